@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The embedded default: y = x · value(w)ᵀ + bias on any CPU, straight from the canonical weight.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "base/parallel.h"
+#include "types/weight.h"
+
+namespace ladder::cpu {
+
+enum class Float { float32, float16, bfloat16 };
+
+/// Instruction sets that have kernels of their own, narrowest first.
+enum class Isa { generic, avx2, avx512, avx512_vnni };
+
+/// Those that this machine can run, narrowest first; never empty.
+std::vector<Isa> available_isas();
+std::string_view name(Isa isa);
+
+/// A float matrix that somebody else owns, rows contiguous, `stride` elements from row to row.
+struct Matrix {
+  void* data;
+  Float dtype;
+  std::int64_t rows, columns, stride;
+};
+
+/// y = x · wᵀ for float32 matrices x [m, k], w [n, k] and y [m, n], all rows contiguous: the
+/// matrix product of a well-kept library (torch's), used on decoded tiles when M is large.
+using Gemm = std::function<void(const float* x, std::int64_t m, std::int64_t k, const float* w,
+                                std::int64_t n, float* y, std::int64_t y_stride)>;
+
+/// y[m, n] = sum_k x[m, k] * value(weight)[n, k] + bias[n], accumulated in float32.
+/// `bias` is [n] in the dtype of x, or null. x and y have the same dtype; y [m, n].
+/// Any m (0 included), n, k, type and block; `isa` must be one of available_isas().
+/// Error: within ladder.testing.bound; exact when every partial sum is an integer below 2^24.
+void linear(const WeightView& weight, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
+            const Parallel& parallel, const Gemm& gemm);
+
+}  // namespace ladder::cpu
