@@ -38,13 +38,15 @@ template <class E, class... Parts>
 }  // namespace ladder
 
 /// Throws InvalidArgument unless `condition`. A macro so that the message is built on failure only.
-#define LADDER_REQUIRE(condition, ...)                                                \
-  do {                                                                                \
-    if (!(condition)) [[unlikely]] ::ladder::fail<::ladder::InvalidArgument>(__VA_ARGS__); \
+#define LADDER_REQUIRE(condition, ...)                        \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
+      ::ladder::fail<::ladder::InvalidArgument>(__VA_ARGS__); \
   } while (false)
 
 /// Throws InternalError unless `condition`: an invariant of ours, never the caller's fault.
-#define LADDER_CHECK(condition, ...)                                                \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]] ::ladder::fail<::ladder::InternalError>(__VA_ARGS__); \
+#define LADDER_CHECK(condition, ...)                        \
+  do {                                                      \
+    if (!(condition)) [[unlikely]]                          \
+      ::ladder::fail<::ladder::InternalError>(__VA_ARGS__); \
   } while (false)

@@ -11,8 +11,7 @@ using RangeBody = std::function<void(std::int64_t begin, std::int64_t end)>;
 
 /// Runs a body over [0, count) in ranges of at least `grain`, possibly on several threads, and
 /// returns when all are done. The binding passes torch's own pool; tests pass `serial`.
-using Parallel =
-    std::function<void(std::int64_t count, std::int64_t grain, const RangeBody& body)>;
+using Parallel = std::function<void(std::int64_t count, std::int64_t grain, const RangeBody& body)>;
 
 /// Everything on the calling thread.
 inline void serial(std::int64_t count, std::int64_t /*grain*/, const RangeBody& body) {

@@ -32,13 +32,13 @@ enum class Specials {
 struct Element {
   std::string_view name;
   Encoding encoding;
-  int bits;                            ///< 1 to 32
-  int exponent_bits = 0;               ///< floating, exponent
-  int mantissa_bits = 0;               ///< floating
-  int bias = 0;                        ///< floating, exponent
-  Specials specials = Specials::none;  ///< floating, exponent
+  int bits;                             ///< 1 to 32
+  int exponent_bits = 0;                ///< floating, exponent
+  int mantissa_bits = 0;                ///< floating
+  int bias = 0;                         ///< floating, exponent
+  Specials specials = Specials::none;   ///< floating, exponent
   std::span<const double> values = {};  ///< table: 2^bits values, by code
-  std::string_view source;             ///< where the meaning of the codes is written down
+  std::string_view source;              ///< where the meaning of the codes is written down
 
   int code_count() const { return bits > 16 ? 0 : 1 << bits; }
 };

@@ -35,7 +35,7 @@ struct Block {
 struct TType {
   const Element* element;
   Block block = {};
-  const Element* scale = nullptr;   ///< nullptr: no scales
+  const Element* scale = nullptr;  ///< nullptr: no scales
   Zero zero = Zero::none;
   const Element* scale2 = nullptr;  ///< one scale for the whole tensor, or nullptr
 
@@ -52,8 +52,8 @@ struct TType {
 /// an element name alone. Fields after the element:
 ///   group=G | channel | tensor | block=RxC    which elements share a scale (default channel)
 ///   scale=NAME                                format of the scales (default none)
-///   zero=KIND                                 none, midpoint, integer, quantized, original, rescale
-///   scale2=NAME                               second-level scale
+///   zero=KIND                                 none, midpoint, integer, quantized, original,
+///   rescale scale2=NAME                               second-level scale
 /// Throws InvalidArgument that names the field at fault.
 TType parse_ttype(std::string_view text);
 

@@ -23,8 +23,8 @@ struct WeightView {
   /// integer: uint8 [block_rows, groups]; quantized: uint32 [block_rows, row_words(groups, bits)];
   /// original, rescale: [block_rows, groups] in the scale's format.
   const void* zeros;
-  const float* scale2;         ///< one number
-  const std::int32_t* g_idx;   ///< [k]: the group of each column; null: column / block.columns
+  const float* scale2;        ///< one number
+  const std::int32_t* g_idx;  ///< [k]: the group of each column; null: column / block.columns
 };
 
 /// Packs `codes` [n, k], one per byte, into `words` [n, row_words(k, bits)]; padding bits are 0.

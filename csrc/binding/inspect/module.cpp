@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "binding/inspect/inspect.h"
-
 #include "base/error.h"
+#include "binding/inspect/inspect.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "Inspection of ladder's types, layouts, devices, schedules, programs and bounds.";

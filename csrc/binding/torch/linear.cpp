@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch.ops.ladder.linear on the CPU.
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "base/error.h"
+#include "binding/torch/tensors.h"
+
+namespace ladder::binding {
+namespace {
+
+std::atomic<cpu::Isa>& chosen_isa() {
+  static std::atomic<cpu::Isa> isa = cpu::available_isas().back();
+  return isa;
+}
+
+/// torch's own matrix product on decoded tiles.
+void torch_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n,
+                float* y, std::int64_t y_stride) {
+  const torch::stable::Device cpu(torch::headeronly::DeviceType::CPU);
+  const auto view = [&](const float* data, std::int64_t rows, std::int64_t columns,
+                        std::int64_t row_stride, std::int64_t column_stride) {
+    return torch::stable::from_blob(const_cast<float*>(data), {rows, columns},
+                                    {row_stride, column_stride}, cpu, ScalarType::Float);
+  };
+  const Tensor a = view(x, m, k, k, 1), b = view(w, k, n, 1, k), out = view(y, m, n, y_stride, 1);
+  std::array<StableIValue, 3> stack{torch::stable::detail::from(a), torch::stable::detail::from(b),
+                                    torch::stable::detail::from(out)};
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);  // takes over the reference that mm returned
+}
+
+Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
+              std::optional<Tensor> scale2, std::optional<Tensor> g_idx, std::optional<Tensor> bias,
+              std::string type) {
+  LADDER_REQUIRE(x.dim() >= 1, "x has no dimension; its last one must be in_features");
+  LADDER_REQUIRE(x.is_cpu(), "x is not on the cpu, and qweight is");
+  const std::int64_t k = x.size(x.dim() - 1);
+  const WeightView view = view_weight({qweight, scales, zeros, scale2, g_idx}, ttype(type), k);
+  check_g_idx(view);
+  const cpu::Float kind = float_kind(x.scalar_type(), "x");
+  if (bias.has_value()) {
+    require(*bias, "bias", x.scalar_type(), 1);
+    LADDER_REQUIRE(bias->size(0) == view.n, "bias has ", bias->size(0), " numbers, not ", view.n,
+                   ", the rows of qweight");
+  }
+  std::vector<std::int64_t> shape;
+  std::int64_t m = 1;
+  for (std::int64_t d = 0; d + 1 < x.dim(); ++d) {
+    shape.push_back(x.size(d));
+    m *= x.size(d);
+  }
+  shape.push_back(view.n);
+  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  Tensor y = torch::stable::new_empty(x, shape);
+  cpu::linear(
+      view,
+      {.data = const_cast<void*>(rows.const_data_ptr()),
+       .dtype = kind,
+       .rows = m,
+       .columns = k,
+       .stride = k},
+      bias.has_value() ? bias->const_data_ptr() : nullptr,
+      {.data = y.mutable_data_ptr(), .dtype = kind, .rows = m, .columns = view.n, .stride = view.n},
+      chosen_isa().load(std::memory_order_relaxed), torch_parallel, torch_gemm);
+  return y;
+}
+
+std::string cpu_isas() {
+  std::string names;
+  for (const cpu::Isa isa : cpu::available_isas())
+    names += (names.empty() ? "" : " ") + std::string(cpu::name(isa));
+  return names;
+}
+
+/// Chooses the kernels of a narrower instruction set; "" returns to the widest. Returns the choice.
+std::string use_cpu_isa(std::string wanted) {
+  const auto isas = cpu::available_isas();
+  cpu::Isa chosen = isas.back();
+  if (!wanted.empty()) {
+    const auto found = std::find_if(isas.begin(), isas.end(),
+                                    [&](cpu::Isa isa) { return cpu::name(isa) == wanted; });
+    LADDER_REQUIRE(found != isas.end(), "instruction set \"", wanted,
+                   "\" is not one of this machine's: ", cpu_isas());
+    chosen = *found;
+  }
+  chosen_isa().store(chosen);
+  return std::string(cpu::name(chosen));
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def(
+      "linear(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
+      "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+  m.def("cpu_isas() -> str");
+  m.def("use_cpu_isa(str name) -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) { m.impl("linear", TORCH_BOX(&linear)); }
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
+  m.impl("cpu_isas", TORCH_BOX(&cpu_isas));
+  m.impl("use_cpu_isa", TORCH_BOX(&use_cpu_isa));
+}
+
+}  // namespace ladder::binding

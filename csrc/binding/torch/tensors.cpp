@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "binding/torch/tensors.h"
+
+#include <exception>
+#include <mutex>
+
+#include "base/error.h"
+
+namespace ladder::binding {
+namespace {
+
+std::string shape(const Tensor& tensor) {
+  std::string text = "[";
+  for (std::int64_t d = 0; d < tensor.dim(); ++d)
+    text += (d > 0 ? ", " : "") + std::to_string(tensor.size(d));
+  return text + "]";
+}
+
+/// Checks one optional part: present exactly when wanted, then dtype and shape.
+const void* part(const std::optional<Tensor>& tensor, std::string_view argument, bool wanted,
+                 const TType& type, ScalarType dtype, std::int64_t rows, std::int64_t columns) {
+  LADDER_REQUIRE(tensor.has_value() == wanted, argument, " is ", wanted ? "missing" : "given",
+                 ", but type \"", to_string(type), "\" ", wanted ? "needs it" : "has none");
+  if (!wanted) return nullptr;
+  require(*tensor, argument, dtype, 2);
+  LADDER_REQUIRE(tensor->size(0) == rows && tensor->size(1) == columns, argument, " has shape ",
+                 shape(*tensor), ", not [", rows, ", ", columns, "] as type \"", to_string(type),
+                 "\" needs");
+  return tensor->const_data_ptr();
+}
+
+}  // namespace
+
+void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& body) {
+  if (count <= 0) return;
+  // torch's shim would turn what a thread throws into a RuntimeError without a type.
+  std::exception_ptr thrown;
+  std::mutex mutex;
+  torch::stable::parallel_for(0, count, grain, [&](std::int64_t begin, std::int64_t end) {
+    try {
+      body(begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!thrown) thrown = std::current_exception();
+    }
+  });
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+std::string_view name(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Byte: return "uint8";
+    case ScalarType::Char: return "int8";
+    case ScalarType::Short: return "int16";
+    case ScalarType::Int: return "int32";
+    case ScalarType::Long: return "int64";
+    case ScalarType::Half: return "float16";
+    case ScalarType::BFloat16: return "bfloat16";
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::Bool: return "bool";
+    default: return "another dtype";
+  }
+}
+
+void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, int dimensions) {
+  LADDER_REQUIRE(tensor.is_cpu(), argument, " is not on the cpu, and the other tensors are");
+  LADDER_REQUIRE(tensor.scalar_type() == dtype, argument, " has dtype ", name(tensor.scalar_type()),
+                 ", not ", name(dtype));
+  LADDER_REQUIRE(tensor.dim() == dimensions, argument, " has shape ", shape(tensor), ", not ",
+                 dimensions, " dimensions");
+  LADDER_REQUIRE(tensor.is_contiguous(), argument, " of shape ", shape(tensor),
+                 " is not contiguous");
+}
+
+ScalarType storage_dtype(const Element& format) {
+  if (format.name == "float16") return ScalarType::Half;
+  if (format.name == "bfloat16") return ScalarType::BFloat16;
+  if (format.name == "float32") return ScalarType::Float;
+  return ScalarType::Byte;
+}
+
+WeightView view_weight(const WeightArguments& arguments, const TType& type, std::int64_t k) {
+  const Tensor& qweight = arguments.qweight;
+  require(qweight, "qweight", ScalarType::Int, 2);
+  const std::int64_t n = qweight.size(0);
+  const int bits = type.element->bits;
+  LADDER_REQUIRE(qweight.size(1) == row_words(k, bits), "qweight has ", qweight.size(1),
+                 " words a row; ", k, " columns of ", type.element->name, " need ",
+                 row_words(k, bits));
+  const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
+  WeightView view{.type = &type, .n = n, .k = k};
+  view.codes = static_cast<const std::uint32_t*>(qweight.const_data_ptr());
+  const bool scaled = type.scale != nullptr;
+  view.scales = part(arguments.scales, "scales", scaled, type,
+                     scaled ? storage_dtype(*type.scale) : ScalarType::Float, rows, groups);
+  switch (type.zero) {
+    case Zero::none:
+    case Zero::midpoint:
+      view.zeros = part(arguments.zeros, "zeros", false, type, ScalarType::Byte, rows, groups);
+      break;
+    case Zero::integer:
+      view.zeros = part(arguments.zeros, "zeros", true, type, ScalarType::Byte, rows, groups);
+      break;
+    case Zero::quantized:
+      view.zeros = part(arguments.zeros, "zeros", true, type, ScalarType::Int, rows,
+                        row_words(groups, bits));
+      break;
+    case Zero::original:
+    case Zero::rescale:
+      view.zeros =
+          part(arguments.zeros, "zeros", true, type, storage_dtype(*type.scale), rows, groups);
+      break;
+  }
+  const bool second = type.scale2 != nullptr;
+  LADDER_REQUIRE(arguments.scale2.has_value() == second, "scale2 is ", second ? "missing" : "given",
+                 ", but type \"", to_string(type), "\" ", second ? "needs it" : "has none");
+  if (second) {
+    require(*arguments.scale2, "scale2", ScalarType::Float, 1);
+    LADDER_REQUIRE(arguments.scale2->size(0) == 1, "scale2 has ", arguments.scale2->size(0),
+                   " numbers, not 1");
+    view.scale2 = static_cast<const float*>(arguments.scale2->const_data_ptr());
+  }
+  if (arguments.g_idx.has_value()) {
+    require(*arguments.g_idx, "g_idx", ScalarType::Int, 1);
+    LADDER_REQUIRE(arguments.g_idx->size(0) == k, "g_idx has ", arguments.g_idx->size(0),
+                   " entries, not one for each of ", k, " columns");
+    view.g_idx = static_cast<const std::int32_t*>(arguments.g_idx->const_data_ptr());
+  }
+  return view;
+}
+
+void check_g_idx(const WeightView& weight) {
+  if (weight.g_idx == nullptr) return;
+  const std::int64_t groups = weight.type->groups(weight.k);
+  for (std::int64_t column = 0; column < weight.k; ++column)
+    LADDER_REQUIRE(weight.g_idx[column] >= 0 && weight.g_idx[column] < groups, "g_idx[", column,
+                   "] is ", weight.g_idx[column], ", not one of ", groups, " groups");
+}
+
+cpu::Float float_kind(ScalarType dtype, std::string_view argument) {
+  switch (dtype) {
+    case ScalarType::Float: return cpu::Float::float32;
+    case ScalarType::Half: return cpu::Float::float16;
+    case ScalarType::BFloat16: return cpu::Float::bfloat16;
+    default:
+      fail<InvalidArgument>(argument, " has dtype ", name(dtype),
+                            ", not float32, float16 or bfloat16");
+  }
+}
+
+}  // namespace ladder::binding

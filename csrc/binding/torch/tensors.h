@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the torch ops share: tensors to ladder's views, torch's threads, torch's matrix product.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "base/parallel.h"
+#include "cpu/linear.h"
+#include "types/weight.h"
+
+namespace ladder::binding {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+/// Runs on torch's pool; what a thread throws is thrown again here, with its type.
+void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& body);
+
+/// "float32", as Python prints it.
+std::string_view name(ScalarType dtype);
+
+/// Throws InvalidArgument unless `tensor` has this dtype and number of dimensions, is on the CPU
+/// and contiguous.
+void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, int dimensions);
+
+/// The torch dtype in which scales of `format` are stored: float16, bfloat16, float32, or uint8
+/// codes for narrower formats.
+ScalarType storage_dtype(const Element& format);
+
+/// The parts of a packed weight as ops receive them.
+struct WeightArguments {
+  const Tensor& qweight;
+  const std::optional<Tensor>& scales;
+  const std::optional<Tensor>& zeros;
+  const std::optional<Tensor>& scale2;
+  const std::optional<Tensor>& g_idx;
+};
+
+/// A view of the arguments as an [n, k] weight of `type`. Throws InvalidArgument that names the
+/// part whose presence, dtype or shape does not fit, and both values. Values of g_idx are not
+/// looked at: see check_g_idx.
+WeightView view_weight(const WeightArguments& arguments, const TType& type, std::int64_t k);
+
+/// Throws InvalidArgument unless every group index is in [0, groups).
+void check_g_idx(const WeightView& weight);
+
+/// The float dtypes of activations. Throws InvalidArgument for others.
+cpu::Float float_kind(ScalarType dtype, std::string_view argument);
+
+}  // namespace ladder::binding

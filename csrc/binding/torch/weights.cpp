@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that make and read packed weights.
+#include "base/error.h"
+#include "binding/torch/tensors.h"
+#include "types/quantize.h"
+
+namespace ladder::binding {
+namespace {
+
+constexpr std::int64_t kGrainWeights =
+    1 << 14;  // below this a second thread costs more than it gives
+
+std::int64_t grain_rows(std::int64_t k) {
+  return std::max<std::int64_t>(1, kGrainWeights / std::max<std::int64_t>(1, k));
+}
+
+Tensor pack(Tensor codes, std::int64_t bits) {
+  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
+  require(codes, "codes", ScalarType::Byte, 2);
+  const std::int64_t n = codes.size(0), k = codes.size(1);
+  const std::int64_t width = row_words(k, static_cast<int>(bits));
+  Tensor words = torch::stable::new_empty(codes, {n, width}, ScalarType::Int);
+  const auto* from = static_cast<const std::uint8_t*>(codes.const_data_ptr());
+  auto* to = static_cast<std::uint32_t*>(words.mutable_data_ptr());
+  torch_parallel(n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
+    pack_codes(from + begin * k, end - begin, k, static_cast<int>(bits), to + begin * width);
+  });
+  return words;
+}
+
+Tensor unpack(Tensor qweight, std::int64_t k, std::int64_t bits) {
+  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
+  require(qweight, "qweight", ScalarType::Int, 2);
+  const std::int64_t n = qweight.size(0), width = qweight.size(1);
+  LADDER_REQUIRE(k >= 0 && width == row_words(k, static_cast<int>(bits)), "qweight has ", width,
+                 " words a row; ", k, " columns of ", bits, " bits need ",
+                 row_words(k, static_cast<int>(bits)));
+  Tensor codes = torch::stable::new_empty(qweight, {n, k}, ScalarType::Byte);
+  const auto* from = static_cast<const std::uint32_t*>(qweight.const_data_ptr());
+  auto* to = static_cast<std::uint8_t*>(codes.mutable_data_ptr());
+  torch_parallel(n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
+    unpack_codes(from + begin * width, end - begin, k, static_cast<int>(bits), to + begin * k);
+  });
+  return codes;
+}
+
+Tensor dequantize(Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
+                  std::optional<Tensor> scale2, std::optional<Tensor> g_idx, std::string type,
+                  std::int64_t k) {
+  const WeightView view = view_weight({qweight, scales, zeros, scale2, g_idx}, ttype(type), k);
+  check_g_idx(view);
+  Tensor values = torch::stable::new_empty(qweight, {view.n, k}, ScalarType::Float);
+  auto* to = static_cast<float*>(values.mutable_data_ptr());
+  torch_parallel(view.n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
+    dequantize_rows(view, begin, end, to + begin * k);
+  });
+  return values;
+}
+
+std::vector<Tensor> quantize_weight(Tensor weight, std::string text, bool search) {
+  const TType& type = ttype(text);
+  require(weight, "weight", ScalarType::Float, 2);
+  const std::int64_t n = weight.size(0), k = weight.size(1);
+  LADDER_REQUIRE(n > 0 && k > 0, "weight has shape [", n, ", ", k, "]: nothing to quantise");
+  const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
+  const int bits = type.element->bits;
+  // An absent part is an empty tensor: the stable ABI has no list of optional tensors.
+  const auto empty = [&] { return torch::stable::new_empty(weight, {0}, ScalarType::Byte); };
+  Tensor qweight = torch::stable::new_empty(weight, {n, row_words(k, bits)}, ScalarType::Int);
+  Tensor scales = type.scale == nullptr ? empty()
+                                        : torch::stable::new_empty(weight, {rows, groups},
+                                                                   storage_dtype(*type.scale));
+  Tensor zeros = empty();
+  if (type.zero == Zero::integer)
+    zeros = torch::stable::new_empty(weight, {rows, groups}, ScalarType::Byte);
+  if (type.zero == Zero::quantized)
+    zeros = torch::stable::new_empty(weight, {rows, row_words(groups, bits)}, ScalarType::Int);
+  if (type.zero == Zero::original || type.zero == Zero::rescale)
+    zeros = torch::stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
+  Tensor scale2 =
+      type.scale2 == nullptr ? empty() : torch::stable::new_empty(weight, {1}, ScalarType::Float);
+  quantize(static_cast<const float*>(weight.const_data_ptr()), n, k, type,
+           search ? Rounding::search : Rounding::nearest,
+           {.codes = static_cast<std::uint32_t*>(qweight.mutable_data_ptr()),
+            .scales = scales.mutable_data_ptr(),
+            .zeros = zeros.mutable_data_ptr(),
+            .scale2 = static_cast<float*>(scale2.mutable_data_ptr())},
+           torch_parallel);
+  return {qweight, scales, zeros, scale2};
+}
+
+Tensor encode_values(Tensor values, std::string name) {
+  require(values, "values", ScalarType::Float, 1);
+  const Encoder encoder(element(name));
+  Tensor codes = torch::stable::new_empty(values, {values.size(0)}, ScalarType::Byte);
+  const auto* from = static_cast<const float*>(values.const_data_ptr());
+  auto* to = static_cast<std::uint8_t*>(codes.mutable_data_ptr());
+  torch_parallel(values.size(0), kGrainWeights, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) to[i] = encoder(from[i]);
+  });
+  return codes;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def("pack(Tensor codes, int bits) -> Tensor");
+  m.def("unpack(Tensor qweight, int k, int bits) -> Tensor");
+  m.def(
+      "dequantize(Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, Tensor? g_idx, "
+      "str type, int k) -> Tensor");
+  m.def("quantize(Tensor weight, str type, bool search) -> Tensor[]");
+  m.def("encode(Tensor values, str element) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) {
+  m.impl("pack", TORCH_BOX(&pack));
+  m.impl("unpack", TORCH_BOX(&unpack));
+  m.impl("dequantize", TORCH_BOX(&dequantize));
+  m.impl("quantize", TORCH_BOX(&quantize_weight));
+  m.impl("encode", TORCH_BOX(&encode_values));
+}
+
+}  // namespace ladder::binding

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "types/ttype.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+
+#include "base/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::string_view kMx = "OCP Microscaling Formats (MX) 1.0";
+constexpr NamedTType kNamed[] = {
+    {"mxfp4", "float4_e2m1,group=32,scale=e8m0", kMx},
+    {"mxfp6_e2m3", "float6_e2m3,group=32,scale=e8m0", kMx},
+    {"mxfp6_e3m2", "float6_e3m2,group=32,scale=e8m0", kMx},
+    {"mxfp8_e4m3", "float8_e4m3,group=32,scale=e8m0", kMx},
+    {"mxfp8_e5m2", "float8_e5m2,group=32,scale=e8m0", kMx},
+    {"mxint8", "fixed8_6,group=32,scale=e8m0", kMx},
+    {"nvfp4", "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32", "NVIDIA Blackwell NVFP4"},
+};
+static_assert(std::ranges::is_sorted(kNamed, {}, &NamedTType::name));
+
+constexpr std::array<std::string_view, 6> kZeroNames = {"none",      "midpoint", "integer",
+                                                        "quantized", "original", "rescale"};
+
+std::int64_t parse_positive(std::string_view text, std::string_view field, std::string_view whole) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  LADDER_REQUIRE(error == std::errc{} && end == text.data() + text.size() && value > 0, field,
+                 " is \"", text, "\" in type \"", whole, "\", not a positive integer");
+  return value;
+}
+
+Zero parse_zero(std::string_view text, std::string_view whole) {
+  const auto found = std::ranges::find(kZeroNames, text);
+  LADDER_REQUIRE(found != kZeroNames.end(), "zero is \"", text, "\" in type \"", whole,
+                 "\", not none, midpoint, integer, quantized, original or rescale");
+  return static_cast<Zero>(found - kZeroNames.begin());
+}
+
+void parse_field(std::string_view field, std::string_view whole, TType& type) {
+  const std::size_t equals = field.find('=');
+  const std::string_view key = field.substr(0, equals);
+  const std::string_view value =
+      equals == std::string_view::npos ? std::string_view{} : field.substr(equals + 1);
+  if (field == "channel") {
+    type.block = {1, 0};
+  } else if (field == "tensor") {
+    type.block = {0, 0};
+  } else if (key == "group") {
+    if (value == "channel")
+      type.block = {1, 0};
+    else if (value == "tensor")
+      type.block = {0, 0};
+    else
+      type.block = {1, parse_positive(value, "group", whole)};
+  } else if (key == "block") {
+    const std::size_t x = value.find('x');
+    LADDER_REQUIRE(x != std::string_view::npos, "block is \"", value, "\" in type \"", whole,
+                   "\", not ROWSxCOLUMNS");
+    type.block = {parse_positive(value.substr(0, x), "block", whole),
+                  parse_positive(value.substr(x + 1), "block", whole)};
+  } else if (key == "scale") {
+    type.scale = value == "none" ? nullptr : &element(value);
+  } else if (key == "scale2") {
+    type.scale2 = value == "none" ? nullptr : &element(value);
+  } else if (key == "zero") {
+    type.zero = parse_zero(value, whole);
+  } else {
+    fail<InvalidArgument>("field \"", field, "\" of type \"", whole,
+                          "\" is not group=, block=, channel, tensor, scale=, zero= or scale2=");
+  }
+}
+
+std::string spell(const TType& type) {
+  std::string text(type.element->name);
+  if (type.block == Block{0, 0})
+    text += ",tensor";
+  else if (type.block.rows == 1 && type.block.columns > 0)
+    text += ",group=" + std::to_string(type.block.columns);
+  else if (type.block.rows != 1)
+    text += ",block=" + std::to_string(type.block.rows) + "x" + std::to_string(type.block.columns);
+  if (type.scale != nullptr) text += ",scale=" + std::string(type.scale->name);
+  if (type.zero != Zero::none)
+    text += ",zero=" + std::string(kZeroNames[static_cast<std::size_t>(type.zero)]);
+  if (type.scale2 != nullptr) text += ",scale2=" + std::string(type.scale2->name);
+  return text;
+}
+
+bool is_scale_format(const Element& e) {
+  return e.encoding == Encoding::floating || e.encoding == Encoding::exponent;
+}
+
+}  // namespace
+
+std::int64_t TType::groups(std::int64_t k) const {
+  return block.columns == 0 ? 1 : (k + block.columns - 1) / block.columns;
+}
+
+std::int64_t TType::block_rows(std::int64_t n) const {
+  return block.rows == 0 ? 1 : (n + block.rows - 1) / block.rows;
+}
+
+double TType::bits_per_weight(std::int64_t n, std::int64_t k) const {
+  const double blocks = static_cast<double>(block_rows(n)) * static_cast<double>(groups(k));
+  double per_block = scale != nullptr ? std::max(scale->bits, 8) : 0;
+  if (zero == Zero::integer) per_block += 8;
+  if (zero == Zero::quantized) per_block += element->bits;
+  if (zero == Zero::original || zero == Zero::rescale) per_block += scale->bits;
+  return element->bits + blocks * per_block / (static_cast<double>(n) * static_cast<double>(k));
+}
+
+void check(const TType& type) {
+  const Element& e = *type.element;
+  const std::string text = spell(type);
+  LADDER_REQUIRE(e.encoding != Encoding::exponent, "type \"", text, "\": ", e.name,
+                 " is a scale format, not an element format");
+  LADDER_REQUIRE(type.block.columns == 0 || type.block.columns >= 8, "type \"", text,
+                 "\" has groups of ", type.block.columns, ", fewer than 8");
+  LADDER_REQUIRE(type.scale == nullptr || is_scale_format(*type.scale), "type \"", text,
+                 "\": scale ", type.scale->name, " is not a floating format");
+  LADDER_REQUIRE(type.scale == nullptr || type.scale->bits == 8 || type.scale->bits >= 16,
+                 "type \"", text, "\": scale ", type.scale->name, " has ", type.scale->bits,
+                 " bits, not 8, 16 or 32");
+  LADDER_REQUIRE(type.scale2 == nullptr || type.scale2->name == "float32", "type \"", text,
+                 "\": scale2 is ", type.scale2->name, ", not float32");
+  LADDER_REQUIRE(type.scale2 == nullptr || type.scale != nullptr, "type \"", text,
+                 "\" has a scale2 but no scale");
+  const bool is_unsigned = e.encoding == Encoding::unsigned_integer;
+  const bool is_integer = is_unsigned || e.encoding == Encoding::signed_integer;
+  switch (type.zero) {
+    case Zero::none: break;
+    case Zero::midpoint:
+    case Zero::integer:
+    case Zero::quantized:
+      LADDER_REQUIRE(is_unsigned, "type \"", text, "\": zero ",
+                     kZeroNames[static_cast<std::size_t>(type.zero)],
+                     " needs an unsigned integer, and ", e.name, " is none");
+      break;
+    case Zero::original:
+    case Zero::rescale:
+      LADDER_REQUIRE(is_integer, "type \"", text, "\": zero ",
+                     kZeroNames[static_cast<std::size_t>(type.zero)],
+                     " needs an integer format, and ", e.name, " is none");
+      LADDER_REQUIRE(type.scale != nullptr && type.scale->bits >= 16, "type \"", text,
+                     "\": a float zero needs a scale of 16 or 32 bits, and the scale is ",
+                     type.scale == nullptr ? "none" : type.scale->name);
+      break;
+  }
+}
+
+TType parse_ttype(std::string_view text) {
+  const std::string_view whole = text;
+  const std::size_t comma = text.find(',');
+  const std::string_view head = text.substr(0, comma);
+  const auto named = std::ranges::lower_bound(kNamed, head, {}, &NamedTType::name);
+  TType type;
+  if (named != std::end(kNamed) && named->name == head) {
+    LADDER_REQUIRE(comma == std::string_view::npos, "type \"", whole, "\": ", head,
+                   " fixes every field, so none may follow it");
+    return parse_ttype(named->spelling);
+  }
+  type.element = &element(head);
+  while (text.find(',') != std::string_view::npos) {
+    text.remove_prefix(text.find(',') + 1);
+    parse_field(text.substr(0, text.find(',')), whole, type);
+  }
+  check(type);
+  return type;
+}
+
+const TType& ttype(std::string_view text) {
+  static std::shared_mutex mutex;
+  static std::map<std::string, std::unique_ptr<TType>, std::less<>> parsed;
+  {
+    const std::shared_lock lock(mutex);
+    const auto found = parsed.find(text);
+    if (found != parsed.end()) return *found->second;
+  }
+  auto type = std::make_unique<TType>(parse_ttype(text));
+  const std::unique_lock lock(mutex);
+  return *parsed.try_emplace(std::string(text), std::move(type)).first->second;
+}
+
+std::string to_string(const TType& type) {
+  const std::string text = spell(type);
+  for (const NamedTType& named : kNamed)
+    if (named.spelling == text) return std::string(named.name);
+  return text;
+}
+
+std::span<const NamedTType> named_ttypes() { return kNamed; }
+
+}  // namespace ladder

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "types/weight.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ladder {
+namespace {
+
+/// Code `index` of a little-endian stream of `bits`-bit codes, bits <= 32.
+std::uint32_t code_at(const std::uint32_t* words, std::int64_t index, int bits) {
+  const std::int64_t bit = index * bits;
+  const std::int64_t word = bit / 32;
+  const int shift = static_cast<int>(bit % 32);
+  std::uint64_t window = words[word];
+  if (shift + bits > 32) window |= static_cast<std::uint64_t>(words[word + 1]) << 32;
+  return static_cast<std::uint32_t>(window >> shift) &
+         static_cast<std::uint32_t>((1ull << bits) - 1);
+}
+
+/// Metadata `index` stored as `format`: one code per 1, 2 or 4 bytes.
+float stored_value(const Element& format, const void* data, std::int64_t index) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  if (format.bits == 32) {
+    float value;
+    std::memcpy(&value, bytes + index * 4, 4);
+    return value;
+  }
+  std::uint16_t code = 0;
+  if (format.bits == 16)
+    std::memcpy(&code, bytes + index * 2, 2);
+  else
+    code = bytes[index];
+  return static_cast<float>(decode(format, code));
+}
+
+/// Values of one row of codes. `codes` is room for k bytes; `table` is empty for float32, the only
+/// format of more than 16 bits.
+void decode_row(const std::uint32_t* words, std::int64_t k, int bits,
+                const std::vector<float>& table, std::vector<std::uint8_t>& codes, float* values) {
+  if (bits <= 8) {
+    unpack_codes(words, 1, k, bits, codes.data());
+    for (std::int64_t column = 0; column < k; ++column) values[column] = table[codes[column]];
+    return;
+  }
+  for (std::int64_t column = 0; column < k; ++column) {
+    const std::uint32_t code = code_at(words, column, bits);
+    values[column] = table.empty() ? std::bit_cast<float>(code) : table[code];
+  }
+}
+
+float weight_value(Zero kind, float code, float scale, float zero) {
+  return kind == Zero::rescale ? code * scale - zero : (code - zero) * scale;
+}
+
+/// Zero point of block (row, group), as a number to subtract before or after scaling.
+float zero_value(const WeightView& w, std::int64_t block_row, std::int64_t group,
+                 std::int64_t groups) {
+  const std::int64_t index = block_row * groups + group;
+  const int bits = w.type->element->bits;
+  switch (w.type->zero) {
+    case Zero::none: return 0;
+    case Zero::midpoint: return static_cast<float>(1 << (bits - 1));
+    case Zero::integer: return static_cast<const std::uint8_t*>(w.zeros)[index];
+    case Zero::quantized:
+      return static_cast<float>(
+          code_at(static_cast<const std::uint32_t*>(w.zeros) + block_row * row_words(groups, bits),
+                  group, bits));
+    case Zero::original:
+    case Zero::rescale: return stored_value(*w.type->scale, w.zeros, index);
+  }
+  fail<InternalError>("zero kind without a meaning");
+}
+
+}  // namespace
+
+void pack_codes(const std::uint8_t* codes, std::int64_t n, std::int64_t k, int bits,
+                std::uint32_t* words) {
+  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
+  const std::int64_t width = row_words(k, bits);
+  const unsigned limit = 1u << bits;
+  for (std::int64_t row = 0; row < n; ++row) {
+    const std::uint8_t* from = codes + row * k;
+    std::uint32_t* to = words + row * width;
+    std::uint64_t window = 0;
+    int filled = 0;
+    unsigned seen = 0;
+    for (std::int64_t column = 0; column < k; ++column) {
+      seen |= from[column];
+      window |= static_cast<std::uint64_t>(from[column]) << filled;
+      filled += bits;
+      if (filled >= 32) {
+        *to++ = static_cast<std::uint32_t>(window);
+        window >>= 32;
+        filled -= 32;
+      }
+    }
+    if (filled > 0) *to = static_cast<std::uint32_t>(window);
+    if (seen >= limit) [[unlikely]]
+      for (std::int64_t column = 0; column < k; ++column)
+        LADDER_REQUIRE(from[column] < limit, "code ", int{from[column]}, " at row ", row,
+                       ", column ", column, " does not fit ", bits, " bits");
+  }
+}
+
+void unpack_codes(const std::uint32_t* words, std::int64_t n, std::int64_t k, int bits,
+                  std::uint8_t* codes) {
+  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
+  const std::int64_t width = row_words(k, bits);
+  const std::uint32_t mask = (1u << bits) - 1;
+  for (std::int64_t row = 0; row < n; ++row) {
+    const std::uint32_t* from = words + row * width;
+    std::uint8_t* to = codes + row * k;
+    std::uint64_t window = 0;
+    int held = 0;
+    for (std::int64_t column = 0; column < k; ++column) {
+      if (held < bits) {
+        window |= static_cast<std::uint64_t>(*from++) << held;
+        held += 32;
+      }
+      to[column] = static_cast<std::uint8_t>(window & mask);
+      window >>= bits;
+      held -= bits;
+    }
+  }
+}
+
+void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t row_end,
+                     float* out) {
+  const TType& type = *w.type;
+  const Element& element = *type.element;
+  const std::vector<float> table =
+      element.bits <= 16 ? decode_table(element) : std::vector<float>{};
+  const std::int64_t groups = type.groups(w.k);
+  const std::int64_t columns = type.block.columns == 0 ? w.k : type.block.columns;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(w.k));
+  std::vector<float> scales(static_cast<std::size_t>(groups), 1.0f);
+  std::vector<float> zeros(static_cast<std::size_t>(groups), 0.0f);
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const std::int64_t block_row = type.block.rows == 0 ? 0 : row / type.block.rows;
+    for (std::int64_t group = 0; group < groups; ++group) {
+      if (type.scale != nullptr)
+        scales[group] = stored_value(*type.scale, w.scales, block_row * groups + group);
+      zeros[group] = zero_value(w, block_row, group, groups);
+    }
+    const std::uint32_t* words = w.codes + row * row_words(w.k, element.bits);
+    float* values = out + (row - row_begin) * w.k;
+    decode_row(words, w.k, element.bits, table, codes, values);
+    for (std::int64_t group = 0; w.g_idx == nullptr && group < groups; ++group) {
+      const std::int64_t end = std::min(w.k, (group + 1) * columns);
+      for (std::int64_t column = group * columns; column < end; ++column)
+        values[column] = weight_value(type.zero, values[column], scales[group], zeros[group]);
+    }
+    for (std::int64_t column = 0; w.g_idx != nullptr && column < w.k; ++column) {
+      const auto group = static_cast<std::size_t>(w.g_idx[column]);
+      values[column] = weight_value(type.zero, values[column], scales[group], zeros[group]);
+    }
+    if (w.scale2 != nullptr)
+      for (std::int64_t column = 0; column < w.k; ++column) values[column] *= *w.scale2;
+  }
+}
+
+}  // namespace ladder

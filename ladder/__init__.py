@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ladder makes any number format fast in PyTorch.
+
+    import ladder
+    layer = ladder.Linear.from_linear(linear, weight_type="uint4", group_size=128)
+
+See README.md for the tour, docs/format.md for what is stored.
+"""
+
+from ladder import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
+from ladder import ops, testing, types
+from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
+from ladder.linear import Linear, convert
+from ladder.quantize import quantize
+from ladder.types import TType, float_type, register_type
+from ladder.types import parse as ttype
+from ladder.weight import Weight
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "InvalidArgument",
+    "LadderError",
+    "Linear",
+    "TType",
+    "Unsupported",
+    "Weight",
+    "convert",
+    "float_type",
+    "ops",
+    "quantize",
+    "register_type",
+    "testing",
+    "ttype",
+    "types",
+]

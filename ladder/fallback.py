@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops on devices that have no kernels of their own yet, in plain torch.
+
+Correct on every device that torch knows; the weight is decoded anew by each call, so it is slow
+and needs memory for the decoded weight. Kernels replace it device by device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ladder.errors import InvalidArgument
+from ladder.types import Element, element, parse
+
+#: torch device types that the fallback serves.
+DEVICES = ("cuda", "xpu", "mps")
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """:func:`ladder.ops.pack` in torch."""
+    if codes.dtype != torch.uint8 or codes.dim() != 2:
+        raise InvalidArgument(f"codes have dtype {codes.dtype} and {codes.dim()} dimensions, "
+                              "not uint8 and 2")
+    n, k = codes.shape
+    if codes.numel() and int(codes.max()) >= 1 << bits:
+        raise InvalidArgument(f"code {int(codes.max())} does not fit {bits} bits")
+    shifts = torch.arange(bits, device=codes.device, dtype=torch.uint8)
+    stream = ((codes.unsqueeze(-1) >> shifts) & 1).view(n, k * bits)
+    words = -(-k * bits // 32)
+    stream = torch.nn.functional.pad(stream, (0, words * 32 - k * bits)).view(n, words, 32)
+    weights = torch.ones(32, dtype=torch.int64, device=codes.device) << torch.arange(
+        32, device=codes.device
+    )
+    # Bit 31 is the sign of an int32: the sum wraps into it.
+    return (stream.to(torch.int64) * weights).sum(-1).to(torch.int32)
+
+
+def unpack(qweight: Tensor, k: int, bits: int) -> Tensor:
+    """:func:`ladder.ops.unpack` in torch."""
+    n = qweight.shape[0]
+    first = torch.arange(k, device=qweight.device) * bits
+    words = torch.nn.functional.pad(qweight, (0, 1)).to(torch.int64) & 0xFFFFFFFF
+    window = words[:, first // 32] | (words[:, first // 32 + 1] << 32)
+    return ((window >> (first % 32)) & ((1 << bits) - 1)).to(torch.uint8).view(n, k)
+
+
+def _table(format: Element, device: torch.device) -> Tensor:
+    return format.values.to(torch.float32).to(device)
+
+
+def _metadata(data: Tensor, format: str) -> Tensor:
+    if data.dtype != torch.uint8:
+        return data.to(torch.float32)
+    return _table(element(format), data.device)[data.long()]
+
+
+def dequantize(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tensor:
+    """:func:`ladder.ops.dequantize` in torch, the same roundings."""
+    ttype = parse(type)
+    n, groups = qweight.shape[0], ttype.groups(k)
+    if ttype.bits <= 8:
+        values = _table(ttype.element, qweight.device)[unpack(qweight, k, ttype.bits).long()]
+    else:
+        dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+        flat = qweight.contiguous().view(dtype[ttype.element.name])
+        values = flat[:, :k].to(torch.float32)
+    row = torch.arange(n, device=qweight.device) // (ttype.rows or n)
+    column = g_idx.long() if g_idx is not None else (
+        torch.arange(k, device=qweight.device) // (ttype.columns or k)
+    )
+
+    def spread(block: Tensor) -> Tensor:
+        return block[row][:, column]
+
+    if ttype.zero == "midpoint":
+        values = values - float(1 << (ttype.bits - 1))
+    elif ttype.zero in ("integer", "quantized"):
+        stored = unpack(zeros, groups, ttype.bits) if ttype.zero == "quantized" else zeros
+        values = values - spread(stored.to(torch.float32))
+    elif ttype.zero == "original":
+        values = values - spread(zeros.to(torch.float32))
+    if ttype.scale is not None:
+        values = values * spread(_metadata(scales, ttype.scale))
+    if ttype.zero == "rescale":
+        values = values - spread(zeros.to(torch.float32))
+    return values if scale2 is None else values * scale2
+
+
+def linear(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
+    """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product."""
+    ttype, k = parse(type), x.shape[-1]
+    if x.device != qweight.device:
+        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
+    if qweight.shape[1] != ttype.words(k):
+        raise InvalidArgument(
+            f"qweight has {qweight.shape[1]} words a row; {k} columns of {ttype.element.name} "
+            f"need {ttype.words(k)}"
+        )
+    values = dequantize(qweight, scales, zeros, scale2, g_idx, type, k)
+    return torch.nn.functional.linear(x, values.to(x.dtype), bias)
+
+
+def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
+    """Quantises on the CPU, where every type is at home, and brings the parts back."""
+    return [part.to(weight.device) for part in torch.ops.ladder.quantize(weight.cpu(), type, search)]
+
+
+for _device in DEVICES:
+    for _function in (pack, unpack, dequantize, linear, quantize):
+        torch.library.register_kernel(f"ladder::{_function.__name__}", _device, _function)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder.Linear``: a drop-in for ``torch.nn.Linear`` whose weight is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.quantize import quantize
+from ladder.types import TType, parse, with_defaults
+from ladder.weight import PARTS, Weight
+
+
+class Linear(nn.Module):
+    """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
+
+    The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
+    ``state_dict`` round-trips and ``.to(device)`` moves them. Casting the module to another float
+    dtype leaves them as they are stored: the activations choose the dtype of the result.
+
+    Args:
+        in_features: K.
+        out_features: N.
+        bias: adds a bias [N] of ``dtype``.
+        weight_type: element name completed by ``group_size`` and ``symmetric``, or full spelling.
+        act_order: make room for ``g_idx``.
+        dtype: of the bias, and of ``.weight`` as other code sees it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        act_order: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if in_features < 1 or out_features < 1:
+            raise InvalidArgument(
+                f"in_features is {in_features} and out_features {out_features}, not both positive"
+            )
+        ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight_type = ttype
+        self._type_text = str(ttype)
+        self.dtype = dtype or torch.get_default_dtype()
+        n, k = out_features, in_features
+        self._add("qweight", (n, ttype.words(k)), torch.int32, device)
+        self._add("scales", (ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype, device)
+        self._add("zeros", ttype.zeros_shape(n, k), ttype.zeros_dtype, device)
+        self._add("scale2", (1,), torch.float32 if ttype.scale2 else None, device)
+        self._add("g_idx", (k,), torch.int32 if act_order else None, device)
+        self.bias = nn.Parameter(torch.zeros(n, device=device, dtype=self.dtype)) if bias else None
+
+    def _add(self, name: str, shape, dtype: torch.dtype | None, device) -> None:
+        part = None if dtype is None else torch.zeros(shape, dtype=dtype, device=device)
+        self.register_buffer(name, part)
+
+    @classmethod
+    def from_weight(cls, weight: Weight, bias: Tensor | None = None) -> Linear:
+        """A module that holds ``weight`` (not a copy) and ``bias`` [N]."""
+        n, k = weight.shape
+        dtype = bias.dtype if bias is not None else None
+        module = cls(
+            k, n, bias is not None, weight.type, act_order=weight.g_idx is not None, device="meta",
+            dtype=dtype,
+        )
+        module.set_weight(weight)
+        if bias is not None:
+            if tuple(bias.shape) != (n,):
+                raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")
+            module.bias = nn.Parameter(bias.detach(), requires_grad=bias.requires_grad)
+        return module
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        method: str = "search",
+    ) -> Linear:
+        """Quantise an ``nn.Linear``; arguments as :func:`ladder.quantize`. The bias is shared."""
+        weight = quantize(
+            linear.weight, weight_type, group_size=group_size, symmetric=symmetric, method=method
+        )
+        module = cls.from_weight(weight, linear.bias)
+        module.dtype = linear.weight.dtype
+        return module.train(linear.training)
+
+    def set_weight(self, weight: Weight) -> None:
+        """Take over the parts of ``weight``. Raises InvalidArgument when type or shape differ."""
+        if weight.type != self.weight_type or weight.shape != (self.out_features, self.in_features):
+            raise InvalidArgument(
+                f"weight is {list(weight.shape)} of type {weight.type}, not "
+                f"{[self.out_features, self.in_features]} of type {self.weight_type}"
+            )
+        weight.check()
+        for name in PARTS:
+            self.register_buffer(name, getattr(weight, name))
+
+    @property
+    def packed_weight(self) -> Weight:
+        """The weight as a value that shares this module's tensors."""
+        parts = {name: getattr(self, name) for name in PARTS}
+        return Weight(self.weight_type, (self.out_features, self.in_features), **parts)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> nn.Linear:
+        """An ``nn.Linear`` with the weight's values, in ``self.dtype`` unless given."""
+        dtype = dtype or self.dtype
+        with torch.device("meta"):
+            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None)
+        dense.weight = nn.Parameter(self.packed_weight.dequantize(dtype))
+        if self.bias is not None:
+            dense.bias = nn.Parameter(self.bias.detach().to(dtype))
+        return dense.train(self.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """Shape, dtype and device of the dense weight, for code that asks a Linear for them. It has
+        no data (an expanded scalar): :meth:`dequantize` gives values."""
+        shape = (self.out_features, self.in_features)
+        return torch.zeros((), dtype=self.dtype, device=self.qweight.device).expand(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] to [..., N], in the dtype of ``x``."""
+        bias = self.bias
+        if bias is not None and bias.dtype != x.dtype:
+            bias = bias.to(x.dtype)
+        return ops.linear(
+            x, self.qweight, self._type_text, scales=self.scales, zeros=self.zeros,
+            scale2=self.scale2, g_idx=self.g_idx, bias=bias,
+        )
+
+    def repack_from_gptq(self, module: nn.Module) -> None:
+        """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``), whose
+        stored zeros are one less than the zeros. This module's type must be able to hold it."""
+        self._repack(module, "gptq", "gptq")
+
+    def repack_from_gptq_v2(self, module: nn.Module) -> None:
+        """The same for GPTQ v2, whose stored zeros are the zeros."""
+        self._repack(module, "gptq", "gptq_v2")
+
+    def repack_from_awq(self, module: nn.Module) -> None:
+        """Take the weight of an AWQ (gemm) layer."""
+        self._repack(module, "awq", "gemm")
+
+    def _repack(self, module: nn.Module, family: str, variant: str) -> None:
+        from ladder.checkpoints.modules import weight_from_module
+
+        weight = weight_from_module(module, family, variant, bits=self.weight_type.bits)
+        self.weight_type, self._type_text = weight.type, str(weight.type)
+        self.set_weight(weight)
+        bias = getattr(module, "bias", None)
+        if bias is not None:
+            self.bias = nn.Parameter(bias.detach().to(self.dtype))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
+        # .half() and .to(dtype) would round scales to another format than the type says.
+        kept = {name: getattr(self, name) for name in PARTS}
+        probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
+        super()._apply(fn, recurse)
+        for name, part in kept.items():
+            if part is not None and getattr(self, name).dtype != part.dtype:
+                self.register_buffer(name, part.to(probe.device))
+        self.dtype = probe.dtype
+        return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
+        # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
+        given = state_dict.get(prefix + "g_idx")
+        if given is not None and self.g_idx is None:
+            self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, weight_type={self._type_text}"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "weight_type": self._type_text}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "weight_type": parse(state["weight_type"])})
+
+
+def convert(
+    model: nn.Module,
+    weight_type: str | TType = "uint4",
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    *,
+    skip: Iterable[str] = ("lm_head",),
+    method: str = "search",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> nn.Module:
+    """Replace every ``nn.Linear`` of ``model`` by a :class:`Linear`, in place.
+
+    Args:
+        weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        skip: names of modules to leave as they are: a whole dotted name, its last part, or a prefix
+            of whole parts ("model.layers.0").
+        progress: called with (name, index, count) before each layer.
+    Returns:
+        ``model``.
+    Raises:
+        InvalidArgument: a weight that cannot be quantised, naming its module. Modules before it
+            have been replaced; the model computes the same function of what it then holds.
+    """
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not _skipped(name, tuple(skip))
+    ]
+    for index, name in enumerate(names):
+        if progress is not None:
+            progress(name, index, len(names))
+        linear = model.get_submodule(name)
+        try:
+            packed = Linear.from_linear(linear, weight_type, group_size, symmetric, method=method)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{name}: {error}") from None
+        if name == "":
+            raise InvalidArgument("model is a Linear itself: use ladder.Linear.from_linear")
+        model.set_submodule(name, packed)
+    return model
+
+
+def _skipped(name: str, skip: tuple[str, ...]) -> bool:
+    last = name.rpartition(".")[2]
+    return any(name == s or last == s or name.startswith(s + ".") for s in skip)

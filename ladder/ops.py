@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed front of ``torch.ops.ladder``: schemas and CPU kernels are C++ (``csrc/binding/torch``);
+fakes, gradients and the fallback for other devices are here."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder.errors import InvalidArgument
+from ladder.types import TType, _checked, parse
+
+_ops = torch.ops.ladder
+
+#: Dtypes of activations.
+ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Pack codes along K at exactly ``bits`` bits: a little-endian bit stream, rows padded to
+    32 bits.
+
+    Args:
+        codes: [N, K] uint8.
+        bits: 1 to 8.
+    Returns:
+        [N, ceil(K * bits / 32)] int32.
+    Raises:
+        InvalidArgument: a code does not fit ``bits``; wrong dtype or shape.
+    """
+    return _checked(_ops.pack, codes.contiguous(), bits)
+
+
+def unpack(qweight: Tensor, k: int, bits: int) -> Tensor:
+    """Inverse of :func:`pack`: [N, k] uint8."""
+    return _checked(_ops.unpack, qweight.contiguous(), k, bits)
+
+
+def encode(values: Tensor, element: str) -> Tensor:
+    """Codes of the values of ``element`` nearest to ``values`` (any shape, float32), ties to even,
+    saturating. Returns uint8 of that shape."""
+    flat = values.to(torch.float32).contiguous().view(-1)
+    return _checked(_ops.encode, flat, element).view(values.shape)
+
+
+def linear(
+    x: Tensor,
+    qweight: Tensor,
+    type: str | TType,
+    *,
+    scales: Tensor | None = None,
+    zeros: Tensor | None = None,
+    scale2: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """``y[..., n] = sum_k x[..., k] * value(w)[n, k] + bias[n]``, accumulated in float32.
+
+    Args:
+        x: [..., K] float32, float16 or bfloat16, any strides; may be empty.
+        qweight: [N, ceil(K * bits / 32)] int32, from :func:`pack`.
+        type: tType of the weight; the other parts are as :class:`ladder.Weight` says.
+        bias: [N] in the dtype of ``x``.
+    Returns:
+        [..., N] in the dtype of ``x``. Gradients flow to ``x`` and ``bias``.
+    Raises:
+        InvalidArgument: a part that does not fit ``type``, K or N; the message has both values.
+    Error:
+        Within :func:`ladder.testing.bound`; exact when every partial sum is an integer below 2**24.
+    """
+    return _checked(_ops.linear, x, qweight, scales, zeros, scale2, g_idx, bias, str(type))
+
+
+def dequantize(
+    qweight: Tensor,
+    type: str | TType,
+    k: int,
+    *,
+    scales: Tensor | None = None,
+    zeros: Tensor | None = None,
+    scale2: Tensor | None = None,
+    g_idx: Tensor | None = None,
+) -> Tensor:
+    """The weight's values, [N, k] float32, the products rounded once each."""
+    return _checked(_ops.dequantize, qweight, scales, zeros, scale2, g_idx, str(type), k)
+
+
+# --- fakes: shapes and dtypes for torch.compile and torch.export ---------------------------------
+
+
+@torch.library.register_fake("ladder::pack")
+def _(codes: Tensor, bits: int) -> Tensor:
+    n, k = codes.shape
+    return codes.new_empty((n, (k * bits + 31) // 32), dtype=torch.int32)
+
+
+@torch.library.register_fake("ladder::unpack")
+def _(qweight: Tensor, k: int, bits: int) -> Tensor:
+    return qweight.new_empty((qweight.shape[0], k), dtype=torch.uint8)
+
+
+@torch.library.register_fake("ladder::encode")
+def _(values: Tensor, element: str) -> Tensor:
+    return values.new_empty(values.shape, dtype=torch.uint8)
+
+
+@torch.library.register_fake("ladder::dequantize")
+def _(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tensor:
+    return qweight.new_empty((qweight.shape[0], k), dtype=torch.float32)
+
+
+@torch.library.register_fake("ladder::quantize")
+def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
+    ttype, (n, k) = parse(type), weight.shape
+    shape, dtype = ttype.zeros_shape(n, k), ttype.zeros_dtype
+
+    def part(size, dtype):
+        return weight.new_empty((0,), dtype=torch.uint8) if dtype is None else weight.new_empty(
+            size, dtype=dtype
+        )
+
+    scale2 = None if ttype.scale2 is None else torch.float32
+    return [
+        weight.new_empty((n, ttype.words(k)), dtype=torch.int32),
+        part((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
+        part(shape, dtype),
+        part((1,), scale2),
+    ]
+
+
+@torch.library.register_fake("ladder::linear")
+def _(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
+    if x.dtype not in ACTIVATION_DTYPES:
+        raise InvalidArgument(f"x has dtype {x.dtype}, not float32, float16 or bfloat16")
+    if x.device != qweight.device:
+        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
+    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+
+
+# --- gradients: the weight is frozen, x and bias are not -----------------------------------------
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    x, qweight, scales, zeros, scale2, g_idx, _bias, type = inputs
+    ctx.save_for_backward(qweight, scales, zeros, scale2, g_idx)
+    ctx.type, ctx.k = type, x.shape[-1]
+
+
+def _backward(ctx, grad: Tensor):
+    qweight, scales, zeros, scale2, g_idx = ctx.saved_tensors
+    grad_x = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        values = _ops.dequantize(qweight, scales, zeros, scale2, g_idx, ctx.type, ctx.k)
+        grad_x = grad @ values.to(grad.dtype)
+    if ctx.needs_input_grad[6]:
+        grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
+    return grad_x, None, None, None, None, None, grad_bias, None
+
+
+torch.library.register_autograd("ladder::linear", _backward, setup_context=_setup_context)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floating-point weights to packed ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ladder.errors import InvalidArgument
+from ladder.types import TType, _checked, with_defaults
+from ladder.weight import Weight
+
+#: How scales are chosen.
+METHODS = ("nearest", "search")
+
+
+def quantize(
+    weight: Tensor,
+    weight_type: str | TType = "uint4",
+    *,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    method: str = "search",
+    scale_dtype: torch.dtype = torch.float16,
+) -> Weight:
+    """Quantise a weight matrix to any type, each code the one nearest to its weight.
+
+    Args:
+        weight: [N, K], any float dtype, finite.
+        weight_type: an element name ("uint4", "nf4", "float6_e3m2", your own) completed by
+            ``group_size`` and ``symmetric``, a full spelling, or a block type ("mxfp4", "nvfp4").
+        group_size: elements along K that share a scale; -1 for all of K.
+        symmetric: unsigned integers only: True fixes the zero point at 2**(bits - 1).
+        method: "nearest" takes the scale from the largest magnitude of the block; "search" tries 80
+            smaller ones and keeps the one with the least squared error.
+        scale_dtype: float16, bfloat16 or float32, when ``weight_type`` does not name one.
+    Returns:
+        The packed weight, on the device of ``weight``.
+    Raises:
+        InvalidArgument: a weight that is not finite (with its place), or an argument out of range.
+    """
+    if weight.dim() != 2:
+        raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
+    if method not in METHODS:
+        raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
+    ttype = with_defaults(
+        weight_type, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype
+    )
+    n, k = weight.shape
+    if ttype.bits > 8:
+        return _convert(weight, ttype)
+    source = weight.detach().to(torch.float32).contiguous()
+    parts = _checked(torch.ops.ladder.quantize, source, str(ttype), method == "search")
+    qweight, scales, zeros, scale2 = parts
+    return Weight(
+        ttype,
+        (n, k),
+        qweight,
+        scales=None if ttype.scale is None else scales,
+        zeros=None if ttype.zeros_dtype is None else zeros,
+        scale2=None if ttype.scale2 is None else scale2,
+    )
+
+
+def _convert(weight: Tensor, ttype: TType) -> Weight:
+    """float16, bfloat16 and float32 "types": a cast, packed like any other."""
+    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+    if str(ttype) != ttype.element.name:
+        raise InvalidArgument(f'type "{ttype}" has scales; weights of {ttype.bits} bits take none')
+    n, k = weight.shape
+    cast = weight.detach().to(dtype[ttype.element.name])
+    padded = torch.nn.functional.pad(cast, (0, ttype.words(k) * 32 // ttype.bits - k))
+    return Weight(ttype, (n, k), padded.contiguous().view(torch.int32))

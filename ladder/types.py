@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tTypes: how the weights of a layer are stored.
+
+A tType is an element format, the block of elements that shares a scale, the formats of the scales,
+and the meaning of the zero point. Its spelling is what users write and what checkpoints hold::
+
+    uint4,group=128,scale=float16,zero=midpoint
+    float6_e3m2,channel,scale=float16
+    nvfp4
+
+The table of formats is C++ (``csrc/types/table.cpp``); this module reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder.errors import InvalidArgument
+
+_ops = torch.ops.ladder
+
+#: torch dtypes in which scales of 16 and 32 bits are stored; narrower ones are uint8 codes.
+_FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Element:
+    """How ``bits`` stored bits mean a number: one row of the table of formats."""
+
+    name: str
+    bits: int
+    encoding: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    specials: str
+    source: str
+
+    @functools.cached_property
+    def values(self) -> torch.Tensor:
+        """[2**bits] float64: the value of every code, exact. At most 16 bits."""
+        return _ops.element_table(self.name)
+
+    def encode(self, value: float, *, saturate: bool = True) -> int:
+        """Code of the value nearest to ``value``, ties to even; beyond the range the largest finite
+        one, or with ``saturate=False`` infinity or NaN where the format has them."""
+        return _checked(_ops.encode_one, self.name, float(value), saturate)
+
+    @property
+    def exact_targets(self) -> tuple[str, ...]:
+        """Formats that hold every value of this one, narrowest first (LADDER's c_tTypes)."""
+        return tuple(_ops.exact_targets(self.name).split())
+
+    def converts_exactly(self, target: str) -> bool:
+        """True when ``target`` holds every value of this format."""
+        return element(target).name in self.exact_targets
+
+
+@dataclass(frozen=True)
+class TType:
+    """Storage type of a weight [N, K]. Made by :func:`parse`; ``str()`` gives the spelling.
+
+    ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is groups
+    of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor.
+    """
+
+    element: Element
+    rows: int
+    columns: int
+    scale: str | None
+    zero: str
+    scale2: str | None
+    spelling: str
+
+    def __str__(self) -> str:
+        return self.spelling
+
+    @property
+    def bits(self) -> int:
+        """Stored bits per element, metadata excluded."""
+        return self.element.bits
+
+    @property
+    def group_size(self) -> int:
+        """Elements along K that share a scale; -1 for all of K."""
+        return self.columns or -1
+
+    @property
+    def scale_dtype(self) -> torch.dtype | None:
+        """torch dtype of the stored scales; None without scales."""
+        return None if self.scale is None else _FLOAT_DTYPES.get(self.scale, torch.uint8)
+
+    @property
+    def zeros_dtype(self) -> torch.dtype | None:
+        """torch dtype of the stored zeros; None where none are stored."""
+        if self.zero in ("none", "midpoint"):
+            return None
+        fixed = {"integer": torch.uint8, "quantized": torch.int32}
+        return fixed.get(self.zero, self.scale_dtype)
+
+    def groups(self, k: int) -> int:
+        """Scales along K of a matrix with ``k`` columns; a shorter last group counts."""
+        return 1 if self.columns == 0 else -(-k // self.columns)
+
+    def block_rows(self, n: int) -> int:
+        """Scales along N of a matrix with ``n`` rows."""
+        return 1 if self.rows == 0 else -(-n // self.rows)
+
+    def words(self, k: int) -> int:
+        """int32 words in one packed row of ``k`` codes."""
+        return -(-k * self.bits // 32)
+
+    def zeros_shape(self, n: int, k: int) -> tuple[int, int] | None:
+        """Shape of the stored zeros, None where none are stored."""
+        if self.zeros_dtype is None:
+            return None
+        groups = self.groups(k)
+        return self.block_rows(n), self.words(groups) if self.zero == "quantized" else groups
+
+    def bits_per_weight(self, n: int, k: int) -> float:
+        """Stored bits per weight of an [n, k] matrix, scales and zeros included."""
+        blocks = self.block_rows(n) * self.groups(k)
+        scale = 0 if self.scale is None else self.scale_dtype.itemsize * 8
+        zero = {"integer": 8, "quantized": self.bits, "original": scale, "rescale": scale}
+        return self.bits + blocks * (scale + zero.get(self.zero, 0)) / (n * k)
+
+
+def _checked(op, *arguments):
+    """Call an op that throws ValueError for bad input, as an InvalidArgument."""
+    try:
+        return op(*arguments)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+@functools.lru_cache(maxsize=None)
+def _element(name: str) -> Element:
+    return Element(**json.loads(_checked(_ops.element_info, name)))
+
+
+def element(name: str | Element) -> Element:
+    """The element format of this name or alias. Raises InvalidArgument naming the nearest ones."""
+    return name if isinstance(name, Element) else _element(name)
+
+
+@functools.lru_cache(maxsize=None)
+def _parse(text: str) -> TType:
+    info = json.loads(_checked(_ops.type_info, text))
+    info["element"] = Element(**info["element"])
+    return TType(**info)
+
+
+def parse(text: str | TType) -> TType:
+    """The tType spelled ``text``, or a named one: mxfp4, mxfp6_e3m2, mxfp8_e4m3, mxint8, nvfp4...
+
+    Fields after the element, in any order: ``group=G | channel | tensor | block=RxC`` (which
+    elements share a scale), ``scale=NAME``, ``zero=none | midpoint | integer | quantized | original
+    | rescale``, ``scale2=float32``.
+
+    Raises:
+        InvalidArgument: the field at fault, with its value.
+    """
+    return text if isinstance(text, TType) else _parse(text)
+
+
+def types() -> tuple[str, ...]:
+    """Names of the formats that a weight can have: elements of 1 to 8 bits, those that users
+    registered included, and the named block types."""
+    names = [name for name in _ops.element_names().split() if _element(name).bits <= 8]
+    return tuple(name for name in names if name != "e8m0") + tuple(_ops.named_types().split())
+
+
+def register_type(name: str, *, bits: int, values: Sequence[float]) -> Element:
+    """Make a format of your own: code ``c`` of ``bits`` bits means ``values[c]``.
+
+    It then works wherever a built-in one does: packing, kernels, quantising, saving, loading.
+
+    Args:
+        name: letters, digits and underscores after a letter.
+        bits: 1 to 8.
+        values: 2**bits different finite numbers, rounded to float32, by code, in any order.
+    Raises:
+        InvalidArgument: wrong count, a repeated or non-finite value, or ``name`` taken by another
+            meaning. Registering the same meaning again is fine.
+    """
+    _checked(_ops.register_table, name, int(bits), [float(value) for value in values])
+    return element(name)
+
+
+def float_type(
+    name: str | None = None,
+    *,
+    exponent: int,
+    mantissa: int,
+    bias: int | None = None,
+    specials: str = "none",
+) -> Element:
+    """Make a float format of 1 sign bit, ``exponent`` and ``mantissa`` bits, 3 to 8 in all.
+
+    Args:
+        name: ``float{bits}_e{exponent}m{mantissa}`` when not given.
+        bias: of the exponent; 2**(exponent - 1) - 1 when not given.
+        specials: "none" (every code is finite), "ieee" (infinities and NaNs in the top exponent),
+            "nan_only" (all ones is NaN), "fnuz" (the code of -0 is NaN).
+    Raises:
+        InvalidArgument: widths out of range, or ``name`` taken by another meaning.
+    """
+    if name is None:
+        name = f"float{1 + exponent + mantissa}_e{exponent}m{mantissa}"
+    _checked(_ops.register_float, name, exponent, mantissa, specials, bias)
+    return element(name)
+
+
+def with_defaults(
+    weight_type: str | TType,
+    *,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    scale_dtype: torch.dtype = torch.float16,
+) -> TType:
+    """The tType that a user means by an element name and a group size.
+
+    "uint4" with ``group_size=128`` becomes ``uint4,group=128,scale=float16,zero=midpoint``. A
+    spelling that already has fields, and a named block type, is returned as it is, and then
+    ``group_size`` and ``symmetric`` must not contradict it.
+
+    Args:
+        group_size: elements along K that share a scale, -1 for all of them.
+        symmetric: unsigned integers only: True (the default) for a zero point fixed at
+            2**(bits - 1), False for one integer zero point per group.
+        scale_dtype: float16, bfloat16 or float32.
+    """
+    given = parse(weight_type)
+    spelled = str(given) != given.element.name or given.element.bits > 8
+    if spelled:
+        if group_size is not None and given.group_size != group_size:
+            raise InvalidArgument(
+                f'group_size is {group_size}, but type "{given}" has groups of {given.group_size}'
+            )
+        fixed_zero = given.zero in ("none", "midpoint")
+        if symmetric is not None and symmetric != fixed_zero:
+            raise InvalidArgument(f'symmetric is {symmetric}, but type "{given}" has zero {given.zero}')
+        return given
+    is_unsigned = given.element.encoding == "unsigned_integer"
+    if symmetric is False and not is_unsigned:
+        raise InvalidArgument(
+            f"symmetric is False, but {given.element.name} is not an unsigned integer"
+        )
+    size = -1 if group_size is None else group_size
+    block = "channel" if size == -1 else f"group={size}"
+    zero = ("midpoint" if symmetric in (None, True) else "integer") if is_unsigned else "none"
+    scale = str(scale_dtype).removeprefix("torch.")
+    return parse(f"{given.element.name},{block},scale={scale},zero={zero}")

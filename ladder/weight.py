@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packed weight: codes, scales, zeros, and what they mean (docs/format.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.types import TType, element, parse
+
+#: Names of the tensors of a weight, as ``<module>.<part>`` in a checkpoint.
+PARTS = ("qweight", "scales", "zeros", "scale2", "g_idx")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight matrix [N, K] in its canonical stored form.
+
+    Attributes:
+        type: the tType.
+        shape: (N, K).
+        qweight: [N, ceil(K * bits / 32)] int32, codes as a little-endian bit stream along K.
+        scales: [block_rows, groups] float16, bfloat16 or float32, or uint8 codes of a narrower
+            scale format; None without scales.
+        zeros: [block_rows, groups] uint8 (zero "integer") or the scale's dtype ("original",
+            "rescale"); [block_rows, ceil(groups * bits / 32)] int32 ("quantized"); else None.
+        scale2: [1] float32, or None.
+        g_idx: [K] int32, the group of each column (act-order); None for column // group size.
+    """
+
+    type: TType
+    shape: tuple[int, int]
+    qweight: Tensor
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
+    scale2: Tensor | None = None
+    g_idx: Tensor | None = None
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, type: str | TType, **parts: Tensor | None) -> Weight:
+        """From [N, K] uint8 codes, one per byte; the other parts as they are stored."""
+        ttype = parse(type)
+        n, k = codes.shape
+        weight = cls(ttype, (n, k), ops.pack(codes, ttype.bits), **parts)
+        weight.check()
+        return weight
+
+    def codes(self) -> Tensor:
+        """[N, K] uint8, one code per byte."""
+        return ops.unpack(self.qweight, self.shape[1], self.type.bits)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parts that are present, by name."""
+        parts = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.numel() * part.itemsize for part in self.tensors().values())
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The values, [N, K]."""
+        values = ops.dequantize(
+            self.qweight, self.type, self.shape[1], scales=self.scales, zeros=self.zeros,
+            scale2=self.scale2, g_idx=self.g_idx,
+        )
+        return values.to(dtype)
+
+    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """``x @ value(self).T + bias``; see :func:`ladder.ops.linear`."""
+        return ops.linear(
+            x, self.qweight, self.type, scales=self.scales, zeros=self.zeros, scale2=self.scale2,
+            g_idx=self.g_idx, bias=bias,
+        )
+
+    def to(self, device: torch.device | str) -> Weight:
+        """The same weight on another device."""
+        moved = {name: part.to(device) for name, part in self.tensors().items()}
+        return Weight(self.type, self.shape, **moved)
+
+    def narrow_rows(self, start: int, length: int) -> Weight:
+        """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
+
+        Raises InvalidArgument when a block of rows would be cut.
+        """
+        rows = self.type.rows
+        if rows > 1 and (start % rows or (length % rows and start + length != self.shape[0])):
+            raise InvalidArgument(
+                f"rows {start} to {start + length} cut blocks of {rows} rows of type {self.type}"
+            )
+        first = 0 if rows == 0 else start // rows
+        count = 1 if rows == 0 else -(-length // rows)
+        parts = self.tensors()
+        for name in ("scales", "zeros"):
+            if name in parts:
+                parts[name] = parts[name][first : first + count]
+        parts["qweight"] = self.qweight[start : start + length]
+        return Weight(self.type, (length, self.shape[1]), **parts)
+
+    def narrow_columns(self, start: int, length: int) -> Weight:
+        """Columns [start, start + length): one rank of row-parallel tensor parallelism.
+
+        Raises InvalidArgument unless both ends are group boundaries (or the end of K), the codes
+        begin at a 32-bit word, and the weight has no g_idx (its groups do not lie along K).
+        """
+        if self.g_idx is not None:
+            raise InvalidArgument("a weight with g_idx has no groups along its columns to cut at")
+        k, bits, columns = self.shape[1], self.type.bits, self.type.columns
+        end = start + length
+        if columns and (start % columns or (end % columns and end != k)):
+            raise InvalidArgument(f"columns {start} to {end} cut groups of {columns} columns")
+        if start * bits % 32 or (end * bits % 32 and end != k):
+            raise InvalidArgument(f"columns {start} to {end} of {bits} bits cut a 32-bit word")
+        parts = self.tensors()
+        parts["qweight"] = self.qweight[:, start * bits // 32 : -(-end * bits // 32)].contiguous()
+        if columns:
+            first, last = start // columns, -(-end // columns)
+            if "scales" in parts:
+                parts["scales"] = self.scales[:, first:last].contiguous()
+            if self.type.zero == "quantized":
+                zeros = ops.unpack(self.zeros, self.type.groups(k), bits)[:, first:last]
+                parts["zeros"] = ops.pack(zeros, bits)
+            elif "zeros" in parts:
+                parts["zeros"] = self.zeros[:, first:last].contiguous()
+        return Weight(self.type, (self.shape[0], length), **parts)
+
+    def check(self, name: str = "weight") -> None:
+        """Raise InvalidArgument that names the tensor at fault and both values unless shapes and
+        dtypes fit the type, scales and float zeros are finite, and g_idx is in range."""
+        n, k = self.shape
+        groups, rows = self.type.groups(k), self.type.block_rows(n)
+        zeros_dtype = self.type.zeros_dtype
+        wanted = {
+            "qweight": ((n, self.type.words(k)), torch.int32),
+            "scales": None if self.type.scale is None else ((rows, groups), self.type.scale_dtype),
+            "zeros": None if zeros_dtype is None else (self.type.zeros_shape(n, k), zeros_dtype),
+            "scale2": None if self.type.scale2 is None else ((1,), torch.float32),
+        }
+        for part, want in wanted.items():
+            _check_part(f"{name}.{part}", getattr(self, part), want, self.type)
+        if self.g_idx is not None:
+            _check_part(f"{name}.g_idx", self.g_idx, ((k,), torch.int32), self.type)
+            low, high = (int(self.g_idx.min()), int(self.g_idx.max())) if k else (0, 0)
+            if low < 0 or high >= groups:
+                raise InvalidArgument(
+                    f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"
+                )
+
+
+def _check_part(name: str, tensor: Tensor | None, want, type: TType) -> None:
+    if want is None:
+        if tensor is not None:
+            raise InvalidArgument(f'{name} is given, but type "{type}" has none')
+        return
+    if tensor is None:
+        raise InvalidArgument(f'{name} is missing, but type "{type}" needs it')
+    shape, dtype = want
+    if tensor.dtype != dtype:
+        raise InvalidArgument(f"{name} has dtype {tensor.dtype}, not {dtype} as type \"{type}\" needs")
+    if tuple(tensor.shape) != tuple(shape):
+        raise InvalidArgument(
+            f'{name} has shape {list(tensor.shape)}, not {list(shape)} as type "{type}" needs'
+        )
+    if tensor.device.type == "meta":
+        return
+    values = tensor
+    if dtype == torch.uint8 and name.endswith(".scales"):
+        values = element(type.scale).values.to(tensor.device)[tensor.long()]
+    if values.is_floating_point():
+        finite = torch.isfinite(values)
+        if not bool(finite.all()):
+            where = (~finite).nonzero()[0].tolist()
+            raise InvalidArgument(f"{name}{where} is {values[tuple(where)].item()}, not finite")
