@@ -16,7 +16,12 @@ namespace ladder::cpu {
 enum class Float { float32, float16, bfloat16 };
 
 /// Instruction sets that have kernels of their own, narrowest first.
-enum class Isa { generic, avx2, avx512, avx512_vnni };
+enum class Isa {
+  generic,      ///< plain C++
+  avx2,         ///< x86-64-v3: AVX2, FMA, F16C, BMI2
+  avx512,       ///< AVX-512 F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later)
+  avx512_bf16,  ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
+};
 
 /// Those that this machine can run, narrowest first; never empty.
 std::vector<Isa> available_isas();

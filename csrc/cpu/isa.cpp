@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/isa.h"
+
+#include "base/error.h"
+
+namespace ladder::cpu {
+namespace {
+
+#if defined(LADDER_X86)
+bool has(Isa isa) {
+  __builtin_cpu_init();
+  switch (isa) {
+    case Isa::generic: return true;
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    case Isa::avx512:
+      return has(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
+    case Isa::avx512_bf16: return has(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+#else
+bool has(Isa isa) { return isa == Isa::generic; }
+#endif
+
+}  // namespace
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
+    if (has(isa)) isas.push_back(isa);
+  return isas;
+}
+
+std::string_view name(Isa isa) {
+  switch (isa) {
+    case Isa::generic: return "generic";
+    case Isa::avx2: return "avx2";
+    case Isa::avx512: return "avx512";
+    case Isa::avx512_bf16: return "avx512_bf16";
+  }
+  return "unknown";
+}
+
+const Kernels& kernels_of(Isa isa) {
+  LADDER_REQUIRE(has(isa), "this machine cannot run the ", name(isa), " kernels");
+  switch (isa) {
+    case Isa::generic: return generic_kernels();
+#if defined(LADDER_X86)
+    case Isa::avx2: return avx2_kernels();
+    case Isa::avx512: return avx512_kernels();
+    case Isa::avx512_bf16: return avx512_bf16_kernels();
+#else
+    default: break;
+#endif
+  }
+  fail<InternalError>("instruction set ", name(isa), " has no kernels");
+}
+
+}  // namespace ladder::cpu

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/job.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "cpu/linear.h"
+#include "cpu/tables.h"
+
+namespace ladder::cpu {
+namespace {
+
+/// Vector kernels load whole vectors of scales; this many floats past the last are readable.
+constexpr std::int64_t kSlack = 16;
+
+std::optional<Float> float_of(const Element& element) {
+  if (element.encoding != Encoding::floating) return std::nullopt;
+  if (element.name == "float32") return Float::float32;
+  if (element.name == "float16") return Float::float16;
+  if (element.name == "bfloat16") return Float::bfloat16;
+  return std::nullopt;
+}
+
+Storage storage_of(const Element& element) {
+  if (element.bits <= 8) return Storage::codes;
+  if (const auto dtype = float_of(element)) {
+    switch (*dtype) {
+      case Float::float32: return Storage::float32;
+      case Float::float16: return Storage::float16;
+      case Float::bfloat16: return Storage::bfloat16;
+    }
+  }
+  fail<Unsupported>("no CPU kernel for ", element.name, " of ", element.bits, " bits");
+}
+
+Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels& kernels) {
+  if (view.g_idx != nullptr) return Grouping::columns;
+  if (columns >= view.k || columns % kernels.block == 0) return Grouping::blocks;
+  // Wide formats keep their natural order, where a lane is not 8 neighbouring columns.
+  if (view.type->element->bits <= 8 && columns % 8 == 0 && kernels.block % columns == 0)
+    return Grouping::lanes;
+  return Grouping::columns;
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+Weight read_weight(const WeightView& view, const Kernels& kernels) {
+  const TType& type = *view.type;
+  const Element& element = *type.element;
+  Weight weight{.view = &view, .kernels = &kernels, .groups = type.groups(view.k)};
+  Job& job = weight.job;
+  job.storage = storage_of(element);
+  job.bits = element.bits;
+  job.k = view.k;
+  job.padded_k = round_up(view.k, kernels.block);
+  job.row_bytes = row_words(view.k, element.bits) * 4;
+  const std::int64_t columns = type.block.columns == 0 ? view.k : type.block.columns;
+  job.grouping = grouping_of(view, columns, kernels);
+  job.group_columns = columns >= view.k ? job.padded_k : columns;
+  if (job.storage == Storage::codes)
+    job.tables = &tables_of(element, type.zero == Zero::midpoint ? 1 << (element.bits - 1) : 0);
+  if (job.grouping == Grouping::columns) {
+    // Padding reads group 0; it is multiplied by zeros in x.
+    weight.group_of.assign(static_cast<std::size_t>(job.padded_k), 0);
+    for (std::int64_t column = 0; column < view.k; ++column)
+      weight.group_of[static_cast<std::size_t>(kernels.position(job, column))] =
+          view.g_idx != nullptr ? view.g_idx[column] : static_cast<std::int32_t>(column / columns);
+  }
+  if (type.scale != nullptr) {
+    if (type.scale->bits <= 8) {
+      weight.scale_values = tables_of(*type.scale, 0).values;
+    } else {
+      const auto dtype = float_of(*type.scale);
+      if (!dtype) fail<Unsupported>("no CPU kernel for scales in ", type.scale->name);
+      weight.scale_dtype = *dtype;
+    }
+  }
+  return weight;
+}
+
+Scales::Scales(const Weight& weight)
+    : weight_(weight),
+      stride_(weight.group_of.empty() ? weight.groups : weight.job.padded_k),
+      buffer_(kParts * kChunk * stride_ + kSlack),
+      packed_(weight.group_of.empty() ? 0 : kChunk * weight.groups) {
+  // Parts that the type does not have keep these values.
+  std::fill_n(part(kScale), kChunk * stride_, 1.0f);
+  std::fill_n(part(kZero), 2 * kChunk * stride_ + kSlack, 0.0f);
+}
+
+void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t count, float* to) {
+  const Kernels& kernels = *weight_.kernels;
+  const std::int64_t first = block_row * weight_.groups;
+  const auto* bytes = static_cast<const std::uint8_t*>(data);
+  if (weight_.scale_values != nullptr) {
+    kernels.look_up(weight_.scale_values, bytes + first, count * weight_.groups, to);
+  } else {
+    const int size = weight_.scale_dtype == Float::float32 ? 4 : 2;
+    kernels.widen(bytes + first * size, weight_.scale_dtype, count * weight_.groups, to);
+  }
+}
+
+void Scales::read_zeros(std::int64_t block_row, std::int64_t count, float* to) {
+  const WeightView& view = *weight_.view;
+  const std::int64_t groups = weight_.groups;
+  if (view.type->zero == Zero::integer) {
+    static const Tables& bytes = tables_of(ladder::element("uint8"), 0);
+    weight_.kernels->look_up(bytes.values,
+                             static_cast<const std::uint8_t*>(view.zeros) + block_row * groups,
+                             count * groups, to);
+    return;
+  }
+  const int bits = view.type->element->bits;
+  const std::int64_t words = row_words(groups, bits);
+  const std::uint32_t mask = (1u << bits) - 1;
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::uint32_t* from =
+        static_cast<const std::uint32_t*>(view.zeros) + (block_row + row) * words;
+    std::uint64_t window = 0;
+    int held = 0;
+    for (std::int64_t group = 0; group < groups; ++group, held -= bits, window >>= bits) {
+      if (held < bits) {
+        window |= static_cast<std::uint64_t>(*from++) << held;
+        held += 32;
+      }
+      to[row * groups + group] = static_cast<float>(static_cast<std::uint32_t>(window) & mask);
+    }
+  }
+}
+
+void Scales::read(std::int64_t begin, std::int64_t count) {
+  begin_ = begin;
+  end_ = begin + count;
+  const WeightView& view = *weight_.view;
+  const TType& type = *view.type;
+  const std::int64_t rows = type.block.rows == 0 ? view.n : type.block.rows;
+  // Rows of one block are the same: read once, copied for the rest. Rows of their own are
+  // neighbours in memory: read all at once.
+  const auto each_block = [&](auto&& read, Part p) {
+    float* to = weight_.group_of.empty() ? part(p) : packed_.data();
+    if (rows == 1) {
+      read(begin, count, to);
+    } else {
+      for (std::int64_t row = 0; row < count; ++row) {
+        const std::int64_t block_row = (begin + row) / rows;
+        float* mine = to + row * weight_.groups;
+        if (row > 0 && (begin + row - 1) / rows == block_row)
+          std::copy_n(mine - weight_.groups, weight_.groups, mine);
+        else
+          read(block_row, 1, mine);
+      }
+    }
+    if (weight_.group_of.empty()) return;
+    for (std::int64_t row = 0; row < count; ++row)
+      weight_.kernels->gather(packed_.data() + row * weight_.groups, weight_.group_of.data(),
+                              stride_, part(p) + row * stride_);
+  };
+  if (type.scale != nullptr)
+    each_block([&](auto... to) { read_floats(view.scales, to...); }, kScale);
+  switch (type.zero) {
+    case Zero::none:
+    case Zero::midpoint: break;
+    case Zero::integer:
+    case Zero::quantized: each_block([&](auto... to) { read_zeros(to...); }, kZero); break;
+    case Zero::original:
+      each_block([&](auto... to) { read_floats(view.zeros, to...); }, kZero);
+      break;
+    case Zero::rescale:
+      each_block([&](auto... to) { read_floats(view.zeros, to...); }, kOffset);
+      break;
+  }
+}
+
+Rows Scales::rows(std::int64_t row) const {
+  Rows rows;
+  const float* base = const_cast<Scales*>(this)->buffer_.data();
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(weight_.view->codes);
+  for (int r = 0; r < kRows; ++r) {
+    const std::int64_t mine = std::min(row + r, end_ - 1);
+    const float* scale = base + (mine - begin_) * stride_;
+    rows.codes[r] = codes + mine * weight_.job.row_bytes;
+    rows.scales[r] = {scale, scale + kChunk * stride_, scale + 2 * kChunk * stride_};
+  }
+  return rows;
+}
+
+}  // namespace ladder::cpu

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an instruction set provides. The driver (linear.cpp) splits the work, widens scales and
+// zeros to float32 and hands small pieces to these functions; they hold all vector code.
+//
+// Files below avx2/ and avx512/ are compiled with flags that the machine may not understand, so
+// this header has plain data only: an inline function called there could be the copy that the
+// linker keeps for everybody.
+#pragma once
+
+#include <cstdint>
+
+namespace ladder::cpu {
+
+enum class Float;
+
+/// How the stored bits of one weight become a float32.
+enum class Storage {
+  codes,  ///< 1 to 8 bits, through Tables
+  float16,
+  bfloat16,
+  float32,
+};
+
+/// How the columns of one row share scales.
+enum class Grouping {
+  blocks,   ///< a group is a whole number of the kernel's blocks, or the whole row
+  lanes,    ///< a block holds a whole number of groups, each a whole number of 8 columns
+  columns,  ///< anything else; scales are spread to one per column, in the kernel's order
+};
+
+/// The values of a format of at most 8 bits, in the shapes that table look-ups want. Entry c is
+/// the value of code c modulo 2^bits, so that bits above a code need no masking.
+struct alignas(64) Tables {
+  float values[256];
+  std::uint16_t high[256];      ///< upper half of the float32: the bfloat16 where that is exact
+  std::uint16_t low[256];       ///< lower half
+  std::uint8_t planes[4][256];  ///< bytes of the float32, least significant first
+  bool bfloat16_exact;          ///< low is all zeros
+};
+
+/// What the kernels know about a weight matrix.
+struct Job {
+  Storage storage;
+  Grouping grouping;
+  int bits;
+  const Tables* tables;        ///< Storage::codes
+  std::int64_t k;              ///< columns
+  std::int64_t padded_k;       ///< a multiple of Kernels::block
+  std::int64_t row_bytes;      ///< of codes, a multiple of 4
+  std::int64_t group_columns;  ///< columns per group; padded_k for one group. Not for `columns`.
+};
+
+/// Scales of one row. The value of a weight is (decode(code) - zero) * scale - offset.
+/// One entry per group, with 16 readable entries past the last; Grouping::columns: one entry per
+/// column in the kernel's order.
+struct RowScales {
+  const float* scale;
+  const float* zero;
+  const float* offset;
+};
+
+/// Rows that `dot` takes at once.
+inline constexpr int kRows = 4;
+
+/// A piece of the weight: kRows rows; when fewer are left the last one is repeated.
+struct Rows {
+  const std::uint8_t* codes[kRows];
+  RowScales scales[kRows];
+};
+
+struct Kernels {
+  std::int64_t block;  ///< columns are padded to a multiple of this with zeros in x
+  int few;             ///< `dot` takes up to this many tokens at once
+
+  /// Position in a padded row, in the kernel's own order, of column `column`.
+  std::int64_t (*position)(const Job& job, std::int64_t column);
+  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
+  void (*arrange)(const Job& job, const void* x, Float dtype, float* out);
+  /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
+  void (*dot)(const Job& job, const Rows& rows, const float* x, int tokens, float* out);
+  /// The kRows rows as float32 in the kernel's order, `out` [kRows][padded_k], zeros or finite
+  /// numbers in the padding.
+  void (*decode)(const Job& job, const Rows& rows, float* out);
+  /// y[t * y_stride + r] = sum_k x[t, k] * w[r, k]; x [tokens, k], w [rows, k], k a multiple of
+  /// `block`.
+  void (*multiply)(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
+                   std::int64_t k, float* y, std::int64_t y_stride);
+  /// Float to float32 and back, round to nearest even.
+  void (*widen)(const void* from, Float dtype, std::int64_t count, float* to);
+  void (*narrow)(const float* from, std::int64_t count, Float dtype, void* to);
+  /// to[i] = values[from[i]]: scales of 8 bits and integer zeros.
+  void (*look_up)(const float* values, const std::uint8_t* from, std::int64_t count, float* to);
+  /// to[i] = values[index[i]].
+  void (*gather)(const float* values, const std::int32_t* index, std::int64_t count, float* to);
+};
+
+const Kernels& generic_kernels();
+#if defined(LADDER_X86)
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& avx512_bf16_kernels();
+#endif
+
+}  // namespace ladder::cpu

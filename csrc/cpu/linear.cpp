@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver: which of three ways a product takes, and how it is split over threads.
+//
+//   few tokens    weights stay packed through the caches and are decoded in registers
+//   some tokens   tiles of rows are decoded once into the second-level cache, reused by all tokens
+//   many tokens   larger tiles are decoded into memory and given to a library's matrix product
+//
+// x is put into the kernel's order of columns once per call; everything after reads straight on.
+#include "cpu/linear.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cpu/isa.h"
+#include "cpu/job.h"
+
+namespace ladder::cpu {
+namespace {
+
+/// From this many tokens on the matrix product of a library is worth decoding into memory.
+constexpr std::int64_t kMany = 192;
+/// Rows of one tile for the library: large enough for its own blocking and threads to work well.
+constexpr std::int64_t kLibraryRows = 512;
+/// Floats of decoded weights and of x that stay in the second-level cache, 256 KiB each.
+constexpr std::int64_t kTileFloats = 65536;
+
+std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
+
+struct Call {
+  const Weight& weight;
+  const Kernels& kernels;
+  const float* x;  ///< [m, padded_k] in the kernel's order
+  std::int64_t m;
+  const float* bias;  ///< float32 [n], or null
+  float scale2;
+  const Matrix& y;
+};
+
+/// y[:, row .. row + count) = sums * scale2 + bias, from `sums` [m][stride].
+void finish(const Call& call, std::int64_t token, std::int64_t tokens, std::int64_t row,
+            std::int64_t count, float* sums, std::int64_t stride) {
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    float* mine = sums + t * stride;
+    for (std::int64_t i = 0; i < count; ++i) {
+      mine[i] *= call.scale2;
+      if (call.bias != nullptr) mine[i] += call.bias[row + i];
+    }
+    auto* to = static_cast<std::uint8_t*>(call.y.data) +
+               ((token + t) * call.y.stride + row) * size_of(call.y.dtype);
+    call.kernels.narrow(mine, count, call.y.dtype, to);
+  }
+}
+
+void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t k = call.weight.job.padded_k;
+  Scales scales(call.weight);
+  Buffer sums(call.m * kChunk);
+  float out[16 * kRows];
+  for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
+    const std::int64_t count = std::min(kChunk, end - chunk);
+    scales.read(chunk, count);
+    for (std::int64_t row = 0; row < count; row += kRows) {
+      const Rows rows = scales.rows(chunk + row);
+      for (std::int64_t token = 0; token < call.m; token += call.kernels.few) {
+        const int tokens =
+            static_cast<int>(std::min<std::int64_t>(call.kernels.few, call.m - token));
+        call.kernels.dot(call.weight.job, rows, call.x + token * k, tokens, out);
+        for (int t = 0; t < tokens; ++t)
+          std::copy_n(out + t * kRows, kRows, sums.data() + (token + t) * kChunk + row);
+      }
+    }
+    finish(call, 0, call.m, chunk, count, sums.data(), kChunk);
+  }
+}
+
+/// Decodes rows [begin, begin + count) to `out` [count rounded up to kRows][padded_k].
+void decode_rows(const Weight& weight, Scales& scales, std::int64_t begin, std::int64_t count,
+                 float* out) {
+  for (std::int64_t chunk = 0; chunk < count; chunk += kChunk) {
+    const std::int64_t rows = std::min(kChunk, count - chunk);
+    scales.read(begin + chunk, rows);
+    for (std::int64_t row = 0; row < rows; row += kRows)
+      weight.kernels->decode(weight.job, scales.rows(begin + chunk + row),
+                             out + (chunk + row) * weight.job.padded_k);
+  }
+}
+
+void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t k = call.weight.job.padded_k;
+  const std::int64_t tile_rows = std::clamp<std::int64_t>(
+      kTileFloats / std::max<std::int64_t>(k, 1) / kChunk * kChunk, kChunk, 64);
+  Scales scales(call.weight);
+  Buffer tile(tile_rows * k);
+  Buffer sums(call.m * tile_rows);
+  for (std::int64_t row = begin; row < end; row += tile_rows) {
+    const std::int64_t count = std::min(tile_rows, end - row);
+    decode_rows(call.weight, scales, row, count, tile.data());
+    call.kernels.multiply(call.x, call.m, tile.data(), count, k, sums.data(), tile_rows);
+    finish(call, 0, call.m, row, count, sums.data(), tile_rows);
+  }
+}
+
+void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
+  const std::int64_t n = call.weight.view->n, k = call.weight.job.padded_k;
+  const std::int64_t tile_rows = std::min(kLibraryRows, n);
+  const std::int64_t padded_rows = (tile_rows + kRows - 1) / kRows * kRows;
+  Buffer tile(padded_rows * k);
+  Buffer sums(call.m * tile_rows);
+  for (std::int64_t row = 0; row < n; row += tile_rows) {
+    const std::int64_t count = std::min(tile_rows, n - row);
+    parallel((count + kRows - 1) / kRows, 4, [&](std::int64_t begin, std::int64_t end) {
+      Scales scales(call.weight);
+      decode_rows(call.weight, scales, row + begin * kRows,
+                  std::min(end * kRows, count) - begin * kRows, tile.data() + begin * kRows * k);
+    });
+    gemm(call.x, call.m, k, tile.data(), count, sums.data(), tile_rows);
+    parallel(call.m, 16, [&](std::int64_t begin, std::int64_t end) {
+      finish(call, begin, end - begin, row, count, sums.data() + begin * tile_rows, tile_rows);
+    });
+  }
+}
+
+}  // namespace
+
+void linear(const WeightView& view, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
+            const Parallel& parallel, const Gemm& gemm) {
+  LADDER_REQUIRE(x.columns == view.k, "x has ", x.columns, " columns, the weight ", view.k);
+  LADDER_REQUIRE(y.columns == view.n, "y has ", y.columns, " columns, the weight ", view.n,
+                 " rows");
+  LADDER_REQUIRE(x.rows == y.rows, "x has ", x.rows, " rows, y ", y.rows);
+  LADDER_REQUIRE(x.dtype == y.dtype, "x and y have different dtypes");
+  const Kernels& kernels = kernels_of(isa);
+  if (x.rows == 0 || view.n == 0) return;
+
+  const Weight weight = read_weight(view, kernels);
+  const std::int64_t k = weight.job.padded_k;
+  Buffer arranged(x.rows * k);
+  parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t row = begin; row < end; ++row)
+               kernels.arrange(
+                   weight.job,
+                   static_cast<const std::uint8_t*>(x.data) + row * x.stride * size_of(x.dtype),
+                   x.dtype, arranged.data() + row * k);
+           });
+  Buffer wide_bias(bias != nullptr ? view.n : 0);
+  if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
+
+  const Call call{.weight = weight,
+                  .kernels = kernels,
+                  .x = arranged.data(),
+                  .m = x.rows,
+                  .bias = bias != nullptr ? wide_bias.data() : nullptr,
+                  .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
+                  .y = y};
+  if (gemm && x.rows >= kMany && k > 0) return many_tokens(call, parallel, gemm);
+  // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
+  const std::int64_t tiles = (view.n + kRows - 1) / kRows;
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, k * kRows * x.rows));
+  parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+    const auto path = x.rows <= kernels.few ? few_tokens : some_tokens;
+    path(call, begin * kRows, std::min(end * kRows, view.n));
+  });
+}
+
+}  // namespace ladder::cpu

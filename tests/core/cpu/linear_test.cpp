@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/linear.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+#include "cpu/random_weight.h"
+
+namespace ladder::cpu {
+namespace {
+
+using ::ladder::testing::Draw;
+using ::ladder::testing::RandomWeight;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const Element& format_of(Float dtype) {
+  return element(dtype == Float::float32   ? "float32"
+                 : dtype == Float::float16 ? "float16"
+                                           : "bfloat16");
+}
+
+/// A float matrix in a buffer of exactly its size.
+struct Numbers {
+  Numbers(std::int64_t rows, std::int64_t columns, Float dtype)
+      : rows(rows),
+        columns(columns),
+        dtype(dtype),
+        size(dtype == Float::float32 ? 4 : 2),
+        bytes(new std::uint8_t[static_cast<std::size_t>(rows * columns * size)]) {}
+  void set(std::int64_t row, std::int64_t column, double value) {
+    const std::uint32_t code = encode(format_of(dtype), value, Overflow::special);
+    std::memcpy(&bytes[static_cast<std::size_t>((row * columns + column) * size)], &code,
+                static_cast<std::size_t>(size));
+  }
+  double get(std::int64_t row, std::int64_t column) const {
+    std::uint32_t code = 0;
+    std::memcpy(&code, &bytes[static_cast<std::size_t>((row * columns + column) * size)],
+                static_cast<std::size_t>(size));
+    return decode(format_of(dtype), code);
+  }
+  Matrix matrix() { return {bytes.get(), dtype, rows, columns, columns}; }
+
+  std::int64_t rows, columns;
+  Float dtype;
+  int size;
+  std::unique_ptr<std::uint8_t[]> bytes;
+};
+
+/// The library's product that the binding would pass, in its plainest form.
+void plain_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n,
+                float* y, std::int64_t y_stride) {
+  for (std::int64_t t = 0; t < m; ++t)
+    for (std::int64_t r = 0; r < n; ++r) {
+      float sum = 0;
+      for (std::int64_t i = 0; i < k; ++i) sum += x[t * k + i] * w[r * k + i];
+      y[t * y_stride + r] = sum;
+    }
+}
+
+struct Case {
+  Float dtype = Float::float32;
+  std::int64_t m = 1;
+  bool bias = false;
+};
+
+/// Numbers of row r, column c of y, x and bias.
+struct Product {
+  Numbers x, bias, y;
+};
+
+template <class Value>
+Product product(const RandomWeight& w, Isa isa, Case c, Value x_value, const Gemm& gemm = {}) {
+  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}};
+  for (std::int64_t t = 0; t < c.m; ++t)
+    for (std::int64_t i = 0; i < w.k; ++i) p.x.set(t, i, x_value(t, i));
+  for (std::int64_t r = 0; r < w.n; ++r) p.bias.set(0, r, static_cast<double>(r % 5) - 2);
+  linear(w.view(), p.x.matrix(), c.bias ? p.bias.bytes.get() : nullptr, p.y.matrix(), isa, serial,
+         gemm);
+  return p;
+}
+
+double exact_sum(const RandomWeight& w, const Product& p, bool bias, std::int64_t t,
+                 std::int64_t r) {
+  double sum = bias ? p.bias.get(0, r) : 0;
+  for (std::int64_t i = 0; i < w.k; ++i)
+    sum += p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)];
+  return sum;
+}
+
+std::string label(const RandomWeight& w, Isa isa, const Case& c) {
+  return std::string(name(isa)) + " " + to_string(w.type) + " n=" + std::to_string(w.n) +
+         " k=" + std::to_string(w.k) + " m=" + std::to_string(c.m) +
+         " dtype=" + std::string(format_of(c.dtype).name) + (w.g_idx.empty() ? "" : " g_idx");
+}
+
+/// Stops at the first difference: one line names the case better than thousands.
+void expect_exact(const RandomWeight& w, Isa isa, Case c, unsigned seed, const Gemm& gemm = {}) {
+  std::mt19937 random(seed);
+  const Product p = product(
+      w, isa, c, [&](auto, auto) { return static_cast<double>(random() % 5) - 2; }, gemm);
+  for (std::int64_t t = 0; t < c.m; ++t)
+    for (std::int64_t r = 0; r < w.n; ++r) {
+      const Element& format = format_of(c.dtype);
+      const double expected =
+          decode(format, encode(format, exact_sum(w, p, c.bias, t, r), Overflow::special));
+      ASSERT_EQ(p.y.get(t, r), expected) << label(w, isa, c) << " at " << t << ", " << r;
+    }
+}
+
+/// DESIGN.md: |y - y64| <= 6 sqrt(K) 2^-p sum|a||w| + 2^-q |y64|; float32 sums, p = 24.
+void expect_within_bound(const RandomWeight& w, Isa isa, Case c, unsigned seed,
+                         const Gemm& gemm = {}) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  const Product p = product(
+      w, isa, c, [&](auto, auto) { return normal(random); }, gemm);
+  const int q = c.dtype == Float::float32 ? 24 : c.dtype == Float::float16 ? 11 : 8;
+  for (std::int64_t t = 0; t < c.m; ++t)
+    for (std::int64_t r = 0; r < w.n; ++r) {
+      double magnitude = c.bias ? std::abs(p.bias.get(0, r)) : 0;
+      for (std::int64_t i = 0; i < w.k; ++i)
+        magnitude += std::abs(p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)]);
+      const double expected = exact_sum(w, p, c.bias, t, r);
+      const double bound = 6 * std::sqrt(static_cast<double>(w.k)) * 0x1p-24 * magnitude +
+                           std::ldexp(std::abs(expected), -q);
+      // Beyond the largest number of the output is infinity, and right.
+      if (std::isinf(p.y.get(t, r)) && std::abs(expected) + bound >= max_value(format_of(c.dtype)))
+        continue;
+      ASSERT_LE(std::abs(p.y.get(t, r) - expected), bound)
+          << label(w, isa, c) << " at " << t << ", " << r;
+    }
+}
+
+bool is_legal(const TType& type) {
+  try {
+    check(type);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+/// Every element with every zero kind that it can have.
+std::vector<TType> types(Block block, const char* scale) {
+  std::vector<TType> all;
+  for (const Element* e : elements())
+    for (const Zero zero : {Zero::none, Zero::midpoint, Zero::integer, Zero::quantized,
+                            Zero::original, Zero::rescale}) {
+      const TType type{.element = e, .block = block, .scale = &element(scale), .zero = zero};
+      if (is_legal(type)) all.push_back(type);
+    }
+  return all;
+}
+
+struct Shape {
+  std::int64_t n, k;
+  Block block;
+  bool g_idx = false;
+};
+
+// One column, one below and above a vector and a block of columns; groups that are a fraction of
+// a block, a whole one, two, neither; a shorter last group; tensor, channel and 2-D blocks.
+const Shape kShapes[] = {
+    {1, 1, {1, 0}},     {3, 15, {1, 8}},    {1, 17, {1, 0}},         {5, 127, {1, 32}},
+    {2, 128, {1, 128}}, {4, 129, {1, 128}}, {3, 200, {1, 64}},       {2, 260, {1, 16}},
+    {6, 300, {1, 256}}, {3, 144, {1, 24}},  {19, 136, {1, 8}},       {5, 130, {0, 0}},
+    {7, 264, {3, 128}}, {6, 96, {4, 32}},   {4, 160, {1, 32}, true}, {2, 140, {1, 128}, true},
+};
+
+// Each of the driver's ways is taken: 1, a few, some tokens.
+constexpr std::int64_t kTokens[] = {1, 2, 3, 4, 5, 11};
+
+class EveryIsa : public ::testing::TestWithParam<Isa> {};
+
+TEST_P(EveryIsa, is_exact_on_integers_for_every_type_zero_and_shape) {
+  unsigned seed = 0;
+  for (const Shape& shape : kShapes)
+    for (const TType& type : types(shape.block, "float16")) {
+      ++seed;
+      const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
+      const Float dtype = static_cast<Float>(seed % 3);
+      const std::int64_t m = kTokens[seed % 6];
+      ASSERT_NO_FATAL_FAILURE(
+          expect_exact(w, GetParam(), {.dtype = dtype, .m = m, .bias = seed % 2 == 0}, seed));
+    }
+}
+
+TEST_P(EveryIsa, gives_the_very_value_of_every_code_for_a_one_hot_activation) {
+  unsigned seed = 0;
+  for (const std::int64_t m : {1, 4, 7})
+    for (const TType& type : types({1, 32}, "float32")) {
+      const RandomWeight w(type, 8, 200, Draw::any, false, ++seed);
+      const Product p = product(w, GetParam(), {.m = m}, [&](std::int64_t t, std::int64_t i) {
+        return i == (t * 41 + seed) % w.k ? 1.0 : 0.0;
+      });
+      for (std::int64_t t = 0; t < m; ++t)
+        for (std::int64_t r = 0; r < w.n; ++r) {
+          const double value = w.values[static_cast<std::size_t>(r * w.k + (t * 41 + seed) % w.k)];
+          // Rounded at most where dequantize_rows rounds: the difference to the zero, the product.
+          ASSERT_LE(std::abs(p.y.get(t, r) - value), 0x1p-23 * std::abs(value))
+              << label(w, GetParam(), {.m = m}) << " at " << t << ", " << r;
+        }
+    }
+}
+
+TEST_P(EveryIsa, keeps_the_derived_bound_on_real_numbers) {
+  unsigned seed = 0;
+  for (const char* scale : {"float16", "bfloat16", "float32", "e8m0", "float8_e4m3"})
+    for (const Shape& shape : {kShapes[3], kShapes[8], kShapes[12], kShapes[14]})
+      for (const TType& type : types(shape.block, scale)) {
+        if (++seed % 3 != 0) continue;
+        const RandomWeight w(type, shape.n, shape.k, Draw::any, shape.g_idx, seed);
+        const std::int64_t m = kTokens[seed / 3 % 6];
+        ASSERT_NO_FATAL_FAILURE(expect_within_bound(
+            w, GetParam(), {.dtype = static_cast<Float>(seed % 4 % 3), .m = m}, seed));
+      }
+}
+
+TEST_P(EveryIsa, reads_the_named_block_types) {
+  for (const NamedTType& named : named_ttypes())
+    for (const std::int64_t m : {1, 4, 6}) {
+      const RandomWeight exact(ttype(named.name), 9, 336, Draw::exact, false, 5);
+      ASSERT_NO_FATAL_FAILURE(expect_exact(exact, GetParam(), {.m = m, .bias = true}, 5));
+      const RandomWeight any(ttype(named.name), 9, 336, Draw::any, false, 6);
+      ASSERT_NO_FATAL_FAILURE(expect_within_bound(any, GetParam(), {.m = m}, 6));
+    }
+}
+
+TEST_P(EveryIsa, gives_large_products_to_the_library) {
+  const RandomWeight w(ttype("uint4,group=32,scale=float16,zero=quantized"), 13, 70, Draw::exact,
+                       false, 3);
+  int calls = 0;
+  const Gemm counted = [&](auto... arguments) {
+    ++calls;
+    plain_gemm(arguments...);
+  };
+  for (const Float dtype : {Float::float32, Float::float16, Float::bfloat16})
+    ASSERT_NO_FATAL_FAILURE(
+        expect_exact(w, GetParam(), {.dtype = dtype, .m = 600, .bias = true}, 3, counted));
+  EXPECT_GE(calls, 1);
+  ASSERT_NO_FATAL_FAILURE(expect_exact(w, GetParam(), {.m = 600, .bias = true}, 3));
+}
+
+TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
+  const RandomWeight w(ttype("uint3,group=32,scale=float16,zero=integer"), 37, 161, Draw::any,
+                       false, 4);
+  const Parallel in_threes = [](std::int64_t count, std::int64_t, const RangeBody& body) {
+    for (std::int64_t begin = 0; begin < count; begin += 3) body(begin, std::min(begin + 3, count));
+  };
+  for (const std::int64_t m : {1, 3, 20}) {
+    const auto x = [](std::int64_t t, std::int64_t i) { return std::sin(double(t * 7 + i)); };
+    Product whole = product(w, GetParam(), {.m = m}, x);
+    Numbers y(m, w.n, Float::float32);
+    linear(w.view(), whole.x.matrix(), nullptr, y.matrix(), GetParam(), in_threes, {});
+    EXPECT_EQ(
+        std::memcmp(y.bytes.get(), whole.y.bytes.get(), static_cast<std::size_t>(m * w.n * 4)), 0);
+  }
+}
+
+TEST_P(EveryIsa, accepts_no_tokens_and_no_columns) {
+  const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
+  Numbers x(0, 20, Float::float32), y(0, 3, Float::float32);
+  linear(w.view(), x.matrix(), nullptr, y.matrix(), GetParam(), serial, {});
+  const RandomWeight empty(ttype("uint4,scale=float16"), 3, 0, Draw::exact, false, 1);
+  ASSERT_NO_FATAL_FAILURE(expect_exact(empty, GetParam(), {.m = 2, .bias = true}, 1));
+}
+
+TEST_P(EveryIsa, passes_infinities_and_nans_on) {
+  TType type = ttype("float8_e5m2");
+  RandomWeight w(type, 4, 9, Draw::exact, false, 2);
+  auto* codes = reinterpret_cast<std::uint8_t*>(w.codes.data());
+  codes[0] = 0x7c;       // infinity in row 0
+  codes[12 + 1] = 0x7f;  // NaN in row 1
+  Product p = product(w, GetParam(), {.m = 5}, [](auto, auto) { return 1.0; });
+  EXPECT_EQ(p.y.get(4, 0), INFINITY);
+  EXPECT_TRUE(std::isnan(p.y.get(0, 1)));
+  EXPECT_TRUE(std::isfinite(p.y.get(4, 2)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(available_isas()),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+TEST(CpuLinear, refuses_shapes_that_do_not_fit_with_both_numbers) {
+  const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
+  Numbers x(2, 21, Float::float32), y(2, 3, Float::float32);
+  EXPECT_THAT([&] { linear(w.view(), x.matrix(), nullptr, y.matrix(), Isa::generic, serial, {}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("x has 21 columns, the weight 20")));
+}
+
+}  // namespace
+}  // namespace ladder::cpu
