@@ -9,14 +9,13 @@ See README.md for the tour, docs/format.md for what is stored.
 
 from ladder import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
 from ladder import ops, testing, types
+from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 from ladder.linear import Linear, convert
 from ladder.quantize import quantize
 from ladder.types import TType, float_type, register_type
 from ladder.types import parse as ttype
 from ladder.weight import Weight
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
@@ -26,6 +25,7 @@ __all__ = [
     "TType",
     "Unsupported",
     "Weight",
+    "__version__",
     "convert",
     "float_type",
     "ops",

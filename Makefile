@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make demo` and `make test` set up what they need and are quick the second time.
+.PHONY: demo test build setup cpp-test python-test wheel-test lint format fuzz sanitize clean
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+JOBS   ?= $(shell nproc)
+export PYTHONPATH := $(CURDIR)
+
+demo: build
+	$(PY) examples/demo.py
+
+test: lint cpp-test python-test wheel-test
+
+# --- set-up ---------------------------------------------------------------------------------------
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.txt tools/setup.sh
+	PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup.sh
+	@touch $@
+
+build: setup
+	@cmake -S . -B build -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) -DLADDER_TESTS=ON \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	  $(shell command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log \
+	  || (cat build.log; exit 1)
+	@rm -f build.log
+	cmake --build build --parallel $(JOBS)
+
+# --- tests ----------------------------------------------------------------------------------------
+
+cpp-test: build
+	build/tests/core/core_tests --gtest_brief=1
+
+python-test: build
+	$(PY) -m pytest tests
+
+# A wheel, installed where nothing else is, run from a folder that is not the checkout.
+wheel-test: build
+	PYTHON=$(PY) bash tools/wheel_test.sh
+
+lint: setup
+	$(PY) -m ruff check ladder tests benchmarks examples setup.py
+
+format: setup
+	$(PY) -m ruff check --fix ladder tests benchmarks examples setup.py
+	find csrc tests -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+
+sanitize: setup
+	cmake -S . -B build/sanitize -G Ninja -DLADDER_SANITIZE=ON -DLADDER_PYTHON=OFF \
+	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/sanitize --parallel $(JOBS)
+	build/sanitize/tests/core/core_tests --gtest_brief=1
+
+clean:
+	rm -rf build dist *.egg-info ladder/*.so
