@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWQ layers, always of 4 bits: versions ``gemm``, ``gemv`` and ``gemv_fast`` (``llm-awq``).
+
+    gemm       qweight int32 [K, N/8], qzeros int32 [G, N/8], scales float [G, N]; bits 4i..4i+3
+               of a word are column 8c + (0, 2, 4, 6, 1, 3, 5, 7)[i]
+    gemv       qweight int32 [N, K/8], qzeros int32 [N, Z], scales float [N, 8 Z]; natural order
+    gemv_fast  qweight int16 [N/4, K], scales and qzeros (or scaled_zeros) float [8 Z, N]; four rows
+               share a line of nibbles, and the stored zero is -scale * zero
+    weight[n, k] = scale[n, g] * (code[n, k] - zero[n, g]),  g = k // group_size
+
+Z words hold the zeros of G groups, padded for the kernels. Sources: AutoAWQ 0.2.9, the packers of
+its linear modules; GPTQModel 7.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder import ops
+from ladder.checkpoints.layer import (
+    SCALE_NAMES,
+    Layer,
+    Side,
+    Stored,
+    assemble,
+    check_group_size,
+    check_scales,
+    config_flag,
+    config_int,
+    config_word,
+    expect,
+    fail,
+    require,
+    stored,
+)  # fmt: skip
+from ladder.errors import Unsupported
+from ladder.weight import Weight
+
+PARTS = ("qweight", "qzeros", "scaled_zeros", "scales")
+#: Parts beside which a qweight must stand: alone they are a damaged checkpoint.
+MARKS = ("qzeros", "scaled_zeros")
+
+_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # of columns 8c + 0 ... 8c + 7 in a gemm word
+_VERSIONS = {
+    "gemm": "gemm", "exllama": "gemm", "ipex": "gemm",
+    "gemv": "gemv",
+    "gemv_fast": "gemv_fast", "llm-awq": "gemv_fast", "llm_awq": "gemv_fast",
+}  # fmt: skip
+_REFUSED = ("marlin", "bitblas")
+
+
+@dataclass(frozen=True)
+class Config:
+    """An AWQ quantization_config."""
+
+    group_size: int = 128
+    version: str = "gemm"
+    bits: int = 4
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Config:
+        """Read ``quantization_config`` of config.json, or quant_config.json.
+
+        Raises:
+            CheckpointError: a key has the wrong type or a value outside the format's set.
+            Unsupported: the tensors were already transformed for one kernel (marlin, bitblas).
+        """
+        word = config_word(fields, ("version", "format", "checkpoint_format"), "gemm")
+        if config_word(fields, ("backend",), "") in ("llm-awq", "llm_awq"):
+            word = "llm-awq"
+        if word in _REFUSED:
+            raise Unsupported(
+                f"quantization_config.version is {word!r}: its tensors are in the order of one "
+                "kernel; repack the original AWQ checkpoint instead"
+            )
+        if word not in _VERSIONS:
+            fail("quantization_config.version", " is ", repr(word), ", not ",
+                 " or ".join(_VERSIONS))  # fmt: skip
+        if (bits := config_int(fields, ("bits", "w_bit"), 4)) != 4:
+            fail("quantization_config.bits", " is ", bits, ", AWQ has 4")
+        config_flag(fields, "zero_point", True)  # zeros are stored either way
+        group_size = check_group_size(config_int(fields, ("group_size", "q_group_size"), 128))
+        return cls(group_size=group_size, version=_VERSIONS[word])
+
+    def for_module(self, name: str) -> Config | None:
+        """Return the settings of one module; AWQ has the same for all."""
+        return self
+
+
+def _padded_words(groups: int, group: int) -> int:
+    """Words of zeros in a gemv row: a multiple of 1, 2, 4 as groups have 128, 64, 32 columns."""
+    words, multiple = -(-groups // 8), 1 if group >= 128 else 2 if group >= 64 else 4
+    return -(-words // multiple) * multiple
+
+
+def _zero_part(parts: Mapping[str, object], config: Config) -> str:
+    return "scaled_zeros" if config.version == "gemv_fast" and "scaled_zeros" in parts else "qzeros"
+
+
+def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
+    """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
+
+    Raises:
+        CheckpointError: a part is missing, has another dtype or shape than the rest asks for, or
+            the groups do not cover K. The message names the tensor and both values.
+    """
+    zero_part = _zero_part(parts, config)
+    require(parts, name, ("qweight", "scales", zero_part))
+    dtype, shape = parts["qweight"]
+    if len(shape) != 2 or 0 in shape:
+        fail(f"{name}.qweight", " has shape ", list(shape), ", not two dimensions above zero")
+    word = torch.int16 if config.version == "gemv_fast" else torch.int32
+    expect(parts, name, "qweight", word, shape)
+    n, k = {
+        "gemm": (shape[1] * 8, shape[0]),
+        "gemv": (shape[0], shape[1] * 8),
+        "gemv_fast": (shape[0] * 4, shape[1]),
+    }[config.version]
+    group = k if config.group_size == -1 else config.group_size
+    if k % group:
+        fail(f"{name}.qweight", " has K = ", k, ", not a multiple of group_size ", group)
+    groups, padded = k // group, 8 * _padded_words(k // group, group)
+    if config.version == "gemm":
+        expect(parts, name, "scales", SCALE_NAMES, (groups, n))
+        expect(parts, name, zero_part, torch.int32, (groups, n // 8))
+    elif config.version == "gemv":
+        expect(parts, name, "scales", SCALE_NAMES, (n, padded))
+        expect(parts, name, zero_part, torch.int32, (n, padded // 8))
+    else:
+        if k % 64:
+            fail(f"{name}.qweight", " has K = ", k, ", gemv_fast needs a multiple of 64")
+        expect(parts, name, "scales", SCALE_NAMES, (padded, n))
+        expect(parts, name, zero_part, parts["scales"].dtype, (padded, n))
+    return Layer(name, n, k, 4, group, groups, config.group_size == -1, config)
+
+
+def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
+    """Return scales and zeros of a layer, canonical.
+
+    Zeros that all equal 8 become ``midpoint``. The floats of gemv_fast become ``rescale`` zeros, so
+    that the weights are those of its kernels to the last bit.
+
+    Raises:
+        CheckpointError: a scale or a float zero is NaN or infinite.
+    """
+    name, version, groups = layer.name, layer.config.version, layer.groups
+    zero_part = _zero_part(tensors, layer.config)
+    scales, zeros = tensors["scales"], tensors[zero_part]
+    if version == "gemv":
+        scales = scales[:, :groups]
+        check_scales(scales, f"{name}.scales")
+        fields = ops.unpack(zeros[:, : -(-groups // 8)], groups, 4)
+        return _integer(scales.contiguous(), fields)
+    scales = scales[:groups]
+    check_scales(scales, f"{name}.scales")
+    if version == "gemm":
+        return _integer(scales.t().contiguous(), _nibbles(zeros).t().contiguous())
+    zeros = zeros[:groups]
+    check_scales(zeros, f"{name}.{zero_part}")
+    return Side(scales.t().contiguous(), "rescale", (-zeros).t().contiguous())
+
+
+def _integer(scales: Tensor, zeros: Tensor) -> Side:
+    return Side(scales, "midpoint") if (zeros == 8).all() else Side(scales, "integer", zeros)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """[R, C] int32 of gemm -> [R, 8 C] uint8 in natural order."""
+    fields = torch.stack([(packed >> at & 15).to(torch.uint8) for at in _SHIFTS], dim=-1)
+    return fields.reshape(packed.shape[0], -1)
+
+
+def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
+    """Return the codes of some rows as int32 [rows, ceil(K/8)], canonical.
+
+    ``rows`` starts and ends at multiples of 8, or at the end.
+    """
+    first, last, _ = rows.indices(layer.n)
+    if layer.config.version == "gemv":
+        return qweight[first:last].contiguous()
+    if layer.config.version == "gemm":
+        return ops.pack(_nibbles(qweight[:, first // 8 : last // 8]).t().contiguous(), 4)
+    lines = qweight[first // 4 : last // 4].contiguous()
+    nibbles = ops.unpack(lines.view(torch.int32), layer.k * 4, 4)
+    # One line of K int16 holds, for each 64 columns, those of its four rows one after the other.
+    stored_order = nibbles.reshape(-1, layer.k // 64, 4, 64).transpose(1, 2)
+    # Within 32 columns, column 8a + 2b + c lies at place 8b + 4c + a.
+    places = stored_order.reshape(-1, layer.k // 32, 4, 2, 4)
+    return ops.pack(places.permute(0, 1, 4, 2, 3).reshape(-1, layer.k).contiguous(), 4)
+
+
+def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
+    """Turn the tensors of one AWQ layer into a canonical weight.
+
+    Args:
+        tensors: "qweight", "scales" and "qzeros" (or "scaled_zeros"), as the module docstring says;
+            others are ignored.
+        config: from :meth:`Config.from_dict`.
+        name: of the module, for messages.
+    Raises:
+        CheckpointError: as :func:`measure` and :func:`side`.
+    """
+    tensors = {part: tensors[part] for part in PARTS if part in tensors}
+    layer = measure(stored(tensors), config, name)
+    return assemble(layer, side(tensors, layer), words(tensors["qweight"], layer, slice(None)))
+
+
+def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of each part of an [n, k] layer; None is the dtype of the model."""
+    group = k if config.group_size == -1 else config.group_size
+    words_of_zeros = _padded_words(k // group, group)
+    by_version: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype | None]]] = {
+        "gemm": {
+            "qweight": ((k, n // 8), torch.int32),
+            "qzeros": ((k // group, n // 8), torch.int32),
+            "scales": ((k // group, n), None),
+        },
+        "gemv": {
+            "qweight": ((n, k // 8), torch.int32),
+            "qzeros": ((n, words_of_zeros), torch.int32),
+            "scales": ((n, 8 * words_of_zeros), None),
+        },
+        "gemv_fast": {
+            "qweight": ((n // 4, k), torch.int16),
+            "scaled_zeros": ((8 * words_of_zeros, n), None),
+            "scales": ((8 * words_of_zeros, n), None),
+        },
+    }
+    return by_version[config.version]

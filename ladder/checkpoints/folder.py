@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``quantization_config`` of a ladder folder's config.json. docs/format.md states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ladder import types
+from ladder.errors import CheckpointError, InvalidArgument
+
+QUANT_METHOD = "ladder"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LadderConfig:
+    """How the modules of one model are stored.
+
+    ``weight_type`` is the tType of every converted module that ``modules`` does not name.
+    ``modules_to_not_convert`` names Linear modules that stay as they are. ``types`` defines the
+    user's element types, ``{"bits": 3, "values": [8 numbers]}`` each. ``source`` is the
+    quantization_config that the folder was repacked from.
+
+    Raises:
+        CheckpointError: a field has the wrong shape, a tType does not parse, or the version is
+            newer than this ladder.
+    """
+
+    weight_type: str
+    modules: Mapping[str, str] = field(default_factory=dict)
+    modules_to_not_convert: tuple[str, ...] = ()
+    types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    source: Mapping[str, Any] | None = None
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        if type(self.format_version) is not int or self.format_version != FORMAT_VERSION:
+            _fail("format_version", self.format_version, f"this ladder reads {FORMAT_VERSION}")
+        skip = self.modules_to_not_convert
+        if not isinstance(skip, (list, tuple)) or not all(isinstance(name, str) for name in skip):
+            _fail("modules_to_not_convert", skip, "not a list of names")
+        object.__setattr__(self, "modules_to_not_convert", tuple(skip))
+        for key in ("modules", "types"):
+            if not isinstance(getattr(self, key), Mapping):
+                _fail(key, getattr(self, key), "not an object")
+        if self.source is not None and not isinstance(self.source, Mapping):
+            _fail("source", self.source, "not an object")
+        for name, meaning in self.types.items():
+            _register(name, meaning)
+        object.__setattr__(self, "weight_type", _canonical("weight_type", self.weight_type))
+        canonical = {name: _canonical(f"modules[{name!r}]", t) for name, t in self.modules.items()}
+        object.__setattr__(self, "modules", canonical)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> LadderConfig:
+        """Check and read ``quantization_config``; registers its user types. Errors as the class."""
+        if fields.get("quant_method") != QUANT_METHOD:
+            _fail("quant_method", fields.get("quant_method"), f"not {QUANT_METHOD!r}")
+        if "weight_type" not in fields:
+            raise CheckpointError("quantization_config.weight_type is missing")
+        return cls(
+            weight_type=fields["weight_type"],
+            modules={} if fields.get("modules") is None else fields["modules"],
+            modules_to_not_convert=fields.get("modules_to_not_convert") or (),
+            types={} if fields.get("types") is None else fields["types"],
+            source=fields.get("source"),
+            format_version=fields.get("format_version", 0),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what config.json holds. JSON-clean; from_dict reads it back."""
+        fields: dict[str, Any] = {
+            "quant_method": QUANT_METHOD,
+            "format_version": self.format_version,
+            "weight_type": self.weight_type,
+            "modules": dict(self.modules),
+            "modules_to_not_convert": list(self.modules_to_not_convert),
+        }
+        if self.types:
+            fields["types"] = {name: dict(meaning) for name, meaning in self.types.items()}
+        if self.source is not None:
+            fields["source"] = dict(self.source)
+        return fields
+
+    def type_of(self, module: str) -> str | None:
+        """Return the tType of a Linear module, or None when it stays as it is.
+
+        ``modules`` decides first; an entry of ``modules_to_not_convert`` is the full name of a
+        module, the name of one that holds it, or the last parts of its name ("lm_head").
+        """
+        if module in self.modules:
+            return self.modules[module]
+        for entry in self.modules_to_not_convert:
+            if module == entry or module.startswith(entry + ".") or module.endswith("." + entry):
+                return None
+        return self.weight_type
+
+
+def _fail(key: str, value: object, why: str) -> NoReturn:
+    raise CheckpointError(f"quantization_config.{key} is {value!r}, {why}")
+
+
+def _canonical(key: str, text: object) -> str:
+    if not isinstance(text, str):
+        _fail(key, text, "not a tType")
+    try:
+        return str(types.parse(text))
+    except InvalidArgument as error:
+        raise CheckpointError(f"quantization_config.{key} is {text!r}: {error}") from error
+
+
+def _register(name: str, meaning: object) -> None:
+    key = f"types[{name!r}]"
+    if not isinstance(meaning, Mapping) or set(meaning) != {"bits", "values"}:
+        _fail(key, meaning, "not {bits, values}")
+    bits, values = meaning["bits"], meaning["values"]
+    numbers = isinstance(values, (list, tuple)) and all(type(v) in (int, float) for v in values)
+    if type(bits) is not int or not numbers:
+        _fail(key, meaning, "not an integer and a list of numbers")
+    try:
+        types.register_type(name, bits=bits, values=list(values))
+    except (InvalidArgument, OverflowError) as error:
+        raise CheckpointError(f"quantization_config.{key}: {error}") from error

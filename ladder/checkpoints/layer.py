@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One quantised layer on its way from a foreign format to the canonical one.
+
+A format module (``gptq``, ``awq``) offers the same four functions, all pure:
+
+    Config.from_dict(fields)           its quantization_config, checked
+    measure(stored, config, name)      shapes and dtypes, checked without reading any tensor
+    side(tensors, layer)               scales, zeros and g_idx, canonical; small
+    words(qweight, layer, rows)        the codes of some rows, packed canonically; large
+
+``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from ladder.errors import CheckpointError
+from ladder.types import TType, parse
+from ladder.weight import Weight
+
+#: dtypes that scales may have, and how a tType spells them.
+SCALE_NAMES = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+}
+
+
+class Stored(NamedTuple):
+    """What a file's header says of one tensor."""
+
+    dtype: torch.dtype | str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Sizes of one layer, of which every part has been checked."""
+
+    name: str
+    n: int
+    k: int
+    bits: int
+    group: int  #: columns that share a scale, at most k
+    groups: int
+    per_channel: bool  #: one group by definition, not by chance
+    config: Any
+    row_step: int = 1  #: rows can only be unpacked from a multiple of this
+
+    @property
+    def words(self) -> int:
+        """32-bit words in one canonical row."""
+        return (self.k * self.bits + 31) // 32
+
+
+@dataclass(frozen=True)
+class Side:
+    """The small parts of a layer, canonical."""
+
+    scales: Tensor  #: [N, G] in the checkpoint's dtype
+    zero: str  #: midpoint, integer or rescale
+    zeros: Tensor | None = None  #: [N, G]; uint8 for integer, the scales' dtype for rescale
+    g_idx: Tensor | None = None  #: [K] int32, only when it is not column // group
+
+
+def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+    return {part: Stored(t.dtype, tuple(t.shape)) for part, t in tensors.items()}
+
+
+def fail(name: str, *what: object) -> NoReturn:
+    raise CheckpointError(name + "".join(str(part) for part in what))
+
+
+def require(parts: Mapping[str, Stored], name: str, needed: tuple[str, ...]) -> None:
+    for part in needed:
+        if part not in parts:
+            fail(f"{name}.{part}", " is missing; ", name, " has ", ", ".join(sorted(parts)))
+
+
+def expect(parts: Mapping[str, Stored], name: str, part: str, dtypes: object,
+           shape: tuple[int, ...]) -> None:  # fmt: skip
+    """Raise CheckpointError unless a part has this shape and one of these dtypes."""
+    allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)  # type: ignore[arg-type]
+    dtype, found = parts[part]
+    if dtype not in allowed:
+        fail(f"{name}.{part}", " is ", _short(dtype), ", not ", " or ".join(map(_short, allowed)))
+    if found != shape:
+        fail(f"{name}.{part}", " has shape ", list(found), ", not ", list(shape))
+
+
+def _short(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_scales(scales: Tensor, name: str) -> None:
+    """Raise CheckpointError at the first entry of ``scales`` that is NaN or infinite."""
+    finite = torch.isfinite(scales)
+    if not finite.all():
+        at = torch.nonzero(~finite)[0].tolist()
+        fail(name, at, " is ", scales[tuple(at)].item(), ", a scale or zero must be finite")
+
+
+def ttype_of(layer: Layer, side: Side) -> TType:
+    group = "channel" if layer.per_channel else str(layer.group)
+    scale = SCALE_NAMES[side.scales.dtype]
+    return parse(f"uint{layer.bits},group={group},scale={scale},zero={side.zero}")
+
+
+def spans(layer: Layer, codes: int) -> list[slice]:
+    """Cut the rows of a layer into pieces of about ``codes`` codes that can be unpacked alone."""
+    step = max(codes // max(layer.k, 1) // 32, 1) * 32
+    return [slice(n, min(n + step, layer.n)) for n in range(0, layer.n, step)]
+
+
+def assemble(layer: Layer, side: Side, words: Tensor) -> Weight:
+    weight = Weight(
+        type=ttype_of(layer, side),
+        shape=(layer.n, layer.k),
+        qweight=words,
+        scales=side.scales,
+        zeros=side.zeros,
+        g_idx=side.g_idx,
+    )
+    weight.check(name=layer.name)
+    return weight
+
+
+def config_int(fields: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
+    """Return the first of ``keys`` that is set. Raises CheckpointError unless it is an int."""
+    for key in keys:
+        if fields.get(key) is not None:
+            value = fields[key]
+            if type(value) is not int:
+                fail(f"quantization_config.{key}", " is ", repr(value), ", not an integer")
+            return value
+    if default is None:
+        fail(f"quantization_config.{keys[0]}", " is missing")
+    return default
+
+
+def config_flag(fields: Mapping[str, Any], key: str, default: bool) -> bool:
+    value = fields.get(key)
+    if value is not None and type(value) is not bool:
+        fail(f"quantization_config.{key}", " is ", repr(value), ", not true or false")
+    return default if value is None else value
+
+
+def config_word(fields: Mapping[str, Any], keys: tuple[str, ...], default: str) -> str:
+    for key in keys:
+        if fields.get(key) is not None:
+            if not isinstance(fields[key], str):
+                fail(f"quantization_config.{key}", " is ", repr(fields[key]), ", not a word")
+            return fields[key].lower()
+    return default
+
+
+def check_group_size(group_size: int) -> int:
+    if group_size != -1 and group_size < 8:
+        fail("quantization_config.group_size", " is ", group_size, ", not -1 or at least 8")
+    return group_size

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weight files of a model folder, as one mapping from tensor name to shard.
+
+A shard knows its tensors from its header alone, reads one tensor at a time, and copies the bytes of
+tensors that nobody needs to understand. Safetensors are preferred; pickled files are opened by
+``torch.load(weights_only=True, mmap=True)``, which runs no code from the file.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ladder.checkpoints.header import TORCH_DTYPES, Entry, read_header
+from ladder.errors import CheckpointError
+
+_COPY_BYTES = 8 << 20
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
+_UNSAFE = "cannot be read as a state dict without running code from it"
+_OLD_PICKLES = ("pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json")
+_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()} | {
+    torch.bool: "BOOL", torch.int64: "I64", torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+
+
+class Shard(Protocol):
+    """One weight file."""
+
+    path: Path
+
+    @property
+    def entries(self) -> dict[str, Entry]: ...
+
+    def read(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return the named tensors. They may be views of a mapped file: drop them soon."""
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of one tensor, a few MiB at a time."""
+
+
+class SafetensorsShard:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        return read_header(self.path)
+
+    def read(self, names: Sequence[str]) -> dict[str, Tensor]:
+        # The file is opened anew each time, because pages of a mapping that stays open count as
+        # memory of this process until it is closed.
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        entry = self.entries[name]
+        left, buffer = entry.nbytes, memoryview(bytearray(min(entry.nbytes, _COPY_BYTES)))
+        try:
+            with self.path.open("rb") as file:
+                file.seek(entry.begin)
+                while left:
+                    got = file.readinto(buffer[: min(left, len(buffer))])
+                    if not got:
+                        raise CheckpointError(f"{self.path}: {name} lacks its last {left} bytes")
+                    left -= got
+                    yield buffer[:got]
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {name}: {error.strerror}") from error
+
+
+class PickledShard:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = _load_pickle(self.path)
+        if not isinstance(tensors, dict):
+            raise CheckpointError(f"{self.path}: holds a {type(tensors).__name__}, not a dict")
+        for name, tensor in tensors.items():
+            if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                raise CheckpointError(f"{self.path}: {name!r} is {type(tensor).__name__}")
+            if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
+                raise CheckpointError(f"{self.path}: {name} is {tensor.dtype} {tensor.layout}")
+        return tensors
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        return {
+            name: Entry(_NAMES[t.dtype], tuple(t.shape), 0, t.numel() * t.element_size())
+            for name, t in self._tensors.items()
+        }
+
+    def read(self, names: Sequence[str]) -> dict[str, Tensor]:
+        return {name: self._tensors[name].detach() for name in names}
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        flat = self._tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+        for part in flat.split(_COPY_BYTES):
+            yield memoryview(part.numpy())
+
+
+def _load_pickle(path: Path) -> Any:
+    failures = (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, TypeError,
+                LookupError, AttributeError, ImportError)  # fmt: skip
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except failures as error:
+        if "mmap can only be used" not in str(error):
+            raise CheckpointError(f"{path}: {_UNSAFE}: {error}") from error
+    try:  # the format before 1.6, which cannot be mapped
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except failures as error:
+        raise CheckpointError(f"{path}: {_UNSAFE}: {error}") from error
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """All weight files of a folder; ``home[name]`` is the index in ``shards`` of that tensor."""
+
+    shards: list[Shard]
+    home: dict[str, int]
+    files: frozenset[str]  #: names of the files that these tensors replace, indexes included
+
+    def entry(self, name: str) -> Entry:
+        return self.shards[self.home[name]].entries[name]
+
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        wanted: dict[int, list[str]] = {}
+        for name in names:
+            wanted.setdefault(self.home[name], []).append(name)
+        tensors: dict[str, Tensor] = {}
+        for index, group in wanted.items():
+            tensors |= self.shards[index].read(group)
+        return tensors
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for shard in self.shards for entry in shard.entries.values())
+
+
+def open_shards(folder: Path) -> ShardSet:
+    """Open the weight files of ``folder`` and check that they and their index agree.
+
+    Raises:
+        CheckpointError: there are none, one is damaged, a shard is missing, or a tensor is in
+            another shard than the index says, in two shards, or in only one of index and shard.
+    """
+    for kind in ("safetensors", "bin"):
+        indexes = sorted(folder.glob(f"*.{kind}.index.json"))
+        if len(indexes) > 1:
+            two = " and ".join(index.name for index in indexes[:2])
+            raise CheckpointError(f"{folder}: has two indexes, {two}")
+        weight_map = _read_index(indexes[0]) if indexes else None
+        names = sorted(set(weight_map.values())) if weight_map else _unindexed(folder, kind)
+        if not names:
+            continue
+        for name in names:
+            if not (folder / name).is_file():
+                raise CheckpointError(f"{folder}: {indexes[0].name} names {name}, which is missing")
+        make = SafetensorsShard if kind == "safetensors" else PickledShard
+        shards: list[Shard] = [make(folder / name) for name in names]
+        files = {*names, *(index.name for index in indexes)}
+        if kind == "safetensors":  # the same weights once more
+            files |= {path.name for pattern in _OLD_PICKLES for path in folder.glob(pattern)}
+        return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
+    raise CheckpointError(f"{folder}: has neither *.safetensors nor *.bin weights")
+
+
+def _unindexed(folder: Path, kind: str) -> list[str]:
+    usual = ("model.safetensors",) if kind == "safetensors" else ("pytorch_model.bin",)
+    names = [name for name in usual if (folder / name).is_file()]
+    skip = re.compile(r"(training_args|optimizer|scheduler|rng_state|adapter_model)")
+    names = names or sorted(p.name for p in folder.glob(f"*.{kind}") if not skip.match(p.name))
+    for name in names:
+        numbered = _NUMBERED.search(name)
+        if numbered and int(numbered[2]) != len(names):
+            raise CheckpointError(
+                f"{folder}: {name} is one of {int(numbered[2])} shards, found {len(names)}"
+            )
+    return names
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    fields = read_json(path)
+    weight_map = fields.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path}: weight_map is not an object that names tensors")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or file != Path(file).name or file in ("", ".", ".."):
+            raise CheckpointError(f"{path}: weight_map puts {name} in {file!r}, not a file name")
+    return weight_map
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in the file ``path``. Raises CheckpointError naming the file."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{path}: a JSON {type(fields).__name__}, not an object")
+    return fields
+
+
+def _homes(shards: list[Shard], weight_map: dict[str, str] | None) -> dict[str, int]:
+    home: dict[str, int] = {}
+    for index, shard in enumerate(shards):
+        for name in shard.entries:
+            if name in home:
+                other = shards[home[name]].path.name
+                raise CheckpointError(f"{name} is in both {other} and {shard.path.name}")
+            home[name] = index
+            if weight_map is not None and weight_map.get(name) != shard.path.name:
+                says = weight_map.get(name, "no shard")
+                raise CheckpointError(f"{name} is in {shard.path.name}, its index says {says}")
+    for name, file in (weight_map or {}).items():
+        if name not in home:
+            raise CheckpointError(f"{name} is in {file} by the index, but that shard lacks it")
+    return home

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPTQ or AWQ model folder, opened for reading layer by layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from ladder.checkpoints import awq, gptq
+from ladder.checkpoints.header import TORCH_DTYPES
+from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
+from ladder.checkpoints.shards import ShardSet, open_shards, read_json
+from ladder.errors import CheckpointError, InvalidArgument
+from ladder.weight import Weight
+
+#: quant_method -> the module that reads it. To add a checkpoint format, add its row.
+FORMATS: dict[str, ModuleType] = {"awq": awq, "gptq": gptq}
+
+#: Where settings lie when config.json has no quantization_config, and whose they then are.
+FALLBACKS = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+_EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A quantised model folder. Nothing but headers has been read yet.
+
+    ``modules`` maps each quantised module to its parts ("qweight", ...), in order of name.
+    """
+
+    folder: Path
+    config: dict[str, Any]  #: config.json
+    quantization: dict[str, Any]  #: its quantization_config, or that of a fallback file
+    method: str  #: a key of FORMATS
+    settings: Any  #: Config of the format, for the whole model
+    shards: ShardSet
+    modules: dict[str, tuple[str, ...]]
+
+    @property
+    def format(self) -> ModuleType:
+        return FORMATS[self.method]
+
+    @cached_property
+    def others(self) -> list[str]:
+        """Names of the tensors that are no part of a quantised module's weight."""
+        parts = {f"{module}.{part}" for module, kept in self.modules.items() for part in kept}
+        return [name for name in self.shards.home if name not in parts]
+
+    def unquantised(self) -> list[str]:
+        """Names of the modules that look like Linear and keep their weight as it is."""
+        kept = {
+            name.removesuffix(".weight")
+            for name in self.others
+            if name.endswith(".weight") and len(self.shards.entry(name).shape) == 2
+        }
+        kept = {name for name in kept if not _is_embedding(name)}
+        listed = self.quantization.get("modules_to_not_convert")
+        if isinstance(listed, list):
+            kept |= {name for name in listed if isinstance(name, str)}
+        if not any(name.split(".")[-1] == "lm_head" for name in (*kept, *self.modules)):
+            kept.add("lm_head")  # tied to the embedding, so no tensor names it
+        return sorted(kept)
+
+    def layer(self, module: str) -> Layer:
+        """Check the headers of one module. Raises CheckpointError as ``measure`` of the format."""
+        settings = self.settings.for_module(module)
+        if settings is None:
+            fail(f"{module}.qweight", " is there, but quantization_config.dynamic leaves ", module,
+                 " unquantised")  # fmt: skip
+        parts = {}
+        for part in self.modules[module]:
+            entry = self.shards.entry(f"{module}.{part}")
+            parts[part] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
+        return self.format.measure(parts, settings, module)
+
+    def side(self, layer: Layer) -> Side:
+        """Read scales, zeros and g_idx of one layer."""
+        return self.format.side(self._read(layer.name, set(self.modules[layer.name]) - {"qweight"}),
+                                layer)  # fmt: skip
+
+    def words(self, layer: Layer, codes: int = 16 << 20) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the packed codes of one layer, about ``codes`` codes at a time."""
+        qweight = self._read(layer.name, {"qweight"})["qweight"]
+        for rows in spans(layer, codes):
+            yield rows, self.format.words(qweight, layer, rows)
+
+    def __iter__(self) -> Iterator[tuple[str, Weight]]:
+        """Yield every quantised module with its canonical weight."""
+        for module in self.modules:
+            layer = self.layer(module)
+            qweight = self._read(module, {"qweight"})["qweight"]
+            words = self.format.words(qweight, layer, slice(0, layer.n))
+            yield module, assemble(layer, self.side(layer), words)
+
+    def _read(self, module: str, parts: set[str]) -> dict[str, Tensor]:
+        names = {f"{module}.{part}": part for part in sorted(parts)}
+        return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
+
+
+def _is_embedding(module: str) -> bool:
+    last = module.split(".")[-1].lower().replace("_", "")
+    return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
+
+
+def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:
+    """Open the GPTQ or AWQ model folder ``path``; iterate over it for (module, Weight).
+
+    Args:
+        path: a folder with config.json and safetensors or pickled weights.
+        v1_zeros: "word" or "field": how GPTQ v1 zeros are read, see ``gptq.Config``.
+    Raises:
+        InvalidArgument: there is no such folder, or it is in ladder's own format already.
+        CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
+        Unsupported: its tensors were already transformed for one kernel (marlin, bitblas).
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InvalidArgument(f"{folder} is not a folder")
+    config = read_json(folder / "config.json")
+    quantization, method = read_quantization(folder, config)
+    if method == "ladder":
+        raise InvalidArgument(f"{folder} is a ladder checkpoint already")
+    if method not in FORMATS:
+        raise CheckpointError(
+            f"{folder}: quant_method is {method!r}, ladder reads {', '.join(FORMATS)}"
+        )
+    extra = {"v1_zeros": v1_zeros} if method == "gptq" else {}
+    settings = FORMATS[method].Config.from_dict(quantization, **extra)
+    shards = open_shards(folder)
+    modules = _modules(shards, FORMATS[method])
+    if not modules:
+        raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.qweight")
+    return Source(folder, config, quantization, method, settings, shards, modules)
+
+
+def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a folder's quantization_config and its quant_method.
+
+    Raises CheckpointError when there is none or it is not an object.
+    """
+    fields, method = config.get("quantization_config"), None
+    for name, default in FALLBACKS.items():
+        if fields is None and (folder / name).is_file():
+            fields, method = read_json(folder / name), default
+    if fields is None:
+        raise CheckpointError(
+            f"{folder}: config.json has no quantization_config, and there is no "
+            + " or ".join(FALLBACKS)
+        )
+    if not isinstance(fields, dict):
+        raise CheckpointError(f"{folder}: quantization_config is {fields!r}, not an object")
+    method = fields.get("quant_method") or fields.get("method") or method
+    if not isinstance(method, str):
+        raise CheckpointError(f"{folder}: quantization_config.quant_method is {method!r}")
+    return fields, method.lower()
+
+
+def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
+    modules = sorted(n.removesuffix(".qweight") for n in shards.home if n.endswith(".qweight"))
+    for name in shards.home:
+        module, _, part = name.rpartition(".")
+        if part in form.MARKS and f"{module}.qweight" not in shards.home:
+            raise CheckpointError(f"{module}.qweight is missing, but there is {name}")
+    return {
+        module: tuple(part for part in form.PARTS if f"{module}.{part}" in shards.home)
+        for module in modules
+    }
