@@ -18,8 +18,8 @@ test: lint cpp-test python-test wheel-test
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements.txt tools/setup.sh
-	PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup.sh
+$(VENV)/.ready: requirements.txt .ci/setup
+	PYTHON=$(PYTHON) VENV=$(VENV) bash .ci/setup
 	@touch $@
 
 build: setup
@@ -40,7 +40,7 @@ python-test: build
 
 # A wheel, installed where nothing else is, run from a folder that is not the checkout.
 wheel-test: build
-	PYTHON=$(PY) bash tools/wheel_test.sh
+	PYTHON=$(PY) bash .ci/wheel_test
 
 lint: setup
 	$(PY) -m ruff check ladder tests benchmarks examples setup.py

@@ -31,8 +31,8 @@ def quantize(
             ``group_size`` and ``symmetric``, a full spelling, or a block type ("mxfp4", "nvfp4").
         group_size: elements along K that share a scale; -1 for all of K.
         symmetric: unsigned integers only: True fixes the zero point at 2**(bits - 1).
-        method: "nearest" takes the scale from the largest magnitude of the block; "search" tries 80
-            smaller ones and keeps the one with the least squared error.
+        method: "nearest" takes the scale from the largest magnitude of the block; "search" tries 24
+            others and keeps the one with the least squared error.
         scale_dtype: float16, bfloat16 or float32, when ``weight_type`` does not name one.
     Returns:
         The packed weight, on the device of ``weight``.

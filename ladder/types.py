@@ -25,6 +25,9 @@ from ladder.errors import InvalidArgument
 
 _ops = torch.ops.ladder
 
+#: What ``Element.source`` says of formats that this process registered.
+USER_SOURCE = "registered by the user"
+
 #: torch dtypes in which scales of 16 and 32 bits are stored; narrower ones are uint8 codes.
 _FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -139,7 +142,7 @@ def _checked(op, *arguments):
         raise InvalidArgument(str(error)) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _element(name: str) -> Element:
     return Element(**json.loads(_checked(_ops.element_info, name)))
 
@@ -149,7 +152,7 @@ def element(name: str | Element) -> Element:
     return name if isinstance(name, Element) else _element(name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parse(text: str) -> TType:
     info = json.loads(_checked(_ops.type_info, text))
     info["element"] = Element(**info["element"])

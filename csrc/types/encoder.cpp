@@ -7,6 +7,18 @@
 #include "types/quantize.h"
 
 namespace ladder {
+namespace {
+
+constexpr std::size_t kRow = 16;
+
+/// How many of 16 numbers are less than `value`.
+std::size_t count_less(const float* numbers, float value) {
+  int count = 0;
+  for (std::size_t i = 0; i < kRow; ++i) count += numbers[i] < value ? 1 : 0;
+  return static_cast<std::size_t>(count);
+}
+
+}  // namespace
 
 Encoder::Encoder(const Element& element) : element_(&element) {
   LADDER_REQUIRE(element.bits <= 8, "type ", element.name, " has ", element.bits,
@@ -27,23 +39,38 @@ Encoder::Encoder(const Element& element) : element_(&element) {
   // +0 and -0 are two codes and one value; a step at 0 between them would send -0 astray.
   const auto same = [&](std::uint8_t a, std::uint8_t b) { return values_[a] == values_[b]; };
   codes.erase(std::ranges::unique(codes, same).begin(), codes.end());
-  steps_.push_back({-std::numeric_limits<double>::infinity(), codes[0], true});
+  // below_[i] is the largest float32 that is still nearer to the lower one of two neighbours, so
+  // that "greater than" decides, ties included.
+  std::vector<float> below;
+  codes_.push_back(codes[0]);
   for (std::size_t i = 1; i < codes.size(); ++i) {
     const double middle = (double{values_[codes[i - 1]]} + double{values_[codes[i]]}) / 2;
-    steps_.push_back({middle, codes[i], encode(element, middle) == codes[i]});
+    float last = static_cast<float>(middle);
+    const bool up = encode(element, middle) == codes[i];
+    if (last > middle || (last == middle && up))
+      last = std::nextafter(last, -std::numeric_limits<float>::infinity());
+    below.push_back(last);
+    codes_.push_back(codes[i]);
   }
+  const float never = std::numeric_limits<float>::infinity();
+  below.resize((below.size() + kRow - 1) / kRow * kRow, never);
+  row_begins_.assign(kRow, never);
+  for (std::size_t row = 0; row < below.size() / kRow; ++row) row_begins_[row] = below[row * kRow];
+  below_ = std::move(below);
 }
 
 std::uint8_t Encoder::search(float value) const {
   if (std::isnan(value)) [[unlikely]] {
     for (std::size_t code = 0; code < values_.size(); ++code)
       if (std::isnan(values_[code])) return static_cast<std::uint8_t>(encode(*element_, value));
-    return steps_.front().code;
+    return codes_.front();
   }
-  const auto after = std::partition_point(steps_.begin() + 1, steps_.end(), [&](const Step& step) {
-    return step.tie_goes_up ? value >= step.above : value > step.above;
-  });
-  return std::prev(after)->code;
+  // Two counts of 16 comparisons, which the compiler turns into vector code, instead of a search
+  // whose branches nobody can predict.
+  const std::size_t rows = count_less(row_begins_.data(), value);
+  if (rows == 0) return codes_.front();
+  const std::size_t row = rows - 1;
+  return codes_[row * kRow + count_less(below_.data() + row * kRow, value)];
 }
 
 }  // namespace ladder

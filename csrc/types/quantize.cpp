@@ -11,8 +11,10 @@
 namespace ladder {
 namespace {
 
-constexpr int kSearchSteps = 80;
-constexpr float kSmallestShrink = 0.2f;  // the search tries scales down to this part of the largest
+// The search tries the whole range in coarse steps, then around the best of them in fine ones.
+constexpr int kCoarseSteps = 16;
+constexpr int kFineSteps = 4;  // on each side
+constexpr float kCoarse = 0.05f, kFine = kCoarse / (kFineSteps + 1);
 
 /// Rounds a scale to its format, upwards where it must cover the largest weight and the format is
 /// a power of two; writes its code to `data[index]` and returns the value stored.
@@ -69,11 +71,19 @@ class BlockQuantizer {
       if (tried.error < best.error) best = tried;
     }
     if (rounding_ == Rounding::nearest) return best;
-    for (int step = 1; step <= kSearchSteps; ++step) {
-      const float shrink =
-          1.0f - (1.0f - kSmallestShrink) * static_cast<float>(step) / kSearchSteps;
+    float middle = 1.0f;
+    const auto attempt = [&](float shrink) {
       const Choice tried = at_shrink(weights, least, most, shrink, unit);
-      if (tried.error < best.error) best = tried;
+      if (tried.error >= best.error) return false;
+      best = tried;
+      return true;
+    };
+    for (int step = 1; step <= kCoarseSteps; ++step)
+      if (attempt(1.0f - kCoarse * static_cast<float>(step)))
+        middle = 1.0f - kCoarse * static_cast<float>(step);
+    for (int step = 1; step <= kFineSteps; ++step) {
+      attempt(middle - kFine * static_cast<float>(step));
+      attempt(middle + kFine * static_cast<float>(step));
     }
     return best;
   }

@@ -29,24 +29,21 @@ class Encoder {
   float value(std::uint8_t code) const { return values_[code]; }
 
  private:
-  struct Step {
-    double above;  ///< values greater than this take `code`...
-    std::uint8_t code;
-    bool tie_goes_up;  ///< ...and those equal to it, if set
-  };
   std::uint8_t search(float value) const;
 
   const Element* element_;
-  std::vector<float> values_;
-  bool integer_;  ///< codes are rounded values: arithmetic instead of a search
+  std::vector<float> values_;  ///< by code
+  bool integer_;               ///< codes are rounded values: arithmetic instead of a search
   float low_ = 0, high_ = 0;
   int mask_ = 0;
-  std::vector<Step> steps_;  ///< by `above`; the first has -infinity
+  std::vector<float> below_;         ///< ascending, 256 at most, padded to whole rows with infinity
+  std::vector<float> row_begins_;    ///< the first of each row of 16, padded likewise
+  std::vector<std::uint8_t> codes_;  ///< codes_[i]: for values greater than exactly i of below_
 };
 
 enum class Rounding {
   nearest,  ///< scale from the largest magnitude of the block
-  search,   ///< of 80 smaller scales, the one with the least squared error
+  search,   ///< of 24 scales from there down to a fifth, the one with the least squared error
 };
 
 /// Memory for the parts of a quantised [n, k] weight; shapes as in WeightView. Parts that `type`

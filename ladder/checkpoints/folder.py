@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -111,15 +111,42 @@ def _canonical(key: str, text: object) -> str:
         raise CheckpointError(f"quantization_config.{key} is {text!r}: {error}") from error
 
 
+_FLOAT_KEYS = ("exponent_bits", "mantissa_bits", "bias", "specials")
+
+
+def definitions(spellings: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the meaning of every format in ``spellings`` that only this process knows: those that
+    ``register_type`` and ``float_type`` made."""
+    found: dict[str, dict[str, Any]] = {}
+    for element in (types.parse(text).element for text in spellings):
+        if element.source != types.USER_SOURCE:
+            continue
+        if element.encoding == "table":
+            found[element.name] = {"bits": element.bits, "values": element.values.tolist()}
+        else:
+            found[element.name] = {key: getattr(element, key) for key in _FLOAT_KEYS}
+    return found
+
+
 def _register(name: str, meaning: object) -> None:
     key = f"types[{name!r}]"
-    if not isinstance(meaning, Mapping) or set(meaning) != {"bits", "values"}:
-        _fail(key, meaning, "not {bits, values}")
-    bits, values = meaning["bits"], meaning["values"]
-    numbers = isinstance(values, (list, tuple)) and all(type(v) in (int, float) for v in values)
-    if type(bits) is not int or not numbers:
-        _fail(key, meaning, "not an integer and a list of numbers")
+    if not isinstance(meaning, Mapping) or set(meaning) not in ({"bits", "values"}, {*_FLOAT_KEYS}):
+        _fail(key, meaning, "not {bits, values} or {" + ", ".join(_FLOAT_KEYS) + "}")
     try:
-        types.register_type(name, bits=bits, values=list(values))
+        if "values" in meaning:
+            bits, values = meaning["bits"], meaning["values"]
+            numbers = isinstance(values, (list, tuple)) and all(
+                type(v) in (int, float) for v in values
+            )
+            if type(bits) is not int or not numbers:
+                _fail(key, meaning, "not an integer and a list of numbers")
+            types.register_type(name, bits=bits, values=list(values))
+        else:
+            exponent, mantissa, bias, specials = (meaning[field] for field in _FLOAT_KEYS)
+            if {type(exponent), type(mantissa), type(bias)} != {int} or type(specials) is not str:
+                _fail(key, meaning, "not three integers and a word")
+            types.float_type(
+                name, exponent=exponent, mantissa=mantissa, bias=bias, specials=specials
+            )
     except (InvalidArgument, OverflowError) as error:
         raise CheckpointError(f"quantization_config.{key}: {error}") from error

@@ -109,7 +109,7 @@ def repack(
     """
     start = time.perf_counter()
     folder, destination = Path(src), Path(os.path.abspath(dst))
-    _check_apart(folder, destination)
+    check_apart(folder, destination)
     check_destination(destination, force=force)
     source = open_folder(folder, v1_zeros=v1_zeros)
     plans = {module: _plan(source, module) for module in source.modules}
@@ -137,7 +137,8 @@ def repack(
     return report
 
 
-def _check_apart(folder: Path, destination: Path) -> None:
+def check_apart(folder: Path, destination: Path) -> None:
+    """Raise InvalidArgument when one of the folders lies in the other."""
     inside, outside = folder.resolve(), destination.resolve()
     if inside == outside or inside in outside.parents or outside in inside.parents:
         raise InvalidArgument(f"{destination} and {folder} must not lie in each other")
@@ -186,8 +187,7 @@ def _write_shards(source: Source, plans: dict[str, _Planned], files: list[Path],
     meter = _Meter(total, progress)
     weight_map: dict[str, str] = {}
     for number, index in enumerate(used, start=1):
-        name = f"model-{number:05d}-of-{len(used):05d}.safetensors"
-        name = "model.safetensors" if len(used) == 1 else name
+        name = shard_name(number, len(used))
         with ShardWriter(temporary / name, described[index]) as writer:
             for module, plan in plans.items():
                 if source.shards.home[f"{module}.qweight"] == index:
@@ -204,11 +204,11 @@ def _write_shards(source: Source, plans: dict[str, _Planned], files: list[Path],
 def _write_module(source: Source, plan: _Planned, writer: ShardWriter, meter: _Meter) -> None:
     layer = plan.layer
     for rows, words in source.words(layer):
-        data = _bytes(words)
+        data = tensor_bytes(words)
         writer.write(f"{layer.name}.qweight", data, rows.start * layer.words * 4)
         meter.add(data.nbytes, f"{layer.name}.qweight")
     for part, tensor in _side_parts(source.side(layer)).items():
-        data = _bytes(tensor)
+        data = tensor_bytes(tensor)
         writer.write(f"{layer.name}.{part}", data)
         meter.add(data.nbytes, f"{layer.name}.{part}")
 
@@ -231,7 +231,13 @@ class _Meter:
             self.progress(self.done, self.total, name)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def shard_name(number: int, count: int) -> str:
+    """Name of weight file ``number`` (from 1) of ``count``, as the Hugging Face hub has it."""
+    return "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, row-major."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installed wheel must do; run by tools/wheel_test.sh outside the checkout."""
+"""What an installed wheel must do; run by .ci/wheel_test outside the checkout."""
 
 import importlib.metadata
 import sys

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``ladder`` command. One file per subcommand; heavy imports happen inside them."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from ladder.cli import bench, checkpoint, perplexity, types
+
+app = typer.Typer(
+    name="ladder",
+    help="Any number format, fast: repack, convert, inspect and measure low-bit checkpoints.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("repack")(checkpoint.repack)
+app.command("convert")(checkpoint.convert)
+app.command("info")(checkpoint.info)
+app.command("types")(types.types)
+app.command("ppl")(perplexity.ppl)
+app.command("bench")(bench.bench)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status.
+
+    Errors that ladder or the system raise on purpose are one line on stderr. ``--debug``, anywhere
+    on the line, shows the traceback instead.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return app(arguments, prog_name="ladder", standalone_mode=True) or 0
+    except (KeyboardInterrupt, BrokenPipeError):
+        if debug:
+            raise
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        from ladder.errors import LadderError
+
+        known = isinstance(error, LadderError | OSError | ValueError | ImportError)
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"error: {text}" if known else f"error: {type(error).__name__}: {text}", file=sys.stderr)
+        if not known:
+            print("run again with --debug for the traceback", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

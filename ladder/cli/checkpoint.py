@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder repack``, ``ladder convert`` and ``ladder info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder.cli.output import Json, megabytes, print_json, print_table, progress_bar
+
+Source = Annotated[Path, typer.Argument(help="Folder of the model to read.")]
+Destination = Annotated[Path, typer.Argument(help="Folder to write; must not exist.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")]
+
+
+def repack(src: Source, dst: Destination, force: Force = False, as_json: Json = False) -> None:
+    """Turn a GPTQ or AWQ checkpoint into a ladder one. The weights keep their values exactly.
+
+    Examples:
+
+        ladder repack models/Llama-GPTQ models/Llama-ladder
+
+        ladder repack models/Llama-AWQ out --force --json
+    """
+    from ladder.checkpoints.repack import repack
+
+    with progress_bar("repack", quiet=as_json) as progress:
+        report = repack(src, dst, force=force, progress=_bytes_to_mb(progress))
+    _print_report(report, as_json)
+
+
+def convert(
+    src: Source,
+    dst: Destination,
+    weight_type: Annotated[
+        str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
+    ] = "uint4",
+    group: Annotated[
+        int | None, typer.Option(help="Elements that share a scale; -1 for all of K. [default: 128]")
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Module to leave as it is; may be repeated.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Quantise a floating-point checkpoint without calibration data.
+
+    Examples:
+
+        ladder convert models/Llama out --type uint4 --group 128
+
+        ladder convert models/Llama out --type mxfp4 --skip lm_head --skip model.layers.0
+    """
+    from ladder.checkpoints.convert import convert
+
+    with progress_bar("convert", quiet=as_json) as progress:
+        report = convert(
+            src, dst, weight_type, group_size=group, symmetric=symmetric, method=method,
+            skip=tuple(skip) if skip else ("lm_head",), force=force, progress=progress,
+        )
+    _print_report(report, as_json)
+
+
+def info(
+    path: Annotated[Path, typer.Argument(help="Folder of a ladder, GPTQ or AWQ model.")],
+    modules: Annotated[bool, typer.Option("--modules", help="List every module.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say how a checkpoint is stored, from its headers alone.
+
+    Examples:
+
+        ladder info models/Llama-ladder
+
+        ladder info models/Llama-GPTQ --modules --json
+    """
+    from ladder.checkpoints.info import describe
+
+    summary = describe(path)
+    if as_json:
+        print_json(summary)
+        return
+    rows = [
+        (row["type"], row["modules"], f"{row['weights'] / 1e6:,.2f} M", megabytes(row["bytes"]),
+         f"{row['bits_per_weight']:.3f}")
+        for row in summary["types"]
+    ]
+    print_table(
+        f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors",
+        ("type", "modules", "weights", "size", "bits/weight"), rows,
+    )
+    if modules:
+        print_table(
+            "Modules", ("module", "N", "K", "type", "act-order"),
+            [(m["name"], m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
+             for m in summary["modules"]],
+        )
+
+
+def _bytes_to_mb(progress):
+    """repack reports (bytes done, bytes in all, name); the bar shows MB."""
+    return lambda done, total, name: progress(name, done // 10**6, max(1, total // 10**6))
+
+
+def _print_report(report, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_dict())
+        return
+    rows = [
+        (text, row.modules, f"{row.weights / 1e6:,.2f} M", megabytes(row.bytes))
+        for text, row in report.types.items()
+    ]
+    print_table(
+        f"{report.destination}: {report.modules} modules in {report.seconds:.1f} s, "
+        f"{megabytes(report.bytes_before)} to {megabytes(report.bytes_after)}",
+        ("type", "modules", "weights", "size"), rows,
+    )

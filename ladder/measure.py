@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing that is fair to both sides: rotated weights, interleaved runs, medians."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ladder.errors import InvalidArgument
+from ladder.linear import Linear
+from ladder.types import with_defaults
+
+#: Bytes that no last-level cache holds twice over.
+ROTATION_BYTES = 192 * 2**20
+_SECONDS = 0.6  # spent on each side of each shape
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def time_linear(
+    weight_type: str, *, group_size: int | None, n: int, k: int, tokens: Sequence[int],
+    dtype: str = "float32", device: str = "auto",
+) -> list[dict]:
+    """Time ``ladder.Linear`` and ``F.linear`` on random weights [n, k].
+
+    Returns a row per entry of ``tokens``: m, ladder_us, dense_us (medians, microseconds a call),
+    weight_gb_per_s (bytes of the packed weight over ladder's time), type, device.
+    """
+    if dtype not in _DTYPES:
+        raise InvalidArgument(f'dtype is "{dtype}", not one of {", ".join(_DTYPES)}')
+    for name, value in (("n", n), ("k", k), *(("m", m) for m in tokens)):
+        if value < 1:
+            raise InvalidArgument(f"{name} is {value}, not positive")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if group_size is None and with_defaults(weight_type).columns == 0 and k % 128 == 0:
+        group_size = 128
+    ttype = with_defaults(weight_type, group_size=group_size)
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.nn.Linear(k, n, bias=False, dtype=torch.float32)
+    with torch.no_grad():
+        dense.weight.normal_(generator=generator)
+    packed = Linear.from_linear(dense, ttype, method="nearest").to(device)
+    copies = max(1, -(-ROTATION_BYTES // packed.packed_weight.nbytes))
+    layers = [packed] + [
+        Linear.from_weight(_copy(packed.packed_weight)) for _ in range(copies - 1)
+    ]
+    weight = dense.weight.detach().to(_DTYPES[dtype]).to(device)
+    dense_bytes = weight.numel() * weight.itemsize
+    weights = [weight.clone() for _ in range(max(1, -(-ROTATION_BYTES // dense_bytes)))]
+    rows = []
+    for m in tokens:
+        x = torch.randn(m, k, generator=generator).to(_DTYPES[dtype]).to(device)
+        calls = (
+            [lambda layer=layer: layer(x) for layer in layers],
+            [lambda w=w: torch.nn.functional.linear(x, w) for w in weights],
+        )
+        with torch.inference_mode():
+            ladder_s, dense_s = interleaved_medians(calls, device)
+        rows.append({
+            "type": str(ttype), "device": device, "dtype": dtype, "n": n, "k": k, "m": m,
+            "ladder_us": ladder_s * 1e6, "dense_us": dense_s * 1e6,
+            "weight_gb_per_s": packed.packed_weight.nbytes / ladder_s / 1e9,
+        })
+    return rows
+
+
+def _copy(weight):
+    from dataclasses import replace
+
+    return replace(weight, **{name: part.clone() for name, part in weight.tensors().items()})
+
+
+def interleaved_medians(
+    rotations: Sequence[Sequence[Callable[[], object]]], device: str = "cpu",
+    seconds: float = _SECONDS,
+) -> list[float]:
+    """Median seconds a call of each rotation of equivalent calls, the rotations taking turns so that
+    what disturbs the machine disturbs all of them."""
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    for rotation in rotations:
+        for call in rotation[:2]:
+            call()
+    synchronize()
+    times: list[list[float]] = [[] for _ in rotations]
+    spent, turn = [0.0] * len(rotations), 0
+    while min(spent) < seconds or turn < 5:
+        for index, rotation in enumerate(rotations):
+            if spent[index] >= seconds and turn >= 5:
+                continue
+            call = rotation[turn % len(rotation)]
+            start = time.perf_counter()
+            call()
+            synchronize()
+            elapsed = time.perf_counter() - start
+            times[index].append(elapsed)
+            spent[index] += elapsed
+        turn += 1
+    return [statistics.median(values) for values in times]
