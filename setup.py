@@ -20,8 +20,15 @@ class CMakeBuild(build_ext):
         build = Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
         configure = [
-            "cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja",
-            f"-DPython3_EXECUTABLE={sys.executable}", f"-DLADDER_PACKAGE_DIR={package}",
+            "cmake",
+            "-S",
+            str(ROOT),
+            "-B",
+            str(build),
+            "-G",
+            "Ninja",
+            f"-DPython3_EXECUTABLE={sys.executable}",
+            f"-DLADDER_PACKAGE_DIR={package}",
             "-DCMAKE_BUILD_TYPE=Release",
         ]
         subprocess.run(configure, check=True)

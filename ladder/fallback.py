@@ -20,8 +20,9 @@ DEVICES = ("cuda", "xpu", "mps")
 def pack(codes: Tensor, bits: int) -> Tensor:
     """:func:`ladder.ops.pack` in torch."""
     if codes.dtype != torch.uint8 or codes.dim() != 2:
-        raise InvalidArgument(f"codes have dtype {codes.dtype} and {codes.dim()} dimensions, "
-                              "not uint8 and 2")
+        raise InvalidArgument(
+            f"codes have dtype {codes.dtype} and {codes.dim()} dimensions, not uint8 and 2"
+        )
     n, k = codes.shape
     if codes.numel() and int(codes.max()) >= 1 << bits:
         raise InvalidArgument(f"code {int(codes.max())} does not fit {bits} bits")
@@ -66,8 +67,10 @@ def dequantize(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tens
         flat = qweight.contiguous().view(dtype[ttype.element.name])
         values = flat[:, :k].to(torch.float32)
     row = torch.arange(n, device=qweight.device) // (ttype.rows or n)
-    column = g_idx.long() if g_idx is not None else (
-        torch.arange(k, device=qweight.device) // (ttype.columns or k)
+    column = (
+        g_idx.long()
+        if g_idx is not None
+        else (torch.arange(k, device=qweight.device) // (ttype.columns or k))
     )
 
     def spread(block: Tensor) -> Tensor:
@@ -103,7 +106,8 @@ def linear(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
 
 def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     """Quantises on the CPU, where every type is at home, and brings the parts back."""
-    return [part.to(weight.device) for part in torch.ops.ladder.quantize(weight.cpu(), type, search)]
+    parts = torch.ops.ladder.quantize(weight.cpu(), type, search)
+    return [part.to(weight.device) for part in parts]
 
 
 for _device in DEVICES:

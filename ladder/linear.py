@@ -73,7 +73,12 @@ class Linear(nn.Module):
         n, k = weight.shape
         dtype = bias.dtype if bias is not None else None
         module = cls(
-            k, n, bias is not None, weight.type, act_order=weight.g_idx is not None, device="meta",
+            k,
+            n,
+            bias is not None,
+            weight.type,
+            act_order=weight.g_idx is not None,
+            device="meta",
             dtype=dtype,
         )
         module.set_weight(weight)
@@ -141,13 +146,19 @@ class Linear(nn.Module):
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         return ops.linear(
-            x, self.qweight, self._type_text, scales=self.scales, zeros=self.zeros,
-            scale2=self.scale2, g_idx=self.g_idx, bias=bias,
+            x,
+            self.qweight,
+            self._type_text,
+            scales=self.scales,
+            zeros=self.zeros,
+            scale2=self.scale2,
+            g_idx=self.g_idx,
+            bias=bias,
         )
 
     def repack_from_gptq(self, module: nn.Module) -> None:
-        """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``), whose
-        stored zeros are one less than the zeros. This module's type must be able to hold it."""
+        """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``),
+        whose stored zeros are one less than the zeros. The type becomes what the layer holds."""
         self._repack(module, "gptq", "gptq")
 
     def repack_from_gptq_v2(self, module: nn.Module) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -20,8 +21,14 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def time_linear(
-    weight_type: str, *, group_size: int | None, n: int, k: int, tokens: Sequence[int],
-    dtype: str = "float32", device: str = "auto",
+    weight_type: str,
+    *,
+    group_size: int | None,
+    n: int,
+    k: int,
+    tokens: Sequence[int],
+    dtype: str = "float32",
+    device: str = "auto",
 ) -> list[dict]:
     """Time ``ladder.Linear`` and ``F.linear`` on random weights [n, k].
 
@@ -44,9 +51,7 @@ def time_linear(
         dense.weight.normal_(generator=generator)
     packed = Linear.from_linear(dense, ttype, method="nearest").to(device)
     copies = max(1, -(-ROTATION_BYTES // packed.packed_weight.nbytes))
-    layers = [packed] + [
-        Linear.from_weight(_copy(packed.packed_weight)) for _ in range(copies - 1)
-    ]
+    layers = [packed] + [Linear.from_weight(_copy(packed.packed_weight)) for _ in range(copies - 1)]
     weight = dense.weight.detach().to(_DTYPES[dtype]).to(device)
     dense_bytes = weight.numel() * weight.itemsize
     weights = [weight.clone() for _ in range(max(1, -(-ROTATION_BYTES // dense_bytes)))]
@@ -54,16 +59,24 @@ def time_linear(
     for m in tokens:
         x = torch.randn(m, k, generator=generator).to(_DTYPES[dtype]).to(device)
         calls = (
-            [lambda layer=layer: layer(x) for layer in layers],
-            [lambda w=w: torch.nn.functional.linear(x, w) for w in weights],
+            [partial(layer, x) for layer in layers],
+            [partial(torch.nn.functional.linear, x, w) for w in weights],
         )
         with torch.inference_mode():
             ladder_s, dense_s = interleaved_medians(calls, device)
-        rows.append({
-            "type": str(ttype), "device": device, "dtype": dtype, "n": n, "k": k, "m": m,
-            "ladder_us": ladder_s * 1e6, "dense_us": dense_s * 1e6,
-            "weight_gb_per_s": packed.packed_weight.nbytes / ladder_s / 1e9,
-        })
+        rows.append(
+            {
+                "type": str(ttype),
+                "device": device,
+                "dtype": dtype,
+                "n": n,
+                "k": k,
+                "m": m,
+                "ladder_us": ladder_s * 1e6,
+                "dense_us": dense_s * 1e6,
+                "weight_gb_per_s": packed.packed_weight.nbytes / ladder_s / 1e9,
+            }
+        )
     return rows
 
 
@@ -74,11 +87,13 @@ def _copy(weight):
 
 
 def interleaved_medians(
-    rotations: Sequence[Sequence[Callable[[], object]]], device: str = "cpu",
+    rotations: Sequence[Sequence[Callable[[], object]]],
+    device: str = "cpu",
     seconds: float = _SECONDS,
 ) -> list[float]:
-    """Median seconds a call of each rotation of equivalent calls, the rotations taking turns so that
-    what disturbs the machine disturbs all of them."""
+    """Median seconds a call of each rotation of equivalent calls.
+
+    The rotations take turns, so that what disturbs the machine disturbs all of them."""
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     for rotation in rotations:
         for call in rotation[:2]:

@@ -116,8 +116,10 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     shape, dtype = ttype.zeros_shape(n, k), ttype.zeros_dtype
 
     def part(size, dtype):
-        return weight.new_empty((0,), dtype=torch.uint8) if dtype is None else weight.new_empty(
-            size, dtype=dtype
+        return (
+            weight.new_empty((0,), dtype=torch.uint8)
+            if dtype is None
+            else weight.new_empty(size, dtype=dtype)
         )
 
     scale2 = None if ttype.scale2 is None else torch.float32

@@ -69,8 +69,8 @@ class Element:
 class TType:
     """Storage type of a weight [N, K]. Made by :func:`parse`; ``str()`` gives the spelling.
 
-    ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is groups
-    of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor.
+    ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is
+    groups of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor.
     """
 
     element: Element
@@ -248,7 +248,9 @@ def with_defaults(
             )
         fixed_zero = given.zero in ("none", "midpoint")
         if symmetric is not None and symmetric != fixed_zero:
-            raise InvalidArgument(f'symmetric is {symmetric}, but type "{given}" has zero {given.zero}')
+            raise InvalidArgument(
+                f'symmetric is {symmetric}, but type "{given}" has zero {given.zero}'
+            )
         return given
     is_unsigned = given.element.encoding == "unsigned_integer"
     if symmetric is False and not is_unsigned:

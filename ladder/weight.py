@@ -66,16 +66,27 @@ class Weight:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The values, [N, K]."""
         values = ops.dequantize(
-            self.qweight, self.type, self.shape[1], scales=self.scales, zeros=self.zeros,
-            scale2=self.scale2, g_idx=self.g_idx,
+            self.qweight,
+            self.type,
+            self.shape[1],
+            scales=self.scales,
+            zeros=self.zeros,
+            scale2=self.scale2,
+            g_idx=self.g_idx,
         )
         return values.to(dtype)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x @ value(self).T + bias``; see :func:`ladder.ops.linear`."""
         return ops.linear(
-            x, self.qweight, self.type, scales=self.scales, zeros=self.zeros, scale2=self.scale2,
-            g_idx=self.g_idx, bias=bias,
+            x,
+            self.qweight,
+            self.type,
+            scales=self.scales,
+            zeros=self.zeros,
+            scale2=self.scale2,
+            g_idx=self.g_idx,
+            bias=bias,
         )
 
     def to(self, device: torch.device | str) -> Weight:
@@ -161,7 +172,9 @@ def _check_part(name: str, tensor: Tensor | None, want, type: TType) -> None:
         raise InvalidArgument(f'{name} is missing, but type "{type}" needs it')
     shape, dtype = want
     if tensor.dtype != dtype:
-        raise InvalidArgument(f"{name} has dtype {tensor.dtype}, not {dtype} as type \"{type}\" needs")
+        raise InvalidArgument(
+            f'{name} has dtype {tensor.dtype}, not {dtype} as type "{type}" needs'
+        )
     if tuple(tensor.shape) != tuple(shape):
         raise InvalidArgument(
             f'{name} has shape {list(tensor.shape)}, not {list(shape)} as type "{type}" needs'

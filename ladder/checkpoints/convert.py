@@ -84,10 +84,18 @@ def convert(
         raise CheckpointError(f"{folder}: no Linear module is left to convert after skip {skip}")
     shapes = {name: _shape(shards, name) for name in modules}
     files = carried_files(folder, shards.files | {"config.json"})
-    report = Report(str(folder), str(dst), "none", modules=len(modules), files_carried=len(files),
-                    bytes_before=shards.nbytes, tensors_carried=len(shards.home) - len(modules))
+    report = Report(
+        str(folder),
+        str(dst),
+        "none",
+        modules=len(modules),
+        files_carried=len(files),
+        bytes_before=shards.nbytes,
+        tensors_carried=len(shards.home) - len(modules),
+    )
     fields = LadderConfig(
-        weight_type=str(ttype), types=definitions([str(ttype)]),
+        weight_type=str(ttype),
+        types=definitions([str(ttype)]),
         modules_to_not_convert=tuple(name for name in linears if name not in modules),
     ).to_dict()
     with new_folder(destination, force=force) as temporary:
@@ -113,8 +121,9 @@ def _linear_modules(folder: Path) -> list[str]:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
-        raise Unsupported("convert needs transformers to know a model's Linear modules: "
-                          "pip install transformers") from None
+        raise Unsupported(
+            "convert needs transformers to know a model's Linear modules: pip install transformers"
+        ) from None
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
         with torch.device("meta"):
@@ -146,8 +155,13 @@ def _described(n: int, k: int, ttype: TType) -> dict[str, tuple[str, tuple[int, 
 
 
 def _write(
-    shards: ShardSet, shapes: dict[str, tuple[int, int]], ttype: TType, method: str,
-    temporary: Path, report: Report, progress: Callable[[str, int, int], None] | None,
+    shards: ShardSet,
+    shapes: dict[str, tuple[int, int]],
+    ttype: TType,
+    method: str,
+    temporary: Path,
+    report: Report,
+    progress: Callable[[str, int, int], None] | None,
 ) -> None:
     described: list[dict[str, Any]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():

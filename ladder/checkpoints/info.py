@@ -38,15 +38,20 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         modules = [_source_module(source, name) for name in source.modules]
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
-        row = rows.setdefault(module["type"], {"type": module["type"], "modules": 0, "weights": 0,
-                                               "bytes": 0})
+        row = rows.setdefault(
+            module["type"], {"type": module["type"], "modules": 0, "weights": 0, "bytes": 0}
+        )
         row["modules"] += 1
         row["weights"] += module["n"] * module["k"]
         row["bytes"] += module["bytes"]
     for row in rows.values():
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"]
-    return {"quant_method": method, "bytes": shards.nbytes, "types": list(rows.values()),
-            "modules": modules}
+    return {
+        "quant_method": method,
+        "bytes": shards.nbytes,
+        "types": list(rows.values()),
+        "modules": modules,
+    }
 
 
 def _ladder_modules(config: LadderConfig, shards: ShardSet) -> list[dict[str, Any]]:
@@ -54,16 +59,25 @@ def _ladder_modules(config: LadderConfig, shards: ShardSet) -> list[dict[str, An
     for name in sorted(n.removesuffix(".qweight") for n in shards.home if n.endswith(".qweight")):
         text = config.type_of(name)
         if text is None:
-            raise CheckpointError(f"{name}.qweight is there, but modules_to_not_convert names {name}")
+            raise CheckpointError(
+                f"{name}.qweight is there, but modules_to_not_convert names {name}"
+            )
         ttype, shape = parse(text), shards.entry(f"{name}.qweight").shape
         parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in shards.home]
         act_order = f"{name}.g_idx" in shards.home
         k = shape[1] * 32 // ttype.bits
         if act_order:
             k = shards.entry(f"{name}.g_idx").shape[0]
-        found.append({"name": name, "n": shape[0], "k": k, "type": str(ttype),
-                      "act_order": act_order,
-                      "bytes": sum(shards.entry(part).nbytes for part in parts)})
+        found.append(
+            {
+                "name": name,
+                "n": shape[0],
+                "k": k,
+                "type": str(ttype),
+                "act_order": act_order,
+                "bytes": sum(shards.entry(part).nbytes for part in parts),
+            }
+        )
     if not found:
         raise CheckpointError("quant_method is ladder, but no tensor is a *.qweight")
     return found
@@ -73,5 +87,11 @@ def _source_module(source, name: str) -> dict[str, Any]:
     layer = source.layer(name)
     side = source.side(layer)
     nbytes = sum(source.shards.entry(f"{name}.{part}").nbytes for part in source.modules[name])
-    return {"name": name, "n": layer.n, "k": layer.k, "type": str(ttype_of(layer, side)),
-            "act_order": side.g_idx is not None, "bytes": nbytes}
+    return {
+        "name": name,
+        "n": layer.n,
+        "k": layer.k,
+        "type": str(ttype_of(layer, side)),
+        "act_order": side.g_idx is not None,
+        "bytes": nbytes,
+    }

@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         known = isinstance(error, LadderError | OSError | ValueError | ImportError)
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"error: {text}" if known else f"error: {type(error).__name__}: {text}", file=sys.stderr)
+        kind = "" if known else f"{type(error).__name__}: "
+        print(f"error: {kind}{text}", file=sys.stderr)
         if not known:
             print("run again with --debug for the traceback", file=sys.stderr)
         return 1

@@ -33,7 +33,12 @@ def bench(
     from ladder.measure import time_linear
 
     rows = time_linear(
-        weight_type, group_size=group, n=n, k=k, tokens=m or [1, 4, 16, 64], dtype=dtype,
+        weight_type,
+        group_size=group,
+        n=n,
+        k=k,
+        tokens=m or [1, 4, 16, 64],
+        dtype=dtype,
         device=device,
     )
     if as_json:
@@ -42,10 +47,16 @@ def bench(
     title = f"{rows[0]['type']}, N={n} K={k}, {dtype} activations on {rows[0]['device']}"
     columns = ("M", "ladder us", "dense us", "dense/ladder", "weight GB/s")
     print_table(
-        title, columns,
+        title,
+        columns,
         [
-            (row["m"], round(row["ladder_us"], 1), round(row["dense_us"], 1),
-             round(row["dense_us"] / row["ladder_us"], 2), round(row["weight_gb_per_s"], 1))
+            (
+                row["m"],
+                round(row["ladder_us"], 1),
+                round(row["dense_us"], 1),
+                round(row["dense_us"] / row["ladder_us"], 2),
+                round(row["weight_gb_per_s"], 1),
+            )
             for row in rows
         ],
     )

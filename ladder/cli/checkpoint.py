@@ -38,7 +38,7 @@ def convert(
         str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
     ] = "uint4",
     group: Annotated[
-        int | None, typer.Option(help="Elements that share a scale; -1 for all of K. [default: 128]")
+        int | None, typer.Option(help="Elements that share a scale; -1: all of K. [default: 128]")
     ] = None,
     symmetric: Annotated[
         bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
@@ -62,8 +62,15 @@ def convert(
 
     with progress_bar("convert", quiet=as_json) as progress:
         report = convert(
-            src, dst, weight_type, group_size=group, symmetric=symmetric, method=method,
-            skip=tuple(skip) if skip else ("lm_head",), force=force, progress=progress,
+            src,
+            dst,
+            weight_type,
+            group_size=group,
+            symmetric=symmetric,
+            method=method,
+            skip=tuple(skip) if skip else ("lm_head",),
+            force=force,
+            progress=progress,
         )
     _print_report(report, as_json)
 
@@ -88,19 +95,28 @@ def info(
         print_json(summary)
         return
     rows = [
-        (row["type"], row["modules"], f"{row['weights'] / 1e6:,.2f} M", megabytes(row["bytes"]),
-         f"{row['bits_per_weight']:.3f}")
+        (
+            row["type"],
+            row["modules"],
+            f"{row['weights'] / 1e6:,.2f} M",
+            megabytes(row["bytes"]),
+            f"{row['bits_per_weight']:.3f}",
+        )
         for row in summary["types"]
     ]
     print_table(
         f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors",
-        ("type", "modules", "weights", "size", "bits/weight"), rows,
+        ("type", "modules", "weights", "size", "bits/weight"),
+        rows,
     )
     if modules:
         print_table(
-            "Modules", ("module", "N", "K", "type", "act-order"),
-            [(m["name"], m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
-             for m in summary["modules"]],
+            "Modules",
+            ("module", "N", "K", "type", "act-order"),
+            [
+                (m["name"], m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
+                for m in summary["modules"]
+            ],
         )
 
 
@@ -120,5 +136,6 @@ def _print_report(report, as_json: bool) -> None:
     print_table(
         f"{report.destination}: {report.modules} modules in {report.seconds:.1f} s, "
         f"{megabytes(report.bytes_before)} to {megabytes(report.bytes_after)}",
-        ("type", "modules", "weights", "size"), rows,
+        ("type", "modules", "weights", "size"),
+        rows,
     )

@@ -48,8 +48,11 @@ def megabytes(count: int) -> str:
 def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A callback (name, done, total) that draws a bar on stderr while the context lives."""
     columns = (
-        TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[name]}", style="dim"),
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[name]}", style="dim"),
     )
     with Progress(*columns, console=progress_console, disable=quiet, transient=True) as progress:
         task = progress.add_task(title, total=None, name="")

@@ -56,8 +56,13 @@ def ppl(
         value = perplexity(loaded, ids, progress=progress)
     seconds = time.perf_counter() - start
     result = {
-        "model": str(model), "perplexity": value, "windows": len(ids), "chunk": ids.shape[1],
-        "device": device, "dtype": dtype, "seconds": round(seconds, 2),
+        "model": str(model),
+        "perplexity": value,
+        "windows": len(ids),
+        "chunk": ids.shape[1],
+        "device": device,
+        "dtype": dtype,
+        "seconds": round(seconds, 2),
     }
     if as_json:
         print_json(result)

@@ -37,10 +37,18 @@ def types(
         return
     columns = ("type", "bits", "bits/weight", "least", "greatest", "block", "exact in")
     print_table(
-        "Formats", columns,
+        "Formats",
+        columns,
         [
-            (row["name"], row["bits"], f"{row['bits_per_weight']:g}", f"{row['min']:g}",
-             f"{row['max']:g}", row["block"], row["exact_in"][0] if row["exact_in"] else "-")
+            (
+                row["name"],
+                row["bits"],
+                f"{row['bits_per_weight']:g}",
+                f"{row['min']:g}",
+                f"{row['max']:g}",
+                row["block"],
+                row["exact_in"][0] if row["exact_in"] else "-",
+            )
             for row in rows
         ],
     )
@@ -73,6 +81,7 @@ def _show(type, as_json: bool) -> None:
     print_table(str(type), ("property", "value"), [(key, str(value)) for key, value in row.items()])
     width = -(-type.bits // 4)
     print_table(
-        f"{len(values)} codes", ("code", "bits", "value"),
+        f"{len(values)} codes",
+        ("code", "bits", "value"),
         [(f"0x{c:0{width}x}", f"{c:0{type.bits}b}", f"{v:.9g}") for c, v in enumerate(values)],
     )

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a person runs it: exit status, JSON, one-line errors."""
+
+import json
+
+import pytest
+
+from ladder.cli import main
+
+
+def run(capsys, *arguments):
+    """(status, stdout, stderr) of ``ladder arguments``."""
+    try:
+        status = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        status = stop.code or 0
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture(scope="module")
+def repacked(gptq_folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "model"
+    with pytest.raises(SystemExit) as stop:
+        main(["repack", str(gptq_folder), str(out)])
+    assert not stop.value.code
+    return out
+
+
+def test_repack_writes_a_folder_that_info_describes(capsys, repacked):
+    status, out, _ = run(capsys, "info", repacked, "--json")
+    summary = json.loads(out)
+    assert status == 0 and summary["quant_method"] == "ladder"
+    (row,) = summary["types"]
+    assert row["type"] == "uint4,group=128,scale=float16,zero=midpoint"
+    assert row["modules"] == len(summary["modules"]) == 56
+    assert row["bits_per_weight"] == 4 + 16 / 128
+
+
+def test_info_of_a_gptq_folder_counts_the_same_modules(capsys, gptq_folder):
+    _, out, _ = run(capsys, "info", gptq_folder, "--json")
+    summary = json.loads(out)
+    assert summary["quant_method"] == "gptq" and len(summary["modules"]) == 56
+
+
+def test_repack_refuses_to_overwrite_and_says_how(capsys, gptq_folder, repacked):
+    before = sorted(p.name for p in repacked.iterdir())
+    status, _, err = run(capsys, "repack", gptq_folder, repacked)
+    assert status == 1 and err.count("\n") == 1 and "--force" in err
+    assert sorted(p.name for p in repacked.iterdir()) == before
+    assert run(capsys, "repack", gptq_folder, repacked, "--force")[0] == 0
+
+
+def test_an_error_is_one_line_and_debug_shows_the_traceback(capsys, tmp_path):
+    status, out, err = run(capsys, "info", tmp_path / "nothing")
+    assert (status, out) == (1, "") and err.startswith("error: ") and err.count("\n") == 1
+    with pytest.raises(ValueError, match="nothing is not a folder"):
+        main(["info", str(tmp_path / "nothing"), "--debug"])
+
+
+def test_types_lists_every_type_and_shows_one_in_full(capsys):
+    import ladder
+
+    _, out, _ = run(capsys, "types", "--json")
+    assert [row["name"] for row in json.loads(out)] == list(ladder.types.types())
+    _, out, _ = run(capsys, "types", "float4_e2m1", "--json")
+    assert json.loads(out)["values"][:8] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    assert "float6_e3m2" in run(capsys, "types")[1]
+
+
+def test_an_unknown_type_names_the_nearest_ones(capsys):
+    status, _, err = run(capsys, "types", "uint44")
+    assert status == 1 and "uint4" in err
+
+
+def test_bench_reports_both_sides(capsys):
+    _, out, _ = run(capsys, "bench", "--n", 64, "--k", 256, "--m", 1, "--m", 3, "--json")
+    rows = json.loads(out)
+    assert [row["m"] for row in rows] == [1, 3]
+    assert all(row["ladder_us"] > 0 and row["dense_us"] > 0 for row in rows)
+
+
+def test_convert_quantises_a_dense_model_that_loads_again(capsys, tmp_path, dense_folder):
+    out = tmp_path / "converted"
+    status, text, err = run(
+        capsys,
+        "convert",
+        dense_folder,
+        out,
+        "--type",
+        "nf4",
+        "--group",
+        32,
+        "--method",
+        "nearest",
+        "--json",
+    )
+    assert status == 0, err
+    report = json.loads(text)
+    assert list(report["types"]) == ["nf4,group=32,scale=float16"] and report["modules"] == 7
+    summary = json.loads(run(capsys, "info", out, "--json")[1])
+    assert {m["name"].split(".")[-1] for m in summary["modules"]} == {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    status, _, err = run(capsys, "convert", out, tmp_path / "again")
+    assert status == 1 and "quantised already" in err
+
+
+def test_convert_leaves_what_it_is_told_to_skip(capsys, tmp_path, dense_folder):
+    out = tmp_path / "converted"
+    run(capsys, "convert", dense_folder, out, "--group", 32, "--skip", "mlp", "--skip", "o_proj")
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert "model.layers.0.self_attn.o_proj" in config["modules_to_not_convert"]
+    summary = json.loads(run(capsys, "info", out, "--json")[1])
+    assert {m["name"].split(".")[-1] for m in summary["modules"]} >= {"q_proj", "k_proj", "v_proj"}
+    assert not any("o_proj" in m["name"] for m in summary["modules"])
+
+
+@pytest.fixture(scope="module")
+def dense_folder(tmp_path_factory):
+    """A tiny random LLaMA in floating point."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("dense") / "model"
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
