@@ -73,7 +73,7 @@ Weight read_weight(const WeightView& view, const Kernels& kernels) {
   }
   if (type.scale != nullptr) {
     if (type.scale->bits <= 8) {
-      weight.scale_values = tables_of(*type.scale, 0).values;
+      weight.scale_tables = &tables_of(*type.scale, 0);
     } else {
       const auto dtype = float_of(*type.scale);
       if (!dtype) fail<Unsupported>("no CPU kernel for scales in ", type.scale->name);
@@ -97,8 +97,8 @@ void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t 
   const Kernels& kernels = *weight_.kernels;
   const std::int64_t first = block_row * weight_.groups;
   const auto* bytes = static_cast<const std::uint8_t*>(data);
-  if (weight_.scale_values != nullptr) {
-    kernels.look_up(weight_.scale_values, bytes + first, count * weight_.groups, to);
+  if (weight_.scale_tables != nullptr) {
+    kernels.look_up(*weight_.scale_tables, bytes + first, count * weight_.groups, to);
   } else {
     const int size = weight_.scale_dtype == Float::float32 ? 4 : 2;
     kernels.widen(bytes + first * size, weight_.scale_dtype, count * weight_.groups, to);
@@ -110,7 +110,7 @@ void Scales::read_zeros(std::int64_t block_row, std::int64_t count, float* to) {
   const std::int64_t groups = weight_.groups;
   if (view.type->zero == Zero::integer) {
     static const Tables& bytes = tables_of(ladder::element("uint8"), 0);
-    weight_.kernels->look_up(bytes.values,
+    weight_.kernels->look_up(bytes,
                              static_cast<const std::uint8_t*>(view.zeros) + block_row * groups,
                              count * groups, to);
     return;
@@ -157,8 +157,8 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
     }
     if (weight_.group_of.empty()) return;
     for (std::int64_t row = 0; row < count; ++row)
-      weight_.kernels->gather(packed_.data() + row * weight_.groups, weight_.group_of.data(),
-                              stride_, part(p) + row * stride_);
+      weight_.kernels->gather(packed_.data() + row * weight_.groups, weight_.groups,
+                              weight_.group_of.data(), stride_, part(p) + row * stride_);
   };
   if (type.scale != nullptr)
     each_block([&](auto... to) { read_floats(view.scales, to...); }, kScale);

@@ -38,7 +38,7 @@ struct Weight {
   std::int64_t groups;
   std::vector<std::int32_t> group_of;  ///< Grouping::columns: group by position; else empty
   Float scale_dtype;                   ///< when scales have 16 or 32 bits
-  const float* scale_values;           ///< when scales have 8 bits or fewer: 256 values, else null
+  const Tables* scale_tables;          ///< when scales have 8 bits, else null
 };
 
 Weight read_weight(const WeightView& view, const Kernels& kernels);

@@ -83,16 +83,17 @@ struct Kernels {
   /// numbers in the padding.
   void (*decode)(const Job& job, const Rows& rows, float* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * w[r, k]; x [tokens, k], w [rows, k], k a multiple of
-  /// `block`.
+  /// `block`. May read w and write y up to the next multiple of kRows rows.
   void (*multiply)(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
                    std::int64_t k, float* y, std::int64_t y_stride);
   /// Float to float32 and back, round to nearest even.
   void (*widen)(const void* from, Float dtype, std::int64_t count, float* to);
   void (*narrow)(const float* from, std::int64_t count, Float dtype, void* to);
-  /// to[i] = values[from[i]]: scales of 8 bits and integer zeros.
-  void (*look_up)(const float* values, const std::uint8_t* from, std::int64_t count, float* to);
-  /// to[i] = values[index[i]].
-  void (*gather)(const float* values, const std::int32_t* index, std::int64_t count, float* to);
+  /// to[i] = tables.values[from[i]]: scales of 8 bits and integer zeros.
+  void (*look_up)(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
+  /// to[i] = values[index[i]], of `size` values.
+  void (*gather)(const float* values, std::int64_t size, const std::int32_t* index,
+                 std::int64_t count, float* to);
 };
 
 const Kernels& generic_kernels();

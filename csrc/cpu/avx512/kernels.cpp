@@ -1,9 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/kernels.h"
+#include "cpu/avx512/convert.h"
+#include "cpu/avx512/loops.h"
 
-#if defined(LADDER_X86)
 namespace ladder::cpu {
-const Kernels& avx512_kernels() { return generic_kernels(); }
-const Kernels& avx512_bf16_kernels() { return generic_kernels(); }
+namespace {
+
+const avx512::Loops& loops(const Job& job) {
+  if (job.storage != Storage::codes) return avx512::plain_loops(job);
+  return job.bits <= 4 ? avx512::narrow_loops(job) : avx512::wide_loops(job);
+}
+
+void dot(const Job& job, const Rows& rows, const float* x, int tokens, float* out) {
+  const avx512::Loops& l = loops(job);
+  if (tokens == 4) return l.dot[2](job, rows, x, out);
+  if (tokens >= 2) l.dot[1](job, rows, x, out);
+  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.padded_k, out + (tokens - 1) * kRows);
+}
+
+void decode(const Job& job, const Rows& rows, float* out) { loops(job).decode(job, rows, out); }
+
+}  // namespace
+
+const Kernels& avx512_kernels() {
+  static constexpr Kernels kernels{.block = avx512::kBlock,
+                                   .few = 4,
+                                   .position = avx512::position,
+                                   .arrange = avx512::arrange,
+                                   .dot = dot,
+                                   .decode = decode,
+                                   .multiply = avx512::multiply,
+                                   .widen = avx512::widen,
+                                   .narrow = avx512::narrow,
+                                   .look_up = avx512::look_up,
+                                   .gather = avx512::gather};
+  return kernels;
+}
+
+const Kernels& avx512_bf16_kernels() { return avx512_kernels(); }
+
 }  // namespace ladder::cpu
-#endif

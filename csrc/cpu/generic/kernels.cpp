@@ -43,11 +43,12 @@ void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
   }
 }
 
-void look_up(const float* values, const std::uint8_t* from, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = values[from[i]];
+void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = tables.values[from[i]];
 }
 
-void gather(const float* values, const std::int32_t* index, std::int64_t count, float* to) {
+void gather(const float* values, std::int64_t /*size*/, const std::int32_t* index,
+            std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = values[index[i]];
 }
 
