@@ -54,7 +54,12 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[str, int, int], 
         TimeRemainingColumn(),
         TextColumn("{task.fields[name]}", style="dim"),
     )
-    with Progress(*columns, console=progress_console, disable=quiet, transient=True) as progress:
+    with Progress(
+        *columns,
+        console=progress_console,
+        disable=quiet or not progress_console.is_terminal,
+        transient=True,
+    ) as progress:
         task = progress.add_task(title, total=None, name="")
 
         def update(name: str, done: int, total: int) -> None:
