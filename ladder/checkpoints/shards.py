@@ -64,7 +64,7 @@ class SafetensorsShard:
             with safe_open(self.path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
+            raise CheckpointError(f"{self.path}: {_first_line(error)}") from error
 
     def chunks(self, name: str) -> Iterator[memoryview]:
         entry = self.entries[name]
@@ -114,6 +114,10 @@ class PickledShard:
             yield memoryview(part.numpy())
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _load_pickle(path: Path) -> Any:
     failures = (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, TypeError,
                 LookupError, AttributeError, ImportError)  # fmt: skip
@@ -121,11 +125,11 @@ def _load_pickle(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except failures as error:
         if "mmap can only be used" not in str(error):
-            raise CheckpointError(f"{path}: {_UNSAFE}: {error}") from error
+            raise CheckpointError(f"{path}: {_UNSAFE}: {_first_line(error)}") from error
     try:  # the format before 1.6, which cannot be mapped
         return torch.load(path, map_location="cpu", weights_only=True)
     except failures as error:
-        raise CheckpointError(f"{path}: {_UNSAFE}: {error}") from error
+        raise CheckpointError(f"{path}: {_UNSAFE}: {_first_line(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Source:
         return self.format.side(self._read(layer.name, set(self.modules[layer.name]) - {"qweight"}),
                                 layer)  # fmt: skip
 
-    def words(self, layer: Layer, codes: int = 16 << 20) -> Iterator[tuple[slice, Tensor]]:
+    def words(self, layer: Layer, codes: int = 4 << 20) -> Iterator[tuple[slice, Tensor]]:
         """Yield the packed codes of one layer, about ``codes`` codes at a time."""
         qweight = self._read(layer.name, {"qweight"})["qweight"]
         for rows in spans(layer, codes):

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged checkpoints: any outcome but a typed error or a whole result is a bug."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_oracle import awq, gptq, tensors_of, write_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ladder.checkpoints import repack
+from ladder.checkpoints.header import read_header
+from ladder.errors import LadderError
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"-:norm": {}}}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+
+
+@pytest.fixture(scope="module")
+def folders():
+    with tempfile.TemporaryDirectory() as top:
+        layers = {"a": gptq(32, 64, order=True, symmetric=False), "b": gptq(32, 64)}
+        tensors = tensors_of(layers) | {"norm.weight": torch.ones(4)}
+        halves = [{n: t for n, t in tensors.items() if (n[0] == "b") == b} for b in (0, 1)]
+        write_folder(Path(top, "gptq"), GPTQ, halves)
+        write_folder(Path(top, "awq"), AWQ, [tensors_of({"a": awq(32, 64)})])
+        yield top
+
+
+def repack_damaged(source: Path) -> None:
+    """Repack, and check that there is a whole result or none at all."""
+    parent = source.parent / "out"
+    parent.mkdir()
+    try:
+        repack(source, parent / "model")
+    except LadderError as error:
+        assert str(error)
+        assert list(parent.iterdir()) == []
+        return
+    assert [p.name for p in parent.iterdir()] == ["model"]
+    for shard in (parent / "model").glob("*.safetensors"):
+        read_header(shard)
+    json.loads((parent / "model" / "config.json").read_text())
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_damaged_bytes_give_a_typed_error_or_a_whole_result(folders, data):
+    with tempfile.TemporaryDirectory() as top:
+        source = Path(top, "src")
+        kind = data.draw(st.sampled_from(["gptq", "awq"]))
+        shutil.copytree(Path(folders, kind), source)
+        names = sorted(p.name for p in source.iterdir() if p.is_file())
+        path = source / data.draw(st.sampled_from(names))
+        raw = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 3))):
+            # mostly in the header, where a byte means most
+            at = data.draw(st.integers(0, min(len(raw) - 1, 900)) | st.integers(0, len(raw) - 1))
+            raw[at : at + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
+            raw = raw or bytearray(b"0")
+        path.write_bytes(raw)
+        repack_damaged(source)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 40) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "gemv_fast"])
+keys = ["quant_method", "bits", "group_size", "format", "version", "dynamic", "desc_act", "backend",
+        "sym", "zero_point", "modules_to_not_convert", "checkpoint_format", "pack_dtype"]  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from(["gptq", "awq"]), st.dictionaries(st.sampled_from(keys), values | words)
+)  # fmt: skip
+def test_any_settings_give_a_typed_error_or_a_whole_result(folders, kind, changes):
+    with tempfile.TemporaryDirectory() as top:
+        source = Path(top, "src")
+        shutil.copytree(Path(folders, kind), source)
+        config = json.loads((source / "config.json").read_text())
+        config["quantization_config"] |= changes
+        (source / "config.json").write_text(json.dumps(config))
+        repack_damaged(source)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_shapes_and_dtypes_give_a_typed_error_or_a_whole_result(data):
+    dtypes = [torch.int32, torch.float16, torch.int16, torch.uint8, torch.int64]
+    tensors = {}
+    for part in ("qweight", "qzeros", "scales", "g_idx", "scaled_zeros"):
+        if data.draw(st.integers(0, 5)):
+            shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 64]), max_size=3))
+            dtype = data.draw(st.sampled_from(dtypes[:2] if part != "scales" else dtypes[1::-1]))
+            dtype = data.draw(st.sampled_from([dtype] * 4 + dtypes))
+            tensors[f"a.{part}"] = torch.zeros(shape, dtype=dtype)
+    version = data.draw(st.sampled_from(["gemm", "gemv", "gemv_fast"]))
+    chosen = data.draw(st.sampled_from([GPTQ, AWQ | {"version": version}]))
+    group = data.draw(st.sampled_from([-1, 8, 32, 64]))
+    with tempfile.TemporaryDirectory() as top:
+        repack_damaged(write_folder(Path(top, "src"), chosen | {"group_size": group}, [tensors]))
