@@ -72,8 +72,10 @@ values = st.recursive(
     max_leaves=4,
 )
 words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "gemv_fast"])
-keys = ["quant_method", "bits", "group_size", "format", "version", "dynamic", "desc_act", "backend",
-        "sym", "zero_point", "modules_to_not_convert", "checkpoint_format", "pack_dtype"]  # fmt: skip
+keys = [
+    "quant_method", "bits", "group_size", "format", "checkpoint_format", "version", "dynamic",
+    "sym", "desc_act", "backend", "zero_point", "modules_to_not_convert", "pack_dtype",
+]  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
