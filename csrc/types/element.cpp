@@ -83,12 +83,15 @@ std::uint32_t round_magnitude(const Element& e, double value) {
   const int smallest = 1 - e.bias;  // exponent of the smallest normal number
   if (value == 0) return 0;
   const int exponent = std::max(std::ilogb(value), smallest);
-  // In units of the last mantissa bit: an integer below 2^(mantissa_bits + 1) before rounding.
-  const double units = round_to_even(std::ldexp(value, e.mantissa_bits - exponent));
+  // In units of the last mantissa bit: below 2^(mantissa_bits + 1).
+  const double units = std::ldexp(value, e.mantissa_bits - exponent), below = std::floor(units);
   const double biased = static_cast<double>(exponent - smallest) * (1u << e.mantissa_bits);
   // A carry out of the mantissa walks into the exponent, which is what IEEE's layout is for. The
   // implicit one of a normal number is the first of those carries.
-  return static_cast<std::uint32_t>(std::min(biased + units, 4294967295.0));
+  const double code = biased + below, rest = units - below;
+  // Even is the code, not the units: they differ where there is no mantissa.
+  const bool up = rest > 0.5 || (rest == 0.5 && std::fmod(code, 2.0) != 0);
+  return static_cast<std::uint32_t>(std::min(up ? code + 1 : code, 4294967295.0));
 }
 
 std::uint32_t overflowed(const Element& e, bool negative, std::uint32_t finite, Overflow overflow) {
@@ -122,8 +125,12 @@ std::uint32_t encode_exponent(const Element& e, double value, Overflow overflow)
 
 std::uint32_t encode_table(const Element& e, double value) {
   std::uint32_t best = 0;
-  for (std::uint32_t code = 1; code < e.values.size(); ++code)
-    if (std::fabs(e.values[code] - value) < std::fabs(e.values[best] - value)) best = code;
+  for (std::uint32_t code = 1; code < e.values.size(); ++code) {
+    // Against the middle, which is exact: distances from a tiny or a huge value round to equal
+    // ones.
+    const double from = e.values[best], to = e.values[code], middle = (from + to) / 2;
+    if (to > from ? value > middle : to < from && value < middle) best = code;
+  }
   return best;
 }
 
