@@ -46,7 +46,8 @@ Encoder::Encoder(const Element& element) : element_(&element) {
   for (std::size_t i = 1; i < codes.size(); ++i) {
     const double middle = (double{values_[codes[i - 1]]} + double{values_[codes[i]]}) / 2;
     float last = static_cast<float>(middle);
-    const bool up = encode(element, middle) == codes[i];
+    // By value, not by code: halfway below zero the tie goes to -0, and one of +0 and -0 is kept.
+    const bool up = values_[encode(element, middle)] == values_[codes[i]];
     if (last > middle || (last == middle && up))
       last = std::nextafter(last, -std::numeric_limits<float>::infinity());
     below.push_back(last);
