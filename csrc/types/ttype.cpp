@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "base/error.h"
 
@@ -44,7 +45,9 @@ Zero parse_zero(std::string_view text, std::string_view whole) {
   return static_cast<Zero>(found - kZeroNames.begin());
 }
 
-void parse_field(std::string_view field, std::string_view whole, TType& type) {
+/// Reads one field into `type`. Returns what the field decides: two that decide the same would
+/// contradict each other or say it twice.
+std::string_view parse_field(std::string_view field, std::string_view whole, TType& type) {
   const std::size_t equals = field.find('=');
   const std::string_view key = field.substr(0, equals);
   const std::string_view value =
@@ -68,14 +71,18 @@ void parse_field(std::string_view field, std::string_view whole, TType& type) {
                   parse_positive(value.substr(x + 1), "block", whole)};
   } else if (key == "scale") {
     type.scale = value == "none" ? nullptr : &element(value);
+    return "scale";
   } else if (key == "scale2") {
     type.scale2 = value == "none" ? nullptr : &element(value);
+    return "scale2";
   } else if (key == "zero") {
     type.zero = parse_zero(value, whole);
+    return "zero";
   } else {
     fail<InvalidArgument>("field \"", field, "\" of type \"", whole,
                           "\" is not group=, block=, channel, tensor, scale=, zero= or scale2=");
   }
+  return "block";
 }
 
 std::string spell(const TType& type) {
@@ -167,9 +174,14 @@ TType parse_ttype(std::string_view text) {
     return parse_ttype(named->spelling);
   }
   type.element = &element(head);
+  std::vector<std::string_view> decided;
   while (text.find(',') != std::string_view::npos) {
     text.remove_prefix(text.find(',') + 1);
-    parse_field(text.substr(0, text.find(',')), whole, type);
+    const std::string_view field = text.substr(0, text.find(','));
+    const std::string_view what = parse_field(field, whole, type);
+    LADDER_REQUIRE(std::ranges::find(decided, what) == decided.end(), "field \"", field,
+                   "\" of type \"", whole, "\" says the ", what, " a second time");
+    decided.push_back(what);
   }
   check(type);
   return type;
