@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "types/element.h"
 #include "types/table.h"
+#include "types/ttype.h"
 
 namespace ladder {
 namespace {
@@ -77,6 +78,9 @@ bool is_identifier(std::string_view name) {
 const Element& register_row(Element element, std::vector<double> values) {
   LADDER_REQUIRE(is_identifier(element.name), "type name \"", element.name,
                  "\" is not letters, digits and underscores after a letter, 64 at most");
+  for (const NamedTType& named : named_ttypes())
+    LADDER_REQUIRE(named.name != element.name, "type ", element.name,
+                   " already means something else: ", named.spelling);
   Registry& all = registry();
   const std::unique_lock lock(all.mutex);
   element.values = values;
