@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "types/quantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+#include "types/weight.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// A quantised weight with memory for every part that its type could have.
+struct Quantized {
+  Quantized(const std::vector<float>& weight, std::int64_t n, std::int64_t k, const TType& t,
+            Rounding rounding = Rounding::nearest, const Parallel& parallel = serial)
+      : type(t), n(n), k(k) {
+    const auto blocks = static_cast<std::size_t>(type.block_rows(n) * type.groups(k));
+    codes.resize(static_cast<std::size_t>(n * row_words(k, type.element->bits)));
+    scales.resize(blocks * 4);
+    zeros.resize(blocks * 4 + 4 * static_cast<std::size_t>(type.block_rows(n)));
+    quantize(
+        weight.data(), n, k, type, rounding,
+        {.codes = codes.data(), .scales = scales.data(), .zeros = zeros.data(), .scale2 = &scale2},
+        parallel);
+  }
+  std::vector<float> values() const {
+    const WeightView view{.type = &type,
+                          .n = n,
+                          .k = k,
+                          .codes = codes.data(),
+                          .scales = type.scale != nullptr ? scales.data() : nullptr,
+                          .zeros = zeros.data(),
+                          .scale2 = type.scale2 != nullptr ? &scale2 : nullptr,
+                          .g_idx = nullptr};
+    std::vector<float> out(static_cast<std::size_t>(n * k));
+    dequantize_rows(view, 0, n, out.data());
+    return out;
+  }
+
+  TType type;
+  std::int64_t n, k;
+  std::vector<std::uint32_t> codes;
+  std::vector<std::uint8_t> scales, zeros;
+  float scale2 = 0;
+};
+
+std::vector<float> normal_weight(std::int64_t count, unsigned seed, float scale = 0.05f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> weight(static_cast<std::size_t>(count));
+  for (float& w : weight) w = normal(random);
+  return weight;
+}
+
+double squared_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(double{a[i]} - double{b[i]}, 2);
+  return sum;
+}
+
+/// Every type worth quantising to: each element with a scale per group, and all zero kinds.
+std::vector<TType> quantizable() {
+  std::vector<TType> types;
+  for (const Element* e : elements())
+    if (e->bits <= 8 && e->encoding != Encoding::exponent)
+      types.push_back(parse_ttype(std::string(e->name) + ",group=16,scale=float16"));
+  for (const NamedTType& named : named_ttypes()) types.push_back(parse_ttype(named.name));
+  for (const char* zero : {"midpoint", "integer", "quantized", "original", "rescale"})
+    for (const char* bits : {"1", "3", "4", "8"})
+      types.push_back(
+          parse_ttype("uint" + std::string(bits) + ",group=16,scale=float32,zero=" + zero));
+  types.push_back(parse_ttype("float8_e4m3,block=3x16,scale=float32"));
+  types.push_back(parse_ttype("int4,tensor,scale=float16"));
+  return types;
+}
+
+TEST(Quantize, search_is_never_worse_than_nearest) {
+  const std::int64_t n = 5, k = 40;
+  const auto weight = normal_weight(n * k, 1);
+  for (const TType& type : quantizable()) {
+    const double nearest = squared_error(Quantized(weight, n, k, type).values(), weight);
+    const double search =
+        squared_error(Quantized(weight, n, k, type, Rounding::search).values(), weight);
+    // The choice is made in float32, and a float zero is rounded after it.
+    EXPECT_LE(search, nearest * (1 + 1e-5) + 1e-12) << to_string(type);
+  }
+}
+
+TEST(Quantize, takes_for_every_weight_the_code_nearest_under_the_stored_scale) {
+  const std::int64_t n = 3, k = 40;
+  const auto weight = normal_weight(n * k, 2);
+  for (const TType& type : quantizable()) {
+    if (type.zero == Zero::rescale) continue;  // its stored zero is rounded after the choice
+    const Quantized q(weight, n, k, type);
+    const auto values = q.values();
+    // All codes of one row at once: the values that each column could have had.
+    for (std::uint32_t code = 0; code < 1u << type.element->bits; ++code) {
+      Quantized other = q;
+      const std::vector<std::uint8_t> same(static_cast<std::size_t>(k),
+                                           static_cast<std::uint8_t>(code));
+      for (std::int64_t row = 0; row < n; ++row)
+        pack_codes(same.data(), 1, k, type.element->bits,
+                   other.codes.data() + row * row_words(k, type.element->bits));
+      const auto candidates = other.values();
+      for (std::size_t i = 0; i < weight.size(); ++i) {
+        if (!std::isfinite(candidates[i])) continue;
+        const double chosen = std::abs(double{values[i]} - double{weight[i]});
+        const double possible = std::abs(double{candidates[i]} - double{weight[i]});
+        ASSERT_LE(chosen, possible + std::abs(weight[i]) * 1e-6)
+            << to_string(type) << ", weight " << weight[i] << ", code " << code;
+      }
+    }
+  }
+}
+
+TEST(Quantize, gives_back_weights_that_the_type_can_hold) {
+  for (const char* text :
+       {"int4,group=16,scale=float16", "int8,group=16,scale=float32",
+        "uint4,group=16,scale=float16,zero=midpoint", "uint4,group=16,scale=float16,zero=integer",
+        "mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "float4_e2m1,group=16,scale=float16",
+        "nf4,group=16,scale=float32", "int1,group=16,scale=float16",
+        "ternary,group=16,scale=float16", "int4,tensor,scale=float16",
+        "int4,block=2x16,scale=float16"}) {
+    const TType type = parse_ttype(text);
+    const std::int64_t n = 4, k = 64;
+    const auto once = Quantized(normal_weight(n * k, 3), n, k, type).values();
+    const auto twice = Quantized(once, n, k, type).values();
+    for (std::size_t i = 0; i < once.size(); ++i)
+      ASSERT_NEAR(once[i], twice[i], std::abs(once[i]) * 2e-3) << text << " " << i;
+  }
+}
+
+TEST(Quantize, is_exact_for_integers_whose_largest_fills_the_range) {
+  const std::int64_t n = 2, k = 32;
+  std::vector<float> weight;
+  for (std::int64_t i = 0; i < n * k; ++i) weight.push_back(static_cast<float>(i % 16) - 8);
+  for (const char* text :
+       {"int4,group=16,scale=float16", "uint4,group=16,scale=float16,zero=midpoint",
+        "uint4,group=16,scale=float16,zero=integer", "uint4,group=16,scale=float16,zero=quantized",
+        "uint4,group=16,scale=float16,zero=original", "uint4,group=16,scale=float16,zero=rescale",
+        "int4", "int8"})
+    for (const Rounding rounding : {Rounding::nearest, Rounding::search})
+      EXPECT_EQ(Quantized(weight, n, k, parse_ttype(text), rounding).values(), weight) << text;
+}
+
+TEST(Quantize, stores_the_zero_points_that_asymmetric_weights_ask_for) {
+  const std::vector<float> weight = {-3, 0, 12, 6, 1, 2, 3, 4};  // a step of 1 and a zero of 3
+  EXPECT_EQ(Quantized(weight, 1, 8, parse_ttype("uint4,scale=float32,zero=integer")).zeros[0], 3);
+  const Quantized packed(weight, 1, 8, parse_ttype("uint4,scale=float32,zero=quantized"));
+  EXPECT_EQ(packed.zeros[0], 3);
+  float zero = 0;
+  std::memcpy(
+      &zero, Quantized(weight, 1, 8, parse_ttype("uint4,scale=float32,zero=original")).zeros.data(),
+      4);
+  EXPECT_EQ(zero, 3);
+  const std::vector<float> doubled = {-6, 0, 24, 12, 2, 4, 6, 8};
+  std::memcpy(
+      &zero, Quantized(doubled, 1, 8, parse_ttype("uint4,scale=float32,zero=rescale")).zeros.data(),
+      4);
+  EXPECT_EQ(zero, 6) << "the zero times the scale";
+}
+
+TEST(Quantize, keeps_a_zero_weight_zero) {
+  auto weight = normal_weight(64, 4);
+  for (std::size_t i = 0; i < weight.size(); i += 3) weight[i] = 0;
+  for (const TType& type : quantizable()) {
+    if (type.element->name == "int1" || type.element->name == "fp4") continue;
+    if (type.element->name == "uint1" && type.zero == Zero::none) continue;
+    if (type.zero == Zero::rescale) continue;
+    const auto values = Quantized(weight, 1, 64, type).values();
+    for (std::size_t i = 0; i < weight.size(); i += 3)
+      ASSERT_EQ(values[i], 0) << to_string(type) << " " << i;
+  }
+}
+
+TEST(Quantize, power_of_two_scales_cover_the_largest_weight) {
+  const auto weight = normal_weight(256, 6);
+  for (const char* text : {"mxfp4", "mxfp6_e2m3", "mxfp8_e4m3", "int8,group=32,scale=e8m0"}) {
+    const TType type = parse_ttype(text);
+    const Quantized q(weight, 4, 64, type);
+    for (std::size_t block = 0; block < 8; ++block) {
+      float largest = 0;
+      for (std::size_t i = 0; i < 32; ++i)
+        largest = std::max(largest, std::abs(weight[block * 32 + i]));
+      const double scale = decode(*type.scale, q.scales[block]);
+      EXPECT_GE(scale * std::max(max_value(*type.element), -min_value(*type.element)), largest)
+          << text << ", block " << block;
+      EXPECT_EQ(scale, std::exp2(std::round(std::log2(scale))));
+    }
+  }
+}
+
+TEST(Quantize, the_second_scale_brings_the_largest_block_scale_to_the_top_of_its_format) {
+  const auto weight = normal_weight(256, 8, 300.0f);
+  const Quantized q(weight, 4, 64, parse_ttype("nvfp4"));
+  float largest = 0;
+  for (const float w : weight) largest = std::max(largest, std::abs(w));
+  EXPECT_FLOAT_EQ(q.scale2, largest / (6 * 448));
+  EXPECT_THAT(std::vector<std::uint8_t>(q.scales.begin(), q.scales.begin() + 16),
+              ::testing::Contains(0x7e));
+}
+
+TEST(Quantize, of_only_zeros_gives_zeros) {
+  const std::vector<float> weight(64, 0.0f);
+  for (const TType& type : quantizable())
+    for (const Rounding rounding : {Rounding::nearest, Rounding::search})
+      for (const float value : Quantized(weight, 2, 32, type, rounding).values())
+        ASSERT_EQ(value, 0) << to_string(type);
+}
+
+TEST(Quantize, does_not_depend_on_how_rows_are_divided_over_threads) {
+  const auto weight = normal_weight(7 * 40, 10);
+  const Parallel one_by_one = [](std::int64_t count, std::int64_t, const RangeBody& body) {
+    for (std::int64_t i = count; i-- > 0;) body(i, i + 1);
+  };
+  for (const TType& type : quantizable()) {
+    const Quantized a(weight, 7, 40, type), b(weight, 7, 40, type, Rounding::nearest, one_by_one);
+    EXPECT_EQ(a.codes, b.codes) << to_string(type);
+    EXPECT_EQ(a.scales, b.scales) << to_string(type);
+  }
+}
+
+TEST(Quantize, a_weight_that_is_not_finite_is_refused_with_row_and_column) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> weight(24, 1.0f);
+    weight[8 + 5] = bad;
+    EXPECT_THAT([&] { Quantized(weight, 3, 8, parse_ttype("uint4,scale=float16,zero=midpoint")); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("weight at row 1, column 5 is ")));
+  }
+}
+
+TEST(Quantize, refuses_an_element_of_more_than_8_bits) {
+  EXPECT_THAT([] { Quantized(std::vector<float>(8), 1, 8, parse_ttype("float16")); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("float16 has 16 bits")));
+}
+
+}  // namespace
+}  // namespace ladder
