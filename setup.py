@@ -2,6 +2,7 @@
 """Builds the C++ libraries with CMake; everything else is in pyproject.toml."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ class CMakeBuild(build_ext):
             f"-DLADDER_PACKAGE_DIR={package}",
             "-DCMAKE_BUILD_TYPE=Release",
         ]
+        if shutil.which("ccache"):
+            configure.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
         subprocess.run(configure, check=True)
         jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 2))
         subprocess.run(["cmake", "--build", str(build), "--parallel", jobs], check=True)

@@ -141,7 +141,9 @@ class Linear(nn.Module):
         return torch.zeros((), dtype=self.dtype, device=self.qweight.device).expand(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N], in the dtype of ``x``."""
+        """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)

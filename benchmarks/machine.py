@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every table of results says above itself."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+import ladder
+
+
+def processor() -> str:
+    """Model name of the processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [
+        line.split(":")[1].strip()
+        for line in (cpuinfo.read_text().splitlines() if cpuinfo.exists() else [])
+        if line.startswith("model name")
+    ]
+    return names[0] if names else platform.machine()
+
+
+def describe(command: str) -> str:
+    """Machine, software and command, as Markdown."""
+    isas = torch.ops.ladder.cpu_isas().split()
+    lines = [
+        f"- command: `{command}`",
+        f"- processor: {processor()}, {torch.get_num_threads()} threads, ladder uses {isas[-1]}",
+        f"- software: ladder {ladder.__version__}, torch {torch.__version__}",
+    ]
+    if torch.cuda.is_available():
+        lines.append(f"- GPU: {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
+    return "\n".join(lines) + "\n"
