@@ -21,6 +21,7 @@ class Buffer {
       : data_(static_cast<float*>(
             ::operator new(static_cast<std::size_t>(count) * sizeof(float), kAlign))) {}
   float* data() { return data_.get(); }
+  std::uint8_t* bytes() { return reinterpret_cast<std::uint8_t*>(data_.get()); }
 
  private:
   static constexpr std::align_val_t kAlign{64};

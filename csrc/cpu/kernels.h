@@ -49,6 +49,8 @@ struct Job {
   std::int64_t padded_k;       ///< a multiple of Kernels::block
   std::int64_t row_bytes;      ///< of codes, a multiple of 4
   std::int64_t group_columns;  ///< columns per group; padded_k for one group. Not for `columns`.
+  bool integer_zeros;          ///< RowScales::zero is not all zeros, but integers
+  bool float_zeros;            ///< RowScales::zero or offset are any numbers
 };
 
 /// Scales of one row. The value of a weight is (decode(code) - zero) * scale - offset.
@@ -70,22 +72,23 @@ struct Rows {
 };
 
 struct Kernels {
-  std::int64_t block;  ///< columns are padded to a multiple of this with zeros in x
-  int few;             ///< `dot` takes up to this many tokens at once
+  std::int64_t block;        ///< columns are padded to a multiple of this with zeros in x
+  std::int64_t column_size;  ///< bytes per column of arranged x and of decoded rows
+  int few;                   ///< `dot` takes up to this many tokens at once, 16 at most
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
   /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
-  void (*arrange)(const Job& job, const void* x, Float dtype, float* out);
+  void (*arrange)(const Job& job, const void* x, Float dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
-  void (*dot)(const Job& job, const Rows& rows, const float* x, int tokens, float* out);
-  /// The kRows rows as float32 in the kernel's order, `out` [kRows][padded_k], zeros or finite
-  /// numbers in the padding.
-  void (*decode)(const Job& job, const Rows& rows, float* out);
-  /// y[t * y_stride + r] = sum_k x[t, k] * w[r, k]; x [tokens, k], w [rows, k], k a multiple of
-  /// `block`. May read w and write y up to the next multiple of kRows rows.
-  void (*multiply)(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
-                   std::int64_t k, float* y, std::int64_t y_stride);
+  void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
+  /// kRows rows in the kernel's order, `out` [kRows][padded_k], finite in the padding. When
+  /// column_size is 4 these are the float32 values, which any matrix product can take.
+  void (*decode)(const Job& job, const Rows& rows, void* out);
+  /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of
+  /// `quads` [count]; r below count * kRows.
+  void (*multiply)(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
+                   std::int64_t tokens, float* y, std::int64_t y_stride);
   /// Float to float32 and back, round to nearest even.
   void (*widen)(const void* from, Float dtype, std::int64_t count, float* to);
   void (*narrow)(const float* from, std::int64_t count, Float dtype, void* to);
@@ -94,6 +97,10 @@ struct Kernels {
   /// to[i] = values[index[i]], of `size` values.
   void (*gather)(const float* values, std::int64_t size, const std::int32_t* index,
                  std::int64_t count, float* to);
+
+  /// Faster kernels for bfloat16 x and weights that `fits` accepts, or null.
+  const Kernels* bfloat16;
+  bool (*fits)(const Job& job);
 };
 
 const Kernels& generic_kernels();

@@ -22,15 +22,13 @@ namespace {
 constexpr std::int64_t kMany = 192;
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
-/// Floats of decoded weights and of x that stay in the second-level cache, 256 KiB each.
-constexpr std::int64_t kTileFloats = 65536;
 
 std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
 
 struct Call {
   const Weight& weight;
   const Kernels& kernels;
-  const float* x;  ///< [m, padded_k] in the kernel's order
+  const std::uint8_t* x;  ///< [m, padded_k] in the kernel's order
   std::int64_t m;
   const float* bias;  ///< float32 [n], or null
   float scale2;
@@ -53,7 +51,7 @@ void finish(const Call& call, std::int64_t token, std::int64_t tokens, std::int6
 }
 
 void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
-  const std::int64_t k = call.weight.job.padded_k;
+  const std::int64_t x_stride = call.weight.job.padded_k * call.kernels.column_size;
   Scales scales(call.weight);
   Buffer sums(call.m * kChunk);
   float out[16 * kRows];
@@ -65,11 +63,33 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
       for (std::int64_t token = 0; token < call.m; token += call.kernels.few) {
         const int tokens =
             static_cast<int>(std::min<std::int64_t>(call.kernels.few, call.m - token));
-        call.kernels.dot(call.weight.job, rows, call.x + token * k, tokens, out);
+        call.kernels.dot(call.weight.job, rows, call.x + token * x_stride, tokens, out);
         for (int t = 0; t < tokens; ++t)
           std::copy_n(out + t * kRows, kRows, sums.data() + (token + t) * kChunk + row);
       }
     }
+    finish(call, 0, call.m, chunk, count, sums.data(), kChunk);
+  }
+}
+
+/// Tiles are as high as one preparation of scales: of 4096 columns 256 KiB, which the second-level
+/// cache holds beside what it reads of x.
+void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
+  const Job& job = call.weight.job;
+  Scales scales(call.weight);
+  Buffer tiles(kChunk * job.padded_k * call.kernels.column_size / 4);
+  Buffer sums(call.m * kChunk);
+  for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
+    const std::int64_t count = std::min(kChunk, end - chunk);
+    scales.read(chunk, count);
+    Rows quads[kChunk / kRows];
+    int quad = 0;
+    for (; quad * kRows < count; ++quad) {
+      quads[quad] = scales.rows(chunk + quad * kRows);
+      call.kernels.decode(job, quads[quad],
+                          tiles.bytes() + quad * kRows * job.padded_k * call.kernels.column_size);
+    }
+    call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), kChunk);
     finish(call, 0, call.m, chunk, count, sums.data(), kChunk);
   }
 }
@@ -86,21 +106,6 @@ void decode_rows(const Weight& weight, Scales& scales, std::int64_t begin, std::
   }
 }
 
-void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
-  const std::int64_t k = call.weight.job.padded_k;
-  const std::int64_t tile_rows = std::clamp<std::int64_t>(
-      kTileFloats / std::max<std::int64_t>(k, 1) / kChunk * kChunk, kChunk, 64);
-  Scales scales(call.weight);
-  Buffer tile(tile_rows * k);
-  Buffer sums(call.m * tile_rows);
-  for (std::int64_t row = begin; row < end; row += tile_rows) {
-    const std::int64_t count = std::min(tile_rows, end - row);
-    decode_rows(call.weight, scales, row, count, tile.data());
-    call.kernels.multiply(call.x, call.m, tile.data(), count, k, sums.data(), tile_rows);
-    finish(call, 0, call.m, row, count, sums.data(), tile_rows);
-  }
-}
-
 void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
   const std::int64_t n = call.weight.view->n, k = call.weight.job.padded_k;
   const std::int64_t tile_rows = std::min(kLibraryRows, n);
@@ -114,7 +119,8 @@ void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
       decode_rows(call.weight, scales, row + begin * kRows,
                   std::min(end * kRows, count) - begin * kRows, tile.data() + begin * kRows * k);
     });
-    gemm(call.x, call.m, k, tile.data(), count, sums.data(), tile_rows);
+    gemm(reinterpret_cast<const float*>(call.x), call.m, k, tile.data(), count, sums.data(),
+         tile_rows);
     parallel(call.m, 16, [&](std::int64_t begin, std::int64_t end) {
       finish(call, begin, end - begin, row, count, sums.data() + begin * tile_rows, tile_rows);
     });
@@ -130,31 +136,35 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
                  " rows");
   LADDER_REQUIRE(x.rows == y.rows, "x has ", x.rows, " rows, y ", y.rows);
   LADDER_REQUIRE(x.dtype == y.dtype, "x and y have different dtypes");
-  const Kernels& kernels = kernels_of(isa);
+  const Kernels& widest = kernels_of(isa);
   if (x.rows == 0 || view.n == 0) return;
 
-  const Weight weight = read_weight(view, kernels);
+  Weight weight = read_weight(view, widest);
+  if (x.dtype == Float::bfloat16 && widest.bfloat16 != nullptr && widest.fits(weight.job))
+    weight.kernels = widest.bfloat16;
+  const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
-  Buffer arranged(x.rows * k);
+  Buffer arranged(x.rows * k * kernels.column_size / 4);
   parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t row = begin; row < end; ++row)
                kernels.arrange(
                    weight.job,
                    static_cast<const std::uint8_t*>(x.data) + row * x.stride * size_of(x.dtype),
-                   x.dtype, arranged.data() + row * k);
+                   x.dtype, arranged.bytes() + row * k * kernels.column_size);
            });
   Buffer wide_bias(bias != nullptr ? view.n : 0);
   if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
 
   const Call call{.weight = weight,
                   .kernels = kernels,
-                  .x = arranged.data(),
+                  .x = arranged.bytes(),
                   .m = x.rows,
                   .bias = bias != nullptr ? wide_bias.data() : nullptr,
                   .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
                   .y = y};
-  if (gemm && x.rows >= kMany && k > 0) return many_tokens(call, parallel, gemm);
+  if (gemm && x.rows >= kMany && k > 0 && kernels.column_size == 4)
+    return many_tokens(call, parallel, gemm);
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = (view.n + kRows - 1) / kRows;
   const std::int64_t grain =

@@ -91,7 +91,8 @@ std::int64_t position(const Job& job, std::int64_t column) {
   return column - within + within % 8 * kLanes + within / 8;
 }
 
-void arrange(const Job& job, const void* x, Float dtype, float* out) {
+void arrange(const Job& job, const void* x, Float dtype, void* to) {
+  auto* out = static_cast<float*>(to);
   const __m512i every_eighth =
       _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                          _mm512_set1_epi32(8));

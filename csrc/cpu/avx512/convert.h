@@ -8,13 +8,13 @@
 namespace ladder::cpu::avx512 {
 
 std::int64_t position(const Job& job, std::int64_t column);
-void arrange(const Job& job, const void* x, Float dtype, float* out);
+void arrange(const Job& job, const void* x, Float dtype, void* out);
 void widen(const void* from, Float dtype, std::int64_t count, float* to);
 void narrow(const float* from, std::int64_t count, Float dtype, void* to);
 void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
 void gather(const float* values, std::int64_t size, const std::int32_t* index, std::int64_t count,
             float* to);
-void multiply(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
-              std::int64_t k, float* y, std::int64_t y_stride);
+void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
+              std::int64_t tokens, float* y, std::int64_t y_stride);
 
 }  // namespace ladder::cpu::avx512

@@ -184,11 +184,11 @@ struct Wide {
   };
   static Table table(const Tables& t) { return {&t}; }
 
-  static Codes load_block(const std::uint8_t* p, Mask mask) {
+  /// The codes as bytes, in the order of columns.
+  static void load_bytes(const std::uint8_t* p, Mask mask, __m512i& low, __m512i& high) {
     // 8 codes of 7 bits are 7 bytes: one qword; multishift then cuts it into 8 bytes.
     static constexpr Bytes kSeven = bytes([](int i) { return i / 8 * 7 + i % 8; });
     static constexpr Bytes kCuts = bytes([](int i) { return i % 8 * 7; });
-    __m512i low, high;
     if constexpr (kBits == 8) {
       low = _mm512_maskz_loadu_epi8(mask.first, p);
       high = _mm512_maskz_loadu_epi8(mask.second, p + 64);
@@ -199,6 +199,10 @@ struct Wide {
       low = _mm512_multishift_epi64_epi8(load(kCuts), _mm512_permutexvar_epi8(load(kSeven), low));
       high = _mm512_multishift_epi64_epi8(load(kCuts), _mm512_permutexvar_epi8(load(kSeven), high));
     }
+  }
+  static Codes load_block(const std::uint8_t* p, Mask mask) {
+    __m512i low, high;
+    load_bytes(p, mask, low, high);
     // Unpacking twice takes byte 16 L + 4 p + r to lane 4 L + r of vector p: put code
     // 8 lane + 4 half + p there.
     static constexpr Bytes kFirst =

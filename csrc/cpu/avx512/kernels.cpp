@@ -10,32 +10,35 @@ const avx512::Loops& loops(const Job& job) {
   return job.bits <= 4 ? avx512::narrow_loops(job) : avx512::wide_loops(job);
 }
 
-void dot(const Job& job, const Rows& rows, const float* x, int tokens, float* out) {
+void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
+  const auto* x = static_cast<const float*>(arranged);
   const avx512::Loops& l = loops(job);
   if (tokens == 4) return l.dot[2](job, rows, x, out);
   if (tokens >= 2) l.dot[1](job, rows, x, out);
   if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.padded_k, out + (tokens - 1) * kRows);
 }
 
-void decode(const Job& job, const Rows& rows, float* out) { loops(job).decode(job, rows, out); }
+void decode(const Job& job, const Rows& rows, void* out) {
+  loops(job).decode(job, rows, static_cast<float*>(out));
+}
+
+constexpr Kernels kKernels{.block = avx512::kBlock,
+                           .column_size = 4,
+                           .few = 4,
+                           .position = avx512::position,
+                           .arrange = avx512::arrange,
+                           .dot = dot,
+                           .decode = decode,
+                           .multiply = avx512::multiply,
+                           .widen = avx512::widen,
+                           .narrow = avx512::narrow,
+                           .look_up = avx512::look_up,
+                           .gather = avx512::gather,
+                           .bfloat16 = nullptr,
+                           .fits = nullptr};
 
 }  // namespace
 
-const Kernels& avx512_kernels() {
-  static constexpr Kernels kernels{.block = avx512::kBlock,
-                                   .few = 4,
-                                   .position = avx512::position,
-                                   .arrange = avx512::arrange,
-                                   .dot = dot,
-                                   .decode = decode,
-                                   .multiply = avx512::multiply,
-                                   .widen = avx512::widen,
-                                   .narrow = avx512::narrow,
-                                   .look_up = avx512::look_up,
-                                   .gather = avx512::gather};
-  return kernels;
-}
-
-const Kernels& avx512_bf16_kernels() { return avx512_kernels(); }
+const Kernels& avx512_kernels() { return kKernels; }
 
 }  // namespace ladder::cpu

@@ -39,8 +39,11 @@ void tile(const float* x, const float* w, std::int64_t k, std::int64_t columns, 
 
 }  // namespace
 
-void multiply(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
-              std::int64_t k, float* y, std::int64_t y_stride) {
+void multiply(const Job& job, const Rows*, int count, const void* tiles, const void* arranged,
+              std::int64_t tokens, float* y, std::int64_t y_stride) {
+  const auto* x = static_cast<const float*>(arranged);
+  const auto* w = static_cast<const float*>(tiles);
+  const std::int64_t k = job.padded_k, rows = count * kRows;
   using Tile =
       void (*)(const float*, const float*, std::int64_t, std::int64_t, bool, float*, std::int64_t);
   static constexpr Tile kTiles[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
@@ -50,11 +53,11 @@ void multiply(const float* x, std::int64_t tokens, const float* w, std::int64_t 
     for (std::int64_t token = 0; token < tokens;) {
       // 7 and 8 tokens are 4 + 3 and 4 + 4, not 6 and a remainder that reuses little.
       const std::int64_t left = tokens - token;
-      const std::int64_t count = left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
+      const std::int64_t some = left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
       for (std::int64_t row = 0; row < rows; row += kRows)
-        kTiles[count](x + token * k + column, w + row * k + column, k, columns, column > 0,
-                      y + token * y_stride + row, y_stride);
-      token += count;
+        kTiles[some](x + token * k + column, w + row * k + column, k, columns, column > 0,
+                     y + token * y_stride + row, y_stride);
+      token += some;
     }
     column += columns;
   } while (column < k);

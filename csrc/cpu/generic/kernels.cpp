@@ -54,8 +54,8 @@ void gather(const float* values, std::int64_t /*size*/, const std::int32_t* inde
 
 std::int64_t position(const Job&, std::int64_t column) { return column; }
 
-void arrange(const Job& job, const void* x, Float dtype, float* out) {
-  widen(x, dtype, job.k, out);
+void arrange(const Job& job, const void* x, Float dtype, void* out) {
+  widen(x, dtype, job.k, static_cast<float*>(out));
 }
 
 /// decode(code) of columns [begin, begin + count) of a row; begin is a multiple of 32.
@@ -123,7 +123,8 @@ struct Sum {
 
 constexpr int kFew = 4;
 
-void dot(const Job& job, const Rows& rows, const float* x, int tokens, float* out) {
+void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
+  const auto* x = static_cast<const float*>(arranged);
   float piece[kPiece];
   for (int r = 0; r < kRows; ++r) {
     Sum sums[kFew];
@@ -136,19 +137,20 @@ void dot(const Job& job, const Rows& rows, const float* x, int tokens, float* ou
   }
 }
 
-void decode(const Job& job, const Rows& rows, float* out) {
+void decode(const Job& job, const Rows& rows, void* out) {
   for (int r = 0; r < kRows; ++r)
     for (std::int64_t begin = 0; begin < job.k; begin += kPiece)
       decode_values(job, rows.codes[r], rows.scales[r], begin, std::min(kPiece, job.k - begin),
-                    out + r * job.padded_k + begin);
+                    static_cast<float*>(out) + r * job.padded_k + begin);
 }
 
-void multiply(const float* x, std::int64_t tokens, const float* w, std::int64_t rows,
-              std::int64_t k, float* y, std::int64_t y_stride) {
+void multiply(const Job& job, const Rows*, int count, const void* tiles, const void* x,
+              std::int64_t tokens, float* y, std::int64_t y_stride) {
+  const std::int64_t k = job.padded_k;
   for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = 0; r < count * kRows; ++r) {
       Sum sum;
-      sum.add(x + t * k, w + r * k, k);
+      sum.add(static_cast<const float*>(x) + t * k, static_cast<const float*>(tiles) + r * k, k);
       y[t * y_stride + r] = sum.total();
     }
 }
@@ -157,6 +159,7 @@ void multiply(const float* x, std::int64_t tokens, const float* w, std::int64_t 
 
 const Kernels& generic_kernels() {
   static constexpr Kernels kernels{.block = 1,
+                                   .column_size = 4,
                                    .few = kFew,
                                    .position = position,
                                    .arrange = arrange,
@@ -166,7 +169,9 @@ const Kernels& generic_kernels() {
                                    .widen = widen,
                                    .narrow = narrow,
                                    .look_up = look_up,
-                                   .gather = gather};
+                                   .gather = gather,
+                                   .bfloat16 = nullptr,
+                                   .fits = nullptr};
   return kernels;
 }
 
