@@ -13,7 +13,7 @@ from ladder import ops
 from ladder.errors import InvalidArgument
 from ladder.quantize import quantize
 from ladder.types import TType, parse, with_defaults
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, check_columns
 
 
 class Linear(nn.Module):
@@ -144,6 +144,7 @@ class Linear(nn.Module):
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
+        check_columns(x, self.in_features)
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)

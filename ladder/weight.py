@@ -78,6 +78,7 @@ class Weight:
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x @ value(self).T + bias``; see :func:`ladder.ops.linear`."""
+        check_columns(x, self.shape[1])
         return ops.linear(
             x,
             self.qweight,
@@ -161,6 +162,13 @@ class Weight:
                 raise InvalidArgument(
                     f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"
                 )
+
+
+def check_columns(x: Tensor, k: int) -> None:
+    """Raise InvalidArgument unless the last dimension of ``x`` is ``k``. The op cannot see that:
+    rows padded to 32 bits look alike for several K."""
+    if x.dim() > 0 and x.shape[-1] != k:
+        raise InvalidArgument(f"x has {x.shape[-1]} columns; the weight has {k}")
 
 
 def _check_part(name: str, tensor: Tensor | None, want, type: TType) -> None:
