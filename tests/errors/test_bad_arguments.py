@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every refusal names what is wrong and has both values."""
+
+import pytest
+import torch
+from torch import nn
+
+import ladder
+from ladder import InvalidArgument, ops
+
+TYPE = "uint4,group=32,scale=float16,zero=integer"
+
+
+def refused(message: str):
+    return pytest.raises(InvalidArgument, match=message)
+
+
+@pytest.fixture
+def layer():
+    return ladder.Linear.from_linear(nn.Linear(64, 16), TYPE)
+
+
+def test_errors_are_also_the_built_in_ones():
+    assert issubclass(InvalidArgument, ValueError)
+    assert issubclass(ladder.Unsupported, NotImplementedError)
+    assert issubclass(ladder.CheckpointError, ValueError)
+
+
+def test_x_with_the_wrong_last_dimension(layer):
+    with refused("x has 65 columns; the weight has 64"):
+        layer(torch.randn(2, 65))
+
+
+def test_x_with_the_wrong_last_dimension_that_has_as_many_words():
+    layer = ladder.Linear.from_linear(nn.Linear(63, 16), TYPE)
+    for call in (layer, layer.packed_weight.linear):
+        with refused("x has 64 columns; the weight has 63"):
+            call(torch.randn(2, 64))
+
+
+def test_x_of_a_dtype_that_is_no_activation(layer):
+    for dtype in (torch.int32, torch.float64):
+        with refused("x"):
+            layer(torch.ones(2, 64, dtype=dtype))
+
+
+def test_x_without_a_dimension(layer):
+    with refused("x has no dimension"):
+        layer(torch.tensor(1.0))
+
+
+def test_x_on_another_device(layer):
+    with refused("x is on meta"):
+        layer(torch.randn(2, 64, device="meta"))
+
+
+def test_bias_of_the_wrong_length_or_dtype(layer):
+    w, x = layer.packed_weight, torch.randn(2, 64)
+    with refused("bias has 15 numbers, not 16"):
+        w.linear(x, torch.zeros(15))
+    with refused("bias"):
+        w.linear(x, torch.zeros(16, dtype=torch.float16))
+    with refused(r"bias has shape \[15\], not \[16\]"):
+        ladder.Linear.from_weight(w, torch.zeros(15))
+
+
+@pytest.mark.parametrize("part", ["scales", "zeros"])
+def test_a_part_that_is_missing_or_misshapen_or_not_wanted(layer, part):
+    w, x = layer.packed_weight, torch.randn(2, 64)
+    parts = {"scales": w.scales, "zeros": w.zeros}
+    with refused(part):
+        ops.linear(x, w.qweight, TYPE, **{**parts, part: None})
+    with refused(part):
+        ops.linear(x, w.qweight, TYPE, **{**parts, part: parts[part][:, :1]})
+    with refused(part):
+        ops.linear(x, w.qweight, TYPE, **{**parts, part: parts[part].float()})
+    with refused(f"weight.{part} is missing, but type"):
+        ladder.Weight(w.type, w.shape, w.qweight, **{**parts, part: None}).check()
+    with refused(rf"weight.{part} has shape \[16, 1\], not \[16, 2\]"):
+        ladder.Weight(w.type, w.shape, w.qweight, **{**parts, part: parts[part][:, :1]}).check()
+
+
+def test_a_part_that_the_type_does_not_have(layer):
+    w = layer.packed_weight
+    plain = ladder.ttype("uint4")
+    with refused('weight.scales is given, but type "uint4" has none'):
+        ladder.Weight(plain, w.shape, w.qweight, scales=w.scales).check()
+
+
+def test_scales_that_are_not_finite(layer):
+    w = layer.packed_weight
+    w.scales[3, 1] = float("nan")
+    with refused(r"weight.scales\[3, 1\] is nan, not finite"):
+        w.check()
+    mx = ladder.quantize(torch.randn(4, 64), "mxfp4")
+    mx.scales[1, 0] = 255
+    with refused(r"scales\[1, 0\] is nan"):
+        mx.check()
+
+
+def test_g_idx_out_of_range_or_of_the_wrong_length(layer):
+    w, x = layer.packed_weight, torch.randn(2, 64)
+    for group in (-1, 2):
+        g_idx = torch.zeros(64, dtype=torch.int32)
+        g_idx[5] = group
+        with refused("g_idx"):
+            ops.linear(x, w.qweight, TYPE, scales=w.scales, zeros=w.zeros, g_idx=g_idx)
+        with refused("there are 2 groups"):
+            ladder.Weight(w.type, w.shape, w.qweight, w.scales, w.zeros, g_idx=g_idx).check()
+    with refused("g_idx"):
+        short = torch.zeros(63, dtype=torch.int32)
+        ops.linear(x, w.qweight, TYPE, scales=w.scales, zeros=w.zeros, g_idx=short)
+
+
+def test_codes_that_do_not_fit():
+    codes = torch.tensor([[0, 1], [2, 16]], dtype=torch.uint8)
+    with refused("code 16 at row 1, column 1 does not fit 4 bits"):
+        ops.pack(codes, 4)
+    with refused("bits is 9"):
+        ops.pack(codes, 9)
+    with refused("codes"):
+        ops.pack(codes.int(), 4)
+    with refused("qweight has 1 words a row; 9 columns of 4 bits need 2"):
+        ops.unpack(torch.zeros(1, 1, dtype=torch.int32), 9, 4)
+
+
+def test_weights_that_cannot_be_quantised():
+    weight = torch.ones(4, 32)
+    weight[2, 7] = float("inf")
+    with refused("row 2, column 7 is inf"):
+        ladder.quantize(weight, "uint4")
+    with refused("weight has 1 dimensions, not 2"):
+        ladder.quantize(torch.ones(8), "uint4")
+    with refused('method is "best", not one of nearest, search'):
+        ladder.quantize(torch.ones(4, 32), "uint4", method="best")
+    with refused("nothing to quantise"):
+        ladder.quantize(torch.ones(0, 32), "uint4")
+    with refused("has groups of 4, fewer than 8"):
+        ladder.quantize(torch.ones(4, 32), "uint4", group_size=4)
+    with refused('unknown type "uint44"; the nearest known names are uint4'):
+        ladder.quantize(torch.ones(4, 32), "uint44")
+    with refused("weights of 16 bits take none"):
+        ladder.quantize(torch.ones(4, 32), "float16,group=32,scale=float32")
+
+
+def test_modules_that_do_not_fit(layer):
+    with refused("in_features is 0 and out_features 4, not both positive"):
+        ladder.Linear(0, 4)
+    with refused(r"weight is \[4, 32\] of type .*, not \[16, 64\]"):
+        layer.set_weight(ladder.quantize(torch.randn(4, 32), TYPE))
+
+
+def test_a_model_that_cannot_be_converted_names_the_module():
+    model = nn.Sequential(nn.Linear(32, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        model[1].weight[1, 2] = float("nan")
+    with refused("^1: weight at row 1, column 2 is -?nan"):
+        ladder.convert(model, "uint4")
+    with refused("use ladder.Linear.from_linear"):
+        ladder.convert(nn.Linear(8, 8), "uint4", skip=())

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights and activations whose products are integers, so that a result has one right answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ladder import Weight
+from ladder.types import TType, element, parse
+
+#: Every kind of metadata once, on uint4 or the element that has it.
+KINDS = (
+    "uint4",
+    "uint4,group=32,scale=float16,zero=midpoint",
+    "uint4,group=32,scale=float16,zero=integer",
+    "uint4,group=32,scale=bfloat16,zero=quantized",
+    "uint4,group=32,scale=float16,zero=original",
+    "uint4,group=32,scale=float32,zero=rescale",
+    "int4,group=32,scale=float32,zero=original",
+    "int4,tensor,scale=float16",
+    "float8_e4m3,block=8x32,scale=float32",
+    "mxfp4",
+    "nvfp4",
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def grouped(name: str) -> str:
+    """A spelling with scales for any name of :func:`ladder.types.types`."""
+    ttype = parse(name)
+    return name if ttype.scale is not None else f"{name},group=32,scale=float16"
+
+
+def small_codes(type: str, n: int, k: int, rng: torch.Generator) -> Tensor:
+    """[n, k] codes whose values are multiples of 1/16 of magnitude at most 16, as uint8."""
+    values = parse(type).element.values
+    units = values * 16
+    allowed = (values.isfinite() & (values.abs() <= 16) & (units == units.round())).nonzero()[:, 0]
+    if len(allowed) == 0:
+        allowed = values.isfinite().nonzero()[:1, 0]
+    return allowed[torch.randint(len(allowed), (n, k), generator=rng)].to(torch.uint8)
+
+
+def exact_weight(type: str, n: int, k: int, *, act_order: bool = False, seed: int = 0) -> Weight:
+    """A weight whose scales are 1/2, 1 or 2 and whose zeros are small integers."""
+    rng, ttype = generator(seed), parse(type)
+    blocks = (ttype.block_rows(n), ttype.groups(k))
+    parts: dict[str, Tensor] = {}
+    if ttype.scale is not None:
+        parts["scales"] = stored(torch.randint(0, 3, blocks, generator=rng) - 1, ttype)
+    if ttype.zero in ("integer", "original", "rescale"):
+        zeros = torch.randint(0, 8, blocks, generator=rng)
+        parts["zeros"] = zeros.to(ttype.zeros_dtype)
+    elif ttype.zero == "quantized":
+        from ladder import ops
+
+        zeros = torch.randint(0, 8, blocks, generator=rng, dtype=torch.uint8)
+        parts["zeros"] = ops.pack(zeros, ttype.bits)
+    if ttype.scale2 is not None:
+        parts["scale2"] = torch.tensor([0.5])
+    if act_order:
+        columns = torch.arange(k) // (ttype.columns or k)
+        parts["g_idx"] = columns[torch.randperm(k, generator=rng)].to(torch.int32)
+    return Weight.from_codes(small_codes(type, n, k, rng), ttype, **parts)
+
+
+def stored(powers: Tensor, ttype: TType) -> Tensor:
+    """2.0**powers in the scale format of ``ttype``."""
+    scales = torch.exp2(powers.double())
+    if ttype.scale_dtype is not torch.uint8:
+        return scales.to(ttype.scale_dtype)
+    return torch.tensor(
+        [element(ttype.scale).encode(s) for s in scales.flatten().tolist()], dtype=torch.uint8
+    ).view(scales.shape)
+
+
+def formula(weight: Weight) -> Tensor:
+    """[N, K] float64: what docs/format.md says the parts mean, from the bits up."""
+    ttype, (n, k) = weight.type, weight.shape
+    codes = unpacked(weight.qweight, k, ttype.bits)
+    values = ttype.element.values[codes]
+    rows = torch.arange(n) // (ttype.rows or n)
+    columns = (
+        torch.arange(k) // (ttype.columns or k) if weight.g_idx is None else weight.g_idx.long()
+    )
+
+    def spread(blocks: Tensor) -> Tensor:
+        return blocks.double()[rows][:, columns]
+
+    if ttype.zero == "midpoint":
+        values = values - 2 ** (ttype.bits - 1)
+    elif ttype.zero == "quantized":
+        values = values - spread(unpacked(weight.zeros, ttype.groups(k), ttype.bits))
+    elif ttype.zero in ("integer", "original"):
+        values = values - spread(weight.zeros)
+    if ttype.scale is not None:
+        scales = weight.scales
+        if scales.dtype == torch.uint8:
+            scales = element(ttype.scale).values[scales.long()]
+        values = values * spread(scales)
+    if ttype.zero == "rescale":
+        values = values - spread(weight.zeros)
+    return values if weight.scale2 is None else values * weight.scale2.double()
+
+
+def unpacked(words: Tensor, k: int, bits: int) -> Tensor:
+    """[N, k] int64 codes of a little-endian bit stream, one bit at a time."""
+    at = torch.arange(k * bits)
+    stream = (words.long()[:, at // 32] >> (at % 32)) & 1
+    return (stream.view(-1, k, bits) << torch.arange(bits)).sum(-1)
+
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
+    return torch.randint(-2, 3, shape, generator=generator(seed)).to(dtype)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch implementation for other devices gives what the C++ one gives."""
+
+import pytest
+import torch
+from drawn import KINDS, exact_weight, grouped, integers
+
+import ladder
+from ladder import fallback
+from ladder.types import types
+
+
+def parts(w):
+    return w.scales, w.zeros, w.scale2, w.g_idx, str(w.type)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("k", [1, 7, 32, 33, 95])
+def test_packing_is_the_same_words(bits, k):
+    codes = torch.randint(0, 1 << bits, (3, k), dtype=torch.uint8)
+    words = ladder.ops.pack(codes, bits)
+    assert torch.equal(fallback.pack(codes, bits), words)
+    assert torch.equal(fallback.unpack(words, k, bits), codes)
+
+
+def test_a_code_that_does_not_fit_is_refused():
+    with pytest.raises(ladder.InvalidArgument, match="code 4 does not fit 2 bits"):
+        fallback.pack(torch.tensor([[4]], dtype=torch.uint8), 2)
+    with pytest.raises(ladder.InvalidArgument, match="not uint8 and 2"):
+        fallback.pack(torch.tensor([4]), 2)
+
+
+@pytest.mark.parametrize("name", types())
+def test_every_type_has_the_same_values_bit_for_bit(name):
+    w = ladder.quantize(torch.randn(24, 70), grouped(name), method="nearest")
+    assert torch.equal(fallback.dequantize(w.qweight, *parts(w), 70), w.dequantize())
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize("type", KINDS)
+def test_every_kind_of_metadata_has_the_same_values_and_products(type, act_order):
+    w = exact_weight(type, 24, 70, act_order=act_order)
+    assert torch.equal(fallback.dequantize(w.qweight, *parts(w), 70), w.dequantize())
+    x, bias = integers((3, 70), torch.float32), integers((24,), torch.float32)
+    scales, zeros, scale2, g_idx, text = parts(w)
+    y = fallback.linear(x, w.qweight, scales, zeros, scale2, g_idx, bias, text)
+    assert torch.equal(y, w.linear(x, bias))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("k", [7, 8])
+def test_wide_types_have_the_same_values(name, k):
+    w = ladder.quantize(torch.randn(3, k), name)
+    assert torch.equal(fallback.dequantize(w.qweight, *parts(w), k), w.dequantize())
+
+
+def test_quantising_gives_the_same_parts():
+    weight = torch.randn(8, 64)
+    for got, want in zip(
+        fallback.quantize(weight, "nvfp4", True),
+        torch.ops.ladder.quantize(weight, "nvfp4", True),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+
+
+def test_a_k_that_does_not_fit_is_refused():
+    w = exact_weight("uint4", 8, 64)
+    with pytest.raises(ladder.InvalidArgument, match="qweight has 8 words a row; 65 columns"):
+        fallback.linear(torch.randn(1, 65), w.qweight, *parts(w)[:4], None, "uint4")

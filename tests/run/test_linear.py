@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linear op and module: exact on integers first, then within the derived bound."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from drawn import KINDS, exact_weight, formula, grouped, integers
+from torch import nn
+
+import ladder
+from ladder.testing import assert_linear_close
+from ladder.types import parse, register_type, types
+
+register_type("user_sevenths", bits=3, values=[-7, -3, -1, 0, 1, 2, 4, 8])
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+N, K = 24, 70  # K ends inside a group and inside a word
+
+
+@pytest.mark.parametrize("name", types())
+def test_every_type_is_exact_on_integers(name):
+    """A wrong code, scale or zero changes a multiple of 2**-7: nothing here needs a tolerance."""
+    weight = exact_weight(grouped(name), N, K)
+    wanted = formula(weight)
+    for m in (1, 3, 17):
+        x = integers((m, K), torch.float32)
+        y = weight.linear(x)
+        assert y.dtype == x.dtype
+        assert torch.equal(y.double(), x.double() @ wanted.T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act_order", [False, True])
+@pytest.mark.parametrize("type", KINDS)
+def test_every_kind_of_metadata_is_exact_on_integers(type, act_order, dtype):
+    weight = exact_weight(type, N, K, act_order=act_order)
+    for m in (1, 5, 40):
+        x, bias = integers((m, K), dtype), integers((N,), dtype)
+        exact = x.double() @ formula(weight).T + bias.double()
+        assert torch.equal(weight.linear(x, bias), exact.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "name", ["uint4", "int3", "nf4", "float6_e3m2", "float8_e5m2", "mxfp4", "nvfp4"]
+)
+def test_real_numbers_stay_within_the_bound(name, dtype):
+    weight = ladder.quantize(torch.randn(N, 256) * 0.05, grouped(name))
+    values, bias = weight.dequantize(), torch.randn(N).to(dtype)
+    for m in (1, 4, 33):
+        x = torch.randn(m, 256).to(dtype)
+        assert_linear_close(weight.linear(x, bias), x, values, bias)
+
+
+@pytest.mark.parametrize("shape", [(K,), (1, K), (2, 3, K), (2, 1, 3, K), (0, K), (2, 0, K)])
+def test_leading_dimensions_are_kept_also_empty_ones(shape):
+    weight = exact_weight("uint4,group=32,scale=float16,zero=midpoint", N, K)
+    x = integers(shape, torch.float32)
+    y = weight.linear(x)
+    assert y.shape == (*shape[:-1], N)
+    assert torch.equal(y, (x.double() @ formula(weight).T).float())
+
+
+def test_strides_of_the_input_do_not_matter():
+    weight = exact_weight("uint4,group=32,scale=float16,zero=midpoint", N, K)
+    x = integers((6, K), torch.float32)
+    wanted = weight.linear(x)
+    doubled = x.repeat_interleave(2, 0)[::2]
+    for view in (x.t().contiguous().t(), torch.cat((x, x), 1)[:, :K], doubled):
+        assert torch.equal(weight.linear(view), wanted)
+    assert torch.equal(weight.linear(x[:1].expand(4, K)), wanted[:1].expand(4, N))
+
+
+def layer_of(type="uint4,group=32,scale=float16,zero=integer", bias=True, dtype=torch.float32):
+    torch.manual_seed(0)
+    return ladder.Linear.from_linear(nn.Linear(K, N, bias=bias, dtype=dtype), type)
+
+
+# --- autograd, opcheck, torch.compile ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(K,), (5, K), (2, 3, K), (0, K)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_are_those_of_the_dequantised_linear(shape, dtype):
+    layer = layer_of(dtype=dtype)
+    dense = layer.dequantize(torch.float64)
+    x = torch.randn(shape).to(dtype).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    grad = torch.randn(*shape[:-1], N).to(dtype)
+    layer(x).backward(grad)
+    dense(wide).backward(grad.double())
+    assert layer.bias.grad.dtype == dtype and x.grad.dtype == dtype
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        layer.bias.grad.double(), dense.bias.grad, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_gradients_match_finite_differences():
+    """The layer is linear: a difference quotient over integers has no error at all."""
+    weight = exact_weight("uint4,group=32,scale=float16,zero=midpoint", 5, 16)
+    x = integers((2, 16), torch.float32).requires_grad_()
+    bias = integers((5,), torch.float32).requires_grad_()
+    grad = integers((2, 5), torch.float32, seed=4)
+    (weight.linear(x, bias) * grad).sum().backward()
+
+    def loss(x, bias):
+        return (weight.linear(x, bias) * grad).sum().item()
+
+    base = loss(x.detach(), bias.detach())
+    for at in range(16):
+        moved = x.detach().clone()
+        moved[1, at] += 1
+        assert loss(moved, bias.detach()) - base == x.grad[1, at].item()
+    for at in range(5):
+        moved = bias.detach().clone()
+        moved[at] += 1
+        assert loss(x.detach(), moved) - base == bias.grad[at].item()
+
+
+def test_only_what_asks_for_a_gradient_gets_one():
+    layer = layer_of()
+    layer.bias.requires_grad_(False)
+    x = torch.randn(2, K)
+    assert not layer(x).requires_grad
+    x.requires_grad_()
+    layer(x).sum().backward()
+    assert layer.bias.grad is None and x.grad is not None
+
+
+@pytest.mark.parametrize("type", ["uint4,group=32,scale=float16,zero=integer", "nvfp4", "int8"])
+@pytest.mark.parametrize("m", [0, 1, 5])
+def test_opcheck_of_linear(type, m):
+    w = exact_weight(type, N, 64, act_order=type.startswith("uint4"))
+    x = torch.randn(m, 64, requires_grad=True)
+    bias = torch.randn(N, requires_grad=True)
+    args = (x, w.qweight, w.scales, w.zeros, w.scale2, w.g_idx, bias, str(w.type))
+    torch.library.opcheck(torch.ops.ladder.linear.default, args)
+
+
+@pytest.mark.parametrize(
+    "type", ["uint4,group=32,scale=float16,zero=quantized", "mxfp6_e3m2", "nvfp4"]
+)
+def test_opcheck_of_the_other_ops(type):
+    w = exact_weight(type, N, 64)
+    codes = w.codes()
+    check = torch.library.opcheck
+    check(torch.ops.ladder.pack.default, (codes, w.type.bits))
+    check(torch.ops.ladder.unpack.default, (w.qweight, 64, w.type.bits))
+    check(
+        torch.ops.ladder.dequantize.default,
+        (w.qweight, w.scales, w.zeros, w.scale2, w.g_idx, type, 64),
+    )
+    check(torch.ops.ladder.quantize.default, (torch.randn(N, 64), type, False))
+    check(torch.ops.ladder.encode.default, (torch.randn(64), w.type.element.name))
+
+
+def test_compile_makes_one_graph_for_any_batch():
+    model = nn.Sequential(layer_of("uint4,group=32,scale=float16,zero=integer"), nn.ReLU())
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=True)
+    for m in (2, 3, 7):
+        x = torch.randn(m, K)
+        assert torch.equal(compiled(x), model(x))
+    assert len(graphs) == 1
+
+
+def test_compile_traces_the_backward_too():
+    layer = layer_of()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x, y = torch.randn(3, K, requires_grad=True), None
+    grads = []
+    for call in (layer, compiled):
+        x.grad = layer.bias.grad = None
+        y = call(x)
+        y.square().sum().backward()
+        grads.append((x.grad.clone(), layer.bias.grad.clone()))
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+# --- the module ----------------------------------------------------------------------------------
+
+TYPES = (
+    "uint4,group=32,scale=float16,zero=integer",
+    "uint4",
+    "nvfp4",
+    "float8_e4m3,tensor,scale=float32",
+    "user_sevenths,group=32,scale=bfloat16",
+)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_state_dict_makes_the_same_layer(type):
+    layer, x = layer_of(type), torch.randn(3, K)
+    fresh = ladder.Linear(K, N, weight_type=layer.weight_type)
+    fresh.load_state_dict(layer.state_dict())
+    assert torch.equal(fresh(x), layer(x))
+
+
+def test_a_state_dict_brings_its_act_order():
+    weight = exact_weight("uint4,group=32,scale=float16,zero=midpoint", N, K, act_order=True)
+    layer = ladder.Linear.from_weight(weight)
+    fresh = ladder.Linear(K, N, bias=False, weight_type=weight.type)
+    fresh.load_state_dict(layer.state_dict())
+    assert torch.equal(fresh.g_idx, weight.g_idx)
+    x = integers((2, K), torch.float32)
+    assert torch.equal(fresh(x), layer(x))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("type", TYPES)
+def test_copies_are_the_same_layer_and_independent(type, again):
+    layer, x = layer_of(type), torch.randn(3, K)
+    twin = again(layer)
+    assert twin.weight_type is parse(str(layer.weight_type))
+    y = layer(x)
+    assert torch.equal(twin(x), y)
+    twin.qweight.zero_()
+    assert torch.equal(layer(x), y)
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("cast", [torch.float16, torch.bfloat16, torch.float64])
+def test_casting_changes_the_bias_and_never_the_stored_weight(type, cast):
+    layer = layer_of(type)
+    before = {name: part.clone() for name, part in layer.packed_weight.tensors().items()}
+    layer.to(cast)
+    assert layer.bias.dtype == layer.dtype == layer.weight.dtype == cast
+    for name, part in layer.packed_weight.tensors().items():
+        assert part.dtype == before[name].dtype and torch.equal(part, before[name])
+
+
+def test_half_and_float_and_moving_work_on_a_model():
+    model = nn.Sequential(layer_of(), nn.LayerNorm(N))
+    for dtype, cast in ((torch.float16, model.half), (torch.float32, model.float)):
+        cast()
+        x = torch.randn(2, K, dtype=dtype)
+        assert model(x).dtype == dtype
+    model.to("meta")
+    assert all(b.is_meta for b in model[0].buffers())
+    model.to_empty(device="cpu")
+    assert model[0].scales.dtype == torch.float16
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_from_linear_and_dequantize_are_inverse_up_to_the_rounding(bias, dtype):
+    linear = nn.Linear(K, N, bias=bias, dtype=dtype).eval()
+    layer = ladder.Linear.from_linear(linear, "int8", group_size=32)
+    assert not layer.training
+    assert not bias or layer.bias.data_ptr() == linear.bias.data_ptr()
+    assert (layer.weight.shape, layer.weight.dtype) == ((N, K), dtype)
+    dense = layer.dequantize()
+    assert dense.weight.dtype == dtype and (dense.bias is not None) == bias
+    error = (dense.weight.float() - linear.weight.float()).abs().max()
+    assert error <= linear.weight.float().abs().max() / 127 + 2**-8
+    x = torch.randn(2, K, dtype=dtype)
+    assert_linear_close(layer(x), x, layer.packed_weight.dequantize(), linear.bias)
+
+
+def test_the_bias_follows_the_dtype_of_the_activations():
+    layer = layer_of()
+    for dtype in DTYPES:
+        assert layer(torch.randn(2, K, dtype=dtype)).dtype == dtype
+
+
+def test_convert_replaces_every_linear_but_those_skipped():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.norm, self.out = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.out(self.norm(self.q(x)))
+
+    model = nn.Module()
+    model.layers = nn.ModuleList(Block() for _ in range(3))
+    model.lm_head = nn.Linear(64, 10)
+    seen = []
+    ladder.convert(
+        model,
+        "uint4",
+        32,
+        skip=["lm_head", "layers.1", "layers.2.q"],
+        progress=lambda *call: seen.append(call),
+    )
+    packed = {name for name, m in model.named_modules() if isinstance(m, ladder.Linear)}
+    assert packed == {"layers.0.q", "layers.0.out", "layers.2.out"}
+    assert seen == [("layers.0.q", 0, 3), ("layers.0.out", 1, 3), ("layers.2.out", 2, 3)]
+    assert model.layers[0](torch.randn(2, 64)).shape == (2, 64)
+
+
+def test_convert_skips_whole_parts_of_names_only():
+    model = nn.Sequential()
+    model.add_module("head", nn.Linear(32, 8))
+    model.add_module("head2", nn.Linear(32, 8))
+    ladder.convert(model, "uint4", skip=["head"])
+    assert isinstance(model.head2, ladder.Linear) and isinstance(model.head, nn.Linear)
+
+
+def test_repr_names_the_type():
+    assert "weight_type=uint4,group=32" in repr(layer_of())
+
+
+def test_a_result_does_not_depend_on_the_instruction_set():
+    weight = exact_weight("uint5,group=32,scale=float16", N, K)
+    x = integers((3, K), torch.float32)
+    wanted = weight.linear(x)
+    try:
+        for isa in torch.ops.ladder.cpu_isas().split():
+            torch.ops.ladder.use_cpu_isa(isa)
+            assert torch.equal(weight.linear(x), wanted), isa
+    finally:
+        torch.ops.ladder.use_cpu_isa("")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+
+import ladder
+from ladder.types import element, float_type, parse, register_type, types, with_defaults
+
+NARROW = [name for name in types() if parse(name).element.name == name]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "bits"),
+    [("float16", torch.float16, torch.int16), ("bfloat16", torch.bfloat16, torch.int16)],
+)
+def test_16_bit_floats_are_those_of_the_hardware(name, dtype, bits):
+    """Every code decodes, and float32 numbers round, as torch converts them."""
+    codes = torch.arange(1 << 16, dtype=torch.int32)
+    hardware = codes.to(bits).view(dtype).double()
+    assert torch.equal(element(name).values.nan_to_num(nan=12345), hardware.nan_to_num(nan=12345))
+    rng = torch.Generator().manual_seed(0)
+    exponents = torch.rand(2000, generator=rng) * 50 - 30
+    numbers = torch.exp2(exponents) * torch.randn(2000, generator=rng)
+    middles = (hardware[100:2000:7].float() + hardware[101:2001:7].float()) / 2
+    for number in torch.cat((numbers, middles, torch.tensor([0.0, -0.0, 65520, 1e39]))).tolist():
+        number = float(torch.tensor(number, dtype=torch.float32))
+        wanted = torch.tensor(number, dtype=torch.float32).to(dtype).view(bits).item() & 0xFFFF
+        assert element(name).encode(number, saturate=False) == wanted, number
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("float8_e4m3", torch.float8_e4m3fn),
+        ("float8_e5m2", torch.float8_e5m2),
+        ("float8_e4m3fnuz", torch.float8_e4m3fnuz),
+        ("float8_e5m2fnuz", torch.float8_e5m2fnuz),
+        ("e8m0", torch.float8_e8m0fnu),
+    ],
+)
+def test_8_bit_floats_decode_as_those_of_torch(name, dtype):
+    theirs = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype).float().double()
+    ours = element(name).values
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_the_table_and_encode_agree_for_every_code(name):
+    row = element(name)
+    values = row.values
+    assert values.shape == (1 << row.bits,) and values.dtype == torch.float64
+    for value in values[values.isfinite()].tolist():
+        assert values[row.encode(value)] == value
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_encoding_a_tensor_is_encoding_its_numbers(name):
+    row = element(name)
+    numbers = torch.linspace(-20, 20, 161).view(7, 23)
+    codes = ladder.ops.encode(numbers, name)
+    assert codes.shape == numbers.shape and codes.dtype == torch.uint8
+    one_by_one = [row.encode(number) for number in numbers.flatten().tolist()]
+    assert row.values[codes.long()].flatten().tolist() == row.values[one_by_one].tolist()
+
+
+def test_every_type_is_listed_once_and_spells_itself():
+    assert len(set(types())) == len(types())
+    assert {"uint1", "int1", "nf4", "float6_e3m2", "mxfp4", "nvfp4", "ternary"} <= set(types())
+    for name in types():
+        assert str(parse(name)) == name
+        assert parse(parse(name)) is parse(name)
+
+
+def test_exact_conversions_are_derived_from_the_values():
+    assert element("float8_e5m2").converts_exactly("float16")
+    assert not element("uint8").converts_exactly("float8_e4m3")
+    assert element("int4").exact_targets[0] == "int4"
+    assert element("e4m3_float8").name == "float8_e4m3"
+
+
+def test_a_registered_type_works_wherever_a_built_in_one_does():
+    values = [-2.5, -1, -0.25, 0, 0.25, 1, 2, 7]
+    register_type("py_eighths", bits=3, values=values)
+    assert "py_eighths" in types()
+    assert element("py_eighths").values.tolist() == values
+    weight = torch.tensor(values * 4).repeat(2, 1)
+    packed = ladder.quantize(weight, "py_eighths,group=32,scale=float16", method="nearest")
+    assert torch.equal(packed.dequantize(), weight)
+    assert register_type("py_eighths", bits=3, values=values).name == "py_eighths"
+    with pytest.raises(ladder.InvalidArgument, match="already means something else"):
+        register_type("py_eighths", bits=3, values=values[::-1])
+
+
+def test_a_float_type_is_named_after_its_widths():
+    row = float_type(exponent=3, mantissa=3, specials="none")
+    assert (row.name, row.bits, row.bias) == ("float7_e3m3", 7, 3)
+    biased = float_type("py_e3m1_b7", exponent=3, mantissa=1, bias=7, specials="ieee")
+    assert biased.values[0b01110] == math.inf and biased.encode(math.inf, saturate=False) == 14
+    with pytest.raises(ladder.InvalidArgument, match='specials is "all"'):
+        float_type("py_bad", exponent=3, mantissa=1, specials="all")
+
+
+def test_defaults_complete_an_element_name_and_leave_a_spelling_alone():
+    assert (
+        str(with_defaults("uint4", group_size=128)) == "uint4,group=128,scale=float16,zero=midpoint"
+    )
+    assert str(with_defaults("uint4", symmetric=False)) == "uint4,scale=float16,zero=integer"
+    assert str(with_defaults("nf4", group_size=64, scale_dtype=torch.bfloat16)) == (
+        "nf4,group=64,scale=bfloat16"
+    )
+    assert str(with_defaults("mxfp4")) == "mxfp4"
+    assert str(with_defaults("int8,channel,scale=float32", group_size=-1)) == "int8,scale=float32"
+    with pytest.raises(ladder.InvalidArgument, match="group_size is 64, .* groups of 32"):
+        with_defaults("mxfp4", group_size=64)
+    with pytest.raises(ladder.InvalidArgument, match="symmetric is False, .* has zero midpoint"):
+        with_defaults("uint4,scale=float16,zero=midpoint", symmetric=False)
+    with pytest.raises(ladder.InvalidArgument, match="nf4 is not an unsigned integer"):
+        with_defaults("nf4", symmetric=False)
+
+
+def test_bits_per_weight_of_python_and_the_stored_bytes_agree():
+    for text in (
+        "uint4,group=32,scale=float16,zero=integer",
+        "mxfp4",
+        "nvfp4",
+        "int4,tensor,scale=float32",
+        "uint8,block=8x32,scale=float32,zero=original",
+    ):
+        ttype, n, k = parse(text), 64, 256
+        packed = ladder.quantize(torch.randn(n, k), ttype, method="nearest")
+        stored = packed.nbytes - (4 if ttype.scale2 else 0)
+        assert stored * 8 / (n * k) == pytest.approx(ttype.bits_per_weight(n, k))
