@@ -11,6 +11,8 @@
 namespace ladder {
 namespace {
 
+constexpr std::size_t kSmallTable = 64;
+
 /// Code `index` of a little-endian stream of `bits`-bit codes, bits <= 32.
 std::uint32_t code_at(const std::uint32_t* words, std::int64_t index, int bits) {
   const std::int64_t bit = index * bits;
@@ -78,57 +80,6 @@ float zero_value(const WeightView& w, std::int64_t block_row, std::int64_t group
 
 }  // namespace
 
-void pack_codes(const std::uint8_t* codes, std::int64_t n, std::int64_t k, int bits,
-                std::uint32_t* words) {
-  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
-  const std::int64_t width = row_words(k, bits);
-  const unsigned limit = 1u << bits;
-  for (std::int64_t row = 0; row < n; ++row) {
-    const std::uint8_t* from = codes + row * k;
-    std::uint32_t* to = words + row * width;
-    std::uint64_t window = 0;
-    int filled = 0;
-    unsigned seen = 0;
-    for (std::int64_t column = 0; column < k; ++column) {
-      seen |= from[column];
-      window |= static_cast<std::uint64_t>(from[column]) << filled;
-      filled += bits;
-      if (filled >= 32) {
-        *to++ = static_cast<std::uint32_t>(window);
-        window >>= 32;
-        filled -= 32;
-      }
-    }
-    if (filled > 0) *to = static_cast<std::uint32_t>(window);
-    if (seen >= limit) [[unlikely]]
-      for (std::int64_t column = 0; column < k; ++column)
-        LADDER_REQUIRE(from[column] < limit, "code ", int{from[column]}, " at row ", row,
-                       ", column ", column, " does not fit ", bits, " bits");
-  }
-}
-
-void unpack_codes(const std::uint32_t* words, std::int64_t n, std::int64_t k, int bits,
-                  std::uint8_t* codes) {
-  LADDER_REQUIRE(bits >= 1 && bits <= 8, "bits is ", bits, ", not 1 to 8");
-  const std::int64_t width = row_words(k, bits);
-  const std::uint32_t mask = (1u << bits) - 1;
-  for (std::int64_t row = 0; row < n; ++row) {
-    const std::uint32_t* from = words + row * width;
-    std::uint8_t* to = codes + row * k;
-    std::uint64_t window = 0;
-    int held = 0;
-    for (std::int64_t column = 0; column < k; ++column) {
-      if (held < bits) {
-        window |= static_cast<std::uint64_t>(*from++) << held;
-        held += 32;
-      }
-      to[column] = static_cast<std::uint8_t>(window & mask);
-      window >>= bits;
-      held -= bits;
-    }
-  }
-}
-
 void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t row_end,
                      float* out) {
   const TType& type = *w.type;
@@ -137,6 +88,9 @@ void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t r
       element.bits <= 16 ? decode_table(element) : std::vector<float>{};
   const std::int64_t groups = type.groups(w.k);
   const std::int64_t columns = type.block.columns == 0 ? w.k : type.block.columns;
+  // A table of the group's own saves two operations a weight when groups are longer than it.
+  const bool small = w.g_idx == nullptr && !table.empty() && table.size() <= kSmallTable &&
+                     columns >= 2 * static_cast<std::int64_t>(table.size());
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(w.k));
   std::vector<float> scales(static_cast<std::size_t>(groups), 1.0f);
   std::vector<float> zeros(static_cast<std::size_t>(groups), 0.0f);
@@ -149,11 +103,23 @@ void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t r
     }
     const std::uint32_t* words = w.codes + row * row_words(w.k, element.bits);
     float* values = out + (row - row_begin) * w.k;
-    decode_row(words, w.k, element.bits, table, codes, values);
-    for (std::int64_t group = 0; w.g_idx == nullptr && group < groups; ++group) {
-      const std::int64_t end = std::min(w.k, (group + 1) * columns);
-      for (std::int64_t column = group * columns; column < end; ++column)
-        values[column] = weight_value(type.zero, values[column], scales[group], zeros[group]);
+    if (small) {
+      unpack_codes(words, 1, w.k, element.bits, codes.data());
+      for (std::int64_t group = 0; group < groups; ++group) {
+        float scaled[kSmallTable];
+        for (std::size_t code = 0; code < table.size(); ++code)
+          scaled[code] = weight_value(type.zero, table[code], scales[group], zeros[group]);
+        const std::int64_t end = std::min(w.k, (group + 1) * columns);
+        for (std::int64_t column = group * columns; column < end; ++column)
+          values[column] = scaled[codes[column]];
+      }
+    } else {
+      decode_row(words, w.k, element.bits, table, codes, values);
+      for (std::int64_t group = 0; w.g_idx == nullptr && group < groups; ++group) {
+        const std::int64_t end = std::min(w.k, (group + 1) * columns);
+        for (std::int64_t column = group * columns; column < end; ++column)
+          values[column] = weight_value(type.zero, values[column], scales[group], zeros[group]);
+      }
     }
     for (std::int64_t column = 0; w.g_idx != nullptr && column < w.k; ++column) {
       const auto group = static_cast<std::size_t>(w.g_idx[column]);
