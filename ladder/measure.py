@@ -16,6 +16,7 @@ from ladder.types import with_defaults
 
 #: Bytes that no last-level cache holds twice over.
 ROTATION_BYTES = 192 * 2**20
+_MOST_COPIES = 256  # of layers so small that a rotation would be all overhead
 _SECONDS = 0.6  # spent on each side of each shape
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -50,11 +51,11 @@ def time_linear(
     with torch.no_grad():
         dense.weight.normal_(generator=generator)
     packed = Linear.from_linear(dense, ttype, method="nearest").to(device)
-    copies = max(1, -(-ROTATION_BYTES // packed.packed_weight.nbytes))
+    copies = _copies(packed.packed_weight.nbytes)
     layers = [packed] + [Linear.from_weight(_copy(packed.packed_weight)) for _ in range(copies - 1)]
     weight = dense.weight.detach().to(_DTYPES[dtype]).to(device)
     dense_bytes = weight.numel() * weight.itemsize
-    weights = [weight.clone() for _ in range(max(1, -(-ROTATION_BYTES // dense_bytes)))]
+    weights = [weight.clone() for _ in range(_copies(dense_bytes))]
     rows = []
     for m in tokens:
         x = torch.randn(m, k, generator=generator).to(_DTYPES[dtype]).to(device)
@@ -78,6 +79,10 @@ def time_linear(
             }
         )
     return rows
+
+
+def _copies(nbytes: int) -> int:
+    return min(_MOST_COPIES, max(1, -(-ROTATION_BYTES // nbytes)))
 
 
 def _copy(weight):
