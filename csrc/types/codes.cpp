@@ -73,10 +73,11 @@ void require_bits(int bits) {
 void pack_codes(const std::uint8_t* codes, std::int64_t n, std::int64_t k, int bits,
                 std::uint32_t* words) {
   require_bits(bits);
+  if (k == 0) return;  // the pointers may be null
   const std::int64_t width = row_words(k, bits);
   const unsigned limit = 1u << bits;
   for (std::int64_t row = 0; row < n; ++row) {
-    if (width > 0) words[(row + 1) * width - 1] = 0;  // the padding
+    words[(row + 1) * width - 1] = 0;  // the padding
     const std::uint8_t* from = codes + row * k;
     const unsigned seen = kPackRow[static_cast<std::size_t>(bits)](
         from, k, reinterpret_cast<std::uint8_t*>(words + row * width));
@@ -90,6 +91,7 @@ void pack_codes(const std::uint8_t* codes, std::int64_t n, std::int64_t k, int b
 void unpack_codes(const std::uint32_t* words, std::int64_t n, std::int64_t k, int bits,
                   std::uint8_t* codes) {
   require_bits(bits);
+  if (k == 0) return;  // the pointers may be null
   const std::int64_t width = row_words(k, bits);
   for (std::int64_t row = 0; row < n; ++row)
     kUnpackRow[static_cast<std::size_t>(bits)](

@@ -38,7 +38,7 @@ Encoder::Encoder(const Element& element) : element_(&element) {
   std::ranges::sort(codes, {}, [&](std::uint8_t code) { return values_[code]; });
   // +0 and -0 are two codes and one value; a step at 0 between them would send -0 astray.
   const auto same = [&](std::uint8_t a, std::uint8_t b) { return values_[a] == values_[b]; };
-  codes.erase(std::ranges::unique(codes, same).begin(), codes.end());
+  codes.erase(std::unique(codes.begin(), codes.end(), same), codes.end());
   // below_[i] is the largest float32 that is still nearer to the lower one of two neighbours, so
   // that "greater than" decides, ties included.
   std::vector<float> below;

@@ -72,7 +72,7 @@ class BlockQuantizer {
     }
     if (rounding_ == Rounding::nearest) return best;
     float middle = 1.0f;
-    const auto attempt = [&](float shrink) {
+    const auto attempt = [&, least = least, most = most](float shrink) {
       const Choice tried = at_shrink(weights, least, most, shrink, unit);
       if (tried.error >= best.error) return false;
       best = tried;
