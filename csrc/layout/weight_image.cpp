@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/weight_image.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "layout/bit_plan.h"
+
+namespace ladder {
+namespace {
+
+std::int64_t blocks(std::int64_t extent) { return round_up(extent, kBlock) / kBlock; }
+
+/// Bits [at, at + bits) of a row.
+std::uint32_t read_code(const std::uint32_t* row, std::int64_t at, int bits) {
+  const auto word = at / 32;
+  const int shift = static_cast<int>(at % 32);
+  std::uint64_t both = row[word];
+  if (shift + bits > 32) both |= std::uint64_t{row[word + 1]} << 32;
+  return static_cast<std::uint32_t>(both >> shift) & ((1u << bits) - 1);
+}
+
+void write_code(std::uint32_t* row, std::int64_t at, int bits, std::uint32_t code) {
+  const auto word = at / 32;
+  const int shift = static_cast<int>(at % 32);
+  row[word] |= code << shift;
+  if (shift + bits > 32) row[word + 1] |= code >> (32 - shift);
+}
+
+/// A pair of one lane and unit: its row and its first column within the block.
+struct PairOrigin {
+  int row, column;
+};
+PairOrigin pair_origin(int lane, int unit, int pair) {
+  const int step = pair / 4, reg = pair % 4;
+  return {16 * unit + lane / 4 + 8 * (reg & 1), 16 * step + 8 * (reg >> 1) + 2 * (lane % 4)};
+}
+
+/// Calls visit(lane word index, pair, origin) over the units of one lane.
+template <class Visit>
+void for_each_pair(int lane, int bits, const Visit& visit) {
+  for (int unit = 0; unit < kUnits; ++unit) {
+    for (int pair = 0; pair < kPairsPerUnit; ++pair) {
+      visit(unit * bits, pair, pair_origin(lane, unit, pair));
+    }
+  }
+}
+
+/// Word `index` of a lane's 4 b words, within its block.
+std::int64_t word_in_block(int lane, int index) { return index / 4 * 128 + lane * 4 + index % 4; }
+
+}  // namespace
+
+Layout block_fragment() {
+  return local({4, 4}) * column_local({2, 2}) * spatial({8, 4}) * local({1, 2});
+}
+
+Layout scale_fragment() { return local({8}) * spatial({8}) * replicated(4, 1); }
+
+ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit) {
+  const auto block = row / kBlock * blocks(k) + column / kBlock;
+  const auto place = locate(block_fragment(), {row % kBlock, column % kBlock});
+  const int unit = static_cast<int>(place.slot) / 32;
+  const int pair = static_cast<int>(place.slot) / 2 % kPairsPerUnit;
+  const int half = static_cast<int>(place.slot) % 2;
+  const BitPlace at = bit_plan(bits).pairs[pair].at(bit);
+  return {block * 128 * bits + word_in_block(static_cast<int>(place.thread), unit * bits + at.word),
+          16 * half + at.bit};
+}
+
+void pack_image(const std::uint32_t* canonical, std::int64_t n, std::int64_t k, int bits,
+                std::uint32_t pad, std::uint32_t* image) {
+  LADDER_REQUIRE(pad >> bits == 0, "pad code ", pad, " does not fit ", bits, " bits");
+  const BitPlan& plan = bit_plan(bits);
+  const auto words_per_row = (k * bits + 31) / 32;
+  std::fill_n(image, image_words(n, k, bits), 0);
+  for (std::int64_t block_row = 0; block_row < blocks(n); ++block_row) {
+    for (std::int64_t block_column = 0; block_column < blocks(k); ++block_column) {
+      auto* block = image + (block_row * blocks(k) + block_column) * 128 * bits;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for_each_pair(lane, bits, [&](int first, int pair, PairOrigin origin) {
+          const auto row = block_row * kBlock + origin.row;
+          const auto column = block_column * kBlock + origin.column;
+          for (int half = 0; half < 2; ++half) {
+            const bool inside = row < n && column + half < k;
+            const auto code =
+                inside ? read_code(canonical + row * words_per_row, (column + half) * bits, bits)
+                       : pad;
+            for (int i = 0; i < bits; ++i) {
+              const BitPlace at = plan.pairs[pair][i];
+              block[word_in_block(lane, first + at.word)] |= (code >> i & 1)
+                                                             << (16 * half + at.bit);
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+void unpack_image(const std::uint32_t* image, std::int64_t n, std::int64_t k, int bits,
+                  std::uint32_t* canonical) {
+  const UnpackPlan plan = unpack_plan(bits, kFloat16Window);
+  const auto words_per_row = (k * bits + 31) / 32;
+  std::fill_n(canonical, n * words_per_row, 0);
+  for (std::int64_t block_row = 0; block_row < blocks(n); ++block_row) {
+    for (std::int64_t block_column = 0; block_column < blocks(k); ++block_column) {
+      const auto* block = image + (block_row * blocks(k) + block_column) * 128 * bits;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        std::array<std::uint32_t, 32> words;
+        for (int i = 0; i < 4 * bits; ++i) words[i] = block[word_in_block(lane, i)];
+        for_each_pair(lane, bits, [&](int first, int pair, PairOrigin origin) {
+          const auto row = block_row * kBlock + origin.row;
+          const auto column = block_column * kBlock + origin.column;
+          const auto codes = unpack_pair(plan, words.data() + first, pair);
+          for (int half = 0; half < 2; ++half) {
+            if (row >= n || column + half >= k) continue;
+            write_code(canonical + row * words_per_row, (column + half) * bits, bits, codes[half]);
+          }
+        });
+      }
+    }
+  }
+}
+
+void pack_scales(const std::uint16_t* scales, std::int64_t n, std::int64_t groups,
+                 std::uint16_t pad, std::uint16_t* out) {
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::int64_t block = 0; block < blocks(n); ++block) {
+      for (int g = 0; g < 8; ++g) {
+        for (int j = 0; j < 8; ++j) {
+          const auto row = block * kBlock + g + 8 * j;
+          *out++ = row < n ? scales[row * groups + group] : pad;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The weight image: how a device with tensor cores keeps a weight matrix [N, K] of b-bit codes.
+//
+//     [N / 64][K / 64][b chunks][32 lanes][16 bytes]
+//
+// A block of 64 x 64 codes is 512 b contiguous bytes, exactly b bits per code, and every load is
+// 16 bytes per lane at consecutive addresses, for each b from 1 to 8. Inside a block, lane l owns
+// what the tensor-core instruction wants from it: with g = l / 4 and t = l % 4, the four row units
+// u hold rows 16 u + g + 8 (r & 1) and columns 16 s + 8 (r >> 1) + 2 t + {0, 1} for k-step s and
+// fragment register r, which is the A operand of m16n8k16 and, per warp, of wgmma m64k16. Pair
+// 4 s + r of the unit is placed by `bit_plan(b)`; unit u is words u b to u b + b - 1 of the lane.
+//
+// Scales follow the same lanes: [groups][N / 64][8][8], element [g][j] for row g + 8 j of the
+// block, so a lane loads the scales of all its rows at once.
+//
+// N and K are padded to multiples of 64 with a code and a scale that the caller gives.
+#pragma once
+
+#include <cstdint>
+
+#include "layout/layout.h"
+
+namespace ladder {
+
+constexpr std::int64_t kBlock = 64;  ///< rows and columns of a block
+constexpr int kLanes = 32;
+constexpr int kUnits = 4;  ///< row units of 16 in a block
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+/// Words of the image of an [n, k] matrix of `bits`-bit codes.
+constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {
+  return round_up(n, kBlock) / kBlock * (round_up(k, kBlock) / kBlock) * 128 * bits;
+}
+
+/// The register fragment a lane gets from one block: [64, 64] over 32 lanes, slots in the order
+/// (unit, k-step, register, half).
+Layout block_fragment();
+
+/// The rows whose scales a lane holds: [64] over 32 lanes, 8 slots, each row in four lanes.
+Layout scale_fragment();
+
+/// Word of the image and bit of that word where bit `bit` of the code at (row, column) lies.
+struct ImagePlace {
+  std::int64_t word;
+  int bit;
+};
+ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit);
+
+/// Packs canonical rows (types/weight.h: a little-endian bit stream along K, rows padded to 32
+/// bits) of an [n, k] matrix into `image`, image_words(n, k, bits) words. Padding holds `pad`.
+void pack_image(const std::uint32_t* canonical, std::int64_t n, std::int64_t k, int bits,
+                std::uint32_t pad, std::uint32_t* image);
+
+/// The inverse, bit-exact; padding bits of the canonical rows come out 0.
+void unpack_image(const std::uint32_t* image, std::int64_t n, std::int64_t k, int bits,
+                  std::uint32_t* canonical);
+
+/// Reorders 16-bit scales [n, groups] to [groups][ceil(n / 64)][8][8]; padding rows hold `pad`.
+void pack_scales(const std::uint16_t* scales, std::int64_t n, std::int64_t groups,
+                 std::uint16_t pad, std::uint16_t* out);
+
+}  // namespace ladder

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+Layout generator(std::mt19937& random) {
+  auto extent = [&] { return static_cast<std::int64_t>(1 + random() % 4); };
+  switch (random() % 5) {
+    case 0: return local({extent(), extent()});
+    case 1: return spatial({extent(), extent()});
+    case 2: return column_local({extent(), extent()});
+    case 3: return column_spatial({extent(), extent()});
+    default: return replicated(extent(), 2);
+  }
+}
+
+/// What the product means, written without digits.
+std::vector<std::int64_t> product_by_definition(const Layout& f, const Layout& g, std::int64_t t,
+                                                std::int64_t s) {
+  auto out = f(t / g.thread_count(), s / g.slot_count());
+  const auto inner = g(t % g.thread_count(), s % g.slot_count());
+  for (std::size_t d = 0; d < out.size(); ++d) out[d] = out[d] * g.shape[d] + inner[d];
+  return out;
+}
+
+TEST(LayoutAlgebra, a_product_is_a_tile_of_tiles) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto f = generator(random) * generator(random), g = generator(random);
+    const auto fg = f * g;
+    for (std::int64_t t = 0; t < fg.thread_count(); ++t) {
+      for (std::int64_t s = 0; s < fg.slot_count(); ++s) {
+        ASSERT_EQ(fg(t, s), product_by_definition(f, g, t, s)) << to_string(fg);
+      }
+    }
+  }
+}
+
+TEST(LayoutAlgebra, the_product_is_associative_and_local_1_is_its_unit) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const auto f = generator(random), g = generator(random), h = generator(random);
+    EXPECT_EQ((f * g) * h, f * (g * h));
+    EXPECT_EQ(f * local({1, 1}), f);
+    EXPECT_EQ(local({1, 1}) * f, f);
+  }
+}
+
+TEST(LayoutAlgebra, dividing_a_product_by_its_right_factor_gives_its_left_factor) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const auto f = generator(random) * generator(random), g = generator(random);
+    ASSERT_TRUE((f * g) / g) << to_string(f) << " * " << to_string(g);
+    EXPECT_EQ(*((f * g) / g), f) << to_string(f) << " * " << to_string(g);
+  }
+}
+
+TEST(LayoutAlgebra, a_layout_is_not_divided_by_what_is_no_factor) {
+  EXPECT_FALSE(spatial({8, 4}) / local({1, 2}));
+  EXPECT_FALSE(local({3, 2}) / local({2, 2}));
+  EXPECT_FALSE(local({4}) / local({4, 1}));
+}
+
+TEST(LayoutAlgebra, locate_inverts_every_injective_layout) {
+  std::mt19937 random(4);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto f = generator(random) * generator(random) * generator(random);
+    const bool bijective = is_bijective(f);
+    for (std::int64_t t = 0; t < f.thread_count(); ++t) {
+      for (std::int64_t s = 0; s < f.slot_count(); ++s) {
+        const auto place = locate(f, f(t, s));
+        ASSERT_EQ(f(place.thread, place.slot), f(t, s));
+        EXPECT_TRUE(!bijective || place == (Place{t, s}));
+      }
+    }
+  }
+}
+
+TEST(LayoutAlgebra, the_product_does_not_commute) {
+  EXPECT_NE(local({2, 1}) * spatial({8, 4}), spatial({8, 4}) * local({2, 1}));
+}
+
+TEST(LayoutAlgebra, transposing_twice_changes_nothing) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 100; ++trial) {
+    const auto f = generator(random) * generator(random);
+    EXPECT_EQ(permuted(permuted(f, {1, 0}), {1, 0}), f);
+  }
+}
+
+TEST(Layout, the_accumulator_of_m16n8k16_is_where_the_ptx_manual_puts_it) {
+  const auto accumulator = local({2, 1}) * spatial({8, 4}) * local({1, 2});
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {  // row = group + 8 (i / 2), column = 2 (lane % 4) + i % 2
+      EXPECT_THAT(accumulator(lane, i),
+                  testing::ElementsAre(lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2));
+    }
+  }
+  EXPECT_TRUE(is_bijective(accumulator));
+}
+
+TEST(Layout, a_block_fragment_is_sixteen_a_operands_of_m16n8k16) {
+  const auto fragment = block_fragment();
+  ASSERT_TRUE(is_bijective(fragment));
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int slot = 0; slot < 128; ++slot) {
+      const int u = slot / 32, s = slot / 8 % 4, r = slot / 2 % 4, half = slot % 2;
+      EXPECT_THAT(fragment(lane, slot),
+                  testing::ElementsAre(16 * u + lane / 4 + 8 * (r & 1),
+                                       16 * s + 8 * (r >> 1) + 2 * (lane % 4) + half));
+    }
+  }
+}
+
+TEST(Layout, a_view_keeps_the_bits_of_every_thread) {
+  EXPECT_TRUE(can_view(spatial({32}) * local({4}), 32, local({8}) * spatial({32}), 16));
+  EXPECT_TRUE(can_view(spatial({32}) * local({16}), 32, block_fragment(), 4));
+  EXPECT_FALSE(can_view(spatial({32}) * local({16}), 32, block_fragment(), 5));
+  EXPECT_FALSE(can_view(spatial({16}) * local({32}), 32, block_fragment(), 4));
+}
+
+TEST(Layout, powers_of_two_are_linear_over_bits) {
+  const auto accumulator = local({2, 1}) * spatial({8, 4}) * local({1, 2});
+  const auto columns = bit_columns(accumulator);
+  ASSERT_EQ(columns.size(), 7u);
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int slot = 0; slot < 4; ++slot) {
+      std::int64_t flat = 0;
+      for (int bit = 0; bit < 7; ++bit) {
+        if ((slot | lane << 2) >> bit & 1) flat ^= columns[bit];
+      }
+      const auto at = accumulator(lane, slot);
+      EXPECT_EQ(flat, at[0] * 8 + at[1]);
+    }
+  }
+  EXPECT_THROW(bit_columns(local({3})), Unsupported);
+}
+
+TEST(Layout, prints_its_digits_outermost_first) {
+  EXPECT_EQ(to_string(local({2, 1}) * spatial({8, 4}) * local({1, 2})),
+            "[16, 8] = threads(0:8x1, 1:4x2) slots(0:2x8, 1:2x1)");
+  EXPECT_EQ(to_string(scale_fragment()), "[64] = threads(0:8x1, replica:4) slots(0:8x8)");
+}
+
+TEST(Layout, a_thread_out_of_range_is_refused_with_both_numbers) {
+  EXPECT_THAT([] { spatial({4})(4, 0); }, testing::ThrowsMessage<InvalidArgument>("thread 4 of 4"));
+}
+
+}  // namespace
+}  // namespace ladder

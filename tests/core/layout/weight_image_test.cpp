@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/weight_image.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "layout/bit_plan.h"
+
+namespace ladder {
+namespace {
+
+class EveryWidth : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Bits, EveryWidth, testing::Range(1, 9));
+
+TEST_P(EveryWidth, the_plan_uses_each_bit_of_its_words_once) {
+  const auto& plan = bit_plan(GetParam());
+  std::set<std::pair<int, int>> used;
+  for (const auto& pair : plan.pairs) {
+    EXPECT_EQ(pair.size(), static_cast<std::size_t>(GetParam()));
+    for (const auto& place : pair) used.insert({place.word, place.bit});
+  }
+  EXPECT_EQ(used.size(), 16u * GetParam());
+  EXPECT_EQ(used.rbegin()->first, GetParam() - 1);
+}
+
+/// Every code at every pair in both windows, the other bits all ones, then all zeros.
+TEST_P(EveryWidth, unpacking_reads_every_code_of_every_pair) {
+  const int bits = GetParam();
+  const auto& places = bit_plan(bits);
+  for (int window : {kFloat16Window, kBfloat16Window}) {
+    const auto plan = unpack_plan(bits, window);
+    for (int pair = 0; pair < kPairsPerUnit; ++pair) {
+      EXPECT_LE(plan.pairs[pair].offset + bits, window);
+      for (std::uint32_t code = 0; code < 1u << bits; ++code) {
+        const std::uint32_t other = ~code & ((1u << bits) - 1);
+        for (std::uint32_t fill : {0u, ~0u}) {
+          std::vector<std::uint32_t> words(bits, fill);
+          for (int half = 0; half < 2; ++half) {
+            for (int i = 0; i < bits; ++i) {
+              const auto at = places.pairs[pair][i];
+              const std::uint32_t mask = 1u << (16 * half + at.bit);
+              const bool set = ((half == 0 ? code : other) >> i & 1) != 0;
+              words[at.word] = set ? words[at.word] | mask : words[at.word] & ~mask;
+            }
+          }
+          EXPECT_THAT(unpack_pair(plan, words.data(), pair), testing::ElementsAre(code, other));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryWidth, pairs_of_one_accumulator_lie_at_one_offset) {
+  const auto plan = unpack_plan(GetParam(), kFloat16Window);
+  for (int pair = 0; pair < kPairsPerUnit; ++pair) {
+    EXPECT_EQ(plan.pairs[pair].offset, plan.pairs[pair ^ 2].offset) << to_string(plan);
+  }
+}
+
+TEST(BitPlan, costs_what_the_counts_in_its_table_say) {
+  struct Row {
+    int bits, masks, shifts;  // per unit of 32 codes, float16 window
+  };
+  for (auto [bits, masks, shifts] : {Row{1, 16, 1}, {2, 16, 2}, {4, 16, 4}, {8, 16, 8}}) {
+    const auto plan = unpack_plan(bits, kFloat16Window);
+    EXPECT_EQ(plan.mask_count(), masks) << bits;
+    EXPECT_EQ(plan.shift_count(), shifts) << bits;
+  }
+  EXPECT_EQ(unpack_plan(3, kFloat16Window).mask_count(), 18);
+  EXPECT_EQ(unpack_plan(3, kFloat16Window).shift_count(), 5);
+}
+
+TEST(BitPlan, four_bits_are_one_word_per_k_step) {
+  const auto plan = unpack_plan(4, kFloat16Window);
+  EXPECT_THAT(plan.pairs[5].pieces, testing::ElementsAre(UnpackPiece{1, 0, 0x00f000f0}));
+  EXPECT_THAT(plan.pairs[6].pieces, testing::ElementsAre(UnpackPiece{1, 8, 0x000f000f}));
+}
+
+TEST(BitPlan, nine_bits_are_refused) {
+  EXPECT_THAT([] { bit_plan(9); },
+              testing::ThrowsMessage<Unsupported>("no weight image for codes of 9 bits"));
+}
+
+std::vector<std::uint32_t> random_rows(std::int64_t n, std::int64_t k, int bits) {
+  std::mt19937 random(bits);
+  const auto words = (k * bits + 31) / 32;
+  std::vector<std::uint32_t> rows(n * words);
+  for (auto& word : rows) word = random();
+  const int tail = static_cast<int>(k * bits % 32);
+  if (tail != 0) {
+    for (std::int64_t row = 0; row < n; ++row) rows[(row + 1) * words - 1] &= (1u << tail) - 1;
+  }
+  return rows;
+}
+
+// One block, several, and neither a multiple of the block nor of a word.
+TEST_P(EveryWidth, an_image_unpacks_to_the_rows_it_was_packed_from) {
+  const int bits = GetParam();
+  for (auto [n, k] : {std::pair{64, 64}, {128, 192}, {70, 99}, {1, 1}}) {
+    const auto rows = random_rows(n, k, bits);
+    std::vector<std::uint32_t> image(image_words(n, k, bits)), back(rows.size());
+    pack_image(rows.data(), n, k, bits, 0, image.data());
+    unpack_image(image.data(), n, k, bits, back.data());
+    EXPECT_EQ(back, rows) << n << " x " << k;
+  }
+}
+
+TEST_P(EveryWidth, image_place_agrees_with_the_packer) {
+  const int bits = GetParam();
+  const std::int64_t n = 128, k = 128;
+  const auto rows = random_rows(n, k, bits);
+  std::vector<std::uint32_t> image(image_words(n, k, bits));
+  pack_image(rows.data(), n, k, bits, 0, image.data());
+  for (std::int64_t row = 0; row < n; row += 7) {
+    for (std::int64_t column = 0; column < k; ++column) {
+      for (int bit = 0; bit < bits; ++bit) {
+        const auto at = image_place(k, bits, row, column, bit);
+        const auto canonical = column * bits + bit;
+        EXPECT_EQ(image[at.word] >> at.bit & 1,
+                  rows[row * (k * bits / 32) + canonical / 32] >> canonical % 32 & 1);
+      }
+    }
+  }
+}
+
+TEST_P(EveryWidth, padding_holds_the_pad_code) {
+  const int bits = GetParam();
+  const std::uint32_t pad = (1u << bits) / 2;
+  std::vector<std::uint32_t> row((65 * bits + 31) / 32), wide((128 * bits) / 32 * 64);
+  std::vector<std::uint32_t> image(image_words(1, 65, bits));
+  pack_image(row.data(), 1, 65, bits, pad, image.data());
+  unpack_image(image.data(), 64, 128, bits, wide.data());
+  for (std::int64_t r = 0; r < 64; ++r) {
+    for (std::int64_t c = 0; c < 128; ++c) {
+      std::uint32_t code = 0;
+      for (int i = 0; i < bits; ++i) {
+        const auto at = (r * 128 + c) * bits + i;
+        code |= (wide[at / 32] >> at % 32 & 1) << i;
+      }
+      ASSERT_EQ(code, r < 1 && c < 65 ? 0 : pad);
+    }
+  }
+}
+
+TEST(ScaleImage, a_lane_finds_the_scales_of_its_rows_side_by_side) {
+  const std::int64_t n = 100, groups = 3;
+  std::vector<std::uint16_t> scales(n * groups), image(groups * 2 * 64);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint16_t>(i + 1);
+  pack_scales(scales.data(), n, groups, 0, image.data());
+  const auto fragment = scale_fragment();
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::int64_t block = 0; block < 2; ++block) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int j = 0; j < 8; ++j) {
+          const auto row = block * 64 + fragment(lane, j)[0];
+          EXPECT_EQ(image[(group * 2 + block) * 64 + lane / 4 * 8 + j],
+                    row < n ? scales[row * groups + group] : 0);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ladder
