@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/access.h"
+
+#include <sstream>
+
+namespace ladder::cuda {
+namespace {
+
+std::string joined(const std::vector<std::string>& terms) {
+  std::ostringstream out;
+  for (const auto& term : terms) out << (out.tellp() > 0 ? " + " : "") << term;
+  return terms.empty() ? "0" : out.str();
+}
+
+Affine times(Affine affine, std::int64_t factor) {
+  affine.constant *= factor;
+  for (auto& term : affine.terms) term.factor *= factor;
+  return affine;
+}
+
+/// Substitutes the unrolled variables.
+Affine substituted(Affine affine, const Unrolled& unrolled) {
+  Affine out = affine.constant;
+  for (const auto& term : affine.terms) {
+    const auto value = unrolled.find(term.variable);
+    if (value != unrolled.end()) {
+      out.constant += term.factor * (value->second / term.divisor);
+    } else if (term.factor != 0) {
+      out.terms.push_back(term);
+    }
+  }
+  return out;
+}
+
+/// True when every value of the affine form is a multiple of `by`.
+bool multiple_of(const Affine& affine, std::int64_t by) {
+  if (affine.constant % by != 0) return false;
+  for (const auto& term : affine.terms) {
+    if (term.factor % by != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string expression(const Program& program, const Affine& affine, const Unrolled& unrolled) {
+  const Affine rest = substituted(affine, unrolled);
+  std::vector<std::string> terms;
+  for (const auto& term : rest.terms) {
+    std::string text = program.variables[term.variable].name;
+    if (term.divisor != 1) text = "(" + text + " / " + std::to_string(term.divisor) + ")";
+    if (term.factor != 1) text += " * " + std::to_string(term.factor);
+    terms.push_back(std::move(text));
+  }
+  if (rest.constant != 0 || terms.empty()) terms.push_back(std::to_string(rest.constant));
+  return joined(terms);
+}
+
+std::string thread_part(const Layout& layout, int dim, std::int64_t factor) {
+  std::vector<std::string> terms;
+  std::int64_t inner = layout.thread_count();
+  const auto all = inner;
+  for (const Digit& digit : layout.threads) {
+    inner /= digit.extent;
+    if (digit.stride == 0 || digit.dim != dim || factor == 0) continue;
+    std::string text = "thread";
+    if (inner != 1) text += " / " + std::to_string(inner);
+    if (inner * digit.extent != all) text += " % " + std::to_string(digit.extent);
+    const auto scale = digit.stride * factor;
+    if (scale != 1) text = "(" + text + ") * " + std::to_string(scale);
+    terms.push_back(scale == 1 && terms.empty() ? text : "(" + text + ")");
+  }
+  return terms.empty() ? "" : joined(terms);
+}
+
+Access plan_access(const Program& program, const Layout& tile, Scalar scalar, const View& view,
+                   const std::vector<Affine>& at, const Unrolled& unrolled) {
+  const auto rank = view.extents.size();
+  Access out;
+  std::vector<std::string> base;
+  Affine origin = 0;
+  for (std::size_t d = 0; d < rank; ++d) {
+    origin = origin + times(substituted(at[d], unrolled), view.strides[d]);
+    if (auto part = thread_part(tile, static_cast<int>(d), view.strides[d]); !part.empty()) {
+      base.push_back(std::move(part));
+    }
+  }
+  if (auto text = expression(program, origin, {}); text != "0") base.push_back(std::move(text));
+  out.base = joined(base);
+
+  const auto slots = tile.slot_count();
+  std::vector<std::vector<std::int64_t>> coordinates;
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t s = 0; s < slots; ++s) {
+    coordinates.push_back(tile(0, s));
+    std::int64_t offset = 0;
+    for (std::size_t d = 0; d < rank; ++d) offset += coordinates.back()[d] * view.strides[d];
+    offsets.push_back(offset);
+  }
+  std::vector<bool> guarded(rank);
+  for (std::size_t d = 0; d < rank; ++d) {
+    guarded[d] =
+        view.extents[d] == kTokens ||
+        range_of(program, substituted(at[d], unrolled)).high + tile.shape[d] > view.extents[d];
+  }
+  auto fits = [&](std::int64_t width) {
+    if (slots % width != 0 || !multiple_of(origin, width)) return false;
+    for (const Digit& digit : tile.threads) {
+      if (digit.stride * view.strides[digit.dim] % width != 0) return false;
+    }
+    for (std::int64_t s = 0; s < slots; ++s) {
+      const auto first = s / width * width;
+      if (offsets[first] % width != 0 || offsets[s] != offsets[first] + s % width) return false;
+      for (std::size_t d = 0; d < rank; ++d) {
+        // A border may not cut a piece.
+        if (coordinates[s][d] != coordinates[first][d] && guarded[d] &&
+            (view.extents[d] == kTokens || view.extents[d] % width != 0)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  };
+  std::int64_t width = 16 / bytes_of(scalar);
+  while (!fits(width)) width /= 2;
+  for (std::int64_t s = 0; s < slots; s += width) {
+    Piece piece{s, width, offsets[s], ""};
+    for (std::size_t d = 0; d < rank; ++d) {
+      if (!guarded[d]) continue;
+      const Affine from = at[d] + Affine(coordinates[s][d]);
+      auto index = expression(program, from, unrolled);
+      if (auto part = thread_part(tile, static_cast<int>(d), 1); !part.empty()) {
+        index = part + " + " + index;
+      }
+      const auto limit =
+          view.extents[d] == kTokens ? "tokens" : std::to_string(view.extents[d]) + "u";
+      piece.guard += (piece.guard.empty() ? "" : " && ") + index + " < " + limit;
+    }
+    out.pieces.push_back(std::move(piece));
+  }
+  return out;
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/prelude.h"
+
+namespace ladder::cuda {
+
+std::string_view prelude() {
+  return R"(typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+#define DEVICE __device__ __forceinline__
+struct __align__(16) Words4 { u32 w[4]; };
+struct __align__(8) Words2 { u32 w[2]; };
+struct __align__(4) Words1 { u32 w[1]; };
+
+// Global memory. "constant" data may use the read-only path; "once" is not kept in L1.
+DEVICE Words4 load_once(const Words4* p) {
+  Words4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+  return v;
+}
+template <class T> DEVICE T load_once(const T* p) { return *p; }
+DEVICE Words4 load_constant(const Words4* p) {
+  Words4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
+  return v;
+}
+template <class T> DEVICE T load_constant(const T* p) { return *p; }
+// Written by other blocks of this kernel: from L2, never from a stale L1.
+DEVICE Words4 load_fresh(const Words4* p) {
+  Words4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+  return v;
+}
+DEVICE Words2 load_fresh(const Words2* p) {
+  Words2 v;
+  asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p)
+               : "memory");
+  return v;
+}
+DEVICE Words1 load_fresh(const Words1* p) {
+  Words1 v;
+  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v.w[0]) : "l"(p) : "memory");
+  return v;
+}
+
+// Shared memory.
+DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+DEVICE u32 peer_address(u32 address, u32 rank) {
+  u32 out;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
+  return out;
+}
+DEVICE void load_peer(Words4& v, u32 at) {
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "r"(at) : "memory");
+}
+DEVICE void load_peer(Words2& v, u32 at) {
+  asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.w[0]), "=r"(v.w[1]) : "r"(at) : "memory");
+}
+DEVICE void load_peer(Words1& v, u32 at) {
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v.w[0]) : "r"(at) : "memory");
+}
+
+// Sixteen bytes to shared memory, the last 16 - bytes of them zero.
+DEVICE void copy_async(u32 to, const void* from, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending> DEVICE void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");
+}
+
+// Ordering.
+DEVICE void barrier() { asm volatile("barrier.sync.aligned 0;" ::: "memory"); }
+DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n"
+               "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+DEVICE void dependent_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEVICE void dependent_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// How many blocks came before; the last one of `expected` leaves the counter at zero.
+DEVICE u32 ticket(u32* counter, u32 expected, u32* shared_result) {
+  barrier();
+  if (threadIdx.x == 0) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(before) : "l"(counter) : "memory");
+    if (before == expected - 1) *counter = 0;
+    *shared_result = before;
+  }
+  barrier();
+  return *shared_result;
+}
+
+// Operands.
+template <int Registers> DEVICE void load_matrix(u32* to, u32 address);
+template <> DEVICE void load_matrix<4>(u32* to, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+template <> DEVICE void load_matrix<2>(u32* to, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+}
+DEVICE u32 fma_f16(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+DEVICE u32 fma_bf16(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+#define MMA(TYPE) \
+  DEVICE void mma_##TYPE(float* d, const u32* a, const u32* b) { \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 " \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+  }
+MMA(f16)
+MMA(bf16)
+
+// Numbers.
+DEVICE float as_float(u32 bits) { float f; asm("mov.b32 %0, %1;" : "=f"(f) : "r"(bits)); return f; }
+DEVICE u32 as_bits(float f) { u32 bits; asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(f)); return bits; }
+DEVICE float low_f16(u32 both) {
+  float f;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(both));
+  return f;
+}
+DEVICE float high_f16(u32 both) {
+  float f;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(both));
+  return f;
+}
+DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
+DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
+DEVICE u32 pack_f16(float low, float high) {
+  u32 both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+DEVICE u32 pack_bf16(float low, float high) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+)";
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace ladder::cuda {
+
+/// Device functions that emitted kernels call, one per instruction of the hardware. Needs no header
+/// of the toolkit, so that NVRTC has nothing to search for or parse; unused ones emit nothing.
+std::string_view prelude();
+
+}  // namespace ladder::cuda

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/block_memory.h"
+
+namespace ladder {
+
+std::string SharedMemory::may_write(const Facts& facts, int thread) const {
+  if (facts.state == State::pending) return "overwrites a copy in flight";
+  if (facts.reader != kNobody && facts.read_epoch == epoch_ && facts.reader != thread) {
+    return "overwrites what another thread read, without a barrier";
+  }
+  if (facts.state == State::written && facts.epoch == epoch_ && facts.writer != thread) {
+    return "overwrites what another thread wrote, without a barrier";
+  }
+  return {};
+}
+
+std::string SharedMemory::write(std::int64_t at, int size, int thread, const std::uint8_t* from) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (auto why = may_write(facts, thread); !why.empty()) return why;
+    facts = {State::written, thread, epoch_, cluster_epoch_, kNobody, 0};
+    bytes_[at + i] = from[i];
+  }
+  return {};
+}
+
+void SharedMemory::note_read(Facts& facts, int thread) {
+  const bool first = facts.reader == kNobody || facts.read_epoch != epoch_;
+  facts.reader = first || facts.reader == thread ? thread : kSeveral;
+  facts.read_epoch = epoch_;
+}
+
+std::string SharedMemory::read(std::int64_t at, int size, int thread, std::uint8_t* to) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (facts.state == State::unwritten) return "reads what nobody wrote";
+    if (facts.state == State::pending) return "reads a copy that was not waited for";
+    if (facts.writer != thread && facts.epoch == epoch_) {
+      return "reads what another thread wrote, without a barrier";
+    }
+    note_read(facts, thread);
+    to[i] = bytes_[at + i];
+  }
+  return {};
+}
+
+std::string SharedMemory::read_remote(std::int64_t at, int size, std::uint8_t* to) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (facts.state != State::written) return "reads what its peer has not written";
+    if (facts.cluster_epoch == cluster_epoch_) {
+      return "reads what its peer wrote, without a cluster barrier";
+    }
+    note_read(facts, kSeveral);
+    to[i] = bytes_[at + i];
+  }
+  return {};
+}
+
+std::string SharedMemory::write_async(std::int64_t at, int size, int thread,
+                                      const std::uint8_t* from) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (auto why = may_write(facts, thread); !why.empty()) return why;
+    facts = {State::pending, thread, epoch_, cluster_epoch_, kNobody, 0};
+    bytes_[at + i] = from[i];
+  }
+  open_.push_back({at, size});
+  return {};
+}
+
+void SharedMemory::commit() {
+  groups_.push_back(std::move(open_));
+  open_.clear();
+}
+
+void SharedMemory::wait(int pending) {
+  while (static_cast<int>(groups_.size()) > pending) {
+    for (const Copy& copy : groups_.front()) {
+      for (int i = 0; i < copy.size; ++i) {
+        Facts& facts = facts_[copy.at + i];
+        facts.state = State::written;
+        facts.epoch = epoch_;
+        facts.cluster_epoch = cluster_epoch_;
+      }
+    }
+    groups_.erase(groups_.begin());
+  }
+}
+
+void SharedMemory::cluster_barrier() {
+  ++epoch_;
+  ++cluster_epoch_;
+}
+
+bool SharedMemory::copies_in_flight() const { return !groups_.empty() || !open_.empty(); }
+
+}  // namespace ladder

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shared memory of one block as the interpreter sees it: bytes, and for each byte who may see
+// it. Internal to csrc/program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ladder {
+
+class SharedMemory {
+ public:
+  explicit SharedMemory(std::int64_t bytes) : bytes_(bytes), facts_(bytes) {}
+
+  /// Each returns why the access is not allowed, or an empty text.
+  std::string write(std::int64_t at, int size, int thread, const std::uint8_t* from);
+  std::string read(std::int64_t at, int size, int thread, std::uint8_t* to);
+  /// By a thread of another block of the cluster.
+  std::string read_remote(std::int64_t at, int size, std::uint8_t* to);
+
+  /// Bytes that arrive later: readable by `thread` when their group has been waited for.
+  std::string write_async(std::int64_t at, int size, int thread, const std::uint8_t* from);
+  void commit();
+  void wait(int pending);
+  void barrier() { ++epoch_; }
+  void cluster_barrier();
+
+  bool copies_in_flight() const;
+
+ private:
+  enum class State : std::uint8_t { unwritten, pending, written };
+  struct Facts {
+    State state = State::unwritten;
+    int writer = 0, epoch = 0, cluster_epoch = 0;
+    int reader = kNobody, read_epoch = 0;
+  };
+  static constexpr int kNobody = -1, kSeveral = -2;
+  struct Copy {
+    std::int64_t at;
+    int size;
+  };
+
+  std::string may_write(const Facts& facts, int thread) const;
+  void note_read(Facts& facts, int thread);
+
+  std::vector<std::uint8_t> bytes_;
+  std::vector<Facts> facts_;
+  std::vector<std::vector<Copy>> groups_;  // committed and unfinished, oldest first
+  std::vector<Copy> open_;                 // issued since the last commit
+  int epoch_ = 0, cluster_epoch_ = 0;
+};
+
+}  // namespace ladder

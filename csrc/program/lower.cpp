@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/lower.h"
+
+#include "base/error.h"
+#include "layout/bit_plan.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::int64_t kStepsPerBlock = 4;  // k-steps of 16 columns
+constexpr std::int64_t kStep = 16;
+// Rows of partial sums are 64 floats; four more put the tokens of a warp in different banks.
+constexpr std::int64_t kSumPad = 4;
+// Rows of activations are 16 bytes longer than a multiple of 128, so that the eight rows that
+// load-matrix reads together lie in different banks.
+constexpr std::int64_t kActivationPadBytes = 16;
+
+/// A two-dimensional layout as the last two of three dimensions.
+Layout lifted(const Layout& layout) {
+  Layout out{{1, layout.shape[0], layout.shape[1]}, layout.threads, layout.slots};
+  for (auto* digits : {&out.threads, &out.slots}) {
+    for (Digit& digit : *digits) {
+      if (digit.stride != 0) ++digit.dim;
+    }
+  }
+  return out;
+}
+
+class Lowering {
+ public:
+  Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)
+      : expr_(expr), schedule_(schedule), instruction_(instruction) {}
+
+  Program run() {
+    declare();
+    auto& body = program_.body;
+    if (schedule_.dependent_launch) emit(body, DependentLaunch{});
+    load_weights(body);
+    if (schedule_.dependent_launch) emit(body, DependentWait{});
+    stage_activations(body);
+    multiply(body);
+    add_warps(body);
+    switch (schedule_.reduction) {
+      case Reduction::none: finish(body); break;
+      case Reduction::cluster: add_cluster(body); break;
+      case Reduction::ordered: add_in_order(body); break;
+    }
+    return std::move(program_);
+  }
+
+ private:
+  template <class Op>
+  static void emit(std::vector<Statement>& body, Op op) {
+    body.push_back({std::move(op)});
+  }
+  VariableId variable(std::string name, std::int64_t extent) {
+    program_.variables.push_back({std::move(name), extent});
+    return static_cast<VariableId>(program_.variables.size() - 1);
+  }
+  BufferId buffer(std::string name, Level level, Scalar scalar, std::int64_t elements = 0,
+                  bool constant = false) {
+    program_.buffers.push_back({std::move(name), level, scalar, elements, constant});
+    return static_cast<BufferId>(program_.buffers.size() - 1);
+  }
+  ViewId view(BufferId of, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides) {
+    program_.views.push_back({of, std::move(extents), std::move(strides)});
+    return static_cast<ViewId>(program_.views.size() - 1);
+  }
+  RegisterId reg(std::string name, Scalar scalar, Layout layout) {
+    program_.registers.push_back({std::move(name), scalar, std::move(layout)});
+    return static_cast<RegisterId>(program_.registers.size() - 1);
+  }
+
+  /// The warps of a block: thread = (warp_n * warps_k + warp_k) * 32 + lane, over [w, rows, n].
+  Layout warps() const {
+    return spatial({1, schedule_.warps_n, 1}) * spatial({schedule_.warps_k, 1, 1});
+  }
+  std::int64_t rows() const { return schedule_.block_rows(); }
+  std::int64_t warp_columns() const { return kBlock * schedule_.blocks_per_warp; }
+
+  void declare() {
+    const auto& s = schedule_;
+    program_.name = "linear_u" + std::to_string(expr_.bits);
+    program_.threads = kLanes * s.warps_n * s.warps_k;
+    program_.blocks_per_multiprocessor = s.blocks_per_multiprocessor;
+    program_.cluster = s.reduction == Reduction::cluster ? static_cast<int>(s.splits(expr_.k)) : 1;
+    program_.dependent_launch = s.dependent_launch;
+    variable("split", s.splits(expr_.k));
+    variable("tile", s.tiles(expr_.n));
+    variable("rank", program_.cluster);
+    weight_ = buffer("weight", Level::global, Scalar::u32, 0, true);
+    scales_ = buffer("scales", Level::global, expr_.activation, 0, true);
+    x_ = buffer("x", Level::global, expr_.activation);
+    y_ = buffer("y", Level::global, expr_.activation);
+    if (s.reduction == Reduction::ordered) {
+      workspace_ = buffer("workspace", Level::global, Scalar::f32);
+      counters_ = buffer("counters", Level::global, Scalar::u32);
+    }
+  }
+
+  void load_weights(std::vector<Statement>& body) {
+    const int b = expr_.bits;
+    const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+    const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
+    const auto image =
+        view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
+    words_ =
+        reg("words", Scalar::u32,
+            spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
+                local({1, schedule_.blocks_per_warp, b, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
+                local({1, 1, 1, 1, 4}));
+    emit(body, Load{words_,
+                    image,
+                    {Affine::of(kTile, schedule_.warps_n),
+                     Affine::of(kSplit, schedule_.warps_k * schedule_.blocks_per_warp), 0, 0, 0},
+                    Cache::once});
+    load_scales(body, n_blocks);
+  }
+
+  /// Columns of a warp belong to one group, or to several whole ones.
+  void load_scales(std::vector<Statement>& body, std::int64_t n_blocks) {
+    const auto group = expr_.group_size();
+    groups_ = group >= warp_columns() || expr_.groups() == 1 ? 1 : warp_columns() / group;
+    const std::int64_t warps_k = schedule_.warps_k;
+    // Warps along K that share a group; at least all of a block when the group is wider.
+    const auto sharing = expr_.groups() == 1 ? warps_k * schedule_.splits(expr_.k)
+                                             : std::max<std::int64_t>(group / warp_columns(), 1);
+    Layout over_k = local({1, 1, 1, 1});
+    Affine first = 0;
+    if (sharing >= warps_k) {
+      over_k = replicated(warps_k, 4);
+      first = Affine::of(kSplit, 1, sharing / warps_k);
+    } else {
+      over_k = spatial({warps_k / sharing, 1, 1, 1}) * replicated(sharing, 4);
+      first = Affine::of(kSplit, warps_k / sharing * groups_);
+    }
+    const auto table =
+        view(scales_, {expr_.groups(), n_blocks, 8, 8}, {n_blocks * kBlock, kBlock, 8, 1});
+    const auto loaded =
+        reg("scale_table", expr_.activation,
+            spatial({1, schedule_.warps_n, 1, 1}) * over_k * local({groups_, 1, 1, 1}) *
+                spatial({1, 1, 8, 1}) * replicated(4, 4) * local({1, 1, 1, 8}));
+    emit(body, Load{loaded, table, {first, Affine::of(kTile, schedule_.warps_n), 0, 0}});
+    scale_ = reg("scale", expr_.activation,
+                 spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
+                     permuted_scale_fragment());
+    emit(body, Reinterpret{scale_, loaded});
+  }
+
+  /// [group, row] of the scales of one warp.
+  static Layout permuted_scale_fragment() {
+    Layout rows = scale_fragment();
+    for (auto* digits : {&rows.threads, &rows.slots}) {
+      for (Digit& digit : *digits) {
+        if (digit.stride != 0) digit.dim = 1;
+      }
+    }
+    rows.shape = {1, kBlock};
+    return rows;
+  }
+
+  void stage_activations(std::vector<Statement>& body) {
+    const auto columns = schedule_.block_columns();
+    const auto pitch = columns + kActivationPadBytes / bytes_of(expr_.activation);
+    const auto staged = buffer("x_tile", Level::shared, expr_.activation, schedule_.tokens * pitch);
+    const auto x = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
+    const auto all = view(staged, {schedule_.tokens, columns}, {pitch, 1});
+    x_warp_ = view(staged, {schedule_.warps_k, schedule_.tokens, warp_columns()},
+                   {warp_columns(), pitch, 1});
+    emit(body, CopyAsync{all, x, {0, Affine::of(kSplit, columns)}});
+    emit(body, Commit{});
+    emit(body, Wait{0});
+    emit(body, Barrier{});
+  }
+
+  void multiply(std::vector<Statement>& body) {
+    const std::int64_t tokens = schedule_.tokens;
+    const auto sum_layout = [&](std::int64_t units) {
+      return warps() * local({1, units, 1}) * local({1, 1, tokens / 8}) * lifted(instruction_.d());
+    };
+    const auto a =
+        reg("a", expr_.activation, warps() * local({1, kUnits, 1}) * lifted(instruction_.a()));
+    const auto b = reg("b", expr_.activation,
+                       replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
+                           local({1, tokens / 8, 1}) * lifted(instruction_.b()));
+    acc_ = reg("acc", Scalar::f32, sum_layout(kUnits));
+    const auto total = groups_ > 1 ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
+    const bool in_place = schedule_.route == Route::in_place;
+    const int exponent = operand_exponent();
+    int scale_exponent[2] = {-exponent, -exponent};
+    RegisterId zero_row = -1, zero_sum = -1;
+    if (in_place) {
+      const auto plan = unpack_plan(expr_.bits, linear_window(expr_.activation));
+      double zero[2];
+      for (int parity = 0; parity < 2; ++parity) {
+        const int weight = linear_exponent(expr_.activation) + plan.pairs[parity].offset;
+        scale_exponent[parity] = -weight;
+        zero[parity] = -expr_.zero * power_of_two(weight);
+      }
+      if (expr_.zero != 0) {
+        zero_row = reg("zero", expr_.activation, warps() * lifted(instruction_.a()));
+        zero_sum = reg("zero_sum", Scalar::f32, sum_layout(1));
+        emit(body, Fill{zero_row, {zero[0], zero[1]}});
+      }
+    }
+    const auto steps = kStepsPerBlock * schedule_.blocks_per_warp / groups_;
+    const auto group = variable("group", groups_);
+    const auto step = variable("step", steps);
+    std::vector<Statement> per_step;
+    // The k-step of the warp is group * steps + step, of block k-step / 4.
+    Affine block = 0, in_block = 0;
+    if (steps >= kStepsPerBlock) {
+      block = Affine::of(group, steps / kStepsPerBlock) + Affine::of(step, 1, kStepsPerBlock);
+      in_block = Affine::of(step) + Affine::of(step, -kStepsPerBlock, kStepsPerBlock);
+    } else {
+      const auto per_block = kStepsPerBlock / steps;
+      block = Affine::of(group, 1, per_block);
+      in_block = Affine::of(group, steps) + Affine::of(group, -kStepsPerBlock, per_block) +
+                 Affine::of(step);
+    }
+    emit(
+        per_step,
+        LoadMatrix{b, x_warp_, {0, 0, Affine::of(group, steps * kStep) + Affine::of(step, kStep)}});
+    emit(per_step, Unpack{a, words_, block, in_block, expr_.bits, in_place,
+                          in_place ? 0 : expr_.zero, in_place ? 0 : exponent});
+    emit(per_step, Mma{acc_, a, b});
+    if (zero_row >= 0) emit(per_step, Mma{zero_sum, zero_row, b});
+    std::vector<Statement> per_group;
+    emit(per_group, Fill{acc_, {0, 0}});
+    if (zero_row >= 0) emit(per_group, Fill{zero_sum, {0, 0}});
+    emit(per_group, For{step, steps, std::move(per_step)});
+    if (zero_row >= 0) emit(per_group, Add{acc_, zero_sum});
+    emit(per_group, Scale{total,
+                          acc_,
+                          scale_,
+                          Affine::of(group),
+                          {scale_exponent[0], scale_exponent[1]},
+                          groups_ > 1});
+    if (groups_ > 1) emit(body, Fill{total, {0, 0}});
+    emit(body, For{group, groups_, std::move(per_group)});
+    acc_ = total;
+  }
+
+  /// The largest power of two that the multiply-add can give to (code - zero).
+  int operand_exponent() const {
+    const int largest = expr_.activation == Scalar::f16 ? 15 : 127;
+    return largest + linear_exponent(expr_.activation);
+  }
+  static double power_of_two(int exponent) {
+    double out = 1;
+    for (; exponent > 0; --exponent) out *= 2;
+    for (; exponent < 0; ++exponent) out /= 2;
+    return out;
+  }
+
+  /// The sums of the warps along K, through shared memory, in `sum_`: two neighbouring rows of one
+  /// token per thread, so that y is written in whole words.
+  void add_warps(std::vector<Statement>& body) {
+    const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
+    const auto sums =
+        buffer("sums", Level::shared, Scalar::f32, schedule_.warps_k * tokens * pitch);
+    const auto by_warp =
+        view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
+    emit(body, Store{acc_, by_warp, {0, 0, 0}});
+    emit(body, Barrier{});
+    const auto together = program_.threads / (rows() / 2);  // tokens that the threads hold at once
+    const Layout layout = local({1, 1, std::max<std::int64_t>(tokens / together, 1)}) *
+                          lifted(column_spatial({rows() / 2, together})) * local({1, 2, 1});
+    sum_ = reg("sum", Scalar::f32, layout);
+    part_ = reg("part", Scalar::f32, layout);
+    emit(body, Load{sum_, by_warp, {0, 0, 0}});
+    add_parts(
+        body, schedule_.warps_k, 1,
+        [&](Affine w) -> Load {
+          return {part_, by_warp, {std::move(w), 0, 0}};
+        },
+        "warp");
+  }
+
+  /// sum_ += part for part = first .. count - 1.
+  template <class MakeLoad>
+  void add_parts(std::vector<Statement>& body, std::int64_t count, std::int64_t first,
+                 const MakeLoad& load, std::string name) {
+    if (count <= first) return;
+    const auto part = variable(std::move(name), count - first);
+    std::vector<Statement> each;
+    emit(each, load(Affine::of(part) + Affine(first)));
+    emit(each, Add{sum_, part_});
+    emit(body, For{part, count - first, std::move(each)});
+  }
+
+  void finish(std::vector<Statement>& body) {
+    const auto out = reg("out", expr_.activation, program_.registers[sum_].layout);
+    const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
+    emit(body, Cast{out, sum_});
+    emit(body, Store{out, y, {0, Affine::of(kTile, rows()), 0}});
+  }
+
+  void add_cluster(std::vector<Statement>& body) {
+    const std::int64_t pitch = rows() + kSumPad;
+    const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.tokens * pitch);
+    const auto mine = view(shared, {1, rows(), kTokens}, {0, 1, pitch});
+    emit(body, Store{sum_, mine, {0, 0, 0}});
+    emit(body, ClusterBarrier{});
+    std::vector<Statement> leader;
+    add_parts(
+        leader, program_.cluster, 1,
+        [&](Affine rank) -> Load {
+          return {part_, mine, {0, 0, 0}, Cache::many, true, std::move(rank)};
+        },
+        "peer");
+    finish(leader);
+    emit(body, If{kRank, 0, std::move(leader)});
+    emit(body, ClusterBarrier{});
+  }
+
+  void add_in_order(std::vector<Statement>& body) {
+    const auto splits = schedule_.splits(expr_.k), tiles = schedule_.tiles(expr_.n);
+    const auto parts =
+        view(workspace_, {tiles * splits, rows(), kTokens}, {schedule_.tokens * rows(), 1, rows()});
+    const auto counter = view(counters_, {tiles}, {1});
+    const auto arrived = variable("arrived", splits);
+    const auto first = Affine::of(kTile, splits);
+    emit(body, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+    emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
+    std::vector<Statement> last;
+    emit(last, Load{sum_, parts, {first, 0, 0}});
+    add_parts(
+        last, splits, 1,
+        [&](Affine split) -> Load {
+          return {part_, parts, {first + split, 0, 0}};
+        },
+        "earlier");
+    finish(last);
+    emit(body, If{arrived, splits - 1, std::move(last)});
+  }
+
+  const Linear& expr_;
+  const Schedule& schedule_;
+  const MatrixInstruction& instruction_;
+  Program program_{};
+  BufferId weight_, scales_, x_, y_, workspace_, counters_;
+  ViewId x_warp_;
+  RegisterId words_, scale_, acc_, sum_, part_;
+  std::int64_t groups_ = 1;  // of one warp
+};
+
+}  // namespace
+
+Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
+  if (schedule.reduction != Reduction::ordered) return {};
+  const auto tiles = schedule.tiles(expr.n);
+  return {tiles * schedule.splits(expr.k) * schedule.tokens * schedule.block_rows(), tiles};
+}
+
+Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
+  check(expr);
+  const auto rows = instructions(device.capability, expr.activation);
+  if (rows.empty()) {
+    fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));
+  }
+  return Lowering(expr, schedule, *rows.front()).run();
+}
+
+}  // namespace ladder

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "program/program.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// Parameters of a lowered linear layer, in order: the buffers of the program.
+///   weight     u32, the image of layout/weight_image.h
+///   scales     16-bit, [groups][N / 64][8][8]
+///   x          [m, k], y [m, n], row-major
+///   workspace  f32, tiles * splits * tokens * rows; ordered reduction only
+///   counters   u32, tiles, zero before and after; ordered reduction only
+struct Workspace {
+  std::int64_t floats = 0, counters = 0;
+};
+Workspace workspace_of(const Linear& expr, const Schedule& schedule);
+
+/// The program that computes `expr` as `schedule` decided, for a device of `capability`.
+/// Throws Unsupported when no matrix instruction multiplies the activations.
+Program lower(const Linear& expr, const Schedule& schedule, const Device& device);
+
+}  // namespace ladder

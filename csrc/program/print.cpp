@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sstream>
+
+#include "program/program.h"
+
+namespace ladder {
+namespace {
+
+std::string list(const std::vector<std::int64_t>& values) {
+  std::ostringstream out;
+  out << '[';
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    out << (i ? ", " : "");
+    if (values[i] == kTokens) {
+      out << 'm';
+    } else {
+      out << values[i];
+    }
+  }
+  out << ']';
+  return out.str();
+}
+
+std::string place(const Program& program, ViewId view, const std::vector<Affine>& at) {
+  std::ostringstream out;
+  out << program.buffers[program.views[view].buffer].name << '[';
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    out << (i ? ", " : "") << to_string(program, at[i]);
+  }
+  out << ']';
+  return out.str();
+}
+
+void print_body(const Program& program, const std::vector<Statement>& body, int depth,
+                std::ostream& out) {
+  for (const Statement& statement : body) {
+    out << std::string(2 * depth, ' ') << to_string(program, statement) << '\n';
+    if (const auto* loop = std::get_if<For>(&statement.op)) {
+      print_body(program, loop->body, depth + 1, out);
+    } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+      print_body(program, branch->body, depth + 1, out);
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_string(const Program& program, const Affine& affine) {
+  std::ostringstream out;
+  bool first = true;
+  for (const auto& term : affine.terms) {
+    out << (first ? "" : " + ") << program.variables[term.variable].name;
+    if (term.divisor != 1) out << '/' << term.divisor;
+    if (term.factor != 1) out << '*' << term.factor;
+    first = false;
+  }
+  if (first || affine.constant != 0) out << (first ? "" : " + ") << affine.constant;
+  return out.str();
+}
+
+std::string to_string(const Program& program, const Statement& statement) {
+  std::ostringstream out;
+  auto reg = [&](RegisterId id) { return program.registers[id].name; };
+  std::visit(
+      Match{[&](const Load& i) {
+              out << reg(i.to) << " = load " << place(program, i.from, i.at);
+              if (i.remote) out << " of rank " << to_string(program, i.rank);
+              if (i.cache == Cache::once) out << " once";
+            },
+            [&](const Store& i) {
+              out << "store " << place(program, i.to, i.at) << " = " << reg(i.from);
+            },
+            [&](const CopyAsync& i) {
+              out << "copy_async " << program.buffers[program.views[i.to].buffer].name << " = "
+                  << place(program, i.from, i.at);
+            },
+            [&](const Commit&) { out << "commit"; },
+            [&](const Wait& i) { out << "wait pending<=" << i.pending; },
+            [&](const Barrier&) { out << "barrier"; },
+            [&](const ClusterBarrier&) { out << "cluster_barrier"; },
+            [&](const DependentLaunch&) { out << "dependent_launch"; },
+            [&](const DependentWait&) { out << "dependent_wait"; },
+            [&](const LoadMatrix& i) {
+              out << reg(i.to) << " = load_matrix " << place(program, i.from, i.at);
+            },
+            [&](const Unpack& i) {
+              out << reg(i.to) << " = unpack u" << i.bits << ' ' << reg(i.from) << " block "
+                  << to_string(program, i.block) << " step " << to_string(program, i.step);
+              if (i.in_place) {
+                out << " in place";
+              } else {
+                out << " - " << i.zero << " times 2^" << i.exponent;
+              }
+            },
+            [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
+            [&](const Fill& i) {
+              out << reg(i.to) << " = " << i.value[0];
+              if (i.value[1] != i.value[0]) out << '|' << i.value[1];
+            },
+            [&](const Reinterpret& i) { out << reg(i.to) << " = view " << reg(i.from); },
+            [&](const Scale& i) {
+              out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * "
+                  << reg(i.scale) << '[' << to_string(program, i.group) << "] * 2^"
+                  << i.exponent[0];
+              if (i.exponent[1] != i.exponent[0]) out << "|2^" << i.exponent[1];
+            },
+            [&](const Add& i) { out << reg(i.to) << " += " << reg(i.from); },
+            [&](const Cast& i) { out << reg(i.to) << " = cast " << reg(i.from); },
+            [&](const Ticket& i) {
+              out << program.variables[i.result].name << " = ticket "
+                  << place(program, i.counters, i.at) << " of " << i.expected;
+            },
+            [&](const For& i) {
+              out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1;
+            },
+            [&](const If& i) {
+              out << "if " << program.variables[i.variable].name << " == " << i.value;
+            }},
+      statement.op);
+  return out.str();
+}
+
+std::string to_string(const Program& program) {
+  std::ostringstream out;
+  out << "program " << program.name << ": " << program.variables[kSplit].extent << " x "
+      << program.variables[kTile].extent << " blocks of " << program.threads << " threads";
+  if (program.cluster > 1) out << ", clusters of " << program.cluster;
+  out << ", " << program.shared_bytes() << " bytes shared\n";
+  for (const Buffer& buffer : program.buffers) {
+    out << (buffer.level == Level::global ? "global " : "shared ") << buffer.name << ' '
+        << name_of(buffer.scalar);
+    for (const View& view : program.views) {
+      if (&program.buffers[view.buffer] != &buffer) continue;
+      out << ' ' << list(view.extents) << " strides " << list(view.strides);
+    }
+    out << '\n';
+  }
+  for (const Register& reg : program.registers) {
+    out << "register " << reg.name << ' ' << name_of(reg.scalar) << ' ' << to_string(reg.layout)
+        << '\n';
+  }
+  print_body(program, program.body, 0, out);
+  return out.str();
+}
+
+}  // namespace ladder

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tile programs: what a kernel does, as data. A program is one thread block's work on tiles; each
+// tile is a view of memory or a set of registers spread over the threads by a layout
+// (layout/layout.h). The same value is printed, verified, executed by the interpreter without a
+// device, and written out as source for one.
+//
+// The model of execution, which the interpreter enforces and every target implements:
+//   - The threads of a block run each instruction together; blocks run in any order.
+//   - What a thread writes to shared memory, another may read only after a Barrier; memory that was
+//     read may be overwritten only after one.
+//   - A CopyAsync is finished for the thread that issued it by a Wait on its group, and for the
+//     others by a Barrier after that.
+//   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
+//     may not end before its peers have passed one after reading it.
+//   - Blocks see each other's writes to global memory only through a Ticket.
+//   - What the preceding kernel wrote may be read, and what it may still read or write be written,
+//     only after DependentWait.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "expr/scalar.h"
+#include "layout/layout.h"
+
+namespace ladder {
+
+using VariableId = int;
+using BufferId = int;
+using ViewId = int;
+using RegisterId = int;
+
+// Variables that every program has. Blocks are numbered by `split`, fastest, and `tile`.
+constexpr VariableId kSplit = 0;  ///< which part of K
+constexpr VariableId kTile = 1;   ///< which rows
+constexpr VariableId kRank = 2;   ///< the block's number in its cluster
+
+struct Variable {
+  std::string name;
+  std::int64_t extent;  ///< values are [0, extent)
+};
+
+/// constant + sum of factor * (variable / divisor).
+struct Affine {
+  struct Term {
+    VariableId variable;
+    std::int64_t factor, divisor;
+    bool operator==(const Term&) const = default;
+  };
+  std::int64_t constant = 0;
+  std::vector<Term> terms = {};
+
+  Affine(std::int64_t value = 0) : constant(value) {}  // NOLINT: a number is an index
+  static Affine of(VariableId variable, std::int64_t factor = 1, std::int64_t divisor = 1) {
+    Affine out;
+    out.terms.push_back({variable, factor, divisor});
+    return out;
+  }
+  bool operator==(const Affine&) const = default;
+};
+Affine operator+(Affine a, const Affine& b);
+
+enum class Level { global, shared };
+
+/// Memory: a kernel parameter or a piece of shared memory.
+struct Buffer {
+  std::string name;
+  Level level;
+  Scalar scalar;
+  std::int64_t elements;  ///< shared: its size; global: 0, the caller's
+  bool constant = false;  ///< global: never written by this or the preceding kernel
+};
+
+/// Extent of a view that is the number of tokens of the call.
+constexpr std::int64_t kTokens = -1;
+
+/// A buffer seen as an array. Elements outside the extents read as zero and are not written.
+struct View {
+  BufferId buffer;
+  std::vector<std::int64_t> extents;  ///< kTokens where the call decides
+  std::vector<std::int64_t> strides;  ///< in elements
+};
+
+/// Registers: `layout` says which thread holds which element of the tile.
+struct Register {
+  std::string name;
+  Scalar scalar;
+  Layout layout;
+};
+
+enum class Cache {
+  once,  ///< read once by the whole device: do not keep
+  many,  ///< other blocks read it too
+};
+
+/// to[i] = from[at + i], zero outside the view. A `remote` load reads the shared memory of the
+/// block of that rank in the cluster.
+struct Load {
+  RegisterId to;
+  ViewId from;
+  std::vector<Affine> at;
+  Cache cache = Cache::many;
+  bool remote = false;
+  Affine rank = 0;
+};
+/// to[at + i] = from[i]; nothing outside the view. Elements held by several threads are written by
+/// each.
+struct Store {
+  RegisterId from;
+  ViewId to;
+  std::vector<Affine> at;
+};
+/// to[i] = from[at + i] for the whole of `to`, a shared view of two dimensions, by 16-byte
+/// asynchronous copies; zero outside `from`.
+struct CopyAsync {
+  ViewId to, from;
+  std::vector<Affine> at;
+};
+/// Closes the group of the copies since the last one.
+struct Commit {};
+/// Waits until at most `pending` groups of this thread are unfinished.
+struct Wait {
+  int pending;
+};
+/// All threads of the block.
+struct Barrier {};
+/// All threads of all blocks of the cluster; a Barrier too.
+struct ClusterBarrier {};
+/// The next kernel may start; its DependentWait still waits for the end of this one.
+struct DependentLaunch {};
+/// The preceding kernel has ended and its writes are visible.
+struct DependentWait {};
+
+/// B operands through the load-matrix instruction: to[i] = from[at + i], 16-bit elements.
+struct LoadMatrix {
+  RegisterId to;
+  ViewId from;
+  std::vector<Affine> at;
+};
+/// A operands out of packed words. `from` holds blocks of the weight image, `block` picks one and
+/// `step` one of its four k-steps; `to` gets (code - zero) * 2^exponent of each, or with `in_place`
+/// the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h).
+struct Unpack {
+  RegisterId to, from;
+  Affine block, step;
+  int bits;
+  bool in_place;
+  int zero, exponent;
+};
+/// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the matrix instruction of the operands' scalar.
+struct Mma {
+  RegisterId acc, a, b;
+};
+/// to[w, row, n] = value[row / 8 % 2].
+struct Fill {
+  RegisterId to;
+  double value[2];
+};
+/// The bits of `from` under the layout and scalar of `to`: the same threads, the same bits per
+/// thread. Costs nothing on any target.
+struct Reinterpret {
+  RegisterId to, from;
+};
+/// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row / 8 % 2].
+struct Scale {
+  RegisterId to, acc, scale;
+  Affine group;
+  int exponent[2];
+  bool accumulate;
+};
+/// to += from, slot by slot; the slots of a shorter `from` repeat, as 16 rows do over the row units
+/// of a block.
+struct Add {
+  RegisterId to, from;
+};
+/// to[i] = from[i] in to's scalar, rounded to nearest even.
+struct Cast {
+  RegisterId to, from;
+};
+/// Publishes this block's writes to global memory, adds one to counters[at] and sets `result` to
+/// how many came before; the block that comes last of `expected` sees the writes of all and resets
+/// the counter to zero.
+struct Ticket {
+  VariableId result;
+  ViewId counters;
+  std::vector<Affine> at;
+  std::int64_t expected;
+};
+
+struct Statement;
+/// body for variable = 0 .. trips - 1. Targets unroll it.
+struct For {
+  VariableId variable;
+  std::int64_t trips;
+  std::vector<Statement> body;
+};
+/// body where variable == value; the same for all threads of a block.
+struct If {
+  VariableId variable;
+  std::int64_t value;
+  std::vector<Statement> body;
+};
+
+struct Statement {
+  std::variant<Load, Store, CopyAsync, Commit, Wait, Barrier, ClusterBarrier, DependentLaunch,
+               DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale, Add, Cast, Ticket,
+               For, If>
+      op;
+};
+
+struct Program {
+  std::string name;
+  int threads;
+  int blocks_per_multiprocessor;  ///< that registers and shared memory must leave room for
+  int cluster;                    ///< blocks along `split` that form one
+  bool dependent_launch;
+  std::vector<Variable> variables;  ///< kSplit, kTile, kRank first; their extents are the grid
+  std::vector<Buffer> buffers;      ///< global ones are the parameters, in this order, then tokens
+  std::vector<View> views;
+  std::vector<Register> registers;
+  std::vector<Statement> body;
+
+  std::int64_t shared_bytes() const;
+  /// Where a shared buffer starts; each begins at a multiple of 128 bytes.
+  std::int64_t shared_offset(BufferId buffer) const;
+};
+
+/// The program as text: declarations, then one instruction per line.
+std::string to_string(const Program& program);
+/// One instruction, without its body.
+std::string to_string(const Program& program, const Statement& statement);
+std::string to_string(const Program& program, const Affine& affine);
+
+/// Smallest and largest value over all values of the variables.
+struct Range {
+  std::int64_t low, high;
+};
+Range range_of(const Program& program, const Affine& affine);
+
+/// Throws InternalError naming every fault: shapes that do not match, layouts that are not the
+/// operands of the instruction, views that leave their buffers, more memory than the block may
+/// have.
+void verify(const Program& program, std::int64_t max_shared_bytes);
+
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
+}  // namespace ladder

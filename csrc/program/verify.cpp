@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sstream>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "layout/weight_image.h"
+#include "program/program.h"
+
+namespace ladder {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Program& program) : program_(program) {}
+
+  void run(std::int64_t max_shared_bytes) {
+    if (program_.shared_bytes() > max_shared_bytes) {
+      fault("", program_.shared_bytes(), " bytes of shared memory, of ", max_shared_bytes);
+    }
+    for (const Register& reg : program_.registers) {
+      if (reg.layout.thread_count() != program_.threads) {
+        fault("", reg.name, " is spread over ", reg.layout.thread_count(), " threads of ",
+              program_.threads);
+      }
+    }
+    for (const View& view : program_.views) check_view(view);
+    body(program_.body);
+    if (!faults_.str().empty()) {
+      fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());
+    }
+  }
+
+ private:
+  template <class... Parts>
+  void fault(const std::string& where, const Parts&... parts) {
+    faults_ << "\n  ";
+    (faults_ << ... << parts);
+    if (!where.empty()) faults_ << ", in: " << where;
+  }
+
+  const Register& reg(RegisterId id) const { return program_.registers[id]; }
+  const Buffer& buffer(ViewId id) const { return program_.buffers[program_.views[id].buffer]; }
+
+  void check_view(const View& view) {
+    const Buffer& buffer = program_.buffers[view.buffer];
+    if (view.extents.size() != view.strides.size()) {
+      fault("", "a view of ", buffer.name, " has ", view.extents.size(), " extents and ",
+            view.strides.size(), " strides");
+      return;
+    }
+    if (buffer.level != Level::shared) return;
+    std::int64_t last = 0;
+    for (std::size_t d = 0; d < view.extents.size(); ++d) {
+      if (view.extents[d] != kTokens) last += (view.extents[d] - 1) * view.strides[d];
+    }
+    if (last >= buffer.elements) {
+      fault("", "a view of ", buffer.name, " reaches element ", last, " of ", buffer.elements);
+    }
+  }
+
+  void access(const std::string& where, const Register& tile, ViewId view,
+              const std::vector<Affine>& at) {
+    if (tile.scalar != buffer(view).scalar) {
+      fault(where, name_of(tile.scalar), " registers for ", name_of(buffer(view).scalar),
+            " memory");
+    }
+    if (at.size() != program_.views[view].extents.size() || at.size() != tile.layout.shape.size()) {
+      fault(where, "a tile of rank ", tile.layout.shape.size(), " at ", at.size(),
+            " coordinates of a view of rank ", program_.views[view].extents.size());
+      return;
+    }
+    for (const Affine& index : at) {
+      if (range_of(program_, index).low < 0) fault(where, "a negative index");
+    }
+    if (buffer(view).level == Level::shared) inside(where, tile.layout, view, at);
+  }
+
+  /// Shared views are padded to their tiles: an access that leaves one is a bug, not a border.
+  void inside(const std::string& where, const Layout& tile, ViewId id,
+              const std::vector<Affine>& at) {
+    const View& view = program_.views[id];
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      if (view.extents[d] == kTokens) continue;
+      const auto end = range_of(program_, at[d]).high + tile.shape[d];
+      if (end > view.extents[d]) {
+        fault(where, "dimension ", d, " reaches ", end, " of ", view.extents[d]);
+      }
+    }
+  }
+
+  static Layout last_two(const Layout& layout) {
+    Layout out = layout;
+    out.shape.insert(out.shape.begin(), 1);
+    for (auto* digits : {&out.threads, &out.slots}) {
+      for (Digit& digit : *digits) digit.dim += digit.stride != 0 ? 1 : 0;
+    }
+    return out;
+  }
+
+  void operand(const std::string& where, const char* which, const Register& tile,
+               const Layout& fragment) {
+    if (tile.layout.shape.size() != 3 || !(tile.layout / last_two(fragment))) {
+      fault(where, tile.name, " is not laid out as the ", which, " of the matrix instruction");
+    }
+  }
+
+  void body(const std::vector<Statement>& statements) {
+    for (const Statement& statement : statements) instruction(statement);
+  }
+
+  void same(const std::string& where, const Register& a, const Register& b) {
+    if (a.layout != b.layout) fault(where, a.name, " and ", b.name, " are laid out differently");
+  }
+
+  void instruction(const Statement& statement) {
+    const std::string where = to_string(program_, statement);
+    std::visit(
+        Match{[&](const Load& i) { access(where, reg(i.to), i.from, i.at); },
+              [&](const Store& i) { access(where, reg(i.from), i.to, i.at); },
+              [&](const CopyAsync& i) {
+                const auto& to = program_.views[i.to];
+                if (buffer(i.to).level != Level::shared || buffer(i.from).level != Level::global) {
+                  fault(where, "copies go from global to shared memory");
+                }
+                if (buffer(i.to).scalar != buffer(i.from).scalar) {
+                  fault(where, "the two sides differ in their scalar");
+                }
+                const int bytes = bytes_of(buffer(i.to).scalar);
+                if (to.extents.size() != 2 || to.strides[1] != 1 ||
+                    to.extents[1] * bytes % 16 != 0 || to.strides[0] * bytes % 16 != 0) {
+                  fault(where, "rows that are not whole pieces of 16 bytes");
+                }
+              },
+              [&](const LoadMatrix& i) {
+                access(where, reg(i.to), i.from, i.at);
+                if (const auto* mma = matrix(where, reg(i.to).scalar)) {
+                  operand(where, "B operand", reg(i.to), mma->b());
+                }
+              },
+              [&](const Unpack& i) {
+                if (const auto* mma = matrix(where, reg(i.to).scalar)) {
+                  operand(where, "A operand", reg(i.to), mma->a());
+                }
+                if (reg(i.to).layout.slot_count() != 8 * kUnits) {
+                  fault(where, reg(i.to).name, " has ", reg(i.to).layout.slot_count(),
+                        " slots, not one k-step of a block");
+                }
+                const auto blocks = range_of(program_, i.block), steps = range_of(program_, i.step);
+                if ((blocks.high + 1) * 4 * i.bits > reg(i.from).layout.slot_count()) {
+                  fault(where, "block ", blocks.high, " is not among the words loaded");
+                }
+                (void)steps;
+              },
+              [&](const Mma& i) {
+                const auto* mma = matrix(where, reg(i.a).scalar);
+                if (mma == nullptr) return;
+                if (reg(i.b).scalar != reg(i.a).scalar || reg(i.acc).scalar != mma->accumulator) {
+                  fault(where, "scalars that ", mma->name, " does not take");
+                }
+                operand(where, "A operand", reg(i.a), mma->a());
+                operand(where, "B operand", reg(i.b), mma->b());
+                operand(where, "accumulator", reg(i.acc), mma->d());
+                const auto &a = reg(i.a).layout.shape, &b = reg(i.b).layout.shape,
+                           &acc = reg(i.acc).layout.shape;
+                if (a[1] != acc[1] || b[1] != acc[2] || a[2] != b[2] || a[0] != acc[0]) {
+                  fault(where, "shapes that do not multiply");
+                }
+              },
+              [&](const Reinterpret& i) {
+                if (!can_view(reg(i.from).layout, bits_of(reg(i.from).scalar), reg(i.to).layout,
+                              bits_of(reg(i.to).scalar))) {
+                  fault(where, "a view that moves bits between threads");
+                }
+              },
+              [&](const Scale& i) {
+                same(where, reg(i.to), reg(i.acc));
+                const auto groups = reg(i.scale).layout.shape[0];
+                if (range_of(program_, i.group).high >= groups * program_.threads) {
+                  fault(where, "more groups than scales");
+                }
+              },
+              [&](const Add& i) {
+                if (reg(i.to).layout.slot_count() % reg(i.from).layout.slot_count() != 0) {
+                  fault(where, "tiles whose slots do not match");
+                }
+              },
+              [&](const Cast& i) { same(where, reg(i.to), reg(i.from)); },
+              [&](const Ticket& i) {
+                if (i.expected != program_.variables[i.result].extent) {
+                  fault(where, i.expected, " blocks and a variable of ",
+                        program_.variables[i.result].extent);
+                }
+              },
+              [&](const For& i) {
+                if (i.trips != program_.variables[i.variable].extent) {
+                  fault(where, i.trips, " trips of a variable of ",
+                        program_.variables[i.variable].extent);
+                }
+                body(i.body);
+              },
+              [&](const If& i) { body(i.body); },
+              [&](const ClusterBarrier&) {
+                if (program_.cluster == 1) fault(where, "no cluster");
+              },
+              [](const auto&) {}},
+        statement.op);
+  }
+
+  const MatrixInstruction* matrix(const std::string& where, Scalar operand) {
+    const auto rows = instructions(1000, operand);
+    if (rows.empty()) fault(where, "no matrix instruction takes ", name_of(operand));
+    return rows.empty() ? nullptr : rows.front();
+  }
+
+  const Program& program_;
+  std::ostringstream faults_;
+};
+
+}  // namespace
+
+void verify(const Program& program, std::int64_t max_shared_bytes) {
+  Verifier(program).run(max_shared_bytes);
+}
+
+}  // namespace ladder

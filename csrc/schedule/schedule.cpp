@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "base/error.h"
+#include "layout/bit_plan.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+std::string_view name_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::none: return "none";
+    case Reduction::cluster: return "cluster";
+    case Reduction::ordered: return "ordered";
+  }
+  return "?";
+}
+
+std::string_view name_of(Route route) {
+  return route == Route::multiply_add ? "multiply_add" : "in_place";
+}
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+/// The bytes that a block asks for: activations and the sums of its warps.
+std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
+  const auto sums = s.tokens * (s.block_rows() + 4) * 4;
+  return s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) + s.warps_k * sums +
+         (s.reduction == Reduction::cluster ? sums : 0);
+}
+
+}  // namespace
+
+std::int64_t Schedule::splits(std::int64_t k) const {
+  return (round_up(k, kBlock) + block_columns() - 1) / block_columns();
+}
+std::int64_t Schedule::tiles(std::int64_t n) const {
+  return (round_up(n, kBlock) + block_rows() - 1) / block_rows();
+}
+
+std::string to_string(const Schedule& s) {
+  return text("tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ",
+              s.blocks_per_warp, ", ", name_of(s.reduction), ", ", name_of(s.route),
+              s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
+              " per multiprocessor");
+}
+
+std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
+  const auto splits = s.splits(expr.k), group = expr.group_size();
+  const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
+  if (s.tokens < expr.max_m) return text("serves ", s.tokens, " tokens of ", expr.max_m);
+  if (s.tokens % 8 != 0) return text(s.tokens, " tokens are not whole instructions of 8");
+  if (expr.k % 8 != 0) return text("rows of ", expr.k, " activations end inside 16 bytes");
+  if (s.reduction == Reduction::none && splits != 1) return text("K is split over ", splits);
+  if (s.reduction != Reduction::none && splits == 1) return "nothing to reduce";
+  if (s.reduction == Reduction::cluster && splits > device.max_cluster) {
+    return text("a cluster of ", splits, ", of at most ", device.max_cluster);
+  }
+  if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (expr.groups() > 1) {
+    if (group >= warp_columns) {
+      const auto sharing = group / warp_columns;
+      if (group % warp_columns != 0 ||
+          (sharing < s.warps_k ? s.warps_k % sharing : sharing % s.warps_k) != 0) {
+        return text("groups of ", group, " do not follow warps of ", warp_columns, " columns");
+      }
+    } else if (warp_columns % group != 0 || group % 16 != 0 || (group < 64 && 64 % group != 0) ||
+               (group > 64 && group % 64 != 0)) {
+      return text("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
+    }
+  }
+  if (s.route == Route::in_place) {
+    if (expr.activation != Scalar::f16) return "products of bf16 codes in place underflow";
+    const auto plan = unpack_plan(expr.bits, kFloat16Window);
+    for (int pair = 4; pair < kPairsPerUnit; ++pair) {
+      if (plan.pairs[pair].offset != plan.pairs[pair % 2].offset) {
+        return text("codes of ", expr.bits, " bits lie at offsets that differ by step");
+      }
+    }
+  }
+  const int threads = kLanes * s.warps_n * s.warps_k;
+  if (threads < s.block_rows() / 2) return "fewer threads than pairs of rows";
+  if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";
+  const auto bytes = shared_bytes(s, expr);
+  if (bytes > device.shared_per_block_bytes) return text(bytes, " bytes of shared memory");
+  if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
+    return text(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
+  }
+  // Words in flight, sums, one step of operands, and addresses.
+  const auto registers = 4 * expr.bits * s.blocks_per_warp + 2 * s.tokens + 16 + 24;
+  if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
+    return text(registers, " registers a thread");
+  }
+  return {};
+}
+
+Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
+  const double splits = static_cast<double>(s.splits(expr.k));
+  const double tiles = static_cast<double>(s.tiles(expr.n));
+  const double m = static_cast<double>(expr.max_m);
+  const double activations = tiles * m * static_cast<double>(expr.k) * bytes_of(expr.activation);
+  const double parts = splits == 1 ? 0 : 2 * splits * m * static_cast<double>(expr.n) * 4;
+  const double least = least_bytes(expr, expr.max_m);
+  // Blocks resident at once; a last wave that is not full leaves multiprocessors idle.
+  const double slots = static_cast<double>(device.multiprocessors);
+  const double blocks = tiles * splits;
+  const double waves = blocks / slots, idle = std::max(1.0, std::ceil(waves) / waves);
+  // From L2 a multiprocessor takes 64 bytes a clock; half of that is sustained.
+  const double l2_rate = 1.3 * device.global.bytes_per_second;
+  Cost out{};
+  out.memory_seconds = least / device.global.bytes_per_second * std::min(idle, 1.5);
+  out.l2_seconds = (least + activations + parts) / l2_rate;
+  out.fixed_seconds = 1.5e-6 + (s.reduction == Reduction::ordered   ? 1.0e-6 + 20e-9 * splits
+                                : s.reduction == Reduction::cluster ? 0.5e-6
+                                                                    : 0.0);
+  out.seconds = std::max(out.memory_seconds, out.l2_seconds) + out.fixed_seconds;
+  return out;
+}
+
+std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
+  check(expr);
+  std::vector<Candidate> all;
+  const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  struct Warps {
+    int n, k;
+  };
+  for (Warps warps : {Warps{1, 8}, {2, 4}, {4, 2}, {1, 4}, {2, 2}}) {
+    for (int blocks : {1, 2, 4}) {
+      for (Reduction reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+        for (Route route : {Route::multiply_add, Route::in_place}) {
+          for (int resident : {2, 3, 4}) {
+            const Schedule schedule{tokens,    warps.n, warps.k, blocks,
+                                    reduction, route,   false,   resident};
+            all.push_back(
+                {schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+          }
+        }
+      }
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
+    return a.cost.seconds < b.cost.seconds;
+  });
+  return all;
+}
+
+Schedule best_schedule(const Linear& expr, const Device& device) {
+  const auto all = candidates(expr, device);
+  if (all.front().dropped.empty()) return all.front().schedule;
+  std::ostringstream why;
+  for (const auto& candidate : all) {
+    why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;
+  }
+  fail<Unsupported>("no schedule for ", to_string(expr), " on ", device.name, ":", why.str());
+}
+
+}  // namespace ladder

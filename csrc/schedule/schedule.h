@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A schedule is the list of decisions that turn an expression into a program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "expr/linear.h"
+
+namespace ladder {
+
+/// How the parts of K are added up across thread blocks. All three are deterministic.
+enum class Reduction {
+  none,     ///< one block has all of K
+  cluster,  ///< the blocks of a cluster, through each other's shared memory
+  ordered,  ///< through global memory; the block that finishes last adds in order
+};
+
+/// How codes become operands of the matrix instruction. Both are exact; scales multiply the f32
+/// sums of a group.
+enum class Route {
+  multiply_add,  ///< (code - zero) * 2^e: a mask and a packed multiply-add per two codes
+  in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
+};
+
+/// A decode kernel: every block loads its whole share of the weight at once, 64 rows per warp.
+struct Schedule {
+  int tokens;           ///< multiple of 8: the most that the kernel serves
+  int warps_n;          ///< warps side by side along N
+  int warps_k;          ///< warps side by side along K
+  int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has
+  Reduction reduction;
+  Route route;
+  bool dependent_launch;          ///< load weights before the preceding kernel ends
+  int blocks_per_multiprocessor;  ///< thread blocks to leave registers and shared memory for
+
+  bool operator==(const Schedule&) const = default;
+  std::int64_t block_rows() const { return 64 * warps_n; }
+  std::int64_t block_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
+  std::int64_t splits(std::int64_t k) const;  ///< blocks along K
+  std::int64_t tiles(std::int64_t n) const;   ///< blocks along N
+};
+
+/// "tokens 8, warps 1x8, blocks 2, cluster, multiply_add, 3 per multiprocessor".
+std::string to_string(const Schedule& schedule);
+
+/// Why `schedule` cannot serve `expr` on `device`; empty when it can.
+std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
+
+/// What the schedule is expected to take, and why.
+struct Cost {
+  double memory_seconds;  ///< weights, scales, activations, outputs and partial sums
+  double l2_seconds;      ///< the same plus activations once per block
+  double fixed_seconds;   ///< launch, first bytes, reduction
+  double seconds;         ///< the larger of the streams plus what is fixed
+};
+Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
+
+struct Candidate {
+  Schedule schedule;
+  Cost cost;
+  std::string dropped;  ///< empty: kept
+};
+/// The whole space in a fixed order, kept ones first, cheapest first.
+std::vector<Candidate> candidates(const Linear& expr, const Device& device);
+
+/// The cheapest candidate. Throws Unsupported with the objections when there is none.
+Schedule best_schedule(const Linear& expr, const Device& device);
+
+}  // namespace ladder

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program computes the expression, proved without a device, and a program that is wrong in one
+// place is caught.
+#include "program/interpret.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+Program checked(const Linear& expr, const Schedule& schedule) {
+  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  return program;
+}
+
+void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+}
+
+constexpr Schedule kSmall{8, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
+
+Schedule with(Schedule schedule, Reduction reduction, Route route, bool dependent = false) {
+  schedule.reduction = reduction;
+  schedule.route = route;
+  schedule.dependent_launch = dependent;
+  return schedule;
+}
+
+TEST(Program, computes_a_linear_exactly_by_every_reduction_and_route) {
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (auto route : {Route::multiply_add, Route::in_place}) {
+      const Linear expr{4, 8, 64, Scalar::f16, 8, 64, reduction == Reduction::none ? 128 : 256};
+      expect_exact(expr, with(kSmall, reduction, route, true), 3);
+    }
+  }
+}
+
+TEST(Program, computes_every_width_in_both_activations) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      expect_exact({bits, 1 << (bits - 1), 64, activation, 8, 64, 128}, kSmall, 2);
+    }
+  }
+}
+
+// Groups: a row, four warps' columns, one warp's, half of it, two k-steps, one.
+TEST(Program, finds_the_scale_of_every_group_size) {
+  for (std::int64_t group : {0, 512, 128, 64, 32, 16}) {
+    expect_exact({4, 8, group, Scalar::f16, 8, 64, 512},
+                 {8, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1}, 2);
+  }
+}
+
+// N and K one below, at and above a block; M one, a tile, one above it.
+TEST(Program, borders_are_neither_read_nor_written) {
+  for (std::int64_t n : {63, 65}) {
+    for (std::int64_t k : {120, 136}) {
+      expect_exact({4, 8, 0, Scalar::f16, 8, n, k},
+                   with(kSmall, k > 128 ? Reduction::ordered : Reduction::none, Route::in_place),
+                   1);
+    }
+  }
+  Schedule wide = kSmall;
+  wide.tokens = 16;
+  for (std::int64_t m : {8, 9, 16}) expect_exact({4, 8, 128, Scalar::f16, 16, 64, 128}, wide, m);
+}
+
+TEST(Program, arranges_warps_along_n_and_k) {
+  for (auto [n, k] : {std::pair{1, 4}, {2, 2}, {4, 1}}) {
+    expect_exact({4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k},
+                 {8, n, k, 2, Reduction::none, Route::multiply_add, false, 1}, 8);
+  }
+}
+
+TEST(Program, stays_within_the_bound_on_real_numbers) {
+  for (auto route : {Route::multiply_add, Route::in_place}) {
+    const Linear expr{4, 8, 128, Scalar::f16, 8, 64, 256};
+    const auto schedule = with(kSmall, Reduction::cluster, route);
+    const auto data = LinearCase::reals(expr, 4);
+    const auto y = data.run(checked(expr, schedule), schedule);
+    const auto reference = evaluate(expr, data.x, data.codes, data.scales);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double bound = 6 * std::sqrt(expr.k) * std::ldexp(reference.magnitude[i], -24) +
+                           std::ldexp(std::fabs(reference.y[i]), -11);
+      EXPECT_LE(std::fabs(y[i] - reference.y[i]), bound) << i;
+    }
+  }
+}
+
+TEST(Program, every_candidate_of_the_scheduler_is_well_formed) {
+  const Linear expr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
+  int kept = 0;
+  for (const auto& candidate : candidates(expr, h200())) {
+    if (!candidate.dropped.empty()) continue;
+    ++kept;
+    EXPECT_NO_THROW(verify(lower(expr, candidate.schedule, h200()), h200().shared_per_block_bytes))
+        << to_string(candidate.schedule);
+  }
+  EXPECT_GE(kept, 8);
+}
+
+TEST(Program, prints_as_declarations_and_instructions) {
+  const auto text = to_string(checked({4, 8, 128, Scalar::f16, 8, 64, 128}, kSmall));
+  EXPECT_THAT(text, ::testing::HasSubstr("words = load weight[tile, split*2, 0, 0, 0] once\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("acc += mma a, b\n"));
+}
+
+// Mutations: each is one slip of a compiler writer, and each is caught.
+
+const Linear kExpr{4, 8, 64, Scalar::f16, 8, 64, 256};
+
+/// Runs `mutate` on a good program and expects the verifier, the interpreter or the numbers to
+/// object; returns the objection.
+template <class Mutate>
+std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
+  const auto schedule = with(kSmall, reduction, route, true);
+  auto program = lower(kExpr, schedule, h200());
+  mutate(program);
+  const auto data = LinearCase::integers(kExpr, 3);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    return data.run(program, schedule) == data.exact() ? "" : "wrong numbers";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+/// Removes the `index`-th instruction of type Op from the top level.
+template <class Op>
+void drop(Program& program, int index = 0) {
+  auto& body = program.body;
+  for (auto at = body.begin(); at != body.end(); ++at) {
+    if (std::holds_alternative<Op>(at->op) && index-- == 0) {
+      body.erase(at);
+      return;
+    }
+  }
+  FAIL() << "nothing to drop";
+}
+
+RegisterId register_called(const Program& program, std::string_view name) {
+  for (std::size_t id = 0; id < program.registers.size(); ++id) {
+    if (program.registers[id].name == name) return static_cast<RegisterId>(id);
+  }
+  return -1;
+}
+
+TEST(Mutation, none_is_not_reported) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::in_place, [](Program&) {}), "");
+}
+
+TEST(Mutation, a_dropped_wait_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add, [](Program& p) { drop<Wait>(p); }),
+              ::testing::HasSubstr("reads a copy that was not waited for, in: b = load_matrix"));
+}
+
+TEST(Mutation, a_dropped_barrier_is_caught) {
+  for (int index : {0, 1}) {
+    EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                       [&](Program& p) { drop<Barrier>(p, index); }),
+                ::testing::HasSubstr("reads what another thread wrote, without a barrier"));
+  }
+}
+
+TEST(Mutation, a_dropped_cluster_barrier_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) { drop<ClusterBarrier>(p, 0); }),
+              ::testing::HasSubstr("without a cluster barrier"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) { drop<ClusterBarrier>(p, 1); }),
+              ::testing::HasSubstr("a block ends while its peers may read"));
+}
+
+TEST(Mutation, a_dropped_ticket_is_caught) {
+  EXPECT_THAT(caught(Reduction::ordered, Route::multiply_add,
+                     [](Program& p) {
+                       drop<Ticket>(p);
+                       auto& branch = std::get<If>(p.body.back().op);
+                       branch.variable = kSplit;
+                     }),
+              ::testing::HasSubstr("without a ticket"));
+}
+
+TEST(Mutation, a_dropped_dependent_wait_is_caught) {
+  EXPECT_THAT(
+      caught(Reduction::cluster, Route::multiply_add, [](Program& p) { drop<DependentWait>(p); }),
+      ::testing::HasSubstr("reads x before the preceding kernel has ended"));
+}
+
+TEST(Mutation, a_dropped_pad_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       for (auto& view : p.views) {
+                         auto& stride = view.strides.back();
+                         if (stride == 64 + 4) stride = 64 - 4;
+                       }
+                     }),
+              ::testing::Ne(""));
+}
+
+TEST(Mutation, a_swapped_layout_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       auto& layout = p.registers[register_called(p, "b")].layout;
+                       std::swap(layout.threads[1], layout.threads[2]);
+                     }),
+              ::testing::HasSubstr("b is not laid out as the B operand"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       auto& layout = p.registers[register_called(p, "scale")].layout;
+                       std::swap(layout.threads[1], layout.threads[2]);
+                     }),
+              ::testing::HasSubstr("has no scale of row"));
+}
+
+TEST(Mutation, a_shifted_field_is_caught) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::multiply_add,
+                   [](Program& p) {
+                     for (auto& statement : p.body) {
+                       if (auto* group = std::get_if<For>(&statement.op)) {
+                         for (auto& inner : group->body) {
+                           if (auto* step = std::get_if<For>(&inner.op)) {
+                             std::get<Unpack>(step->body[1].op).step = 0;
+                           }
+                         }
+                       }
+                     }
+                   }),
+            "wrong numbers");
+}
+
+TEST(Mutation, a_missing_zero_point_is_caught) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::in_place,
+                   [](Program& p) {
+                     for (auto& statement : p.body) {
+                       if (auto* fill = std::get_if<Fill>(&statement.op)) fill->value[1] = 0;
+                     }
+                   }),
+            "wrong numbers");
+}
+
+}  // namespace
+}  // namespace ladder
