@@ -287,7 +287,7 @@ class Lowering {
     std::vector<Statement> each;
     emit(each, load(Affine::of(part) + Affine(first)));
     emit(each, Add{sum_, part_});
-    emit(body, For{part, count - first, std::move(each)});
+    emit(body, For{part, count - first, std::move(each), true});
   }
 
   void finish(std::vector<Statement>& body) {

@@ -111,7 +111,8 @@ std::string to_string(const Program& program, const Statement& statement) {
                   << place(program, i.counters, i.at) << " of " << i.expected;
             },
             [&](const For& i) {
-              out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1;
+              out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1
+                  << (i.rolled ? " rolled" : "");
             },
             [&](const If& i) {
               out << "if " << program.variables[i.variable].name << " == " << i.value;

@@ -191,11 +191,13 @@ struct Ticket {
 };
 
 struct Statement;
-/// body for variable = 0 .. trips - 1. Targets unroll it.
+/// body for variable = 0 .. trips - 1. Written out when registers are indexed by the variable, else
+/// `rolled`: a loop of the target, so that long sums over parts stay short texts.
 struct For {
   VariableId variable;
   std::int64_t trips;
   std::vector<Statement> body;
+  bool rolled = false;
 };
 /// body where variable == value; the same for all threads of a block.
 struct If {

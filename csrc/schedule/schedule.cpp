@@ -96,8 +96,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
     return text(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
   }
-  // Words in flight, sums, one step of operands, and addresses.
-  const auto registers = 4 * expr.bits * s.blocks_per_warp + 2 * s.tokens + 16 + 24;
+  // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
+  const auto registers = 4 * expr.bits * s.blocks_per_warp + 2 * s.tokens + 20;
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }

@@ -21,6 +21,9 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
+// Loads in flight of a loop that is not written out.
+constexpr int kRolledUnroll = 8;
+
 /// An exact literal.
 std::string number(double value) {
   char text[40];
@@ -113,7 +116,15 @@ class Emitter {
   void body(const std::vector<Statement>& statements, int depth) {
     for (const Statement& statement : statements) {
       depth_ = depth;
-      if (const auto* loop = std::get_if<For>(&statement.op)) {
+      const auto* loop = std::get_if<For>(&statement.op);
+      if (loop != nullptr && loop->rolled) {
+        const auto& name = program_.variables[loop->variable].name;
+        line("#pragma unroll ", kRolledUnroll);
+        line("for (u32 ", name, " = 0; ", name, " < ", loop->trips, "; ++", name, ") {");
+        body(loop->body, depth + 1);
+        depth_ = depth;
+        line("}");
+      } else if (loop != nullptr) {
         for (std::int64_t trip = 0; trip < loop->trips; ++trip) {
           unrolled_[loop->variable] = trip;
           depth_ = depth;

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <mutex>
 #include <regex>
 
@@ -42,6 +43,13 @@ bool find(void* library, const char* name, Function& function) {
 void* open_nvrtc() {
   constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
   for (const auto& directory : directories()) {
+    // NVRTC asks for its builtins by name only; loaded already, they are found.
+    std::error_code ignored;
+    for (const auto& file : std::filesystem::directory_iterator(directory, ignored)) {
+      if (file.path().filename().string().starts_with("libnvrtc-builtins.so")) {
+        dlopen(file.path().c_str(), RTLD_NOW | RTLD_GLOBAL);
+      }
+    }
     for (const char* name : kNames) {
       if (void* library = dlopen((directory + "/" + name).c_str(), RTLD_NOW)) return library;
     }

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiles kernels without a device, for benchmarks/linear.py to run where there is one.
+//
+//     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
+//
+// A request is a line of words: bits zero group activation max_m n k, then either `auto` or
+// tokens warps_n warps_k blocks reduction route dependent resident. For each, OUT gets I.cubin and
+// one object in manifest.json; for each width, positions_B.i32: the bit of a block's 512 B bytes at
+// which bit b of code (row, column) lies, in order [row][column][b].
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+#include "layout/weight_image.h"
+#include "program/lower.h"
+
+namespace {
+
+using namespace ladder;
+
+Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
+  std::string word;
+  in >> word;
+  if (word == "auto") return best_schedule(expr, device);
+  Schedule s{};
+  s.tokens = std::stoi(word);
+  std::string reduction, route;
+  in >> s.warps_n >> s.warps_k >> s.blocks_per_warp >> reduction >> route >> s.dependent_launch >>
+      s.blocks_per_multiprocessor;
+  s.reduction = reduction == "cluster"   ? Reduction::cluster
+                : reduction == "ordered" ? Reduction::ordered
+                                         : Reduction::none;
+  s.route = route == "in_place" ? Route::in_place : Route::multiply_add;
+  return s;
+}
+
+void write(const std::string& path, const void* data, std::size_t size) {
+  std::ofstream(path, std::ios::binary).write(static_cast<const char*>(data), size);
+}
+
+void write_positions(const std::string& out, int bits) {
+  std::vector<std::int32_t> positions;
+  for (int row = 0; row < kBlock; ++row) {
+    for (int column = 0; column < kBlock; ++column) {
+      for (int bit = 0; bit < bits; ++bit) {
+        const auto at = image_place(kBlock, bits, row, column, bit);
+        positions.push_back(static_cast<std::int32_t>(at.word * 32 + at.bit));
+      }
+    }
+  }
+  write(out + "/positions_" + std::to_string(bits) + ".i32", positions.data(),
+        positions.size() * 4);
+}
+
+int run(const std::string& out, const Device& device) {
+  std::ofstream manifest(out + "/manifest.json");
+  manifest << "[";
+  std::set<int> widths;
+  std::string line;
+  int number = 0;
+  while (std::getline(std::cin, line)) {
+    std::istringstream in(line);
+    Linear expr{};
+    std::string activation;
+    if (!(in >> expr.bits >> expr.zero >> expr.group >> activation >> expr.max_m >> expr.n >>
+          expr.k)) {
+      continue;
+    }
+    expr.activation = activation == "bf16" ? Scalar::bf16 : Scalar::f16;
+    try {
+      const auto schedule = read_schedule(in, expr, device);
+      const auto start = std::chrono::steady_clock::now();
+      const auto compiled = compile(expr, schedule, device);
+      const auto binary = cuda::compile(compiled.source, device.architecture);
+      const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
+      std::cerr << number << ": " << to_string(expr) << "\n  " << to_string(schedule) << "\n  "
+                << binary.registers << " registers, " << binary.spill_bytes << " spilled, "
+                << compiled.program.shared_bytes() << " shared, " << ms.count() << " ms\n";
+      if (binary.spill_bytes > 0 || binary.stack_bytes > 0) {
+        std::cerr << "  rejected: spills\n";
+        continue;
+      }
+      const auto path = out + "/" + std::to_string(number);
+      write(path + ".cubin", binary.cubin.data(), binary.cubin.size());
+      write(path + ".cu", compiled.source.data(), compiled.source.size());
+      const auto workspace = workspace_of(expr, schedule);
+      if (widths.insert(expr.bits).second) write_positions(out, expr.bits);
+      manifest << (number ? ",\n" : "\n") << "{\"id\": " << number << ", \"name\": \""
+               << compiled.program.name << "\", \"bits\": " << expr.bits
+               << ", \"zero\": " << expr.zero << ", \"group\": " << expr.group_size()
+               << ", \"activation\": \"" << activation << "\", \"max_m\": " << expr.max_m
+               << ", \"n\": " << expr.n << ", \"k\": " << expr.k << ", \"schedule\": \""
+               << to_string(schedule) << "\", \"registers\": " << binary.registers
+               << ", \"grid\": [" << schedule.splits(expr.k) << ", " << schedule.tiles(expr.n)
+               << "], \"threads\": " << compiled.program.threads
+               << ", \"shared\": " << compiled.program.shared_bytes()
+               << ", \"dependent\": " << (schedule.dependent_launch ? "true" : "false")
+               << ", \"floats\": " << workspace.floats << ", \"counters\": " << workspace.counters
+               << "}";
+      ++number;
+    } catch (const std::exception& error) {
+      std::cerr << "refused: " << line << "\n  " << error.what() << '\n';
+    }
+  }
+  manifest << "\n]\n";
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests\n";
+    return 2;
+  }
+  ladder::cuda::add_nvrtc_directory(argv[3]);
+  return run(argv[1], ladder::device(argv[2]));
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "device/device.h"
+#include "expr/linear.h"
+#include "program/program.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// Everything between an expression and a kernel, each stage printable.
+struct Compiled {
+  Schedule schedule;
+  Program program;
+  std::string source;
+};
+
+/// The whole compiler. Needs no device: the row says what there is to know of it.
+/// Throws InvalidArgument for an expression without meaning, Unsupported for one that the device
+/// cannot serve.
+Compiled compile(const Linear& expr, const Device& device);
+
+/// The same with the decisions taken.
+Compiled compile(const Linear& expr, const Schedule& schedule, const Device& device);
+
+}  // namespace ladder
