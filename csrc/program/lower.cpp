@@ -35,10 +35,19 @@ class Lowering {
   Program run() {
     declare();
     auto& body = program_.body;
-    if (schedule_.dependent_launch) emit(body, DependentLaunch{});
-    load_weights(body);
-    if (schedule_.dependent_launch) emit(body, DependentWait{});
-    stage_activations(body);
+    // Weights do not depend on the preceding kernel, so a dependent launch asks for them first.
+    // Otherwise the activations go first: they are few, and all threads wait for them.
+    if (schedule_.dependent_launch) {
+      emit(body, DependentLaunch{});
+      load_weights(body);
+      emit(body, DependentWait{});
+      copy_activations(body);
+    } else {
+      copy_activations(body);
+      load_weights(body);
+    }
+    emit(body, Wait{0});
+    emit(body, Barrier{});
     multiply(body);
     add_warps(body);
     switch (schedule_.reduction) {
@@ -160,7 +169,7 @@ class Lowering {
     return rows;
   }
 
-  void stage_activations(std::vector<Statement>& body) {
+  void copy_activations(std::vector<Statement>& body) {
     const auto columns = schedule_.block_columns();
     const auto pitch = columns + kActivationPadBytes / bytes_of(expr_.activation);
     const auto staged = buffer("x_tile", Level::shared, expr_.activation, schedule_.tokens * pitch);
@@ -170,8 +179,6 @@ class Lowering {
                    {warp_columns(), pitch, 1});
     emit(body, CopyAsync{all, x, {0, Affine::of(kSplit, columns)}});
     emit(body, Commit{});
-    emit(body, Wait{0});
-    emit(body, Barrier{});
   }
 
   void multiply(std::vector<Statement>& body) {

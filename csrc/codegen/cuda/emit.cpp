@@ -164,7 +164,7 @@ class Emitter {
         plan_access(program_, to.layout, to.scalar, program_.views[i.from], i.at, unrolled_);
     const int size = bytes_of(to.scalar);
     line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
-    if (i.remote) line("const u32 peer = peer_address(shared_address(from), ", expr(i.rank), ");");
+    if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
     for (const Piece& piece : access.pieces) {
       const auto count = piece.width * size / 4;
       if (count == 0) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
@@ -172,7 +172,7 @@ class Emitter {
       const auto at = "(const " + type + "*)(from + " + std::to_string(piece.offset) + ")";
       std::string action;
       if (i.remote) {
-        action = "load_peer(v, peer + " + std::to_string(piece.offset * size) + ");";
+        action = "load_peer(v, address + " + std::to_string(piece.offset * size) + ");";
       } else if (from.level == Level::shared) {
         action = "v = *" + at + ";";
       } else if (!from.constant) {
