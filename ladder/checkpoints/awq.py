@@ -184,14 +184,38 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     if layer.config.version == "gemv":
         return qweight[first:last].contiguous()
     if layer.config.version == "gemm":
-        return ops.pack(_nibbles(qweight[:, first // 8 : last // 8]).t().contiguous(), 4)
-    lines = qweight[first // 4 : last // 4].contiguous()
-    nibbles = ops.unpack(lines.view(torch.int32), layer.k * 4, 4)
-    # One line of K int16 holds, for each 64 columns, those of its four rows one after the other.
-    stored_order = nibbles.reshape(-1, layer.k // 64, 4, 64).transpose(1, 2)
-    # Within 32 columns, column 8a + 2b + c lies at place 8b + 4c + a.
-    places = stored_order.reshape(-1, layer.k // 32, 4, 2, 4)
-    return ops.pack(places.permute(0, 1, 4, 2, 3).reshape(-1, layer.k).contiguous(), 4)
+        return _transposed(qweight[:, first // 8 : last // 8])
+    return _from_lines(qweight[first // 4 : last // 4], layer.k)
+
+
+def _transposed(packed: Tensor) -> Tensor:
+    """[K, C] int32 of gemm, packed along N -> [8 C, ceil(K/8)], packed along K.
+
+    Eight words of eight rows are an 8 x 8 square of nibbles; three steps swap ever smaller parts
+    of it across the diagonal, as one transposes a matrix of bits.
+    """
+    k, c = packed.shape
+    square = packed.new_zeros(-(-k // 8), 8, c)
+    square.view(-1, c)[:k] = packed
+    for step, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+        halves = square.view(-1, 4 // step, 2, step, c)
+        upper, lower = halves[:, :, 0], halves[:, :, 1]
+        swapped = ((upper >> 4 * step) ^ lower) & mask
+        lower ^= swapped
+        upper ^= swapped << 4 * step
+    return square[:, [at // 4 for at in _SHIFTS]].permute(2, 1, 0).reshape(8 * c, -1)
+
+
+def _from_lines(lines: Tensor, k: int) -> Tensor:
+    """[R, K] int16 of gemv_fast -> [4 R, K/8] int32.
+
+    One line of K int16 holds, for each 64 columns, the nibbles of its four rows one row after the
+    other. Within 32 columns, column 8a + 2b + c lies at place 8b + 4c + a.
+    """
+    nibbles = ops.unpack(lines.contiguous().view(torch.int32), k * 4, 4)
+    rows = nibbles.view(-1, k // 64, 4, 64).transpose(1, 2)
+    places = rows.reshape(-1, k // 32, 4, 2, 4)
+    return ops.pack(places.permute(0, 1, 4, 2, 3).reshape(-1, k), 4)
 
 
 def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:

@@ -93,9 +93,14 @@ class LadderConfig:
         if module in self.modules:
             return self.modules[module]
         for entry in self.modules_to_not_convert:
-            if module == entry or module.startswith(entry + ".") or module.endswith("." + entry):
+            if covers(entry, module):
                 return None
         return self.weight_type
+
+
+def covers(entry: str, module: str) -> bool:
+    """True when an entry of modules_to_not_convert speaks of ``module``."""
+    return module == entry or module.startswith(entry + ".") or module.endswith("." + entry)
 
 
 def _fail(key: str, value: object, why: str) -> NoReturn:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ def weight_from_module(module: nn.Module, family: str, variant: str, *, bits: in
     for part in ("qweight", "scales"):
         if part not in tensors:
             raise InvalidArgument(f"{name} has no {part}; it has {', '.join(tensors) or 'none'}")
+    config: Any
     own_bits = getattr(module, "bits", None)
     if family == "gptq":
         bits = own_bits if isinstance(own_bits, int) else bits

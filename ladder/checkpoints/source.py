@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ladder.checkpoints import awq, gptq
+from ladder.checkpoints.folder import covers
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
@@ -64,10 +65,14 @@ class Source:
         kept = {name for name in kept if not _is_embedding(name)}
         listed = self.quantization.get("modules_to_not_convert")
         if isinstance(listed, list):
-            kept |= {name for name in listed if isinstance(name, str)}
+            kept |= {name for name in listed if isinstance(name, str) and not self._hides(name)}
         if not any(name.split(".")[-1] == "lm_head" for name in (*kept, *self.modules)):
             kept.add("lm_head")  # tied to the embedding, so no tensor names it
         return sorted(kept)
+
+    def _hides(self, entry: str) -> bool:
+        """True when an entry of modules_to_not_convert would skip a module that is quantised."""
+        return any(covers(entry, module) for module in self.modules)
 
     def layer(self, module: str) -> Layer:
         """Check the headers of one module. Raises CheckpointError as ``measure`` of the format."""

@@ -62,6 +62,8 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
         yield temporary
         with writing(destination):
             _sync(temporary)
+        check_destination(destination, force=force)  # another process may have been quicker
+        with writing(destination):
             if destination.exists():
                 destination.rename(old)
             try:
@@ -70,7 +72,7 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
                 if old.exists():
                     old.rename(destination)
                 raise
-            _sync(parent)
+        _sync(parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         for folder in made:
@@ -95,11 +97,13 @@ def check_destination(destination: Path, *, force: bool) -> None:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Put a folder's names on disk where its file system can; their files are there already."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def require_space(folder: Path, needed: int) -> None:

@@ -117,6 +117,24 @@ def test_mixed_types_are_named_in_the_config(tmp_path):
     json.dumps(report.to_dict())
 
 
+def test_names_not_to_convert_never_hide_a_module_that_is_quantised(tmp_path):
+    settings = GPTQ | {"modules_to_not_convert": ["model.0", "up", "vision", 7]}
+    source = write_folder(tmp_path / "src", settings, [tensors_of({"model.0.up": gptq(32, 64)})])
+    repack(source, tmp_path / "dst")
+    assert config_of(tmp_path / "dst")["modules_to_not_convert"] == ["lm_head", "vision"]
+
+
+def test_a_destination_that_appeared_meanwhile_is_kept(tmp_path):
+    def appear(done, total, name):
+        (tmp_path / "dst").mkdir(exist_ok=True)
+        (tmp_path / "dst" / "theirs").write_text("kept")
+
+    with pytest.raises(InvalidArgument, match="dst exists; pass force"):
+        repack(small(tmp_path / "src"), tmp_path / "dst", progress=appear)
+    assert files(tmp_path / "dst") == {"theirs"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dst", "src"]
+
+
 @pytest.mark.parametrize(
     ("file", "make", "settings"),
     [

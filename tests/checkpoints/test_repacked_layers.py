@@ -158,6 +158,17 @@ def test_scales_keep_their_dtype(dtype):
     assert str(dtype).removeprefix("torch.") in str(weight.type)
 
 
+def test_a_gemm_layer_of_any_k_is_transposed_and_left_as_it_was():
+    """K = 84 ends in half a square of eight rows."""
+    truth = awq(32, 84, group=-1)
+    before = truth.tensors["qweight"].clone()
+    config = awq_format.Config(group_size=-1)
+    weight = awq_format.unpack_layer(truth.tensors, config, "layer")
+    check(truth, weight)
+    assert (weight.qweight[:, -1] >> 16 == 0).all(), "bits past K are zero"
+    assert torch.equal(truth.tensors["qweight"], before)
+
+
 @pytest.mark.parametrize("rows", [32, 64, 96])
 @pytest.mark.parametrize("form", ["gptq", "gptq_p"])
 def test_rows_unpacked_apart_are_the_rows_unpacked_together(form, rows):
