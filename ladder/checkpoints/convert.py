@@ -93,15 +93,15 @@ def convert(
         bytes_before=shards.nbytes,
         tensors_carried=len(shards.home) - len(modules),
     )
-    fields = LadderConfig(
+    quantised = LadderConfig(
         weight_type=str(ttype),
         types=definitions([str(ttype)]),
         modules_to_not_convert=tuple(name for name in linears if name not in modules),
-    ).to_dict()
+    )
     with new_folder(destination, force=force) as temporary:
         _write(shards, shapes, ttype, method, temporary, report, progress)
         carry(folder, temporary, files)
-        write_json(temporary / "config.json", config | {"quantization_config": fields})
+        write_json(temporary / "config.json", config | quantised.entries())
     report.seconds = time.perf_counter() - start
     return report
 

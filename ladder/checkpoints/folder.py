@@ -13,6 +13,14 @@ from ladder.errors import CheckpointError, InvalidArgument
 QUANT_METHOD = "ladder"
 FORMAT_VERSION = 1
 
+#: An entry of config.json, beside quantization_config, that stops transformers where ladder has not
+#: been imported: it quotes the text in a ValueError instead of starting from random weights.
+GUARD_KEY = "transformers_weights"
+GUARD_TEXT = (
+    "these weights are quantised by ladder: `pip install ladder`, and `import ladder` before "
+    "loading them"
+)
+
 
 @dataclass(frozen=True)
 class LadderConfig:
@@ -83,6 +91,10 @@ class LadderConfig:
         if self.source is not None:
             fields["source"] = dict(self.source)
         return fields
+
+    def entries(self) -> dict[str, Any]:
+        """Return what a model's config.json holds because its weights are ladder's."""
+        return {"quantization_config": self.to_dict(), GUARD_KEY: GUARD_TEXT}
 
     def type_of(self, module: str) -> str | None:
         """Return the tType of a Linear module, or None when it stays as it is.

@@ -91,9 +91,6 @@ def parse_header(text: bytes, data_begin: int, size: int, path: Path) -> dict[st
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         _fail(path, "__metadata__ is not an object of strings")
-    for name in fields:
-        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
-            _fail(path, "the header names ", ascii(name), ", which is not text")
     entries = {name: _entry(name, value, data_begin, path) for name, value in fields.items()}
     at, before = data_begin, "the header"
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):

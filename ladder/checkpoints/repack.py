@@ -128,7 +128,7 @@ def repack(
         row.modules += 1
         row.weights += plan.layer.n * plan.layer.k
         row.bytes += plan.nbytes
-    config = source.config | {"quantization_config": _config(source, plans).to_dict()}
+    config = source.config | _config(source, plans).entries()
     with new_folder(destination, force=force) as temporary:
         _write_shards(source, plans, files, temporary, report, progress)
         carry(folder, temporary, files)

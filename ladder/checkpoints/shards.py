@@ -27,11 +27,7 @@ from ladder.errors import CheckpointError
 _COPY_BYTES = 8 << 20
 _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
-#: Files that hold the same weights once more, or whose names the result itself needs.
-_SAME_WEIGHTS = (
-    "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json",
-    "pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
+_OLD_PICKLES = ("pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json")
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()} | {
     torch.bool: "BOOL", torch.int64: "I64", torch.float64: "F64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
@@ -183,7 +179,8 @@ def open_shards(folder: Path) -> ShardSet:
         make = SafetensorsShard if kind == "safetensors" else PickledShard
         shards: list[Shard] = [make(folder / name) for name in names]
         files = {*names, *(index.name for index in indexes)}
-        files |= {path.name for pattern in _SAME_WEIGHTS for path in folder.glob(pattern)}
+        if kind == "safetensors":  # the same weights once more
+            files |= {path.name for pattern in _OLD_PICKLES for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
     raise CheckpointError(f"{folder}: has neither *.safetensors nor *.bin weights")
 

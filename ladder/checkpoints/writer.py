@@ -21,8 +21,6 @@ from ladder.errors import CheckpointError, InvalidArgument, LadderError
 #: Folders that belong to download tools, not to the model.
 NOT_CARRIED = (".git", ".cache")
 
-_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-
 
 class DestinationError(LadderError, OSError):
     """The destination cannot be written: full, read-only, or gone."""
@@ -75,14 +73,11 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
                     old.rename(destination)
                 raise
         _sync(parent)
-    except BaseException as error:
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         for folder in made:
             with suppress(OSError):
                 folder.rmdir()
-        if isinstance(error, DestinationError):  # say the name that the user gave
-            named = str(error).replace(str(temporary), str(destination))
-            raise DestinationError(named) from error.__cause__
         raise
     shutil.rmtree(old, ignore_errors=True)
 
@@ -185,8 +180,8 @@ class ShardWriter:
 def _reserve(descriptor: int, nbytes: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
-    except (OSError, AttributeError) as error:  # macOS has no such call
-        if isinstance(error, OSError) and error.errno not in _CANNOT_RESERVE:
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
         os.ftruncate(descriptor, nbytes)
 
@@ -238,11 +233,8 @@ def carry(source: Path, target: Path, files: list[Path]) -> int:
 
 def write_json(path: Path, fields: Mapping[str, Any]) -> None:
     with writing(path):
-        try:
-            text = json.dumps(fields, indent=2, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can hold
-            text = json.dumps(fields, indent=2).encode()
-        with path.open("wb") as file:
-            file.write(text + b"\n")
+        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
