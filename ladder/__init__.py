@@ -8,7 +8,7 @@ See README.md for the tour, docs/format.md for what is stored.
 """
 
 from ladder import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
-from ladder import ops, testing, types
+from ladder import integrations, ops, testing, types
 from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 from ladder.linear import Linear, convert
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "convert",
     "float_type",
+    "integrations",
     "ops",
     "quantize",
     "register_type",
@@ -35,3 +36,5 @@ __all__ = [
     "ttype",
     "types",
 ]
+
+integrations.install()

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ladder inside other libraries. Importing ladder imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ladder.integrations.hooks import after_import
+
+#: Modules of other libraries, and ours that must act once they have been imported.
+_WATCHED = {
+    "transformers.quantizers.auto": "ladder.integrations.transformers",
+    "peft.tuners.lora.model": "ladder.integrations.peft",
+}
+_SUBMODULES = ("peft", "transformers")
+
+
+def install() -> None:
+    """Teach ladder to the libraries that are imported, and to those that will be."""
+    for theirs, ours in _WATCHED.items():
+        after_import(theirs, lambda module, ours=ours: _register(ours))
+
+
+def _register(name: str) -> None:
+    # When our module is what imported theirs, it is not whole yet; it registers when it is.
+    register = getattr(importlib.import_module(name), "register", None)
+    if register is not None:
+        register()
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"ladder.integrations.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

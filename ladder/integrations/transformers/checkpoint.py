@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which quantised modules the files of a model hold, known before any tensor is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ladder.checkpoints.header import TORCH_DTYPES, read_header
+from ladder.checkpoints.layer import Stored
+from ladder.errors import CheckpointError, Unsupported
+
+
+@dataclass(frozen=True)
+class StoredModule:
+    """One quantised Linear. transformers may call a module otherwise than its files do."""
+
+    name: str  #: in the model
+    stored_name: str  #: in the files
+    parts: dict[str, Stored]  #: what the headers say of "qweight", "scales", ..., "bias"
+
+
+def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
+    """dtype and shape of every tensor, or None when the files are not safetensors."""
+    files = [str(file) for file in files or ()]
+    if not files or not all(file.endswith(".safetensors") for file in files):
+        return None
+    tensors: dict[str, Stored] = {}
+    for file in files:
+        for name, entry in read_header(file).items():
+            tensors[name] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
+    return tensors
+
+
+def find_modules(
+    model: Any, headers: dict[str, Stored], parts: Sequence[str], marks: Sequence[str]
+) -> list[StoredModule]:
+    """The Linear modules of ``model`` whose weight is stored as a ``qweight``.
+
+    Args:
+        parts: names that the parts of a weight can have, "qweight" among them.
+        marks: those that make a module a quantised one even without a qweight.
+    Raises:
+        CheckpointError: parts without their qweight, or a Linear of the base model of which the
+            files hold nothing.
+        Unsupported: modules that the model keeps in one fused tensor (experts).
+    """
+    rename, exact = _renamer(model)
+    stored = dict.fromkeys(
+        name.rpartition(".")[0]
+        for name in headers
+        if name.rpartition(".")[2] in ("qweight", *marks)
+    )
+    found = []
+    for name in stored:
+        present = {
+            part: headers[f"{name}.{part}"]
+            for part in (*parts, "bias")
+            if f"{name}.{part}" in headers
+        }
+        target = rename(f"{name}.weight").removesuffix(".weight")
+        if not _is_linear(model, target):
+            _check_fused(model, target, name)
+            continue  # not of this model: transformers reports the keys as unexpected
+        if "qweight" not in present:
+            raise CheckpointError(
+                f"{name}.qweight is missing; {name} has {', '.join(sorted(present))}"
+            )
+        found.append(StoredModule(target, name, present))
+    dense = {rename(name) for name in headers if name.endswith(".weight")} if exact else None
+    _check_complete(model, {module.name for module in found}, dense)
+    return found
+
+
+def linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Every plain ``nn.Linear`` by name."""
+    return {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
+
+
+def _is_linear(model: nn.Module, name: str) -> bool:
+    try:
+        return isinstance(model.get_submodule(name), nn.Linear)
+    except AttributeError:
+        return False
+
+
+def _check_fused(model: nn.Module, name: str, stored_name: str) -> None:
+    while name:
+        name = name.rpartition(".")[0]
+        try:
+            holder = model.get_submodule(name)
+        except AttributeError:
+            continue
+        if any(p.dim() == 3 for p in holder.parameters(recurse=False)):
+            raise Unsupported(
+                f"{stored_name} is quantised on its own, but {type(model).__name__} keeps all of "
+                f"{name} in one tensor, which ladder cannot fill"
+            )
+        return
+
+
+def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None:
+    """A Linear that the files do not mention would start from random numbers."""
+    if dense is None:
+        return
+    base = "" if model.base_model is model else f"{model.base_model_prefix}."
+    inside = {name for name in linears(model) if name.startswith(base)}
+    for name in sorted(inside - found):
+        if f"{name}.weight" not in dense and not _is_output(model, name):
+            raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
+
+
+def _is_output(model: Any, name: str) -> bool:
+    return model.get_submodule(name) is model.get_output_embeddings()
+
+
+def _renamer(model: Any) -> tuple[Callable[[str], str], bool]:
+    """The name in ``model`` of a name in its files; False if other conversions exist as well."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    state = model.state_dict()
+
+    def rename(name: str) -> str:
+        return rename_source_key(name, renamings, [], model.base_model_prefix, state)[0]
+
+    return rename, len(renamings) == len(mapping)

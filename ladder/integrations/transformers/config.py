@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantization_config of a ladder folder, as transformers wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ladder.checkpoints.folder import QUANT_METHOD, LadderConfig, definitions
+from ladder.errors import InvalidArgument
+from ladder.quantize import METHODS
+from ladder.types import TType, with_defaults
+
+
+class LadderConfigHF(QuantizationConfigMixin):
+    """Quantise a model while it is loaded: ``from_pretrained(..., quantization_config=this)``.
+
+    Args:
+        weight_type, group_size, symmetric: as :func:`ladder.quantize`.
+        modules: tTypes, spelled in full, of single modules by name.
+        modules_to_not_convert: names of modules to leave as they are, see
+            ``LadderConfig.type_of``; by default the output embedding and what is tied to it.
+        method: how scales are chosen, as :func:`ladder.quantize`.
+    Raises:
+        InvalidArgument, CheckpointError: a type or name that means nothing.
+    """
+
+    def __init__(
+        self,
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        modules: Mapping[str, str | TType] | None = None,
+        modules_to_not_convert: Sequence[str] | None = None,
+        method: str = "search",
+    ) -> None:
+        if method not in METHODS:
+            raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
+        usual = str(with_defaults(weight_type, group_size=group_size, symmetric=symmetric))
+        named = {name: str(text) for name, text in (modules or {}).items()}
+        self.quant_method = QUANT_METHOD
+        self.method = method
+        #: None until the model is known.
+        self.modules_to_not_convert = modules_to_not_convert
+        self.stored = LadderConfig(
+            usual, named, tuple(modules_to_not_convert or ()), definitions([usual, *named.values()])
+        )
+
+    @classmethod
+    def from_stored(cls, stored: LadderConfig) -> LadderConfigHF:
+        """Wrap what a folder's config.json says."""
+        config = cls(stored.weight_type)
+        config.stored, config.modules_to_not_convert = stored, stored.modules_to_not_convert
+        return config
+
+    @classmethod
+    def from_dict(
+        cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
+    ) -> Any:
+        """Read ``quantization_config``. Raises CheckpointError as LadderConfig.from_dict."""
+        config = cls.from_stored(LadderConfig.from_dict(config_dict))
+        return (config, kwargs) if return_unused_kwargs else config
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.stored.to_dict()
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        yield from self.to_dict().items()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPTQ and AWQ folders, as they are, with ladder's kernels."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections import Counter
+from typing import Any
+
+from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.source import FORMATS
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.transformers.checkpoint import find_modules, linears, read_headers
+from ladder.integrations.transformers.loading import ForeignLinear
+from ladder.integrations.transformers.quantizer import Quantizer
+from ladder.linear import Linear
+
+
+class ForeignHfQuantizer(Quantizer):
+    """Loads a folder of another format and makes its weights ladder's, module by module.
+
+    The model is then a ladder model: ``save_pretrained`` writes a ladder folder.
+    """
+
+    requires_calibration = True  # what these formats need to quantise, ladder does not do
+    method: str
+
+    def _prepare(self, model: Any, files: Any) -> None:
+        headers = read_headers(files)
+        if headers is None:
+            raise Unsupported(
+                f"ladder loads {self.method} weights from safetensors; "
+                "for pickled ones run `ladder repack` first"
+            )
+        format = FORMATS[self.method]
+        settings = format.Config.from_dict(self.quantization_config.ladder_source)
+        self._names: dict[str, str] = {}
+        for module in find_modules(model, headers, format.PARTS, format.MARKS):
+            name, linear = module.stored_name, model.get_submodule(module.name)
+            config = settings.for_module(name)
+            if config is None:
+                raise CheckpointError(
+                    f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
+                )
+            layer = format.measure(module.parts, config, name)
+            if (layer.n, layer.k) != (linear.out_features, linear.in_features):
+                raise CheckpointError(
+                    f"{name}.qweight holds a weight of {[layer.n, layer.k]}, not "
+                    f"{[linear.out_features, linear.in_features]} as the model has"
+                )
+            packed = ForeignLinear(linear, format, config, module.parts)
+            model.set_submodule(module.name, packed.train(linear.training))
+            self._names[module.name] = name
+        if not self._names:
+            raise CheckpointError(
+                f"quant_method is {self.method}, but no Linear of the model has a qweight"
+            )
+
+    def _stored_config(self, model: Any) -> LadderConfig:
+        types = {
+            stored: str(module.weight_type)
+            for name, stored in self._names.items()
+            if isinstance(module := model.get_submodule(name), Linear)
+        }
+        usual = Counter(types.values()).most_common(1)[0][0]
+        return LadderConfig(
+            weight_type=usual,
+            modules={name: text for name, text in types.items() if text != usual},
+            modules_to_not_convert=tuple(sorted(linears(model))),
+            source={"quant_method": self.method} | self.quantization_config.ladder_source,
+        )
+
+
+def _config_class(base: type) -> type:
+    """``base``, keeping every key of the folder's config; its own checks are ladder's to make."""
+
+    def from_dict(cls: Any, config_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        made = super(kept, cls).from_dict(copy.deepcopy(config_dict), *args, **kwargs)
+        config = made[0] if isinstance(made, tuple) else made
+        config.ladder_source = copy.deepcopy(config_dict)
+        return made
+
+    fields = {
+        "from_dict": classmethod(from_dict),
+        "post_init": lambda self: None,
+        "to_dict": lambda self: copy.deepcopy(self.ladder_source),
+        "ladder_source": {},
+        "ladder_replaces": base,
+    }
+    # transformers compares the names of classes when a user passes a config as well.
+    kept = type(base.__name__, (base,), fields)
+    return kept
+
+
+def mappings() -> Any:
+    """The module that maps a quant_method to its classes, as it is now: it may be reloaded."""
+    return importlib.import_module("transformers.quantizers.auto")
+
+
+def enabled() -> tuple[str, ...]:
+    """Methods whose folders load with ladder now."""
+    known = mappings().AUTO_QUANTIZER_MAPPING
+    return tuple(method for method in FORMATS if hasattr(known[method], "ladder_replaces"))
+
+
+class _Enabled:
+    """Undoes :func:`enable` at the end of a ``with``; ignored otherwise."""
+
+    def __init__(self, methods: tuple[str, ...]) -> None:
+        self.methods = methods
+
+    def __enter__(self) -> _Enabled:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.methods:
+            disable(*self.methods)
+
+
+def enable(*methods: str) -> _Enabled:
+    """Load unmodified GPTQ and AWQ folders with ladder; optimum, gptqmodel, autoawq not needed.
+
+    Holds until :func:`disable`, or to the end of ``with enable("gptq"):``. Quantising *to* these
+    formats is not possible meanwhile.
+
+    Args:
+        methods: "gptq", "awq"; none means both.
+    Raises:
+        InvalidArgument: another method.
+    """
+    changed = []
+    quantizers = mappings().AUTO_QUANTIZER_MAPPING
+    configs = mappings().AUTO_QUANTIZATION_CONFIG_MAPPING
+    for method in _known(methods):
+        if method in enabled():
+            continue
+        fields = {"method": method, "ladder_replaces": quantizers[method]}
+        name = f"Ladder{method.upper()}HfQuantizer"
+        quantizers[method] = type(name, (ForeignHfQuantizer,), fields)
+        configs[method] = _config_class(configs[method])
+        changed.append(method)
+    return _Enabled(tuple(changed))
+
+
+def disable(*methods: str) -> None:
+    """Give GPTQ and AWQ folders back to transformers. Arguments and errors as :func:`enable`."""
+    auto = mappings()
+    for method in _known(methods):
+        for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
+            mapping[method] = getattr(mapping[method], "ladder_replaces", mapping[method])
+
+
+def _known(methods: tuple[str, ...]) -> tuple[str, ...]:
+    for method in methods:
+        if method not in FORMATS:
+            raise InvalidArgument(f'method is "{method}", not one of {", ".join(FORMATS)}')
+    return methods or tuple(FORMATS)

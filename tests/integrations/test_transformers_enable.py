@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPTQ and AWQ folders, unmodified, through ladder.integrations.transformers.enable."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from checkpoint_oracle import awq, gptq
+from hf_models import edit_config, edit_tensors, load, logits
+
+import ladder
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.transformers import dense, disable, enable, enabled
+
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture(autouse=True)
+def not_left_enabled():
+    yield
+    disable()
+
+
+@pytest.fixture
+def foreign(dense_folder, tmp_path):
+    """Makes a GPTQ or AWQ folder of the tiny model, and the dense model that it means."""
+
+    def make(draw, settings, skip=("lm_head",)):
+        folder = shutil.copytree(dense_folder, tmp_path / "foreign")
+        edit_config(folder, quantization_config=settings)
+        model = load(dense_folder)
+        truths = {}
+        for seed, (name, linear) in enumerate(list(model.named_modules())):
+            if isinstance(linear, torch.nn.Linear) and not name.endswith(skip):
+                truth = draw(linear.out_features, linear.in_features, seed=seed)
+                linear.weight.data = torch.from_numpy(truth.weight)
+                truths[name] = truth
+
+        def change(tensors):
+            for name, truth in truths.items():
+                del tensors[f"{name}.weight"]
+                tensors |= {f"{name}.{part}": t for part, t in truth.tensors.items()}
+
+        edit_tensors(folder, change)
+        return folder, model
+
+    return make
+
+
+def test_the_gptq_folder_equals_its_repacked_self(gptq_folder, ladder_folder, tmp_path):
+    with enable("gptq"):
+        model = load(gptq_folder)
+    repacked = load(ladder_folder)
+    assert type(model.get_submodule(Q_PROJ)) is ladder.Linear
+    assert torch.equal(logits(model), logits(repacked))
+    model.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    expected = json.loads((ladder_folder / "config.json").read_text())["quantization_config"]
+    assert stored == expected
+    assert torch.equal(logits(load(tmp_path)), logits(repacked))
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({"bits": 4, "order": True}, {"bits": 4, "desc_act": True}),
+        ({"bits": 3, "symmetric": False, "lowest": 1}, {"bits": 3, "sym": False}),
+        ({"bits": 8, "form": "gptq_v2"}, {"bits": 8, "checkpoint_format": "gptq_v2"}),
+        ({"bits": 5, "form": "gptq_p"}, {"bits": 5, "format": "gptq_p"}),
+        ({"bits": 4, "group": -1}, {"bits": 4, "group_size": -1}),
+    ],
+    ids=["act_order", "asymmetric_3", "v2_8", "planar_5", "per_channel"],
+)
+def test_gptq_of_any_kind_computes_what_it_means(foreign, options, settings):
+    base = {"quant_method": "gptq", "group_size": 32, "sym": True, "desc_act": False}
+    folder, expected = foreign(lambda n, k, seed: gptq(n, k, seed=seed, **options), base | settings)
+    with enable():
+        model = load(folder)
+    assert not any(type(m) is torch.nn.Linear for m in model.model.modules())
+    check_equal(model, expected)
+
+
+@pytest.mark.parametrize("version", ["gemm", "gemv", "gemv_fast"])
+def test_awq_of_any_version_computes_what_it_means(foreign, version):
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": version}
+    skip = ("lm_head", "down_proj") if version == "gemv_fast" else ("lm_head",)  # K = 96
+    folder, expected = foreign(
+        lambda n, k, seed: awq(n, k, seed=seed, version=version), settings, skip
+    )
+    with enable("awq"):
+        model = load(folder)
+    assert type(model.get_submodule(Q_PROJ)) is ladder.Linear
+    check_equal(model, expected)
+
+
+def check_equal(model, expected):
+    """Every weight to the bit, and so the dense model's logits."""
+    for name, linear in expected.model.named_modules():
+        if isinstance(linear, torch.nn.Linear):
+            module = model.model.get_submodule(name)
+            if isinstance(module, ladder.Linear):
+                assert torch.equal(module.packed_weight.dequantize(), linear.weight), name
+    assert torch.equal(logits(dense(model)), logits(expected))
+
+
+def test_a_module_that_dynamic_leaves_out_stays_dense(foreign):
+    settings = {
+        "quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False,
+        "dynamic": {r"-:.*\.mlp\..*": {}},
+    }  # fmt: skip
+    skip = ("lm_head", "up_proj", "gate_proj", "down_proj")
+    folder, expected = foreign(lambda n, k, seed: gptq(n, k, seed=seed), settings, skip)
+    with enable("gptq"):
+        model = load(folder)
+    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    check_equal(model, expected)
+
+
+def test_damaged_foreign_folders_are_named(gptq_folder, tmp_path):
+    def damaged(**changes):
+        folder = shutil.copytree(gptq_folder, tmp_path / "model", dirs_exist_ok=True)
+        edit_tensors(folder, lambda tensors: [tensors.pop(f"{Q_PROJ}.{p}") for p in changes])
+        return folder
+
+    with enable("gptq"):
+        for part in ("scales", "qzeros", "qweight"):
+            with pytest.raises(CheckpointError, match=f"{Q_PROJ}.{part} is missing"):
+                load(damaged(**{part: None}))
+        folder = shutil.copytree(gptq_folder, tmp_path / "wide", dirs_exist_ok=True)
+        edit_config(folder, hidden_size=512)
+        with pytest.raises(CheckpointError, match=r"a weight of \[256, 768\], not \[512, 768"):
+            load(folder)
+
+
+def test_experts_that_the_model_fuses_are_refused(tmp_path):
+    from safetensors.torch import save_file
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    small = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_local_experts=2)
+    model = MixtralForCausalLM(
+        MixtralConfig(**small, num_attention_heads=2, num_key_value_heads=2, vocab_size=64)
+    )
+    model.save_pretrained(tmp_path)
+    expert = "model.layers.0.block_sparse_moe.experts.0.w1"
+    tensors = {f"{expert}.{part}": t for part, t in gptq(64, 64).tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    edit_config(
+        tmp_path, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32}
+    )
+    with enable("gptq"), pytest.raises(Unsupported, match="experts in one tensor"):
+        load(tmp_path)
+
+
+def test_enable_and_disable_leave_no_trace():
+    from transformers.quantizers import auto
+
+    before = dict(auto.AUTO_QUANTIZER_MAPPING), dict(auto.AUTO_QUANTIZATION_CONFIG_MAPPING)
+    assert enabled() == ()
+    enable("gptq")
+    with enable():  # ends what it began, not what came before
+        assert set(enabled()) == {"gptq", "awq"}
+    assert enabled() == ("gptq",)
+    disable()
+    after = auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING
+    assert after == before
+    with pytest.raises(InvalidArgument, match='method is "gguf", not one of'):
+        enable("gguf")
