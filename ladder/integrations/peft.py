@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PEFT: LoRA adapters on packed weights.
+
+PEFT chooses the adapter of a layer by a fixed list of functions, the last of which knows torch's
+own layers; ladder's comes before that one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from ladder.errors import Unsupported
+from ladder.linear import Linear
+
+#: Ways to start an adapter that do not look at the weight.
+INITIALISATIONS = (True, False, "gaussian", "orthogonal")
+
+
+class LoraLinear(nn.Module, LoraLayer):
+    """``ladder.Linear`` plus ``scaling * B(A(dropout(x)))`` of each active adapter."""
+
+    def __init__(
+        self,
+        base_layer: nn.Module,
+        adapter_name: str,
+        config: Any,
+        r: int = 0,
+        lora_alpha: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        LoraLayer.__init__(self, base_layer, **kwargs)
+        self._active_adapter = adapter_name
+        self.update_layer(adapter_name, r, lora_alpha=lora_alpha, config=config)
+
+    def update_layer(self, adapter_name: str, *args: Any, config: Any, **kwargs: Any) -> None:
+        """Raises Unsupported for adapters that read or change the weight itself."""
+        if config.init_lora_weights not in INITIALISATIONS:
+            raise Unsupported(
+                f"init_lora_weights is {config.init_lora_weights!r}, which decomposes the weight; "
+                f"a packed weight takes {', '.join(map(repr, INITIALISATIONS))}"
+            )
+        super().update_layer(adapter_name, *args, config=config, **kwargs)
+
+    def resolve_lora_variant(self, *, config: Any, **kwargs: Any) -> None:
+        """Only plain LoRA: the variants of PEFT read the dense weight."""
+        if getattr(config, "use_dora", False):
+            raise Unsupported("use_dora is True: DoRA needs the dense weight; use plain LoRA")
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self._check_forward_args(x, *args, **kwargs)
+        result = self.base_layer(x)
+        if self.disable_adapters:
+            return result
+        for adapter in self.active_adapters:
+            if adapter in self.lora_A:
+                a, b = self.lora_A[adapter], self.lora_B[adapter]
+                low = a(self.lora_dropout[adapter](self._cast_input_dtype(x, a.weight.dtype)))
+                result = result + (b(low) * self.scaling[adapter]).to(result.dtype)
+        return result
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        raise Unsupported(
+            "an adapter cannot be merged into a packed weight without quantising it anew; keep it "
+            "beside the weight, or load the model, call model.dequantize(), and merge into that"
+        )
+
+    def unmerge(self) -> None:
+        """Nothing is ever merged."""
+
+    def __repr__(self) -> str:
+        return "lora." + super().__repr__()
+
+
+def register() -> None:
+    """Let ``peft.get_peft_model`` put adapters on ladder.Linear. Doing it again is harmless."""
+    lora_model = importlib.import_module("peft.tuners.lora.model")
+    tuners_utils = importlib.import_module("peft.tuners.tuners_utils")
+    if not getattr(lora_model.dispatch_default, "_ladder", False):
+        lora_model.dispatch_default = _dispatcher(lora_model.dispatch_default)
+    name = "_maybe_include_all_linear_layers"
+    if hasattr(tuners_utils, name) and not getattr(getattr(tuners_utils, name), "_ladder", False):
+        setattr(tuners_utils, name, _all_linear(getattr(tuners_utils, name)))
+
+
+def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(target: nn.Module, adapter_name: str, config: Any, **kwargs: Any) -> Any:
+        base = target.get_base_layer() if isinstance(target, BaseTunerLayer) else target
+        if isinstance(base, Linear) and kwargs.get("parameter_name") is None:
+            kwargs.pop("parameter_name", None)
+            return LoraLinear(target, adapter_name, config=config, **kwargs)
+        return others(target, adapter_name, config=config, **kwargs)
+
+    dispatch._ladder = True  # type: ignore[attr-defined]
+    return dispatch
+
+
+def _all_linear(others: Callable[..., Any]) -> Callable[..., Any]:
+    """target_modules="all-linear" means ladder's as well, but for the output embedding."""
+
+    def include(peft_config: Any, model: nn.Module) -> Any:
+        targets = getattr(peft_config, "target_modules", None)
+        peft_config = others(peft_config, model)
+        if isinstance(targets, str) and targets.lower() == "all-linear":
+            head = getattr(model, "get_output_embeddings", lambda: None)()
+            peft_config.target_modules |= {
+                name
+                for name, module in model.named_modules()
+                if isinstance(module, Linear) and module is not head
+                and not name.endswith(".base_layer")
+            }  # fmt: skip
+        return peft_config
+
+    include._ladder = True  # type: ignore[attr-defined]
+    return include
+
+
+register()
