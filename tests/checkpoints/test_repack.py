@@ -117,31 +117,6 @@ def test_mixed_types_are_named_in_the_config(tmp_path):
     json.dumps(report.to_dict())
 
 
-def test_weights_that_the_index_does_not_name_are_left_behind(tmp_path):
-    """Left from an earlier download, one even under the name that the result takes."""
-    truth = gptq(32, 64)
-    source = write_folder(tmp_path / "src", GPTQ, [tensors_of({"layer": truth})])
-    (source / "model.safetensors").rename(source / "weights-1.safetensors")
-    names = dict.fromkeys(tensors_of({"layer": truth}), "weights-1.safetensors")
-    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    stale = ("model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin")
-    for name in stale:
-        (source / name).write_text("stale")
-    repack(source, tmp_path / "dst")
-    assert np.array_equal(codes(tmp_path / "dst", "layer", truth), truth.codes)
-    carried = {"tokenizer.json", "extra/notes.txt"}
-    assert files(tmp_path / "dst") == {"config.json", "model.safetensors"} | carried
-
-
-def test_a_config_keeps_any_text(tmp_path):
-    source = small(tmp_path / "src")
-    config = json.loads((source / "config.json").read_text())
-    config["text"] = "\u00e9\u4e2d\ud800"
-    (source / "config.json").write_text(json.dumps(config))
-    repack(source, tmp_path / "dst")
-    assert json.loads((tmp_path / "dst/config.json").read_text())["text"] == config["text"]
-
-
 def test_names_not_to_convert_never_hide_a_module_that_is_quantised(tmp_path):
     settings = GPTQ | {"modules_to_not_convert": ["model.0", "up", "vision", 7]}
     source = write_folder(tmp_path / "src", settings, [tensors_of({"model.0.up": gptq(32, 64)})])

@@ -111,7 +111,7 @@ def test_a_disk_that_fills_up_while_files_are_copied_leaves_nothing(
 ):
     source = small(tmp_path / "src")
     monkeypatch.setattr(shutil, "copy", disk_is_full)
-    with pytest.raises(DestinationError, match="out/model/tokenizer.json: cannot be .*: No space"):
+    with pytest.raises(DestinationError, match="tokenizer.json: cannot be written: No space"):
         repack(source, left_nothing)
 
 

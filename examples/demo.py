@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make demo` runs: a GPTQ checkpoint becomes a ladder folder, loads, and is measured.
+
+    python examples/demo.py [--windows 160] [--tokens 64] [--device cpu]
+"""
+
+import argparse
+import copy
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+import ladder
+from ladder.checkpoints import repack
+from ladder.integrations.transformers import dense
+from ladder.perplexity import load_tokens, perplexity
+
+HERE = Path(__file__).parent
+PROMPT = "In the beginning"
+
+
+def linear_bytes(model: torch.nn.Module) -> int:
+    layers = model.model.layers  # all Linear modules but the tied output embedding
+    kinds = (ladder.Linear, torch.nn.Linear)
+    return sum(held_bytes(m) for m in layers.modules() if isinstance(m, kinds))
+
+
+def held_bytes(model: torch.nn.Module) -> int:
+    return sum(t.numel() * t.itemsize for t in (*model.parameters(), *model.buffers()))
+
+
+def tokens_per_second(models: list, prompt: dict, count: int) -> tuple[list[float], torch.Tensor]:
+    """Greedy, one sequence; the models take turns, and the best of three runs counts."""
+    options = {"do_sample": False, "min_new_tokens": count, "max_new_tokens": count}
+    seconds = [float("inf")] * len(models)
+    for _ in range(3):
+        for at, model in enumerate(models):
+            start = time.perf_counter()
+            made = model.generate(**prompt, **options)
+            if made.is_cuda:
+                torch.cuda.synchronize()
+            seconds[at] = min(seconds[at], time.perf_counter() - start)
+    return [count / best for best in seconds], made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", type=Path, default=HERE / "tiny-llama-gptq")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "demo" / "model")
+    parser.add_argument("--windows", type=int, default=8, help="of 512 tokens; the file has 160")
+    parser.add_argument("--tokens", type=int, default=32, help="to generate")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    console = Console()
+    logging.disable_progress_bar()
+
+    report = repack(options.source, options.out, force=True)
+    console.print(f"repacked {report.modules} layers in {report.seconds:.2f} s to {options.out}")
+
+    # Plain transformers; `import ladder` above is what it takes.
+    model = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)
+    model = model.to(options.device).eval()
+    dequantised = dense(copy.deepcopy(model))
+
+    tokenizer = AutoTokenizer.from_pretrained(options.out)
+    prompt = tokenizer(PROMPT, return_tensors="pt").to(options.device)
+    speeds, made = tokens_per_second([dequantised, model], prompt, options.tokens)
+    console.print(f"[bold]{tokenizer.decode(made[0], skip_special_tokens=True)}[/]\n")
+
+    tokens = load_tokens(options.source / "val_tokens.npy", limit=options.windows)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("perplexity", total=2 * len(tokens))
+        advance = lambda *_: progress.advance(task)  # noqa: E731
+        before = perplexity(dequantised, tokens, progress=advance)
+        after = perplexity(model, tokens, progress=advance)
+
+    on_disk = sum(file.stat().st_size for file in options.out.glob("*.safetensors"))
+    dense_on_disk = 2 * sum(p.numel() for p in dequantised.parameters())
+    rows = [
+        (f"perplexity, {len(tokens)} x {tokens.shape[1]} tokens", before, after, "{:.4f}"),
+        ("bytes on disk (dense: float16)", dense_on_disk, on_disk, "{:,}"),
+        ("bytes in memory, linear layers", linear_bytes(dequantised), linear_bytes(model), "{:,}"),
+        ("bytes in memory, whole model", held_bytes(dequantised), held_bytes(model), "{:,}"),
+        (f"tokens per second, {options.device}, batch 1", *speeds, "{:.1f}"),
+    ]
+    kind = model.model.layers[0].self_attn.q_proj.weight_type
+    table = Table(title=f"{options.source.name}: {kind}, float32 activations")
+    table.add_column("")
+    for heading in ("dequantised", "ladder", "ladder / dequantised"):
+        table.add_column(heading, justify="right")
+    for name, dense_value, value, form in rows:
+        ratio = f"{value / dense_value:.3f}"
+        table.add_row(name, form.format(dense_value), form.format(value), ratio)
+    console.print(table)
+    if abs(after / before - 1) > 1e-4:
+        raise SystemExit(f"perplexity {after} is not that of the dequantised weights, {before}")
+
+
+if __name__ == "__main__":
+    main()
