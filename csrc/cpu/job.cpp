@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "cpu/linear.h"
 #include "cpu/tables.h"
 
 namespace ladder::cpu {

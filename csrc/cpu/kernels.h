@@ -10,9 +10,9 @@
 
 #include <cstdint>
 
-namespace ladder::cpu {
+#include "cpu/dtype.h"
 
-enum class Float;
+namespace ladder::cpu {
 
 /// How the stored bits of one weight become a float32.
 enum class Storage {
@@ -37,6 +37,10 @@ struct alignas(64) Tables {
   std::uint16_t low[256];       ///< lower half
   std::uint8_t planes[4][256];  ///< bytes of the float32, least significant first
   bool bfloat16_exact;          ///< low is all zeros
+  /// Values are integers in order: value(c) = (c ^ flip) + first. flip is the sign bit or 0.
+  bool linear;
+  std::int32_t flip;
+  float first;
 };
 
 /// What the kernels know about a weight matrix.
@@ -47,6 +51,7 @@ struct Job {
   const Tables* tables;        ///< Storage::codes
   std::int64_t k;              ///< columns
   std::int64_t padded_k;       ///< a multiple of Kernels::block
+  std::int64_t stride;         ///< columns from one arranged row of x, or decoded row, to the next
   std::int64_t row_bytes;      ///< of codes, a multiple of 4
   std::int64_t group_columns;  ///< columns per group; padded_k for one group. Not for `columns`.
   bool integer_zeros;          ///< RowScales::zero is not all zeros, but integers
@@ -75,6 +80,8 @@ struct Kernels {
   std::int64_t block;        ///< columns are padded to a multiple of this with zeros in x
   std::int64_t column_size;  ///< bytes per column of arranged x and of decoded rows
   int few;                   ///< `dot` takes up to this many tokens at once, 16 at most
+  /// Most tokens for which `dot`, over and over, is quicker than `decode` and `multiply`.
+  std::int64_t (*most_dots)(const Job& job);
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
@@ -82,7 +89,7 @@ struct Kernels {
   void (*arrange)(const Job& job, const void* x, Float dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
-  /// kRows rows in the kernel's order, `out` [kRows][padded_k], finite in the padding. When
+  /// kRows rows in the kernel's order, `out` [kRows][stride], finite in the padding. When
   /// column_size is 4 these are the float32 values, which any matrix product can take.
   void (*decode)(const Job& job, const Rows& rows, void* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of

@@ -20,6 +20,11 @@ namespace {
 
 /// From this many tokens on the matrix product of a library is worth decoding into memory.
 constexpr std::int64_t kMany = 192;
+/// So much of x is multiplied by all rows before the next tokens are, as the second-level cache
+/// holds beside a decoded tile; but so many tokens at least, because decoding to float32 takes the
+/// time of 8 tokens, to pairs of bfloat16 that of 2.
+constexpr std::int64_t kTokenBytes = 512 * 1024;
+constexpr std::int64_t kLeastTokens[] = {24, 126};  // pairs, float32
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
 
@@ -28,7 +33,8 @@ std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
 struct Call {
   const Weight& weight;
   const Kernels& kernels;
-  const std::uint8_t* x;  ///< [m, padded_k] in the kernel's order
+  const std::uint8_t* x;  ///< [m, stride] in the kernel's order
+  std::int64_t token;     ///< the first of them in y
   std::int64_t m;
   const float* bias;  ///< float32 [n], or null
   float scale2;
@@ -45,13 +51,13 @@ void finish(const Call& call, std::int64_t token, std::int64_t tokens, std::int6
       if (call.bias != nullptr) mine[i] += call.bias[row + i];
     }
     auto* to = static_cast<std::uint8_t*>(call.y.data) +
-               ((token + t) * call.y.stride + row) * size_of(call.y.dtype);
+               ((call.token + token + t) * call.y.stride + row) * size_of(call.y.dtype);
     call.kernels.narrow(mine, count, call.y.dtype, to);
   }
 }
 
 void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
-  const std::int64_t x_stride = call.weight.job.padded_k * call.kernels.column_size;
+  const std::int64_t x_stride = call.weight.job.stride * call.kernels.column_size;
   Scales scales(call.weight);
   Buffer sums(call.m * kChunk);
   float out[16 * kRows];
@@ -77,7 +83,7 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
   Scales scales(call.weight);
-  Buffer tiles(kChunk * job.padded_k * call.kernels.column_size / 4);
+  Buffer tiles(kChunk * job.stride * call.kernels.column_size / 4);
   Buffer sums(call.m * kChunk);
   for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
     const std::int64_t count = std::min(kChunk, end - chunk);
@@ -87,14 +93,14 @@ void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
     for (; quad * kRows < count; ++quad) {
       quads[quad] = scales.rows(chunk + quad * kRows);
       call.kernels.decode(job, quads[quad],
-                          tiles.bytes() + quad * kRows * job.padded_k * call.kernels.column_size);
+                          tiles.bytes() + quad * kRows * job.stride * call.kernels.column_size);
     }
     call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), kChunk);
     finish(call, 0, call.m, chunk, count, sums.data(), kChunk);
   }
 }
 
-/// Decodes rows [begin, begin + count) to `out` [count rounded up to kRows][padded_k].
+/// Decodes rows [begin, begin + count) to `out` [count rounded up to kRows][stride].
 void decode_rows(const Weight& weight, Scales& scales, std::int64_t begin, std::int64_t count,
                  float* out) {
   for (std::int64_t chunk = 0; chunk < count; chunk += kChunk) {
@@ -102,7 +108,7 @@ void decode_rows(const Weight& weight, Scales& scales, std::int64_t begin, std::
     scales.read(begin + chunk, rows);
     for (std::int64_t row = 0; row < rows; row += kRows)
       weight.kernels->decode(weight.job, scales.rows(begin + chunk + row),
-                             out + (chunk + row) * weight.job.padded_k);
+                             out + (chunk + row) * weight.job.stride);
   }
 }
 
@@ -144,35 +150,47 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
     weight.kernels = widest.bfloat16;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
-  Buffer arranged(x.rows * k * kernels.column_size / 4);
+  const bool library = gemm && x.rows >= kMany && k > 0 && kernels.column_size == 4;
+  // Rows a power of two apart would share the few lines of one set of the first-level cache. A
+  // library copes by itself, and wants rows without gaps.
+  weight.job.stride = library || k % 128 != 0 ? k : k + 64 / kernels.column_size;
+  Buffer arranged(x.rows * weight.job.stride * kernels.column_size / 4);
   parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t row = begin; row < end; ++row)
                kernels.arrange(
                    weight.job,
                    static_cast<const std::uint8_t*>(x.data) + row * x.stride * size_of(x.dtype),
-                   x.dtype, arranged.bytes() + row * k * kernels.column_size);
+                   x.dtype, arranged.bytes() + row * weight.job.stride * kernels.column_size);
            });
   Buffer wide_bias(bias != nullptr ? view.n : 0);
   if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
 
-  const Call call{.weight = weight,
-                  .kernels = kernels,
-                  .x = arranged.bytes(),
-                  .m = x.rows,
-                  .bias = bias != nullptr ? wide_bias.data() : nullptr,
-                  .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
-                  .y = y};
-  if (gemm && x.rows >= kMany && k > 0 && kernels.column_size == 4)
-    return many_tokens(call, parallel, gemm);
+  Call call{.weight = weight,
+            .kernels = kernels,
+            .x = arranged.bytes(),
+            .token = 0,
+            .m = x.rows,
+            .bias = bias != nullptr ? wide_bias.data() : nullptr,
+            .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
+            .y = y};
+  if (library) return many_tokens(call, parallel, gemm);
+  const bool dots = x.rows <= kernels.most_dots(weight.job);
+  const std::int64_t x_bytes = std::max<std::int64_t>(1, weight.job.stride * kernels.column_size);
+  const std::int64_t most =
+      dots ? x.rows
+           : std::max(kLeastTokens[kernels.column_size == 4], kTokenBytes / x_bytes / 6 * 6);
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = (view.n + kRows - 1) / kRows;
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, k * kRows * x.rows));
-  parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-    const auto path = x.rows <= kernels.few ? few_tokens : some_tokens;
-    path(call, begin * kRows, std::min(end * kRows, view.n));
-  });
+  const std::int64_t grain = std::max<std::int64_t>(
+      1, 32768 / std::max<std::int64_t>(1, k * kRows * std::min(most, x.rows)));
+  for (; call.token < x.rows; call.token += most, call.x += most * x_bytes) {
+    call.m = std::min(most, x.rows - call.token);
+    parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+      const auto path = dots ? few_tokens : some_tokens;
+      path(call, begin * kRows, std::min(end * kRows, view.n));
+    });
+  }
 }
 
 }  // namespace ladder::cpu

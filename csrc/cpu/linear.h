@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "cpu/dtype.h"
 #include "types/weight.h"
 
 namespace ladder::cpu {
-
-enum class Float { float32, float16, bfloat16 };
 
 /// Instruction sets that have kernels of their own, narrowest first.
 enum class Isa {

@@ -29,6 +29,17 @@ std::unique_ptr<Tables> build(const Element& element, int zero) {
       tables->planes[plane][code] = static_cast<std::uint8_t>(bits >> (8 * plane));
     tables->bfloat16_exact = tables->bfloat16_exact && tables->low[code] == 0;
   }
+  for (const int flip : {0, 1 << (element.bits - 1)}) {
+    bool linear = true;
+    for (int code = 0; code < 1 << element.bits; ++code)
+      linear =
+          linear && tables->values[code] == static_cast<float>(code ^ flip) + tables->values[flip];
+    if (linear) {
+      tables->linear = true;
+      tables->flip = flip;
+      tables->first = tables->values[flip];
+    }
+  }
   return tables;
 }
 

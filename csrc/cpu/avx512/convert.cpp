@@ -4,7 +4,6 @@
 #include "cpu/avx512/convert.h"
 
 #include "cpu/avx512/decode.h"
-#include "cpu/linear.h"
 
 namespace ladder::cpu::avx512 {
 namespace {

@@ -15,16 +15,22 @@ void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, flo
   const avx512::Loops& l = loops(job);
   if (tokens == 4) return l.dot[2](job, rows, x, out);
   if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.padded_k, out + (tokens - 1) * kRows);
+  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
   loops(job).decode(job, rows, static_cast<float*>(out));
 }
 
+/// Where a shift and a look-up give a weight ready to multiply, storing it takes as long.
+std::int64_t most_dots(const Job& job) {
+  return job.bits <= 4 && job.grouping == Grouping::blocks ? 16 : 4;
+}
+
 constexpr Kernels kKernels{.block = avx512::kBlock,
                            .column_size = 4,
                            .few = 4,
+                           .most_dots = most_dots,
                            .position = avx512::position,
                            .arrange = avx512::arrange,
                            .dot = dot,

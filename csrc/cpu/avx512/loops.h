@@ -148,7 +148,7 @@ void dot_rows(const Job& job, const Rows& rows, const float* x, float* out) {
   for (auto& row : sums)
     for (auto& sum : row) sum = _mm512_setzero_ps();
   const auto table = table_of<D>(job);
-  const std::int64_t k = job.padded_k;
+  const std::int64_t stride = job.stride;
   for_each_block<D, kGrouping>(
       job, rows, [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
         const auto half = [&](int which, const __m512(&values)[kHalf]) {
@@ -158,7 +158,7 @@ void dot_rows(const Job& job, const Rows& rows, const float* x, float* out) {
             const float* at = x + block * kBlock + (which * kHalf + i) * kLanes;
 #pragma GCC unroll 4
             for (int t = 0; t < kTokens; ++t)
-              sums[r][t] = _mm512_fmadd_ps(w, _mm512_load_ps(at + t * k), sums[r][t]);
+              sums[r][t] = _mm512_fmadd_ps(w, _mm512_load_ps(at + t * stride), sums[r][t]);
           }
         };
         __m512 values[kHalf];
@@ -179,7 +179,7 @@ void dot_folded(const Job& job, const Rows& rows, const float* x, float* out) {
   for (auto& row : sums)
     for (auto& sum : row) sum = _mm512_setzero_ps();
   const auto base = table_of<D>(job);
-  const std::int64_t k = job.padded_k;
+  const std::int64_t k = job.padded_k, stride = job.stride;
   const std::int64_t blocks = k / kBlock, bytes = kBlock * job.bits / 8;
   const Mask full = mask_of(bytes), last = mask_of(job.row_bytes - (blocks - 1) * bytes);
   const std::int64_t group_blocks = job.group_columns / kBlock;
@@ -200,7 +200,7 @@ void dot_folded(const Job& job, const Rows& rows, const float* x, float* out) {
         __m512 tokens[kTokens];
 #pragma GCC unroll 4
         for (int t = 0; t < kTokens; ++t)
-          tokens[t] = _mm512_load_ps(column + t * k + kVector * kLanes);
+          tokens[t] = _mm512_load_ps(column + t * stride + kVector * kLanes);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           const __m512 w = D::template vector<kVector>(codes[r], table[r]);
@@ -227,7 +227,7 @@ void decode_rows(const Job& job, const Rows& rows, float* out) {
   const auto table = table_of<D>(job);
   for_each_block<D, kGrouping>(
       job, rows, [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
-        float* to = out + r * job.padded_k + block * kBlock;
+        float* to = out + r * job.stride + block * kBlock;
         __m512 values[kHalf];
         D::template vectors<0>(codes, table, values);
 #pragma GCC unroll 4

@@ -14,18 +14,18 @@ constexpr int kTokens = 6;
 constexpr std::int64_t kPiece = 1024;
 
 template <int kCount>
-void tile(const float* x, const float* w, std::int64_t k, std::int64_t columns, bool accumulate,
-          float* y, std::int64_t y_stride) {
+void tile(const float* x, const float* w, std::int64_t stride, std::int64_t columns,
+          bool accumulate, float* y, std::int64_t y_stride) {
   __m512 sums[kCount][kRows];
   for (auto& token : sums)
     for (auto& sum : token) sum = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < columns; i += kLanes) {
     __m512 weights[kRows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) weights[r] = _mm512_load_ps(w + r * k + i);
+    for (int r = 0; r < kRows; ++r) weights[r] = _mm512_load_ps(w + r * stride + i);
 #pragma GCC unroll 6
     for (int t = 0; t < kCount; ++t) {
-      const __m512 token = _mm512_load_ps(x + t * k + i);
+      const __m512 token = _mm512_load_ps(x + t * stride + i);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_fmadd_ps(weights[r], token, sums[t][r]);
     }
@@ -43,7 +43,7 @@ void multiply(const Job& job, const Rows*, int count, const void* tiles, const v
               std::int64_t tokens, float* y, std::int64_t y_stride) {
   const auto* x = static_cast<const float*>(arranged);
   const auto* w = static_cast<const float*>(tiles);
-  const std::int64_t k = job.padded_k, rows = count * kRows;
+  const std::int64_t k = job.padded_k, stride = job.stride, rows = count * kRows;
   using Tile =
       void (*)(const float*, const float*, std::int64_t, std::int64_t, bool, float*, std::int64_t);
   static constexpr Tile kTiles[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
@@ -55,8 +55,8 @@ void multiply(const Job& job, const Rows*, int count, const void* tiles, const v
       const std::int64_t left = tokens - token;
       const std::int64_t some = left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
       for (std::int64_t row = 0; row < rows; row += kRows)
-        kTiles[some](x + token * k + column, w + row * k + column, k, columns, column > 0,
-                     y + token * y_stride + row, y_stride);
+        kTiles[some](x + token * stride + column, w + row * stride + column, stride, columns,
+                     column > 0, y + token * y_stride + row, y_stride);
       token += some;
     }
     column += columns;

@@ -51,7 +51,7 @@ void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, flo
   const avx512_bf16::Loops& l = loops(job);
   if (tokens == 4) return l.dot[2](job, rows, x, out);
   if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.padded_k, out + (tokens - 1) * kRows);
+  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
@@ -61,6 +61,7 @@ void decode(const Job& job, const Rows& rows, void* out) {
 constexpr Kernels kPairs{.block = kBlock,
                          .column_size = 2,
                          .few = 4,
+                         .most_dots = [](const Job&) -> std::int64_t { return 4; },
                          .position = avx512::position,
                          .arrange = arrange,
                          .dot = dot,

@@ -57,9 +57,15 @@ inline void for_each_vector(Body body) {
 /// kCount rows from `first` by kTokens tokens.
 template <class D, bool kByLane, int kCount, int kTokens>
 inline void dot_some(const Job& job, const Rows& rows, int first, const std::uint16_t* x,
-                     __m512 (&sums)[kRows][kTokens]) {
+                     __m512 (&totals)[kRows][kTokens]) {
+  // Local, so that they stay in registers.
+  __m512 sums[kCount][kTokens];
+#pragma GCC unroll 4
+  for (int r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) sums[r][t] = _mm512_setzero_ps();
   const auto plain = D::table(*job.tables);
-  const std::int64_t k = job.padded_k;
+  const std::int64_t k = job.padded_k, stride = job.stride;
   const std::int64_t blocks = k / kBlock, bytes = kBlock * job.bits / 8;
   const Mask full = mask_of(bytes), last = mask_of(job.row_bytes - (blocks - 1) * bytes);
   const std::int64_t group_blocks = kByLane ? 1 : job.group_columns / kBlock;
@@ -95,7 +101,7 @@ inline void dot_some(const Job& job, const Rows& rows, int first, const std::uin
         __m512i tokens[kTokens];
 #pragma GCC unroll 4
         for (int t = 0; t < kTokens; ++t)
-          tokens[t] = _mm512_load_si512(x + t * k + block * kBlock + kVector * kWords);
+          tokens[t] = _mm512_load_si512(x + t * stride + block * kBlock + kVector * kWords);
 #pragma GCC unroll 4
         for (int r = 0; r < kCount; ++r) {
           const __m512i w = D::template vector<kVector>(codes[r], table[r]);
@@ -112,17 +118,18 @@ inline void dot_some(const Job& job, const Rows& rows, int first, const std::uin
       else
         scale = _mm512_set1_ps(rows.scales[first + r].scale[group]);
 #pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t)
-        sums[first + r][t] = _mm512_fmadd_ps(part[r][t], scale, sums[first + r][t]);
+      for (int t = 0; t < kTokens; ++t) sums[r][t] = _mm512_fmadd_ps(part[r][t], scale, sums[r][t]);
     }
   }
+#pragma GCC unroll 4
+  for (int r = 0; r < kCount; ++r)
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) totals[first + r][t] = sums[r][t];
 }
 
 template <class D, bool kByLane, int kTokens>
 void dot(const Job& job, const Rows& rows, const std::uint16_t* x, float* out) {
   __m512 sums[kRows][kTokens];
-  for (auto& row : sums)
-    for (auto& sum : row) sum = _mm512_setzero_ps();
   // Two sums per product: 4 rows by 4 tokens would fill all registers with them.
   if constexpr (kTokens == 4) {
     dot_some<D, kByLane, 2>(job, rows, 0, x, sums);
@@ -151,7 +158,7 @@ void decode(const Job& job, const Rows& rows, std::uint16_t* out) {
             reinterpret_cast<const char*>(rows.codes[r] + kRows * job.row_bytes + block * bytes),
             _MM_HINT_T0);
         const auto codes = load_codes<D>(rows.codes[r] + block * bytes, mask, table);
-        std::uint16_t* to = out + r * job.padded_k + block * kBlock;
+        std::uint16_t* to = out + r * job.stride + block * kBlock;
         for_each_vector([&](auto v) {
           constexpr int kVector = decltype(v)::value;
           _mm512_store_si512(to + kVector * kWords, D::template vector<kVector>(codes, table));

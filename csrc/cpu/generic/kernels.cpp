@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "cpu/floats.h"
-#include "cpu/linear.h"
 
 namespace ladder::cpu {
 namespace {
@@ -131,7 +130,7 @@ void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, flo
     for (std::int64_t begin = 0; begin < job.k; begin += kPiece) {
       const std::int64_t count = std::min(kPiece, job.k - begin);
       decode_values(job, rows.codes[r], rows.scales[r], begin, count, piece);
-      for (int t = 0; t < tokens; ++t) sums[t].add(x + t * job.padded_k + begin, piece, count);
+      for (int t = 0; t < tokens; ++t) sums[t].add(x + t * job.stride + begin, piece, count);
     }
     for (int t = 0; t < tokens; ++t) out[t * kRows + r] = sums[t].total();
   }
@@ -141,16 +140,16 @@ void decode(const Job& job, const Rows& rows, void* out) {
   for (int r = 0; r < kRows; ++r)
     for (std::int64_t begin = 0; begin < job.k; begin += kPiece)
       decode_values(job, rows.codes[r], rows.scales[r], begin, std::min(kPiece, job.k - begin),
-                    static_cast<float*>(out) + r * job.padded_k + begin);
+                    static_cast<float*>(out) + r * job.stride + begin);
 }
 
 void multiply(const Job& job, const Rows*, int count, const void* tiles, const void* x,
               std::int64_t tokens, float* y, std::int64_t y_stride) {
-  const std::int64_t k = job.padded_k;
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t r = 0; r < count * kRows; ++r) {
       Sum sum;
-      sum.add(static_cast<const float*>(x) + t * k, static_cast<const float*>(tiles) + r * k, k);
+      sum.add(static_cast<const float*>(x) + t * job.stride,
+              static_cast<const float*>(tiles) + r * job.stride, job.padded_k);
       y[t * y_stride + r] = sum.total();
     }
 }
@@ -161,6 +160,7 @@ const Kernels& generic_kernels() {
   static constexpr Kernels kernels{.block = 1,
                                    .column_size = 4,
                                    .few = kFew,
+                                   .most_dots = [](const Job&) -> std::int64_t { return kFew; },
                                    .position = position,
                                    .arrange = arrange,
                                    .dot = dot,
