@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The capacities and rates of GPUs that pictures mark. The compiler's own rows are csrc/device."""
+"""The capacities and rates of GPUs that pictures mark: rows of csrc/device/devices.cpp."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from ladder._C import bounds as _native
 from ladder.errors import InvalidArgument
 
 
@@ -20,19 +21,7 @@ class Machine(NamedTuple):
     source: str
 
 
-def _row(name, l2, shared, multiprocessors, gigabytes, tera, source) -> Machine:
-    sizes = l2 * 2**20, shared * 2**10
-    return Machine(name, *sizes, multiprocessors, gigabytes * 1e9, tera * 1e12, source)
-
-
-_MACHINES = (
-    _row("a100", 40, 164, 108, 2039, 312, "NVIDIA A100 80GB datasheet and whitepaper"),
-    _row("b200", 126, 228, 148, 8000, 2250, "DGX B200 datasheet, per GPU"),
-    _row("h100", 50, 228, 132, 3350, 989.4, "H100 SXM datasheet"),
-    _row("h200", 60, 228, 132, 4530, 761, "measured on one; datasheet: 4.8 TB/s, 989 TFLOP/s"),
-    _row("l40s", 96, 100, 142, 864, 362, "L40S datasheet"),
-    _row("rtx4090", 72, 100, 128, 1008, 165.2, "Ada architecture whitepaper"),
-)
+_MACHINES = tuple(Machine(*row) for row in _native.machines())
 
 
 def machines() -> tuple[str, ...]:

@@ -10,6 +10,7 @@
 #include "bounds/mesa.h"
 #include "bounds/slope.h"
 #include "bounds/verdict.h"
+#include "device/device.h"
 
 namespace py = pybind11;
 
@@ -228,6 +229,16 @@ void add_machines(py::module_& m) {
       .def_readonly("floor_binding", &Verdict::floor_binding)
       .def("prunes", &prunes, py::arg("best_seconds"))
       .def("__str__", [](const Verdict& v) { return to_string(v); });
+  m.def("machines", [] {
+    using Machine = std::tuple<std::string, double, double, int, double, double, std::string>;
+    std::vector<Machine> rows;
+    for (const Device& d : devices()) {
+      if (d.l2.capacity_bytes <= 0 || d.shared.capacity_bytes <= 0) continue;
+      rows.emplace_back(d.name, d.l2.capacity_bytes, d.shared.capacity_bytes, d.multiprocessors,
+                        d.global.bytes_per_second, d.f16_flops, d.source);
+    }
+    return rows;
+  });
   using Row = std::tuple<std::string, double, std::int64_t, double, double>;
   m.def("judge", [](const Einsum& einsum, const std::vector<Row>& rows, double rate) {
     std::vector<Level> levels;
