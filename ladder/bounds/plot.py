@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Panel:
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     log_y: bool = True
+    legend: bool = True
     notes: Sequence[str] = field(default_factory=tuple)  #: lines below the title
 
 
@@ -109,7 +111,8 @@ def draw(panels: Sequence[Panel], path: Path, *, title: str = "", columns: int =
 def _legend_of(panels: Sequence[Panel], index: int) -> bool:
     """Whether a panel's legend says what none before it said."""
     labels = [[trace.label for trace in panel.traces] for panel in panels]
-    return labels[index] not in labels[:index] or bool(panels[index].measured)
+    new = labels[index] not in labels[:index] or bool(panels[index].measured)
+    return new and panels[index].legend
 
 
 def _panel(axes, panel: Panel, *, small: bool, legend: bool) -> None:
@@ -173,23 +176,33 @@ def _trace(axes, trace: Trace, index: int, x_high: float) -> None:
 def _band(axes, panel: Panel, x_low: float, x_high: float) -> None:
     """Between the bound of any schedule and the curve: what cleverer schedules might still save."""
     points = panel.traces[0].points
-    xs = [x for x, _ in panel.band if x_low <= x <= x_high]
-    lows = [y for x, y in panel.band if x_low <= x <= x_high]
-    highs = [_step(points, x) for x in xs]
-    kept = [i for i in range(len(xs)) if math.isfinite(highs[i])]
-    axes.fill_between([xs[i] for i in kept], [lows[i] for i in kept], [highs[i] for i in kept],
-                      step="post", color="0.8", linewidth=0,
+    xs, lows, highs = [], [], []
+    corners = [x for x, _ in points]
+    for x in sorted({*corners, *(x for x, _ in panel.band)}):
+        if not max(x_low, corners[0], panel.band[0][0]) <= x <= min(x_high, panel.band[-1][0]):
+            continue
+        low, after = _between(panel.band, x), _step(points, x)
+        # A corner counts twice, above and below, so that the edge is upright.
+        for high in (highs[-1], after) if highs and highs[-1] != after else (after,):
+            xs.append(x)
+            lows.append(low)
+            highs.append(high)
+    axes.fill_between(xs, lows, highs, color="0.8", linewidth=0,
                       label="between any schedule's bound and the curve")  # fmt: skip
-    axes.plot([xs[i] for i in kept], [lows[i] for i in kept], color="0.45", linewidth=0.8)
+    axes.plot(xs, lows, color="0.45", linewidth=0.8)
 
 
 def _step(points: Sequence[tuple[float, float]], x: float) -> float:
-    best = math.inf
-    for at, y in points:
-        if at > x:
-            break
-        best = y
-    return best
+    """The staircase through ``points`` at ``x``."""
+    return points[max(bisect.bisect_right(points, (x, math.inf)) - 1, 0)][1]
+
+
+def _between(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Straight lines on logarithmic axes through ``points`` at ``x``."""
+    at = min(max(bisect.bisect_right(points, (x, math.inf)), 1), len(points) - 1)
+    (x0, y0), (x1, y1) = points[at - 1], points[at]
+    share = math.log(x / x0) / math.log(x1 / x0)
+    return math.exp(math.log(y0) + share * math.log(y1 / y0))
 
 
 def _capacities(axes, panel: Panel, x_low: float, x_high: float) -> None:
