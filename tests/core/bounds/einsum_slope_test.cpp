@@ -30,6 +30,17 @@ TEST(ConvolutionSlope, ends_of_the_five_convolutions_of_figure_twelve) {
   EXPECT_EQ(end(conv(3, 1, 2)), (Point{16896, 78848}));
 }
 
+TEST(ConvolutionSlope, effectual_buffers_are_the_shares_of_figure_eleven) {
+  const auto percent = [](const Einsum& einsum) {
+    return 100 * ski_slope(einsum, kPaper).max_effectual().buffer_bytes /
+           algorithmic_minimum(einsum);
+  };
+  EXPECT_NEAR(percent(conv(1)), 11, 0.5);
+  EXPECT_NEAR(percent(conv(3)), 23, 0.5);
+  EXPECT_NEAR(percent(conv(3, 2)), 14, 0.5);
+  EXPECT_NEAR(percent(conv(5)), 12, 0.5);
+}
+
 TEST(ConvolutionSlope, of_three_by_three_keeps_what_windows_share) {
   const Curve curve = ski_slope(conv(3), kPaper);
   EXPECT_EQ(curve.at(3), 18890752);

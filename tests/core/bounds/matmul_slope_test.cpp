@@ -54,6 +54,10 @@ TEST(MatmulSlope, effectual_buffers_are_the_shares_of_figures_three_and_eleven) 
   EXPECT_NEAR(percent(16384, 1024, 1024), 3.04, 0.005);
   EXPECT_NEAR(percent(4096, 4096, 4096), 33.35, 0.005);
   EXPECT_NEAR(percent(4096, 8192, 8192), 25.01, 0.005);
+  EXPECT_NEAR(percent(4096, 4096, 8192), 20, 0.5);
+  EXPECT_NEAR(percent(4096, 16384, 16384), 17, 0.5);
+  EXPECT_NEAR(percent(4096, 8192, 16384), 14, 0.5);
+  EXPECT_NEAR(percent(4096, 4096, 16384), 11, 0.5);
 }
 
 TEST(MatmulSlope, streamed_ends_at_the_smallest_operand_its_smallest_rank_and_one) {
