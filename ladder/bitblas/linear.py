@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,7 @@ class Linear(nn.Module):
         )
         self.bitblas_matmul = _operator(config, enable_tuning)
         self.torch_dtype = TORCH_DTYPES[A_dtype]
+        self._unpacked: tuple[Tensor, int, Tensor] | None = None
         self._add_buffers(config)
 
     def _add_buffers(self, config: MatmulConfig) -> None:
@@ -118,9 +119,29 @@ class Linear(nn.Module):
         if self.bitblas_matmul.config.is_dense:
             return self.bitblas_matmul(A, self.weight, bias=self.bias, output=output)
         return self.bitblas_matmul(
-            A, self.qweight, scale=self.scales, zeros=self.zeros, bias=self.bias, output=output,
-            g_idx=self.g_idx,
+            A, self.qweight, scale=self.scales, zeros=self._unpacked_zeros(), bias=self.bias,
+            output=output, g_idx=self.g_idx,
         )  # fmt: skip
+
+    def _unpacked_zeros(self) -> Tensor | None:
+        """``zeros`` as the operator wants them. Those of "quantized" are unpacked once, not by each
+        call, which would cost as much as half of a product with one row."""
+        zeros, config = self.zeros, self.bitblas_matmul.config
+        if zeros is None or config.zeros_mode != "quantized":
+            return zeros
+        traced = torch.compiler.is_compiling() or zeros.is_inference()
+        if not traced and self._unpacked is not None:
+            source, version, unpacked = self._unpacked
+            if source is zeros and version == zeros._version:
+                return unpacked
+        groups = config.weight_type().groups(config.K) if not traced else zeros.shape[0]
+        unpacked = codes.unpack_zeros(zeros, config.N, groups, self.bits)
+        if not traced:
+            self._unpacked = (zeros, zeros._version, unpacked)
+        return unpacked
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unpacked": None}
 
     @property
     def packed_weight(self) -> Weight:
