@@ -222,6 +222,26 @@ def test_a_state_dict_and_a_copy_give_the_same_layer():
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
 
 
+def test_zeros_that_change_are_unpacked_again():
+    fields = dict(W_dtype="uint4", group_size=G, with_scaling=True, with_zeros=True)
+    layer = bitblas.Linear(K, N, zeros_mode="quantized", out_dtype="float32", **fields)
+    packed = torch.zeros(K // G, N // 2, dtype=torch.int8)
+    layer.load_and_transform_weight(torch.ones(N, K), torch.ones(N, K // G), packed.clone())
+    x = torch.ones(1, K).half()
+    for change, wanted in (
+        (lambda: None, K),
+        (lambda: layer.zeros.fill_(0x11), 0),
+        (lambda: layer.zeros.fill_(0x22), -K),
+        (lambda: layer.load_state_dict({**layer.state_dict(), "zeros": packed}), K),
+        (lambda: setattr(layer, "zeros", packed + 0x11), 0),
+    ):
+        change()
+        assert (layer(x) == wanted).all() and (layer(x) == wanted).all()
+        assert (copy.deepcopy(layer)(x) == wanted).all()
+    with torch.inference_mode():
+        assert (layer(x) == 0).all()
+
+
 def test_parts_that_are_missing_or_misshapen_are_refused():
     layer = bitblas.Linear(K, N, W_dtype="uint4", group_size=G, with_scaling=True)
     weight, scales = torch.ones(N, K, dtype=torch.uint8), torch.ones(N, K // G).half()
