@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,15 @@ class Linear(nn.Module):
     [G, N * bits / 8]) and, for a weight in act-order, ``g_idx`` int32 [K]. ``bias`` [N].
     """
 
-    opt_M: ClassVar[list[int]] = [1, 16, 32, 64, 128, 256, 512]
+    opt_M: int | Sequence[int] = [1, 16, 32, 64, 128, 256, 512]
     STORAGE_DTYPE = "int8"
+
+    weight: Tensor
+    qweight: Tensor
+    scales: Tensor | None
+    zeros: Tensor | None
+    bias: Tensor | None
+    g_idx: Tensor | None
 
     def __init__(
         self,
@@ -227,13 +234,12 @@ class Linear(nn.Module):
         bias = getattr(module, "bias", None)
         if bias is not None and not config.with_bias and bool(bias.any()):
             raise InvalidArgument("the module has a bias, but with_bias is False")
-        target = device or module.qweight.device
+        target: torch.device | str = device or _device_of(module)
         self.qweight = weight.qweight.view(torch.int8).to(target)
         self.scales = weight.scales.to(target)
-        self.zeros = _zeros(weight, config, self.bits)
+        zeros = _zeros(weight, config, self.bits)
+        self.zeros = None if zeros is None else zeros.to(target)
         self.g_idx = None if weight.g_idx is None else weight.g_idx.to(target)
-        if self.zeros is not None:
-            self.zeros = self.zeros.to(target)
         if config.with_bias:
             found = torch.zeros_like(self.bias) if bias is None else bias.detach()
             self.bias = found.to(target, self.bias.dtype)
@@ -254,6 +260,12 @@ class Linear(nn.Module):
             f"bias={config.with_bias}, A_dtype={config.A_dtype}, W_dtype={config.W_dtype}, "
             f"group_size={self.group_size}"
         )
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Where the tensors of another package's layer are."""
+    qweight = module.qweight
+    return qweight.device if isinstance(qweight, Tensor) else torch.device("cpu")
 
 
 def _zeros(weight: Weight, config: MatmulConfig, bits: int) -> Tensor | None:
