@@ -171,6 +171,8 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
         expect(parts, name, "g_idx", torch.int32, (k,))
     if n == 0 or k == 0:
         fail(f"{name}.qweight", " has shape ", list(qweight), ", a weight has no empty side")
+    if config.format == "gptq_p" and bits in _PLANES and (n % 32 or k % 32):
+        fail(f"{name}.qweight", f" is {n} x {k}, but gptq_p cuts blocks of 32 codes both ways")
     group = k if config.group_size == -1 else min(config.group_size, k)
     groups = -(-k // group)
     expect(parts, name, "qweight", torch.int32, ((k * bits + 31) // 32, n))

@@ -51,7 +51,6 @@ class Layer:
     groups: int
     per_channel: bool  #: one group by definition, not by chance
     config: Any
-    row_step: int = 1  #: rows can only be unpacked from a multiple of this
 
     @property
     def words(self) -> int:

@@ -19,7 +19,7 @@ from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.errors import CheckpointError, InvalidArgument
-from ladder.weight import Weight
+from ladder.weight import PARTS, Weight
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
 FORMATS: dict[str, ModuleType] = {"awq": awq, "gptq": gptq}
@@ -174,6 +174,9 @@ def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
         module, _, part = name.rpartition(".")
         if part in form.MARKS and f"{module}.qweight" not in shards.home:
             raise CheckpointError(f"{module}.qweight is missing, but there is {name}")
+    for name in (f"{module}.{part}" for module in modules for part in set(PARTS) - set(form.PARTS)):
+        if name in shards.home:  # it would come to mean something in the result
+            raise CheckpointError(f"{name} is there, but {form.__name__.split('.')[-1]} has none")
     return {
         module: tuple(part for part in form.PARTS if f"{module}.{part}" in shards.home)
         for module in modules

@@ -8,6 +8,7 @@ import torch
 from checkpoint_oracle import awq, gptq, small, tensors_of, write_folder
 from safetensors.torch import load_file, save_file
 
+from ladder.checkpoints import gptq as gptq_format
 from ladder.checkpoints import open_folder, repack
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 
@@ -117,6 +118,23 @@ def test_a_float_zero_that_is_not_finite_is_named(tmp_path, left_nothing):
     source = write_folder(tmp_path / "src", settings, [tensors_of({"layer": truth})])
     with pytest.raises(CheckpointError, match=r"layer.scaled_zeros\[1, 2\] is inf"):
         repack(source, left_nothing)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "part"),
+    [(gptq, "gptq", "zeros"), (awq, "awq", "g_idx"), (gptq, "gptq", "scale2")],
+)
+def test_a_tensor_that_would_gain_a_meaning_is_refused(tmp_path, left_nothing, make, method, part):
+    tensors = tensors_of({"layer": make(32, 64)}) | {f"layer.{part}": torch.ones(1)}
+    settings = {"quant_method": method, "bits": 4, "group_size": 32}
+    with pytest.raises(CheckpointError, match=f"layer.{part} is there, but {method} has none"):
+        repack(write_folder(tmp_path / "src", settings, [tensors]), left_nothing)
+
+
+def test_planes_that_end_within_a_block_are_refused():
+    truth = gptq(48, 64, bits=3, form="gptq_v2")
+    with pytest.raises(CheckpointError, match="layer.qweight is 48 x 64, but gptq_p cuts blocks"):
+        gptq_format.unpack_layer(truth.tensors, gptq_format.Config(3, 32, "gptq_p"), "layer")
 
 
 @pytest.mark.parametrize("cut", [1, 100, 2000])
