@@ -53,6 +53,20 @@ def test_auto_device_map_counts_packed_bytes(ladder_folder):
     assert torch.equal(logits(model), logits(load(ladder_folder)))
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to save a model with offloaded")
+@pytest.mark.parametrize("offload_buffers", [False, True])
+def test_a_model_half_on_disk_computes_and_saves_the_same(ladder_folder, tmp_path, offload_buffers):
+    model = load(
+        ladder_folder, device_map="auto", max_memory={"cpu": 6_000_000},
+        offload_folder=tmp_path / "offload", offload_buffers=offload_buffers,
+    )  # fmt: skip
+    assert "disk" in model.hf_device_map.values()
+    expected = logits(load(ladder_folder))
+    assert torch.equal(logits(model), expected)
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(logits(load(tmp_path / "saved")), expected)
+
+
 def test_saving_and_loading_again_changes_no_bit(ladder_folder, tmp_path):
     model = load(ladder_folder, dtype="auto")
     model.save_pretrained(tmp_path)

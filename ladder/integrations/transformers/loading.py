@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.linear import Linear
 from ladder.types import TType
 from ladder.weight import PARTS, Weight
@@ -69,6 +69,11 @@ class ForeignLinear(LoadingLinear):
 
     def finish(self, name: str) -> None:
         _require(self, name)
+        if self.qweight.is_meta:
+            raise Unsupported(
+                f"{name}.qweight is offloaded to disk in its foreign format; "
+                "run `ladder repack` first, or load without offload_buffers"
+            )
         format, config = self.__dict__.pop("_foreign")
         tensors = {part: tensor.cpu() for part, tensor in self._buffers.items()}
         self._become(format.unpack_layer(tensors, config, name))

@@ -52,10 +52,12 @@ class Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: Any = None, **kwargs: Any
     ) -> Any:
+        self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self._prepare(model, checkpoint_files)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        _restore_dtypes(model, self._dtypes)
         for name, module in model.named_modules():
             if isinstance(module, LoadingLinear):
                 module.finish(name)
@@ -85,6 +87,15 @@ def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
         if isinstance(module, Linear):
             model.set_submodule(name, module.dequantize(dtype))
     return model
+
+
+def _restore_dtypes(model: Any, wanted: dict[str, torch.dtype]) -> None:
+    """transformers 5.17 leaves a dense tensor of a quantised folder in its stored dtype when the
+    model calls it otherwise than the file. float32 may be on purpose (norms)."""
+    for name, parameter in model.named_parameters():
+        kept = {wanted.get(name, parameter.dtype), torch.float32}
+        if parameter.is_floating_point() and not parameter.is_meta and parameter.dtype not in kept:
+            parameter.data = parameter.data.to(wanted[name])
 
 
 class LadderHfQuantizer(Quantizer):
