@@ -2,39 +2,59 @@
 #include "bounds/verdict.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iomanip>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "bounds/lower_bound.h"
 
 namespace ladder::bounds {
 
-Verdict judge(const Einsum& einsum, std::span<const Level> levels, double operations_per_second,
-              const Options& options) {
+Ruler::Ruler(const Einsum& einsum, std::vector<Level> levels, double operations_per_second,
+             const Options& options)
+    : levels_(std::move(levels)) {
   LADDER_REQUIRE(operations_per_second > 0, operations_per_second, " operations per second");
   const Curve curve = ski_slope(einsum, options);
+  arithmetic_seconds_ = static_cast<double>(operations(einsum)) / operations_per_second;
+  for (const Level& level : levels_) {
+    LADDER_REQUIRE(level.bytes_per_second > 0, "level ", level.name, " moves ",
+                   level.bytes_per_second, " bytes per second");
+    bound_bytes_.push_back(lower_bound(einsum, level.capacity_bytes, level.instances));
+    curve_bytes_.push_back(curve.at(level.capacity_bytes));
+  }
+}
+
+double Ruler::floor_seconds() const {
+  double seconds = arithmetic_seconds_;
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    seconds = std::max(seconds, bound_bytes_[i] / levels_[i].bytes_per_second);
+  }
+  return seconds;
+}
+
+Verdict Ruler::judge(std::span<const double> traffic_bytes) const {
+  LADDER_REQUIRE(traffic_bytes.size() == levels_.size(), traffic_bytes.size(), " traffics for ",
+                 levels_.size(), " levels");
   Verdict verdict;
-  verdict.arithmetic_seconds = static_cast<double>(operations(einsum)) / operations_per_second;
-  verdict.seconds = verdict.floor_seconds = verdict.arithmetic_seconds;
+  verdict.arithmetic_seconds = arithmetic_seconds_;
+  verdict.seconds = verdict.floor_seconds = arithmetic_seconds_;
   verdict.binding = verdict.floor_binding = "arithmetic";
-  for (const Level& level : levels) {
-    LADDER_REQUIRE(level.bytes_per_second > 0 && level.traffic_bytes > 0, "level ", level.name,
-                   " moves ", level.traffic_bytes, " bytes at ", level.bytes_per_second,
-                   " bytes per second");
-    LevelVerdict v;
-    v.name = level.name;
-    v.traffic_bytes = level.traffic_bytes;
-    v.bound_bytes = lower_bound(einsum, level.capacity_bytes, level.instances);
-    v.curve_bytes = curve.at(level.capacity_bytes);
-    LADDER_REQUIRE(v.traffic_bytes >= v.bound_bytes * (1 - 1e-9), "level ", level.name, " moves ",
-                   v.traffic_bytes, " bytes, less than the ", v.bound_bytes,
-                   " that any schedule moves");
-    v.fraction_of_bound = v.bound_bytes / v.traffic_bytes;
-    v.fraction_of_curve = v.curve_bytes / v.traffic_bytes;
-    v.seconds = v.traffic_bytes / level.bytes_per_second;
-    v.floor_seconds = v.bound_bytes / level.bytes_per_second;
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    const Level& level = levels_[i];
+    const double traffic = traffic_bytes[i], bound = bound_bytes_[i];
+    // Bounds come out of a bisection in double; a traffic that meets one exactly must pass.
+    LADDER_REQUIRE(traffic >= bound * (1 - 1e-9), "level ", level.name, " moves ", traffic,
+                   " bytes, less than the ", bound, " that any schedule moves");
+    verdict.levels.push_back({.name = level.name,
+                              .traffic_bytes = traffic,
+                              .bound_bytes = bound,
+                              .curve_bytes = curve_bytes_[i],
+                              .fraction_of_bound = std::min(1.0, bound / traffic),
+                              .fraction_of_curve = curve_bytes_[i] / traffic,
+                              .seconds = traffic / level.bytes_per_second,
+                              .floor_seconds = bound / level.bytes_per_second});
+    const LevelVerdict& v = verdict.levels.back();
     if (v.seconds > verdict.seconds) {
       verdict.seconds = v.seconds;
       verdict.binding = level.name;
@@ -43,16 +63,11 @@ Verdict judge(const Einsum& einsum, std::span<const Level> levels, double operat
       verdict.floor_seconds = v.floor_seconds;
       verdict.floor_binding = level.name;
     }
-    verdict.levels.push_back(std::move(v));
   }
   return verdict;
 }
 
 bool prunes(const Verdict& verdict, double best_seconds) { return verdict.seconds > best_seconds; }
-
-bool finished(const Verdict& verdict, double best_seconds, double margin) {
-  return verdict.floor_seconds >= best_seconds * (1 - margin);
-}
 
 std::string to_string(const Verdict& verdict) {
   std::ostringstream text;

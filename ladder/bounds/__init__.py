@@ -315,19 +315,15 @@ def balanced_provision(provisions: Sequence[Provision]) -> Provision:
 
 
 class Level(NamedTuple):
-    """A memory level as a candidate kernel uses it."""
+    """A memory level; its traffic is that with the next level out."""
 
     name: str
     capacity_bytes: float  #: of one instance
     instances: int  #: private buffers that share the work: SMs; 1 for a shared cache
     bytes_per_second: float  #: into all instances together
-    traffic_bytes: float  #: of the candidate
 
 
-def judge(einsum: Einsum, levels: Sequence[Level], operations_per_second: float) -> Verdict:
-    """How much of a candidate's traffic was needed, what binds it, and how fast any could be.
-
-    Raises:
-        ValueError: a traffic below the bound: it was measured or modelled wrongly.
-    """
-    return _native.judge(einsum, [tuple(level) for level in levels], operations_per_second)
+#: What is possible for one Einsum on a machine of some levels, computed once:
+#: ``Ruler(einsum, levels, operations_per_second).judge([traffic at each level])`` says how much of
+#: a candidate's traffic was needed, what binds it, and how fast any could be.
+Ruler: TypeAlias = _native.Ruler

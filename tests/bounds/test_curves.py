@@ -159,12 +159,14 @@ def test_bad_numbers_are_refused_with_their_values(call, why):
 def test_a_candidate_is_judged_at_every_level():
     einsum = bounds.matmul(1, 4096, 4096, a=2, w=0.5, c=2)
     least = einsum.algorithmic_minimum
-    verdict = bounds.judge(einsum, [bounds.Level("L2", 50e6, 1, 4e12, 1.25 * least)], 1e15)
+    ruler = bounds.Ruler(einsum, [bounds.Level("L2", 50e6, 1, 4e12)], 1e15)
+    verdict = ruler.judge([1.25 * least])
     assert verdict.levels[0].fraction_of_bound == 0.8 and verdict.binding == "L2"
     assert verdict.prunes(0.9 * verdict.seconds) and not verdict.prunes(1.1 * verdict.seconds)
+    assert ruler.finished(1.01 * ruler.floor_seconds) and not ruler.finished(1.0)
     assert "80.0 % of it needed" in str(verdict)
     with pytest.raises(ValueError, match="less than the"):
-        bounds.judge(einsum, [bounds.Level("L2", 50e6, 1, 4e12, 0.5 * least)], 1e15)
+        ruler.judge([0.5 * least])
 
 
 def test_a_roof_is_flat_at_the_peak():

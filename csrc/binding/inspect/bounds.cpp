@@ -239,14 +239,22 @@ void add_machines(py::module_& m) {
     }
     return rows;
   });
-  using Row = std::tuple<std::string, double, std::int64_t, double, double>;
-  m.def("judge", [](const Einsum& einsum, const std::vector<Row>& rows, double rate) {
-    std::vector<Level> levels;
-    for (const auto& [name, capacity, instances, bandwidth, traffic] : rows) {
-      levels.push_back({name, capacity, instances, bandwidth, traffic});
-    }
-    return judge(einsum, levels, rate);
-  });
+  using Row = std::tuple<std::string, double, std::int64_t, double>;
+  py::class_<Ruler>(m, "Ruler")
+      .def(py::init([](const Einsum& einsum, const std::vector<Row>& rows, double rate) {
+             std::vector<Level> levels;
+             for (const auto& [name, capacity, instances, bandwidth] : rows) {
+               levels.push_back({name, capacity, instances, bandwidth});
+             }
+             return Ruler(einsum, std::move(levels), rate);
+           }),
+           py::arg("einsum"), py::arg("levels"), py::arg("operations_per_second"))
+      .def(
+          "judge",
+          [](const Ruler& r, const std::vector<double>& traffic) { return r.judge(traffic); },
+          py::arg("traffic_bytes"), "The verdict on a candidate with this traffic at each level.")
+      .def_property_readonly("floor_seconds", &Ruler::floor_seconds)
+      .def("finished", &Ruler::finished, py::arg("best_seconds"), py::arg("margin") = 0.02);
 }
 
 }  // namespace

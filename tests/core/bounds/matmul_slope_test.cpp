@@ -140,6 +140,19 @@ TEST(MatmulSlope, closed_form_equals_every_order_of_every_tile) {
   }
 }
 
+/// Ten seconds: run it with --gtest_also_run_disabled_tests after a change of the closed form.
+TEST(MatmulSlope, DISABLED_closed_form_equals_every_order_for_all_shapes_up_to_64) {
+  for (int m = 1; m <= 64; ++m) {
+    for (int n = 1; n <= 64; ++n) {
+      for (int k = 1; k <= 64; ++k) {
+        const Einsum einsum = matmul(m, n, k);
+        ASSERT_EQ(ski_slope(einsum, kPaper).points(), exhaustive_slope(einsum, kPaper).points())
+            << m << " " << n << " " << k;
+      }
+    }
+  }
+}
+
 TEST(MatmulSlope, closed_form_equals_every_order_with_integers_and_mixed_sizes) {
   const MatmulBytes mixed{{2, 2}, {0.5, 2}, {2, 4}};
   for (const auto& [m, n, k] : {std::array{17, 29, 31}, {24, 24, 24}, {7, 50, 13}, {1, 40, 40}}) {
