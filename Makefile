@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test python-test wheel-test lint format fuzz sanitize clean
+.PHONY: demo test build setup cpp-test python-test wheel-test lint format stubs fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -54,6 +54,18 @@ sanitize: setup
 	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build/sanitize --parallel $(JOBS)
 	build/sanitize/tests/core/core_tests --gtest_brief=1
+
+# The stubs of ladder._C, after a change of csrc/binding/inspect.
+stubs: build
+	$(PY) -m pip install --quiet pybind11-stubgen==2.5.5
+	$(PY) -m pybind11_stubgen ladder._C -o build/stubs
+	cp build/stubs/ladder/_C/*.pyi ladder/_C/
+
+# Coverage-guided fuzzing of the bit stream and the spellings of types, for a minute.
+fuzz: setup
+	CXX=clang++-14 cmake -S . -B build/fuzz -G Ninja -DLADDER_FUZZ=ON -DLADDER_PYTHON=OFF
+	cmake --build build/fuzz --parallel $(JOBS)
+	build/fuzz/tests/fuzz/bitstream_fuzz -max_total_time=60 -dict=tests/fuzz/ttype.dict
 
 clean:
 	rm -rf build dist *.egg-info ladder/*.so

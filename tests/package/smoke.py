@@ -12,7 +12,7 @@ from ladder import _C
 
 package = Path(ladder.__file__).parent
 assert "site-packages" in str(package), f"imported the checkout, not the wheel: {package}"
-for name in ("libladder.so", "libladder_core.so", "py.typed"):
+for name in ("libladder.so", "libladder_core.so", "py.typed", "_C/bounds.pyi"):
     assert (package / name).exists(), f"{name} is not in the wheel"
 assert "transformers" not in sys.modules, "import ladder imported transformers"
 assert importlib.metadata.version("ladder") == ladder.__version__

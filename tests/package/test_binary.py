@@ -49,3 +49,25 @@ def test_importing_ladder_imports_nothing_heavy_but_torch():
     code = "import sys, ladder; print([m for m in ('transformers', 'safetensors', 'rich') "
     code += "if m in sys.modules])"
     assert lines(sys.executable, "-c", code) == ["[]"]
+
+
+def test_the_stubs_name_everything_that_inspection_offers():
+    from ladder import _C
+
+    for module, stub in ((_C, "__init__.pyi"), (_C.bounds, "bounds.pyi")):
+        text = (PACKAGE / "_C" / stub).read_text()
+        public = [name for name in dir(module) if not name.startswith("_")]
+        assert [name for name in public if name not in text] == []
+        for name in public:
+            members = (
+                [
+                    m
+                    for m in vars(
+                        getattr(module, name),
+                    )
+                    if not m.startswith("_")
+                ]
+                if (isinstance(getattr(module, name), type))
+                else []
+            )
+            assert [member for member in members if member not in text] == []
