@@ -57,15 +57,18 @@ sanitize: setup
 
 # The stubs of ladder._C, after a change of csrc/binding/inspect.
 stubs: build
-	$(PY) -m pip install --quiet pybind11-stubgen==2.5.5
+	$(PY) -m pip install --quiet pybind11-stubgen==3.0.0
 	$(PY) -m pybind11_stubgen ladder._C -o build/stubs
 	cp build/stubs/ladder/_C/*.pyi ladder/_C/
 
 # Coverage-guided fuzzing of the bit stream and the spellings of types, for a minute.
-fuzz: setup
-	CXX=clang++-14 cmake -S . -B build/fuzz -G Ninja -DLADDER_FUZZ=ON -DLADDER_PYTHON=OFF
-	cmake --build build/fuzz --parallel $(JOBS)
-	build/fuzz/tests/fuzz/bitstream_fuzz -max_total_time=60 -dict=tests/fuzz/ttype.dict
+fuzz: setup  # needs clang-14 and libclang-rt-14-dev
+	cmake -S . -B build/fuzz -G Ninja -DLADDER_FUZZ=ON -DLADDER_PYTHON=OFF \
+	  -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/fuzz --target bitstream_fuzz --parallel $(JOBS)
+	mkdir -p build/fuzz/corpus
+	build/fuzz/tests/fuzz/bitstream_fuzz -dict=tests/fuzz/ttype.dict -max_len=512 \
+	  -max_total_time=60 -artifact_prefix=build/fuzz/ build/fuzz/corpus
 
 clean:
 	rm -rf build dist *.egg-info ladder/*.so
