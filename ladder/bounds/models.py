@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ladder import bounds
-from ladder.errors import CheckpointError
+from ladder.errors import CheckpointError, Unsupported
 
 #: Model types whose MLP has no gate, so two matmuls instead of three.
 _UNGATED = {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj",
@@ -42,6 +42,7 @@ def read_model(folder: Path) -> Model:
     Raises:
         FileNotFoundError: no such file.
         CheckpointError: it lacks a size that a decoder has; the message names the key.
+        Unsupported: its attention is not made of q, k, v and o projections.
     """
     path = Path(folder) / "config.json"
     try:
@@ -51,6 +52,9 @@ def read_model(folder: Path) -> Model:
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} is not a JSON object")
     config = {**config, **(config.get("text_config") or {})}
+
+    if config.get("kv_lora_rank"):
+        raise Unsupported(f"{path} has latent attention (kv_lora_rank), which is not modelled")
 
     def size(*keys: str, default: int | None = None) -> int:
         for key in keys:

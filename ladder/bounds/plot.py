@@ -13,7 +13,7 @@ from ladder.bounds.sizes import format_bytes
 from ladder.errors import InvalidArgument
 
 #: Lines that differ without colour.
-_LINES = ("-", "--", "-.", ":", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
+_LINES = ("-", "--", "-.", ":", (0, (2, 4)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
 _COLOURS = ("black", "#1f4e9c", "#b03a2e", "#1e7b4b", "#7d3c98", "#a0522d", "#555555")
 _MARKERS = "osD^vP*"
 
@@ -167,10 +167,11 @@ def _trace(axes, trace: Trace, index: int, x_high: float) -> None:
             "linewidth": 1.5}  # fmt: skip
     if trace.behind:
         look = {"linestyle": "-", "color": "0.78", "linewidth": 6, "zorder": 1.5}
+    if trace.end:
+        look |= {"marker": _MARKERS[style % len(_MARKERS)], "markersize": 5,
+                 "markevery": [len(trace.points) - 1]}  # fmt: skip
     drawing = "steps-post" if trace.stepped else "default"
     axes.plot(xs, ys, drawstyle=drawing, label=trace.label, **look)
-    if trace.end:
-        axes.plot(*trace.points[-1], "o", color=_COLOURS[style % len(_COLOURS)], markersize=4)
 
 
 def _band(axes, panel: Panel, x_low: float, x_high: float) -> None:

@@ -58,7 +58,8 @@ def _sizes(at: Sequence[str] | None, device: Machine | None, curve: bounds.Curve
     if device:
         return [device.shared_bytes, device.l2_bytes]
     last = curve.max_effectual[0]
-    return [2.0**e for e in range(10, math.ceil(math.log2(max(last, 2048))) + 1, 3)] + [last]
+    powers = range(10, math.ceil(math.log2(max(last, 2048))) + 1, 3)
+    return sorted({last, *(2.0**e for e in powers)})
 
 
 def einsum_report(

@@ -138,11 +138,12 @@ def conv(
         ladder bounds conv --in 64 --out 64 --size 56 --kernel 3 --at 256KiB
     """
     from ladder import bounds
+    from ladder.errors import InvalidArgument
 
     height, width, two = _plane(size)
     kernel_height, kernel_width, kernel_two = _plane(kernel)
     if two != kernel_two and kernel != "1":
-        raise typer.BadParameter(f"size {size} and kernel {kernel} differ in dimensions")
+        raise InvalidArgument(f"size {size} and kernel {kernel} differ in dimensions")
     common = {
         "in_channels": in_channels, "out_channels": out_channels, "width": width,
         "kernel_width": kernel_width, "stride": stride, "dilation": dilation, "batch": batch,
@@ -257,7 +258,9 @@ def _plane(text: str) -> tuple[int, int, bool]:
     """``"56x28"`` -> (56, 28, True); ``"56"`` is a square; ``"x128"`` has one dimension."""
     height, by, width = text.partition("x")
     if not all(part.isdigit() for part in (height, width) if part) or not (height or width):
-        raise typer.BadParameter(f"{text!r} is not a size such as 56, 56x28 or x128")
+        from ladder.errors import InvalidArgument
+
+        raise InvalidArgument(f"{text!r} is not a size such as 56, 56x28 or x128")
     if by and not height:
         return 1, int(width), False
     return int(height), int(width or height), True

@@ -173,6 +173,9 @@ def test_without_matplotlib_the_error_says_how_to_get_it(capsys, tmp_path, monke
         (["gemm", 4, 4, 4, "--plot", "x.gif"], "does not end in .svg"),
         (["gemm", 4, 4, 4, "--plot", "/nowhere/x.svg"], "is not a folder"),
         (["bmm", 32, 4, 4, 4, "--groups", 5], "32 heads do not divide into 5 groups"),
+        (["conv", "--in", 4, "--out", 4, "--size", "4by4"], "'4by4' is not a size"),
+        (["conv", "--in", 4, "--out", 4, "--size", "x4", "--kernel", "3x3"],
+         "differ in dimensions"),
         (["chain", "absent.yaml"], "absent.yaml"),
         (["model", "absent"], "absent"),
     ],
@@ -219,4 +222,12 @@ def test_configurations_that_lack_a_size_are_refused(tmp_path, change, why):
         read_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
+        read_model(tmp_path)
+
+
+def test_latent_attention_is_said_to_be_unsupported(tmp_path):
+    from ladder.bounds.models import read_model
+
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "kv_lora_rank": 512}))
+    with pytest.raises(NotImplementedError, match="kv_lora_rank"):
         read_model(tmp_path)
