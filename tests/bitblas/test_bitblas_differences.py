@@ -6,7 +6,7 @@ from pathlib import Path
 import checkpoint_oracle as oracle
 import pytest
 import torch
-from test_linear import module_of
+from test_bitblas_linear import module_of
 
 import ladder
 import ladder.bitblas as bitblas
