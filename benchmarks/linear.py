@@ -26,28 +26,37 @@ BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def search(shapes, tokens, bits=4, group=128, activation="f16", dependent=(0,)):
+def search(shapes, tokens, bits=4, group=128, activation="f16", dependent=0, space="ring"):
     """Requests for a grid of schedules; those that do not fit are refused by the compiler."""
-    for (n, k), m, pdl in itertools.product(shapes, tokens, dependent):
-        padded = -(-m // 8) * 8
-        for (wn, wk), blocks, reduction, route, resident in itertools.product(
-            [(1, 8), (2, 4), (4, 2), (1, 4), (2, 2)],
-            [1, 2],
-            ["none", "cluster", "ordered"],
-            ["multiply_add", "in_place"],
-            [2, 3, 4, 6],
+    for (n, k), m in itertools.product(shapes, tokens):
+        head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k} {-(-m // 8) * 8}"
+        for route, resident, blocks in itertools.product(
+            ["multiply_add", "in_place"], [1, 2, 3, 4], [1, 2]
         ):
-            if (wn * wk == 4) != (resident >= 4) and resident != 4:
+            tail = f"{route} {dependent} {resident}"
+            if space == "once":
+                for (wn, wk), reduction in itertools.product(
+                    [(1, 8), (2, 4), (1, 4)], ["none", "cluster", "ordered"]
+                ):
+                    yield f"{head} {wn} {wk} {blocks} 1 1 {reduction} {tail}"
                 continue
-            yield (
-                f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k} "
-                f"{padded} {wn} {wk} {blocks} {reduction} {route} {pdl} {resident}"
-            )
+            for (wn, wk), splits, stages in itertools.product(
+                [(8, 1), (4, 1), (4, 2), (2, 2), (2, 4), (1, 8)], [1, 2, 4, 8], [2, 3, 4, 6, 8]
+            ):
+                rounds = -(-k // (64 * wk * blocks * splits))
+                reduction = "none" if splits == 1 else "cluster"
+                if splits * -(-n // (64 * wn)) > 8 * 132 or stages * blocks * wn * wk > 64:
+                    continue
+                if (resident * stages * blocks * wn * wk) not in (24, 32, 48, 64, 96):
+                    continue
+                yield f"{head} {wn} {wk} {blocks} {rounds} {stages} {reduction} {tail}"
 
 
 def presets():
     return {
-        "first": list(search([(8192, 8192)], [8, 16])),
+        "once": list(search([(8192, 8192)], [8, 16], space="once")),
+        "ring8": list(search([(8192, 8192)], [8])),
+        "ring16": list(search([(8192, 8192)], [16])),
         "decode": [
             f"4 8 128 {activation} {m} {n} {k} auto"
             for activation in ("f16", "bf16")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/block_memory.h"
 
+#include <algorithm>
+
 namespace ladder {
 
 std::string SharedMemory::may_write(const Facts& facts, int thread) const {
@@ -93,6 +95,9 @@ void SharedMemory::cluster_barrier() {
   ++cluster_epoch_;
 }
 
-bool SharedMemory::copies_in_flight() const { return !groups_.empty() || !open_.empty(); }
+bool SharedMemory::copies_in_flight() const {
+  return !open_.empty() || std::any_of(groups_.begin(), groups_.end(),
+                                       [](const auto& group) { return !group.empty(); });
+}
 
 }  // namespace ladder

@@ -136,7 +136,7 @@ class Interpreter {
   std::int64_t value(const Block& block, const Affine& affine) const {
     auto sum = affine.constant;
     for (const auto& term : affine.terms) {
-      sum += term.factor * (block.variables[term.variable] / term.divisor);
+      sum += term.at(block.variables[term.variable]);
     }
     return sum;
   }
@@ -284,6 +284,27 @@ class Interpreter {
     }
   }
 
+  void copy_own(Block& block, const CopyOwn& i) {
+    if (value(block, i.guard) >= i.below) return;
+    const View &to = program_.views[i.to], &from = program_.views[i.from];
+    const int size = bytes_of(program_.buffers[to.buffer].scalar);
+    const auto origin = values(block, i.from_at), target = values(block, i.to_at);
+    const auto at = coordinates_of(i.from_layout), to_at = coordinates_of(i.to_layout);
+    for (int thread = 0; thread < program_.threads; ++thread) {
+      for (std::int64_t slot = 0; slot < at.slots; ++slot) {
+        std::uint8_t bytes[4] = {};
+        if (const auto source = element(from, origin, at.at(thread, slot))) {
+          read_global(block, from.buffer, *source * size, size, bytes);
+        }
+        const auto place = element(to, target, to_at.at(thread, slot));
+        if (!place) fault("copies outside ", program_.buffers[to.buffer].name);
+        const auto why = block.shared.write_async(program_.shared_offset(to.buffer) + *place * size,
+                                                  size, thread, bytes);
+        if (!why.empty()) fault(why);
+      }
+    }
+  }
+
   void unpack(Block& block, const Unpack& i) {
     const Scalar operand = program_.registers[i.to].scalar;
     const auto plan = unpack_plan(i.bits, linear_window(operand));
@@ -405,6 +426,7 @@ class Interpreter {
     std::visit(
         Match{[&](const Load& i) { load(block, i); }, [&](const Store& i) { store(block, i); },
               [&](const CopyAsync& i) { copy(block, i); },
+              [&](const CopyOwn& i) { copy_own(block, i); },
               [&](const Commit&) { block.shared.commit(); },
               [&](const Wait& i) { block.shared.wait(i.pending); },
               [&](const Barrier&) { block.shared.barrier(); },

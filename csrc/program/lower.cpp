@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/lower.h"
 
+#include <functional>
+
 #include "base/error.h"
 #include "layout/bit_plan.h"
 #include "layout/weight_image.h"
@@ -27,6 +29,11 @@ Layout lifted(const Layout& layout) {
   return out;
 }
 
+// Loads of parts that a loop over them keeps in flight.
+constexpr int kPartsInFlight = 8;
+// Up to this many warps along K leave their sums to the peers of the cluster to add.
+constexpr std::int64_t kWarpsReadByPeers = 2;
+
 class Lowering {
  public:
   Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)
@@ -37,23 +44,37 @@ class Lowering {
     auto& body = program_.body;
     // Weights do not depend on the preceding kernel, so a dependent launch asks for them first.
     // Otherwise the activations go first: they are few, and all threads wait for them.
-    if (schedule_.dependent_launch) {
-      emit(body, DependentLaunch{});
+    if (schedule_.dependent_launch) emit(body, DependentLaunch{});
+    if (staged()) {
+      declare_ring();
+      const std::int64_t ahead = schedule_.stages - 1;
+      if (schedule_.dependent_launch) {
+        for (std::int64_t i = 0; i + 1 < ahead; ++i) fetch(body, i);
+        emit(body, DependentWait{});
+        copy_activations(body);
+        fetch(body, ahead - 1);
+        emit(body, Wait{1});
+      } else {
+        copy_activations(body);
+        for (std::int64_t i = 0; i < ahead; ++i) fetch(body, i);
+        emit(body, Wait{static_cast<int>(ahead)});
+      }
+    } else if (schedule_.dependent_launch) {
       load_weights(body);
       emit(body, DependentWait{});
       copy_activations(body);
+      emit(body, Wait{0});
     } else {
       copy_activations(body);
       load_weights(body);
+      emit(body, Wait{0});
     }
-    emit(body, Wait{0});
     emit(body, Barrier{});
     multiply(body);
-    add_warps(body);
     switch (schedule_.reduction) {
-      case Reduction::none: finish(body); break;
+      case Reduction::none: add_warps(body), finish(body, Affine::of(kTile, rows())); break;
       case Reduction::cluster: add_cluster(body); break;
-      case Reduction::ordered: add_in_order(body); break;
+      case Reduction::ordered: add_warps(body), add_in_order(body); break;
     }
     return std::move(program_);
   }
@@ -108,53 +129,126 @@ class Lowering {
     }
   }
 
-  void load_weights(std::vector<Statement>& body) {
+  bool staged() const { return schedule_.stages > 1; }
+
+  // A warp's words of one round: [N blocks, K blocks, chunks, lanes, words].
+  Layout word_layout() const {
+    return spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
+           local({1, schedule_.blocks_per_warp, expr_.bits, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
+           local({1, 1, 1, 1, 4});
+  }
+  std::int64_t round_blocks() const { return schedule_.warps_k * schedule_.blocks_per_warp; }
+  std::vector<Affine> word_origin(const Affine& round) const {
+    auto first = Affine::of(kSplit, round_blocks() * schedule_.rounds);
+    return {Affine::of(kTile, schedule_.warps_n), first + times(round, round_blocks()), 0, 0, 0};
+  }
+
+  void declare_weights() {
     const int b = expr_.bits;
     const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
     const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
-    const auto image =
+    image_ =
         view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
-    words_ =
-        reg("words", Scalar::u32,
-            spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
-                local({1, schedule_.blocks_per_warp, b, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
-                local({1, 1, 1, 1, 4}));
-    emit(body, Load{words_,
-                    image,
-                    {Affine::of(kTile, schedule_.warps_n),
-                     Affine::of(kSplit, schedule_.warps_k * schedule_.blocks_per_warp), 0, 0, 0},
-                    Cache::once});
-    load_scales(body, n_blocks);
+    words_ = reg("words", Scalar::u32, word_layout());
+    declare_scales(n_blocks);
   }
 
-  /// Columns of a warp belong to one group, or to several whole ones.
-  void load_scales(std::vector<Statement>& body, std::int64_t n_blocks) {
+  /// Columns of a warp in a round belong to one group, or to several whole ones; `sharing` warps in
+  /// the order of K belong to one. The table has a dimension of lanes that share a scale: all read
+  /// the same element from global memory, each keeps its own in shared memory.
+  void declare_scales(std::int64_t n_blocks) {
     const auto group = expr_.group_size();
-    groups_ = group >= warp_columns() || expr_.groups() == 1 ? 1 : warp_columns() / group;
-    const std::int64_t warps_k = schedule_.warps_k;
-    // Warps along K that share a group; at least all of a block when the group is wider.
-    const auto sharing = expr_.groups() == 1 ? warps_k * schedule_.splits(expr_.k)
-                                             : std::max<std::int64_t>(group / warp_columns(), 1);
-    Layout over_k = local({1, 1, 1, 1});
-    Affine first = 0;
-    if (sharing >= warps_k) {
-      over_k = replicated(warps_k, 4);
-      first = Affine::of(kSplit, 1, sharing / warps_k);
+    const std::int64_t warps_k = schedule_.warps_k, rounds = schedule_.rounds;
+    const bool one = expr_.groups() == 1;
+    groups_ = one || group >= warp_columns() ? 1 : warp_columns() / group;
+    const std::int64_t sharing = std::max<std::int64_t>(group / warp_columns(), 1);
+    const auto per_block = rounds * warps_k;  // warps' columns of a thread block
+    Layout over_k = replicated(warps_k, 5);
+    if (one) {
+      scale_origin_ = [](const Affine&) { return Affine(0); };
+    } else if (sharing >= warps_k) {
+      scale_origin_ = [=](const Affine& round) {
+        const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
+                                                : Affine::of(kSplit, per_block / sharing);
+        return sharing >= per_block ? outer : outer + divided(round, sharing / warps_k);
+      };
     } else {
-      over_k = spatial({warps_k / sharing, 1, 1, 1}) * replicated(sharing, 4);
-      first = Affine::of(kSplit, warps_k / sharing * groups_);
+      over_k = spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5);
+      scale_origin_ = [=, this](const Affine& round) {
+        const auto step = warps_k / sharing * groups_;
+        return Affine::of(kSplit, step * rounds) + times(round, step);
+      };
     }
-    const auto table =
-        view(scales_, {expr_.groups(), n_blocks, 8, 8}, {n_blocks * kBlock, kBlock, 8, 1});
-    const auto loaded =
-        reg("scale_table", expr_.activation,
-            spatial({1, schedule_.warps_n, 1, 1}) * over_k * local({groups_, 1, 1, 1}) *
-                spatial({1, 1, 8, 1}) * replicated(4, 4) * local({1, 1, 1, 8}));
-    emit(body, Load{loaded, table, {first, Affine::of(kTile, schedule_.warps_n), 0, 0}});
+    table_ =
+        view(scales_, {expr_.groups(), n_blocks, 8, 4, 8}, {n_blocks * kBlock, kBlock, 8, 0, 1});
+    scale_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k *
+                    local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
+                    local({1, 1, 1, 1, 8});
+    // [stage and warp]: in the ring each warp has its own copy.
+    const auto warps = schedule_.warps_n * warps_k;
+    scale_ring_layout_ = spatial({1, warps, 1, 1, 1}) * local({groups_, 1, 1, 1, 1}) *
+                         spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 8});
+    loaded_scale_ =
+        reg("scale_table", expr_.activation, staged() ? scale_ring_layout_ : scale_layout_);
     scale_ = reg("scale", expr_.activation,
                  spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
                      permuted_scale_fragment());
-    emit(body, Reinterpret{scale_, loaded});
+  }
+
+  std::vector<Affine> scale_place(const Affine& round) const {
+    return {scale_origin_(round), Affine::of(kTile, schedule_.warps_n), 0, 0, 0};
+  }
+
+  /// One round, straight to registers.
+  void load_weights(std::vector<Statement>& body) {
+    declare_weights();
+    emit(body, Load{words_, image_, word_origin(0), Cache::once});
+    emit(body, Load{loaded_scale_, table_, scale_place(0)});
+    emit(body, Reinterpret{scale_, loaded_scale_});
+  }
+
+  /// Shared memory for `stages` rounds: what each thread copies and later reads itself.
+  void declare_ring() {
+    declare_weights();
+    const std::int64_t b = expr_.bits, stages = schedule_.stages, warps_n = schedule_.warps_n;
+    const auto words = round_blocks() * b * 128;  // of one row of blocks
+    ring_buffer_ = buffer("ring", Level::shared, Scalar::u32, stages * warps_n * words);
+    ring_ = view(ring_buffer_, {stages * warps_n, round_blocks(), b, kLanes, 4},
+                 {words, b * 128, 128, 4, 1});
+    // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
+    const auto warps = warps_n * schedule_.warps_k;
+    const auto scales =
+        buffer("scale_ring", Level::shared, expr_.activation, stages * warps * groups_ * 256);
+    scale_ring_ = view(scales, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
+    round_ = variable("round", schedule_.rounds);
+  }
+
+  /// round mod stages, times `factor`: where the round lies in the ring.
+  Affine ring_slot(const Affine& round, std::int64_t factor) const {
+    const std::int64_t stages = schedule_.stages;
+    return times(remainder(round, stages), factor);
+  }
+
+  /// Starts the copies of one round; always closes a group, so that groups count rounds.
+  void fetch(std::vector<Statement>& body, const Affine& round) {
+    const std::int64_t warps_n = schedule_.warps_n, warps = warps_n * schedule_.warps_k;
+    emit(body, CopyOwn{ring_,
+                       image_,
+                       word_layout(),
+                       word_layout(),
+                       {ring_slot(round, warps_n), 0, 0, 0, 0},
+                       word_origin(round),
+                       round,
+                       schedule_.rounds});
+    emit(body, CopyOwn{scale_ring_,
+                       table_,
+                       scale_ring_layout_,
+                       scale_layout_,
+                       {0, ring_slot(round, warps), 0, 0, 0},
+                       scale_place(round),
+                       round,
+                       schedule_.rounds});
+    emit(body, Commit{});
   }
 
   /// [group, row] of the scales of one warp.
@@ -175,8 +269,10 @@ class Lowering {
     const auto staged = buffer("x_tile", Level::shared, expr_.activation, schedule_.tokens * pitch);
     const auto x = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
     const auto all = view(staged, {schedule_.tokens, columns}, {pitch, 1});
-    x_warp_ = view(staged, {schedule_.warps_k, schedule_.tokens, warp_columns()},
-                   {warp_columns(), pitch, 1});
+    x_warp_ = view(
+        staged,
+        {schedule_.warps_k, schedule_.tokens, columns - (schedule_.warps_k - 1) * warp_columns()},
+        {warp_columns(), pitch, 1});
     emit(body, CopyAsync{all, x, {0, Affine::of(kSplit, columns)}});
     emit(body, Commit{});
   }
@@ -192,7 +288,8 @@ class Lowering {
                        replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
                            local({1, tokens / 8, 1}) * lifted(instruction_.b()));
     acc_ = reg("acc", Scalar::f32, sum_layout(kUnits));
-    const auto total = groups_ > 1 ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
+    const auto total =
+        groups_ > 1 || staged() ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
     const bool in_place = schedule_.route == Route::in_place;
     const int exponent = operand_exponent();
     int scale_exponent[2] = {-exponent, -exponent};
@@ -215,20 +312,19 @@ class Lowering {
     const auto group = variable("group", groups_);
     const auto step = variable("step", steps);
     std::vector<Statement> per_step;
-    // The k-step of the warp is group * steps + step, of block k-step / 4.
+    // The k-step of the round is group * steps + step, of block k-step / 4.
     Affine block = 0, in_block = 0;
     if (steps >= kStepsPerBlock) {
       block = Affine::of(group, steps / kStepsPerBlock) + Affine::of(step, 1, kStepsPerBlock);
-      in_block = Affine::of(step) + Affine::of(step, -kStepsPerBlock, kStepsPerBlock);
+      in_block = remainder(Affine::of(step), kStepsPerBlock);
     } else {
       const auto per_block = kStepsPerBlock / steps;
       block = Affine::of(group, 1, per_block);
-      in_block = Affine::of(group, steps) + Affine::of(group, -kStepsPerBlock, per_block) +
-                 Affine::of(step);
+      in_block = times(remainder(Affine::of(group), per_block), steps) + Affine::of(step);
     }
-    emit(
-        per_step,
-        LoadMatrix{b, x_warp_, {0, 0, Affine::of(group, steps * kStep) + Affine::of(step, kStep)}});
+    auto column = Affine::of(group, steps * kStep) + Affine::of(step, kStep);
+    if (staged()) column = column + Affine::of(round_, round_blocks() * kBlock);
+    emit(per_step, LoadMatrix{b, x_warp_, {0, 0, column}});
     emit(per_step, Unpack{a, words_, block, in_block, expr_.bits, in_place,
                           in_place ? 0 : expr_.zero, in_place ? 0 : exponent});
     emit(per_step, Mma{acc_, a, b});
@@ -243,9 +339,25 @@ class Lowering {
                           scale_,
                           Affine::of(group),
                           {scale_exponent[0], scale_exponent[1]},
-                          groups_ > 1});
-    if (groups_ > 1) emit(body, Fill{total, {0, 0}});
-    emit(body, For{group, groups_, std::move(per_group)});
+                          total != acc_});
+    if (total != acc_) emit(body, Fill{total, {0, 0}});
+    const For groups{group, groups_, std::move(per_group)};
+    if (staged()) {
+      std::vector<Statement> per_round;
+      emit(per_round, Wait{schedule_.stages - 2});
+      emit(per_round,
+           Load{words_, ring_, {ring_slot(Affine::of(round_), schedule_.warps_n), 0, 0, 0, 0}});
+      emit(per_round, Load{loaded_scale_,
+                           scale_ring_,
+                           {0, ring_slot(Affine::of(round_), schedule_.warps_n * schedule_.warps_k),
+                            0, 0, 0}});
+      emit(per_round, Reinterpret{scale_, loaded_scale_});
+      fetch(per_round, Affine::of(round_) + Affine(schedule_.stages - 1));
+      emit(per_round, groups);
+      emit(body, For{round_, schedule_.rounds, std::move(per_round), 1});
+    } else {
+      emit(body, groups);
+    }
     acc_ = total;
   }
 
@@ -261,64 +373,87 @@ class Lowering {
     return out;
   }
 
-  /// The sums of the warps along K, through shared memory, in `sum_`: two neighbouring rows of one
-  /// token per thread, so that y is written in whole words.
-  void add_warps(std::vector<Statement>& body) {
+  /// [1, rows, tokens] over all threads: two neighbouring rows of one token each, so that y is
+  /// written in whole words. More threads than pairs reach past the tokens, where nothing is.
+  Layout output_layout(std::int64_t rows) const {
+    const std::int64_t pairs = rows / 2, tokens = schedule_.tokens;
+    const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
+    return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
+           local({1, 1, std::max<std::int64_t>(tokens / together, 1)}) *
+           lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
+           local({1, 2, 1});
+  }
+  void declare_sums(std::int64_t rows) {
+    sum_ = reg("sum", Scalar::f32, output_layout(rows));
+    part_ = reg("part", Scalar::f32, output_layout(rows));
+  }
+
+  /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
+  ViewId share_sums(std::vector<Statement>& body) {
     const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
     const auto sums =
         buffer("sums", Level::shared, Scalar::f32, schedule_.warps_k * tokens * pitch);
     const auto by_warp =
         view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
     emit(body, Store{acc_, by_warp, {0, 0, 0}});
+    return by_warp;
+  }
+
+  /// The sums of the warps along K in `sum_`.
+  void add_warps(std::vector<Statement>& body) {
+    const auto by_warp = share_sums(body);
     emit(body, Barrier{});
-    const auto together = program_.threads / (rows() / 2);  // tokens that the threads hold at once
-    const Layout layout = local({1, 1, std::max<std::int64_t>(tokens / together, 1)}) *
-                          lifted(column_spatial({rows() / 2, together})) * local({1, 2, 1});
-    sum_ = reg("sum", Scalar::f32, layout);
-    part_ = reg("part", Scalar::f32, layout);
+    declare_sums(rows());
     emit(body, Load{sum_, by_warp, {0, 0, 0}});
-    add_parts(
-        body, schedule_.warps_k, 1,
-        [&](Affine w) -> Load {
-          return {part_, by_warp, {std::move(w), 0, 0}};
-        },
-        "warp");
+    add_parts(body, schedule_.warps_k, 1, "warp", [&](Affine w) -> Load {
+      return {part_, by_warp, {std::move(w), 0, 0}};
+    });
   }
 
   /// sum_ += part for part = first .. count - 1.
   template <class MakeLoad>
   void add_parts(std::vector<Statement>& body, std::int64_t count, std::int64_t first,
-                 const MakeLoad& load, std::string name) {
+                 std::string name, const MakeLoad& load) {
     if (count <= first) return;
     const auto part = variable(std::move(name), count - first);
     std::vector<Statement> each;
     emit(each, load(Affine::of(part) + Affine(first)));
     emit(each, Add{sum_, part_});
-    emit(body, For{part, count - first, std::move(each), true});
+    emit(body, For{part, count - first, std::move(each), kPartsInFlight});
   }
 
-  void finish(std::vector<Statement>& body) {
+  /// Rounds `sum_` and writes it to y from row `first`.
+  void finish(std::vector<Statement>& body, const Affine& first) {
     const auto out = reg("out", expr_.activation, program_.registers[sum_].layout);
     const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
     emit(body, Cast{out, sum_});
-    emit(body, Store{out, y, {0, Affine::of(kTile, rows()), 0}});
+    emit(body, Store{out, y, {0, first, 0}});
   }
 
+  /// Every block of the cluster adds up its share of the rows, out of the memory of all.
   void add_cluster(std::vector<Statement>& body) {
-    const std::int64_t pitch = rows() + kSumPad;
-    const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.tokens * pitch);
-    const auto mine = view(shared, {1, rows(), kTokens}, {0, 1, pitch});
-    emit(body, Store{sum_, mine, {0, 0, 0}});
+    const std::int64_t pitch = rows() + kSumPad, share = rows() / program_.cluster;
+    std::int64_t parts = schedule_.warps_k;
+    ViewId sums;
+    if (parts > kWarpsReadByPeers) {
+      add_warps(body);
+      const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.tokens * pitch);
+      sums = view(shared, {1, rows(), kTokens}, {0, 1, pitch});
+      emit(body, Store{sum_, sums, {0, 0, 0}});
+      parts = 1;
+    } else {
+      sums = share_sums(body);
+    }
     emit(body, ClusterBarrier{});
-    std::vector<Statement> leader;
-    add_parts(
-        leader, program_.cluster, 1,
-        [&](Affine rank) -> Load {
-          return {part_, mine, {0, 0, 0}, Cache::many, true, std::move(rank)};
-        },
-        "peer");
-    finish(leader);
-    emit(body, If{kRank, 0, std::move(leader)});
+    declare_sums(share);
+    const auto mine = Affine::of(kRank, share);
+    for (std::int64_t w = 0; w < parts; ++w) {
+      if (w == 0) emit(body, Load{sum_, sums, {0, mine, 0}, Cache::many, true, 0});
+      add_parts(body, program_.cluster, w == 0 ? 1 : 0, "peer", [&](Affine rank) -> Load {
+        return {part_, sums, {w, mine, 0}, Cache::many, true, std::move(rank)};
+      });
+    }
+    finish(body, Affine::of(kTile, rows()) + mine);
     emit(body, ClusterBarrier{});
   }
 
@@ -333,13 +468,10 @@ class Lowering {
     emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
     std::vector<Statement> last;
     emit(last, Load{sum_, parts, {first, 0, 0}});
-    add_parts(
-        last, splits, 1,
-        [&](Affine split) -> Load {
-          return {part_, parts, {first + split, 0, 0}};
-        },
-        "earlier");
-    finish(last);
+    add_parts(last, splits, 1, "earlier", [&](Affine split) -> Load {
+      return {part_, parts, {first + split, 0, 0}};
+    });
+    finish(last, Affine::of(kTile, rows()));
     emit(body, If{arrived, splits - 1, std::move(last)});
   }
 
@@ -347,10 +479,13 @@ class Lowering {
   const Schedule& schedule_;
   const MatrixInstruction& instruction_;
   Program program_{};
-  BufferId weight_, scales_, x_, y_, workspace_, counters_;
-  ViewId x_warp_;
-  RegisterId words_, scale_, acc_, sum_, part_;
-  std::int64_t groups_ = 1;  // of one warp
+  BufferId weight_, scales_, x_, y_, workspace_, counters_, ring_buffer_;
+  ViewId image_, table_, x_warp_, ring_, scale_ring_;
+  RegisterId words_, loaded_scale_, scale_, acc_, sum_, part_;
+  Layout scale_layout_, scale_ring_layout_;
+  std::function<Affine(const Affine&)> scale_origin_;  // by round
+  VariableId round_ = -1;
+  std::int64_t groups_ = 1;  // of one warp in one round
 };
 
 }  // namespace

@@ -49,8 +49,15 @@ std::string to_string(const Program& program, const Affine& affine) {
   std::ostringstream out;
   bool first = true;
   for (const auto& term : affine.terms) {
-    out << (first ? "" : " + ") << program.variables[term.variable].name;
+    const auto& name = program.variables[term.variable].name;
+    out << (first ? "" : " + ");
+    if (term.offset != 0) {
+      out << '(' << name << " + " << term.offset << ')';
+    } else {
+      out << name;
+    }
     if (term.divisor != 1) out << '/' << term.divisor;
+    if (term.modulus != 0) out << '%' << term.modulus;
     if (term.factor != 1) out << '*' << term.factor;
     first = false;
   }
@@ -73,6 +80,11 @@ std::string to_string(const Program& program, const Statement& statement) {
             [&](const CopyAsync& i) {
               out << "copy_async " << program.buffers[program.views[i.to].buffer].name << " = "
                   << place(program, i.from, i.at);
+            },
+            [&](const CopyOwn& i) {
+              out << "copy_own " << place(program, i.to, i.to_at) << " = "
+                  << place(program, i.from, i.from_at) << " while " << to_string(program, i.guard)
+                  << " < " << i.below;
             },
             [&](const Commit&) { out << "commit"; },
             [&](const Wait& i) { out << "wait pending<=" << i.pending; },
@@ -112,7 +124,7 @@ std::string to_string(const Program& program, const Statement& statement) {
             },
             [&](const For& i) {
               out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1
-                  << (i.rolled ? " rolled" : "");
+                  << (i.unroll ? " rolled" : "");
             },
             [&](const If& i) {
               out << "if " << program.variables[i.variable].name << " == " << i.value;

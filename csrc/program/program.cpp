@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/program.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ladder {
@@ -21,6 +23,29 @@ Affine operator+(Affine a, const Affine& b) {
   return a;
 }
 
+Affine times(Affine affine, std::int64_t factor) {
+  affine.constant *= factor;
+  for (auto& term : affine.terms) term.factor *= factor;
+  return affine;
+}
+
+Affine divided(Affine affine, std::int64_t divisor) {
+  if (affine.terms.empty()) return affine.constant / divisor;
+  auto& term = affine.terms.front();
+  LADDER_CHECK(affine.terms.size() == 1 && term.factor == 1, "no quotient of a sum");
+  term.offset += affine.constant * term.divisor;
+  term.divisor *= divisor;
+  affine.constant = 0;
+  return affine;
+}
+
+Affine remainder(Affine affine, std::int64_t modulus) {
+  if (affine.terms.empty()) return affine.constant % modulus;
+  affine = divided(std::move(affine), 1);
+  affine.terms.front().modulus = modulus;
+  return affine;
+}
+
 std::int64_t Program::shared_offset(BufferId buffer) const {
   std::int64_t offset = 0;
   for (BufferId i = 0; i < buffer; ++i) {
@@ -36,8 +61,13 @@ std::int64_t Program::shared_bytes() const {
 Range range_of(const Program& program, const Affine& affine) {
   Range range{affine.constant, affine.constant};
   for (const auto& term : affine.terms) {
-    const auto last = (program.variables[term.variable].extent - 1) / term.divisor * term.factor;
-    (last < 0 ? range.low : range.high) += last;
+    const auto extent = program.variables[term.variable].extent;
+    const bool wraps =
+        term.modulus != 0 && (extent - 1 + term.offset) / term.divisor >= term.modulus;
+    const auto first = wraps ? 0 : term.at(0);
+    const auto last = wraps ? term.factor * (term.modulus - 1) : term.at(extent - 1);
+    range.low += std::min(first, last);
+    range.high += std::max(first, last);
   }
   return range;
 }

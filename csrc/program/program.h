@@ -43,11 +43,15 @@ struct Variable {
   std::int64_t extent;  ///< values are [0, extent)
 };
 
-/// constant + sum of factor * (variable / divisor).
+/// constant + sum of factor * ((variable + offset) / divisor % modulus); modulus 0 takes none.
 struct Affine {
   struct Term {
     VariableId variable;
-    std::int64_t factor, divisor;
+    std::int64_t factor, divisor, offset, modulus;
+    std::int64_t at(std::int64_t value) const {
+      const auto quotient = (value + offset) / divisor;
+      return factor * (modulus == 0 ? quotient : quotient % modulus);
+    }
     bool operator==(const Term&) const = default;
   };
   std::int64_t constant = 0;
@@ -56,12 +60,17 @@ struct Affine {
   Affine(std::int64_t value = 0) : constant(value) {}  // NOLINT: a number is an index
   static Affine of(VariableId variable, std::int64_t factor = 1, std::int64_t divisor = 1) {
     Affine out;
-    out.terms.push_back({variable, factor, divisor});
+    out.terms.push_back({variable, factor, divisor, 0, 0});
     return out;
   }
   bool operator==(const Affine&) const = default;
 };
 Affine operator+(Affine a, const Affine& b);
+Affine times(Affine affine, std::int64_t factor);
+/// affine / divisor, for a number or a variable plus a number.
+Affine divided(Affine affine, std::int64_t divisor);
+/// affine mod modulus, for the same.
+Affine remainder(Affine affine, std::int64_t modulus);
 
 enum class Level { global, shared };
 
@@ -118,6 +127,16 @@ struct Store {
 struct CopyAsync {
   ViewId to, from;
   std::vector<Affine> at;
+};
+/// Each thread copies, slot by slot and asynchronously, what `from_layout` gives it of
+/// from[from_at] to where `to_layout` has it of to[to_at]; zero outside `from`. A thread that later
+/// reads what it copied itself needs no Barrier. Nothing happens unless `guard` is below `below`.
+struct CopyOwn {
+  ViewId to, from;
+  Layout to_layout, from_layout;
+  std::vector<Affine> to_at, from_at;
+  Affine guard;
+  std::int64_t below;
 };
 /// Closes the group of the copies since the last one.
 struct Commit {};
@@ -192,12 +211,12 @@ struct Ticket {
 
 struct Statement;
 /// body for variable = 0 .. trips - 1. Written out when registers are indexed by the variable, else
-/// `rolled`: a loop of the target, so that long sums over parts stay short texts.
+/// a loop of the target, so that long sums over parts stay short texts.
 struct For {
   VariableId variable;
   std::int64_t trips;
   std::vector<Statement> body;
-  bool rolled = false;
+  int unroll = 0;  ///< 0: written out; else a loop, this many trips at a time
 };
 /// body where variable == value; the same for all threads of a block.
 struct If {
@@ -207,9 +226,9 @@ struct If {
 };
 
 struct Statement {
-  std::variant<Load, Store, CopyAsync, Commit, Wait, Barrier, ClusterBarrier, DependentLaunch,
-               DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale, Add, Cast, Ticket,
-               For, If>
+  std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
+               DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
+               Add, Cast, Ticket, For, If>
       op;
 };
 

@@ -131,6 +131,17 @@ class Verifier {
                   fault(where, "rows that are not whole pieces of 16 bytes");
                 }
               },
+              [&](const CopyOwn& i) {
+                const Scalar scalar = buffer(i.to).scalar;
+                access(where, {"copy", scalar, i.to_layout}, i.to, i.to_at);
+                access(where, {"copy", scalar, i.from_layout}, i.from, i.from_at);
+                for (const Layout* side : {&i.to_layout, &i.from_layout}) {
+                  if (side->thread_count() != program_.threads ||
+                      side->slot_count() != i.to_layout.slot_count()) {
+                    fault(where, "sides that do not match");
+                  }
+                }
+              },
               [&](const LoadMatrix& i) {
                 access(where, reg(i.to), i.from, i.at);
                 if (const auto* mma = matrix(where, reg(i.to).scalar)) {

@@ -32,11 +32,16 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
-/// The bytes that a block asks for: activations and the sums of its warps.
+/// The bytes that a block asks for: the ring of weights and scales, activations, sums.
 std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
+  const std::int64_t warps = s.warps_n * s.warps_k;
   const auto sums = s.tokens * (s.block_rows() + 4) * 4;
-  return s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) + s.warps_k * sums +
-         (s.reduction == Reduction::cluster ? sums : 0);
+  const std::int64_t groups =
+      std::max<std::int64_t>(kBlock * s.blocks_per_warp / expr.group_size(), 1);
+  const std::int64_t ring =
+      s.stages == 1 ? 0 : s.stages * warps * (s.blocks_per_warp * expr.bits + groups) * 512;
+  return ring + s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) + s.warps_k * sums +
+         (s.reduction == Reduction::cluster && s.warps_k > 2 ? sums : 0);
 }
 
 }  // namespace
@@ -50,7 +55,8 @@ std::int64_t Schedule::tiles(std::int64_t n) const {
 
 std::string to_string(const Schedule& s) {
   return text("tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ",
-              s.blocks_per_warp, ", ", name_of(s.reduction), ", ", name_of(s.route),
+              s.blocks_per_warp, ", rounds ", s.rounds, ", stages ", s.stages, ", ",
+              name_of(s.reduction), ", ", name_of(s.route),
               s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
               " per multiprocessor");
 }
@@ -66,12 +72,20 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if (s.reduction == Reduction::cluster && splits > device.max_cluster) {
     return text("a cluster of ", splits, ", of at most ", device.max_cluster);
   }
+  if (s.reduction == Reduction::cluster &&
+      (s.block_rows() % splits != 0 || s.block_rows() / splits % 2 != 0)) {
+    return text(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
+  }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (s.stages == 1 && s.rounds != 1) return "rounds need stages";
+  if (s.stages > 1 && (s.stages > s.rounds + 1 || !device.async_copy())) return "idle stages";
   if (expr.groups() > 1) {
     if (group >= warp_columns) {
       const auto sharing = group / warp_columns;
+      const auto per_block = std::int64_t{s.rounds} * s.warps_k;
       if (group % warp_columns != 0 ||
-          (sharing < s.warps_k ? s.warps_k % sharing : sharing % s.warps_k) != 0) {
+          (sharing < s.warps_k ? s.warps_k % sharing : sharing % s.warps_k) != 0 ||
+          (sharing < per_block ? per_block % sharing : sharing % per_block) != 0) {
         return text("groups of ", group, " do not follow warps of ", warp_columns, " columns");
       }
     } else if (warp_columns % group != 0 || group % 16 != 0 || (group < 64 && 64 % group != 0) ||
@@ -89,7 +103,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     }
   }
   const int threads = kLanes * s.warps_n * s.warps_k;
-  if (threads < s.block_rows() / 2) return "fewer threads than pairs of rows";
+  const auto pairs = s.block_rows() / 2, most = std::max<std::int64_t>(threads, pairs);
+  if (most % std::min<std::int64_t>(threads, pairs) != 0) return "threads do not divide the rows";
   if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";
   const auto bytes = shared_bytes(s, expr);
   if (bytes > device.shared_per_block_bytes) return text(bytes, " bytes of shared memory");
@@ -97,7 +112,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     return text(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
   }
   // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
-  const auto registers = 4 * expr.bits * s.blocks_per_warp + 2 * s.tokens + 20;
+  const auto sums = (s.stages > 1 || group < warp_columns ? 4 : 2) * s.tokens;
+  const auto registers = 4 * expr.bits * s.blocks_per_warp + sums + 20;
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }
@@ -131,18 +147,31 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   check(expr);
   std::vector<Candidate> all;
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  auto add = [&](const Schedule& schedule) {
+    all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+  };
   struct Warps {
     int n, k;
   };
-  for (Warps warps : {Warps{1, 8}, {2, 4}, {4, 2}, {1, 4}, {2, 2}}) {
-    for (int blocks : {1, 2, 4}) {
-      for (Reduction reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-        for (Route route : {Route::multiply_add, Route::in_place}) {
-          for (int resident : {2, 3, 4}) {
-            const Schedule schedule{tokens,    warps.n, warps.k, blocks,
-                                    reduction, route,   false,   resident};
-            all.push_back(
-                {schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+  for (Route route : {Route::multiply_add, Route::in_place}) {
+    for (int resident : {1, 2, 3, 4}) {
+      for (int blocks : {1, 2}) {
+        // All of a block's weight at once.
+        for (Warps warps : {Warps{1, 8}, {2, 4}, {1, 4}}) {
+          for (Reduction reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+            add({tokens, warps.n, warps.k, blocks, 1, 1, reduction, route, false, resident});
+          }
+        }
+        // In rounds, with K split over a cluster.
+        for (Warps warps : {Warps{8, 1}, {4, 1}, {4, 2}, {2, 2}, {2, 4}, {1, 8}}) {
+          for (int splits : {1, 2, 4, 7, 8}) {
+            const auto columns = kBlock * blocks * warps.k * splits;
+            const auto rounds =
+                static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+            for (int stages : {2, 3, 4, 6}) {
+              add({tokens, warps.n, warps.k, blocks, rounds, stages,
+                   splits == 1 ? Reduction::none : Reduction::cluster, route, false, resident});
+            }
           }
         }
       }

@@ -26,12 +26,16 @@ enum class Route {
   in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
 };
 
-/// A decode kernel: every block loads its whole share of the weight at once, 64 rows per warp.
+/// A decode kernel. A warp has 64 rows and, in each of `rounds`, some 64 x 64 blocks of the weight
+/// image. With one stage a block of threads asks for its whole weight at once, into registers; with
+/// more, each lane copies what it will use itself to shared memory, that many rounds ahead.
 struct Schedule {
   int tokens;           ///< multiple of 8: the most that the kernel serves
   int warps_n;          ///< warps side by side along N
   int warps_k;          ///< warps side by side along K
-  int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has
+  int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has in a round
+  int rounds;           ///< parts of the block's columns, one after the other
+  int stages;           ///< rounds in flight or in use; 1: the only round, in registers
   Reduction reduction;
   Route route;
   bool dependent_launch;          ///< load weights before the preceding kernel ends
@@ -39,12 +43,14 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return 64 * warps_n; }
-  std::int64_t block_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
+  std::int64_t block_columns() const {
+    return std::int64_t{64} * warps_k * blocks_per_warp * rounds;
+  }
   std::int64_t splits(std::int64_t k) const;  ///< blocks along K
   std::int64_t tiles(std::int64_t n) const;   ///< blocks along N
 };
 
-/// "tokens 8, warps 1x8, blocks 2, cluster, multiply_add, 3 per multiprocessor".
+/// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const Schedule& schedule);
 
 /// Why `schedule` cannot serve `expr` on `device`; empty when it can.

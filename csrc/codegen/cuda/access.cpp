@@ -12,19 +12,13 @@ std::string joined(const std::vector<std::string>& terms) {
   return terms.empty() ? "0" : out.str();
 }
 
-Affine times(Affine affine, std::int64_t factor) {
-  affine.constant *= factor;
-  for (auto& term : affine.terms) term.factor *= factor;
-  return affine;
-}
-
 /// Substitutes the unrolled variables.
 Affine substituted(Affine affine, const Unrolled& unrolled) {
   Affine out = affine.constant;
   for (const auto& term : affine.terms) {
     const auto value = unrolled.find(term.variable);
     if (value != unrolled.end()) {
-      out.constant += term.factor * (value->second / term.divisor);
+      out.constant += term.at(value->second);
     } else if (term.factor != 0) {
       out.terms.push_back(term);
     }
@@ -48,7 +42,9 @@ std::string expression(const Program& program, const Affine& affine, const Unrol
   std::vector<std::string> terms;
   for (const auto& term : rest.terms) {
     std::string text = program.variables[term.variable].name;
+    if (term.offset != 0) text = "(" + text + " + " + std::to_string(term.offset) + ")";
     if (term.divisor != 1) text = "(" + text + " / " + std::to_string(term.divisor) + ")";
+    if (term.modulus != 0) text = "(" + text + " % " + std::to_string(term.modulus) + "u)";
     if (term.factor != 1) text += " * " + std::to_string(term.factor);
     terms.push_back(std::move(text));
   }

@@ -21,9 +21,6 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
-// Loads in flight of a loop that is not written out.
-constexpr int kRolledUnroll = 8;
-
 /// An exact literal.
 std::string number(double value) {
   char text[40];
@@ -108,7 +105,7 @@ class Emitter {
       const auto value = unrolled_.find(term.variable);
       LADDER_CHECK(value != unrolled_.end(), "a register index depends on ",
                    program_.variables[term.variable].name);
-      sum += term.factor * (value->second / term.divisor);
+      sum += term.at(value->second);
     }
     return sum;
   }
@@ -117,9 +114,9 @@ class Emitter {
     for (const Statement& statement : statements) {
       depth_ = depth;
       const auto* loop = std::get_if<For>(&statement.op);
-      if (loop != nullptr && loop->rolled) {
+      if (loop != nullptr && loop->unroll > 0) {
         const auto& name = program_.variables[loop->variable].name;
-        line("#pragma unroll ", kRolledUnroll);
+        line("#pragma unroll ", loop->unroll);
         line("for (u32 ", name, " = 0; ", name, " < ", loop->trips, "; ++", name, ") {");
         body(loop->body, depth + 1);
         depth_ = depth;
@@ -164,7 +161,8 @@ class Emitter {
         plan_access(program_, to.layout, to.scalar, program_.views[i.from], i.at, unrolled_);
     const int size = bytes_of(to.scalar);
     line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
-    if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
+    if (i.remote)
+      line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
     for (const Piece& piece : access.pieces) {
       const auto count = piece.width * size / 4;
       if (count == 0) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
@@ -250,6 +248,28 @@ class Emitter {
          " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u);");
     line("  copy_async(shared_address(", buffer_of(i.to).name, " + row * ", to.strides[0],
          "u + column), source, inside ? 16u : 0u);");
+    line("}");
+  }
+
+  void copy_own(const CopyOwn& i) {
+    const Scalar scalar = buffer_of(i.to).scalar;
+    const int size = bytes_of(scalar);
+    const auto to =
+        plan_access(program_, i.to_layout, scalar, program_.views[i.to], i.to_at, unrolled_);
+    const auto from =
+        plan_access(program_, i.from_layout, scalar, program_.views[i.from], i.from_at, unrolled_);
+    const auto piece_bytes = from.pieces.front().width * size;
+    if (piece_bytes != 16 || to.pieces.front().width * size != 16) {
+      fail<Unsupported>("copies in pieces of ", piece_bytes, " bytes");
+    }
+    line("if (", expr(i.guard), " < ", i.below, ") {");
+    line("  const ", type_of(scalar), "* const from = ", buffer_of(i.from).name, " + (", from.base,
+         ");");
+    line("  const u32 to = shared_address(", buffer_of(i.to).name, " + (", to.base, "));");
+    for (std::size_t p = 0; p < from.pieces.size(); ++p) {
+      line("  copy_async(to + ", to.pieces[p].offset * size, "u, from + ", from.pieces[p].offset,
+           ", ", from.pieces[p].guard.empty() ? "16u" : from.pieces[p].guard + " ? 16u : 0u", ");");
+    }
     line("}");
   }
 
@@ -394,6 +414,7 @@ class Emitter {
     std::visit(Match{[&](const Load& i) { load(i); },
                      [&](const Store& i) { store(i); },
                      [&](const CopyAsync& i) { copy(i); },
+                     [&](const CopyOwn& i) { copy_own(i); },
                      [&](const Commit&) { line("copy_commit();"); },
                      [&](const Wait& i) { line("copy_wait<", i.pending, ">();"); },
                      [&](const Barrier&) { line("barrier();"); },

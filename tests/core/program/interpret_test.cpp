@@ -30,7 +30,7 @@ void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) 
       << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
 }
 
-constexpr Schedule kSmall{8, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr Schedule kSmall{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
 Schedule with(Schedule schedule, Reduction reduction, Route route, bool dependent = false) {
   schedule.reduction = reduction;
@@ -60,7 +60,9 @@ TEST(Program, computes_every_width_in_both_activations) {
 TEST(Program, finds_the_scale_of_every_group_size) {
   for (std::int64_t group : {0, 512, 128, 64, 32, 16}) {
     expect_exact({4, 8, group, Scalar::f16, 8, 64, 512},
-                 {8, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1}, 2);
+                 {8, 1, 2, 2, 1, 1, Reduction::cluster, Route::multiply_add, false, 1}, 2);
+    expect_exact({4, 8, group, Scalar::f16, 8, 64, 512},
+                 {8, 1, 2, 1, 2, 3, Reduction::cluster, Route::multiply_add, true, 1}, 2);
   }
 }
 
@@ -81,7 +83,21 @@ TEST(Program, borders_are_neither_read_nor_written) {
 TEST(Program, arranges_warps_along_n_and_k) {
   for (auto [n, k] : {std::pair{1, 4}, {2, 2}, {4, 1}}) {
     expect_exact({4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k},
-                 {8, n, k, 2, Reduction::none, Route::multiply_add, false, 1}, 8);
+                 {8, n, k, 2, 1, 1, Reduction::none, Route::multiply_add, false, 1}, 8);
+  }
+}
+
+// Fewer rounds than stages, as many, more; K that ends inside the last round.
+TEST(Program, keeps_a_ring_of_rounds_in_flight) {
+  for (auto [rounds, stages] : {std::pair{2, 3}, {3, 3}, {4, 2}, {5, 3}}) {
+    for (Route route : {Route::multiply_add, Route::in_place}) {
+      for (int warps_k : {1, 2}) {
+        const std::int64_t k = std::int64_t{64} * rounds * warps_k * 2;
+        const Schedule ring{
+            8, 2, warps_k, 1, rounds, stages, Reduction::cluster, route, warps_k == 2, 1};
+        expect_exact({4, 8, 64, Scalar::f16, 8, 128, k - 8}, ring, 3);
+      }
+    }
   }
 }
 
@@ -167,9 +183,24 @@ TEST(Mutation, a_dropped_wait_is_caught) {
               ::testing::HasSubstr("reads a copy that was not waited for, in: b = load_matrix"));
 }
 
+TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
+  const Schedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
+  auto program = lower(expr, ring, h200());
+  for (auto& statement : program.body) {
+    if (auto* rounds = std::get_if<For>(&statement.op); rounds != nullptr && rounds->unroll > 0) {
+      if (auto* wait = std::get_if<Wait>(&rounds->body.front().op)) ++wait->pending;
+    }
+  }
+  const auto data = LinearCase::integers(expr, 2);
+  EXPECT_THAT([&] { data.run(program, ring); },
+              ::testing::ThrowsMessage<InternalError>(
+                  ::testing::HasSubstr("reads a copy that was not waited for, in: words = load")));
+}
+
 TEST(Mutation, a_dropped_barrier_is_caught) {
   for (int index : {0, 1}) {
-    EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+    EXPECT_THAT(caught(Reduction::ordered, Route::multiply_add,
                        [&](Program& p) { drop<Barrier>(p, index); }),
                 ::testing::HasSubstr("reads what another thread wrote, without a barrier"));
   }
