@@ -85,6 +85,9 @@ class Lowering {
     body.push_back({std::move(op)});
   }
   VariableId variable(std::string name, std::int64_t extent) {
+    for (const Variable& other : program_.variables) {
+      if (other.name == name) name += "_";
+    }
     program_.variables.push_back({std::move(name), extent});
     return static_cast<VariableId>(program_.variables.size() - 1);
   }
@@ -98,6 +101,9 @@ class Lowering {
     return static_cast<ViewId>(program_.views.size() - 1);
   }
   RegisterId reg(std::string name, Scalar scalar, Layout layout) {
+    for (const Register& other : program_.registers) {
+      if (other.name == name) name += "_";
+    }
     program_.registers.push_back({std::move(name), scalar, std::move(layout)});
     return static_cast<RegisterId>(program_.registers.size() - 1);
   }
@@ -391,8 +397,13 @@ class Lowering {
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
   ViewId share_sums(std::vector<Statement>& body) {
     const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
-    const auto sums =
-        buffer("sums", Level::shared, Scalar::f32, schedule_.warps_k * tokens * pitch);
+    const auto elements = schedule_.warps_k * tokens * pitch;
+    const auto sums = buffer("sums", Level::shared, Scalar::f32, elements);
+    if (staged() && elements <= program_.buffers[ring_buffer_].elements) {
+      // All rounds are over: their memory is free once every thread is here.
+      program_.buffers[sums].over = ring_buffer_;
+      emit(body, Barrier{});
+    }
     const auto by_warp =
         view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
     emit(body, Store{acc_, by_warp, {0, 0, 0}});

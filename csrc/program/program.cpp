@@ -47,15 +47,22 @@ Affine remainder(Affine affine, std::int64_t modulus) {
 }
 
 std::int64_t Program::shared_offset(BufferId buffer) const {
+  if (buffers[buffer].over >= 0) return shared_offset(buffers[buffer].over);
   std::int64_t offset = 0;
   for (BufferId i = 0; i < buffer; ++i) {
-    if (buffers[i].level == Level::shared) offset += aligned_bytes(buffers[i]);
+    if (buffers[i].level == Level::shared && buffers[i].over < 0)
+      offset += aligned_bytes(buffers[i]);
   }
   return offset;
 }
 
 std::int64_t Program::shared_bytes() const {
-  return shared_offset(static_cast<BufferId>(buffers.size()));
+  std::int64_t end = 0;
+  for (BufferId i = 0; i < static_cast<BufferId>(buffers.size()); ++i) {
+    if (buffers[i].level != Level::shared) continue;
+    end = std::max(end, shared_offset(i) + aligned_bytes(buffers[i]));
+  }
+  return end;
 }
 
 Range range_of(const Program& program, const Affine& affine) {

@@ -81,6 +81,7 @@ struct Buffer {
   Scalar scalar;
   std::int64_t elements;  ///< shared: its size; global: 0, the caller's
   bool constant = false;  ///< global: never written by this or the preceding kernel
+  BufferId over = -1;     ///< shared: lies over that earlier buffer, which is no longer needed
 };
 
 /// Extent of a view that is the number of tokens of the call.

@@ -40,7 +40,10 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
       std::max<std::int64_t>(kBlock * s.blocks_per_warp / expr.group_size(), 1);
   const std::int64_t ring =
       s.stages == 1 ? 0 : s.stages * warps * (s.blocks_per_warp * expr.bits + groups) * 512;
-  return ring + s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) + s.warps_k * sums +
+  // The sums of the warps lie over the ring when they fit.
+  const auto by_warp = s.warps_k * sums;
+  return (by_warp <= ring ? ring : ring + by_warp) +
+         s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) +
          (s.reduction == Reduction::cluster && s.warps_k > 2 ? sums : 0);
 }
 

@@ -206,6 +206,17 @@ TEST(Mutation, a_dropped_barrier_is_caught) {
   }
 }
 
+TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
+  const Schedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
+  auto program = lower(expr, ring, h200());
+  drop<Barrier>(program, 1);
+  const auto data = LinearCase::integers(expr, 2);
+  EXPECT_THAT([&] { data.run(program, ring); },
+              ::testing::ThrowsMessage<InternalError>(
+                  ::testing::HasSubstr("overwrites what another thread")));
+}
+
 TEST(Mutation, a_dropped_cluster_barrier_is_caught) {
   EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
                      [](Program& p) { drop<ClusterBarrier>(p, 0); }),
