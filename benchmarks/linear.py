@@ -26,42 +26,49 @@ BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def search(shapes, tokens, bits=4, group=128, activation="f16", dependent=0, space="ring"):
-    """Requests for a grid of schedules; those that do not fit are refused by the compiler."""
-    for (n, k), m in itertools.product(shapes, tokens):
-        head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k} {-(-m // 8) * 8}"
-        for route, resident, blocks in itertools.product(
-            ["multiply_add", "in_place"], [1, 2, 3, 4], [1, 2]
-        ):
-            tail = f"{route} {dependent} {resident}"
-            if space == "once":
-                for (wn, wk), reduction in itertools.product(
-                    [(1, 8), (2, 4), (1, 4)], ["none", "cluster", "ordered"]
-                ):
-                    yield f"{head} {wn} {wk} {blocks} 1 1 {reduction} {tail}"
-                continue
-            for (wn, wk), splits, stages in itertools.product(
-                [(8, 1), (4, 1), (4, 2), (2, 2), (2, 4), (1, 8)], [1, 2, 4, 8], [2, 3, 4, 6, 8]
-            ):
-                rounds = -(-k // (64 * wk * blocks * splits))
-                reduction = "none" if splits == 1 else "cluster"
-                if splits * -(-n // (64 * wn)) > 8 * 132 or stages * blocks * wn * wk > 64:
-                    continue
-                if (resident * stages * blocks * wn * wk) not in (24, 32, 48, 64, 96):
-                    continue
-                yield f"{head} {wn} {wk} {blocks} {rounds} {stages} {reduction} {tail}"
+# The schedules worth measuring, as benchmarks/kernels.cpp reads them: warps along N and K, blocks,
+# splits of K (0: all at once, ordered), stages, route, blocks per multiprocessor.
+FAMILIES = [
+    (4, 1, 2, 8, 2, "in_place", 3),
+    (4, 1, 2, 8, 2, "multiply_add", 3),
+    (4, 1, 2, 8, 2, "multiply_add", 2),
+    (4, 1, 2, 8, 2, "multiply_add", 1),
+    (2, 2, 2, 8, 2, "in_place", 4),
+    (1, 4, 2, 0, 1, "multiply_add", 4),
+    (1, 4, 2, 0, 1, "in_place", 4),
+    (1, 4, 4, 0, 1, "multiply_add", 3),
+    (1, 8, 2, 0, 1, "in_place", 3),
+]
+
+
+def decode(activation, bits=4, group=128, dependent=0):
+    """Every shape and 8 or 16 tokens, each family and the schedule that the model prefers."""
+    for (n, k), m in itertools.product(SHAPES, (8, 16)):
+        head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
+        yield f"{head} auto"
+        for wn, wk, blocks, splits, stages, route, resident in FAMILIES:
+            rounds = -(-k // (64 * wk * blocks * splits)) if splits else 1
+            reduction = "cluster" if splits else "ordered"
+            yield (
+                f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
+                f"{dependent} {resident}"
+            )
 
 
 def presets():
     return {
-        "once": list(search([(8192, 8192)], [8, 16], space="once")),
-        "ring8": list(search([(8192, 8192)], [8])),
-        "ring16": list(search([(8192, 8192)], [16])),
-        "decode": [
-            f"4 8 128 {activation} {m} {n} {k} auto"
+        "decode": [*decode("f16"), *decode("bf16")],
+        "f16": list(decode("f16")),
+        "chain": list(decode("f16", dependent=1)),
+        "widths": [
+            f"{bits} {2 ** (bits - 1)} 128 {activation} {m} 28672 8192 {m} {tail}"
+            for bits in range(1, 9)
             for activation in ("f16", "bf16")
-            for n, k in SHAPES
             for m in (8, 16)
+            for tail in (
+                f"4 1 {2 if bits <= 4 else 1} {8 if bits <= 4 else 16} 2 cluster multiply_add 0 3",
+                f"1 4 {4 if bits <= 4 else 2} 1 1 ordered multiply_add 0 3",
+            )
         ],
     }
 
@@ -303,9 +310,7 @@ def run(args):
         try:
             kernel = Kernel(bench.driver, folder, row)
             worst = bench.check(kernel) if not args.no_check else float("nan")
-            for m in args.m or sorted({1, row["max_m"]}):
-                if m > row["max_m"] or (row["max_m"] > 8 and m <= row["max_m"] - 8):
-                    continue
+            for m in (1, 8) if row["max_m"] <= 8 else (row["max_m"],):
                 us, floor = bench.time(kernel, m), floor_us(row, m)
                 table.append({**row, "m": m, "us": us, "floor": floor, "bound": worst})
         except (AssertionError, RuntimeError) as error:
@@ -338,12 +343,11 @@ def main():
     one.add_argument("out")
     one.add_argument("--device", default="h200")
     one.add_argument("--nvrtc", default="/usr/local/cuda/lib64")
-    one.add_argument("--preset", default="decode", choices=presets())
+    one.add_argument("--preset", default="decode", choices=sorted(presets()))
     two = commands.add_parser("run")
     two.add_argument("out")
     two.add_argument("--csv")
     two.add_argument("--top", type=int, default=6)
-    two.add_argument("--m", type=int, nargs="*")
     two.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
     return prepare(args) if args.command == "prepare" else run(args)

@@ -124,25 +124,25 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
 }
 
 Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
-  const double splits = static_cast<double>(s.splits(expr.k));
-  const double tiles = static_cast<double>(s.tiles(expr.n));
-  const double m = static_cast<double>(expr.max_m);
-  const double activations = tiles * m * static_cast<double>(expr.k) * bytes_of(expr.activation);
-  const double parts = splits == 1 ? 0 : 2 * splits * m * static_cast<double>(expr.n) * 4;
-  const double least = least_bytes(expr, expr.max_m);
-  // Blocks resident at once; a last wave that is not full leaves multiprocessors idle.
-  const double slots = static_cast<double>(device.multiprocessors);
-  const double blocks = tiles * splits;
-  const double waves = blocks / slots, idle = std::max(1.0, std::ceil(waves) / waves);
-  // From L2 a multiprocessor takes 64 bytes a clock; half of that is sustained.
-  const double l2_rate = 1.3 * device.global.bytes_per_second;
+  constexpr double kClock = 1.75e9, kQuarters = 4;
+  // Cycles of a quarter of a multiprocessor: LOP3 and SHF run at half rate, packed multiply-adds at
+  // full rate, and one m16n8k16 takes 6.5.
+  const auto plan = unpack_plan(expr.bits, linear_window(expr.activation));
+  const double columns = s.tokens / 8.0;
+  const bool in_place = s.route == Route::in_place;
+  const double unit = 2.0 * (plan.mask_count() + plan.shift_count()) +
+                      (in_place ? 0 : kPairsPerUnit) + 6.5 * 4 * columns * (in_place ? 1.25 : 1);
+  const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
+                       1024;  // of 16 rows and 64 columns
+  const double waves = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) /
+                       (static_cast<double>(device.multiprocessors) * s.blocks_per_multiprocessor);
+  const bool ring = s.stages > 1;
   Cost out{};
-  out.memory_seconds = least / device.global.bytes_per_second * std::min(idle, 1.5);
-  out.l2_seconds = (least + activations + parts) / l2_rate;
-  out.fixed_seconds = 1.5e-6 + (s.reduction == Reduction::ordered   ? 1.0e-6 + 20e-9 * splits
-                                : s.reduction == Reduction::cluster ? 0.5e-6
-                                                                    : 0.0);
-  out.seconds = std::max(out.memory_seconds, out.l2_seconds) + out.fixed_seconds;
+  out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
+  out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
+  out.fixed_seconds = ring ? 2.5e-6 + 3.5e-6 * std::max(waves, 1.0) + 0.5e-6 * (s.stages - 2)
+                           : 3.0e-6 + 1.2e-6 * std::max(waves, 1.0);
+  out.seconds = std::max(out.memory_seconds, out.issue_seconds) + out.fixed_seconds;
   return out;
 }
 
@@ -156,22 +156,24 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   struct Warps {
     int n, k;
   };
-  for (Route route : {Route::multiply_add, Route::in_place}) {
+  for (Route route : {Route::in_place, Route::multiply_add}) {
     for (int resident : {1, 2, 3, 4}) {
-      for (int blocks : {1, 2}) {
-        // All of a block's weight at once.
+      // All of a block's weight at once.
+      for (int blocks : {1, 2, 4}) {
         for (Warps warps : {Warps{1, 8}, {2, 4}, {1, 4}}) {
           for (Reduction reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
             add({tokens, warps.n, warps.k, blocks, 1, 1, reduction, route, false, resident});
           }
         }
-        // In rounds, with K split over a cluster.
-        for (Warps warps : {Warps{8, 1}, {4, 1}, {4, 2}, {2, 2}, {2, 4}, {1, 8}}) {
-          for (int splits : {1, 2, 4, 7, 8}) {
+      }
+      // In rounds, with K split over a cluster.
+      for (int blocks : {1, 2}) {
+        for (Warps warps : {Warps{4, 1}, {8, 1}, {2, 2}}) {
+          for (int splits : {1, 2, 4, 8}) {
             const auto columns = kBlock * blocks * warps.k * splits;
             const auto rounds =
                 static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
-            for (int stages : {2, 3, 4, 6}) {
+            for (int stages : {2, 3, 4}) {
               add({tokens, warps.n, warps.k, blocks, rounds, stages,
                    splits == 1 ? Reduction::none : Reduction::cluster, route, false, resident});
             }

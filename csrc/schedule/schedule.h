@@ -56,12 +56,14 @@ std::string to_string(const Schedule& schedule);
 /// Why `schedule` cannot serve `expr` on `device`; empty when it can.
 std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
 
-/// What the schedule is expected to take, and why.
+/// What the schedule is expected to take, and why. The constants were fitted to one H200
+/// (docs/performance.md); they rank candidates and promise nothing.
 struct Cost {
-  double memory_seconds;  ///< weights, scales, activations, outputs and partial sums
-  double l2_seconds;      ///< the same plus activations once per block
-  double fixed_seconds;   ///< launch, first bytes, reduction
-  double seconds;         ///< the larger of the streams plus what is fixed
+  double memory_seconds;  ///< codes, scales, activations and outputs, once each, at the read rate
+  double
+      issue_seconds;  ///< masks, shifts, multiply-adds and matrix instructions, one after another
+  double fixed_seconds;  ///< launch, first bytes and reduction, per wave of blocks
+  double seconds;        ///< the larger of the first two, plus the third
 };
 Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
 
