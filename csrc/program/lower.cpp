@@ -295,7 +295,7 @@ class Lowering {
                            local({1, tokens / 8, 1}) * lifted(instruction_.b()));
     acc_ = reg("acc", Scalar::f32, sum_layout(kUnits));
     const auto total =
-        groups_ > 1 || staged() ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
+        groups_ > 1 || schedule_.rounds > 1 ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
     const bool in_place = schedule_.route == Route::in_place;
     const int exponent = operand_exponent();
     int scale_exponent[2] = {-exponent, -exponent};
@@ -317,7 +317,6 @@ class Lowering {
     const auto steps = kStepsPerBlock * schedule_.blocks_per_warp / groups_;
     const auto group = variable("group", groups_);
     const auto step = variable("step", steps);
-    std::vector<Statement> per_step;
     // The k-step of the round is group * steps + step, of block k-step / 4.
     Affine block = 0, in_block = 0;
     if (steps >= kStepsPerBlock) {
@@ -328,43 +327,68 @@ class Lowering {
       block = Affine::of(group, 1, per_block);
       in_block = times(remainder(Affine::of(group), per_block), steps) + Affine::of(step);
     }
-    auto column = Affine::of(group, steps * kStep) + Affine::of(step, kStep);
-    if (staged()) column = column + Affine::of(round_, round_blocks() * kBlock);
-    emit(per_step, LoadMatrix{b, x_warp_, {0, 0, column}});
-    emit(per_step, Unpack{a, words_, block, in_block, expr_.bits, in_place,
-                          in_place ? 0 : expr_.zero, in_place ? 0 : exponent});
-    emit(per_step, Mma{acc_, a, b});
-    if (zero_row >= 0) emit(per_step, Mma{zero_sum, zero_row, b});
-    std::vector<Statement> per_group;
-    emit(per_group, Fill{acc_, {0, 0}});
-    if (zero_row >= 0) emit(per_group, Fill{zero_sum, {0, 0}});
-    emit(per_group, For{step, steps, std::move(per_step)});
-    if (zero_row >= 0) emit(per_group, Add{acc_, zero_sum});
-    emit(per_group, Scale{total,
-                          acc_,
-                          scale_,
-                          Affine::of(group),
-                          {scale_exponent[0], scale_exponent[1]},
-                          total != acc_});
+    const auto multiply_round = [&](std::vector<Statement>& to, const Affine& round) {
+      const auto column = Affine::of(group, steps * kStep) + Affine::of(step, kStep) +
+                          times(round, round_blocks() * kBlock);
+      std::vector<Statement> per_step, per_group;
+      emit(per_step, LoadMatrix{b, x_warp_, {0, 0, column}});
+      emit(per_step, Unpack{a, words_, block, in_block, expr_.bits, in_place,
+                            in_place ? 0 : expr_.zero, in_place ? 0 : exponent});
+      emit(per_step, Mma{acc_, a, b});
+      if (zero_row >= 0) emit(per_step, Mma{zero_sum, zero_row, b});
+      emit(per_group, Fill{acc_, {0, 0}});
+      if (zero_row >= 0) emit(per_group, Fill{zero_sum, {0, 0}});
+      emit(per_group, For{step, steps, std::move(per_step)});
+      if (zero_row >= 0) emit(per_group, Add{acc_, zero_sum});
+      emit(per_group, Scale{total,
+                            acc_,
+                            scale_,
+                            Affine::of(group),
+                            {scale_exponent[0], scale_exponent[1]},
+                            total != acc_});
+      emit(to, For{group, groups_, std::move(per_group)});
+    };
     if (total != acc_) emit(body, Fill{total, {0, 0}});
-    const For groups{group, groups_, std::move(per_group)};
     if (staged()) {
-      std::vector<Statement> per_round;
-      emit(per_round, Wait{schedule_.stages - 2});
-      emit(per_round,
-           Load{words_, ring_, {ring_slot(Affine::of(round_), schedule_.warps_n), 0, 0, 0, 0}});
-      emit(per_round, Load{loaded_scale_,
-                           scale_ring_,
-                           {0, ring_slot(Affine::of(round_), schedule_.warps_n * schedule_.warps_k),
-                            0, 0, 0}});
-      emit(per_round, Reinterpret{scale_, loaded_scale_});
-      fetch(per_round, Affine::of(round_) + Affine(schedule_.stages - 1));
-      emit(per_round, groups);
-      emit(body, For{round_, schedule_.rounds, std::move(per_round), 1});
+      ring_rounds(body, multiply_round);
+    } else if (schedule_.rounds > 1) {
+      register_rounds(body, multiply_round);
     } else {
-      emit(body, groups);
+      multiply_round(body, 0);
     }
     acc_ = total;
+  }
+
+  template <class Multiply>
+  void ring_rounds(std::vector<Statement>& body, const Multiply& multiply_round) {
+    const auto round = Affine::of(round_);
+    const std::int64_t warps_n = schedule_.warps_n, warps = warps_n * schedule_.warps_k;
+    std::vector<Statement> each;
+    emit(each, Wait{schedule_.stages - 2});
+    emit(each, Load{words_, ring_, {ring_slot(round, warps_n), 0, 0, 0, 0}});
+    emit(each, Load{loaded_scale_, scale_ring_, {0, ring_slot(round, warps), 0, 0, 0}});
+    emit(each, Reinterpret{scale_, loaded_scale_});
+    fetch(each, round + Affine(schedule_.stages - 1));
+    multiply_round(each, round);
+    emit(body, For{round_, schedule_.rounds, std::move(each), 1});
+  }
+
+  /// The next round's words are on their way to registers while this round's are multiplied.
+  template <class Multiply>
+  void register_rounds(std::vector<Statement>& body, const Multiply& multiply_round) {
+    round_ = variable("round", schedule_.rounds - 1);
+    const auto round = Affine::of(round_), following = round + Affine(1);
+    const auto next = reg("next_words", Scalar::u32, word_layout());
+    const auto next_scale = reg("next_scale", expr_.activation, scale_layout_);
+    std::vector<Statement> each;
+    emit(each, Load{next, image_, word_origin(following), Cache::once});
+    emit(each, Load{next_scale, table_, scale_place(following)});
+    multiply_round(each, round);
+    emit(each, Reinterpret{words_, next});
+    emit(each, Reinterpret{loaded_scale_, next_scale});
+    emit(each, Reinterpret{scale_, loaded_scale_});
+    emit(body, For{round_, schedule_.rounds - 1, std::move(each), 2});
+    multiply_round(body, schedule_.rounds - 1);
   }
 
   /// The largest power of two that the multiply-add can give to (code - zero).

@@ -80,7 +80,6 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     return text(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
   }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
-  if (s.stages == 1 && s.rounds != 1) return "rounds need stages";
   if (s.stages > 1 && (s.stages > s.rounds + 1 || !device.async_copy())) return "idle stages";
   if (expr.groups() > 1) {
     if (group >= warp_columns) {
@@ -115,8 +114,9 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     return text(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
   }
   // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
-  const auto sums = (s.stages > 1 || group < warp_columns ? 4 : 2) * s.tokens;
-  const auto registers = 4 * expr.bits * s.blocks_per_warp + sums + 20;
+  const auto sums = (s.rounds > 1 || group < warp_columns ? 4 : 2) * s.tokens;
+  const auto registers =
+      (s.stages == 1 && s.rounds > 1 ? 8 : 4) * expr.bits * s.blocks_per_warp + sums + 20;
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }

@@ -27,15 +27,16 @@ enum class Route {
 };
 
 /// A decode kernel. A warp has 64 rows and, in each of `rounds`, some 64 x 64 blocks of the weight
-/// image. With one stage a block of threads asks for its whole weight at once, into registers; with
-/// more, each lane copies what it will use itself to shared memory, that many rounds ahead.
+/// image. With one stage a round's weight goes straight to registers, while the one before is
+/// multiplied; with more, each lane copies what it will use itself to shared memory, that many
+/// rounds ahead.
 struct Schedule {
   int tokens;           ///< multiple of 8: the most that the kernel serves
   int warps_n;          ///< warps side by side along N
   int warps_k;          ///< warps side by side along K
   int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has in a round
   int rounds;           ///< parts of the block's columns, one after the other
-  int stages;           ///< rounds in flight or in use; 1: the only round, in registers
+  int stages;           ///< rounds in flight or in use; 1: in registers
   Reduction reduction;
   Route route;
   bool dependent_launch;          ///< load weights before the preceding kernel ends

@@ -89,7 +89,7 @@ TEST(Program, arranges_warps_along_n_and_k) {
 
 // Fewer rounds than stages, as many, more; K that ends inside the last round.
 TEST(Program, keeps_a_ring_of_rounds_in_flight) {
-  for (auto [rounds, stages] : {std::pair{2, 3}, {3, 3}, {4, 2}, {5, 3}}) {
+  for (auto [rounds, stages] : {std::pair{2, 3}, {3, 3}, {4, 2}, {5, 3}, {4, 1}}) {
     for (Route route : {Route::multiply_add, Route::in_place}) {
       for (int warps_k : {1, 2}) {
         const std::int64_t k = std::int64_t{64} * rounds * warps_k * 2;
