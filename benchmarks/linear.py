@@ -26,18 +26,20 @@ BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-# The schedules worth measuring, as benchmarks/kernels.cpp reads them: warps along N and K, blocks,
-# splits of K (0: all at once, ordered), stages, route, blocks per multiprocessor.
+# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as many
+# as it takes), stages, reduction, route, blocks per multiprocessor.
 FAMILIES = [
-    (4, 1, 2, 8, 2, "in_place", 3),
-    (4, 1, 2, 8, 2, "multiply_add", 3),
-    (4, 1, 2, 8, 2, "multiply_add", 2),
-    (4, 1, 2, 8, 2, "multiply_add", 1),
-    (2, 2, 2, 8, 2, "in_place", 4),
-    (1, 4, 2, 0, 1, "multiply_add", 4),
-    (1, 4, 2, 0, 1, "in_place", 4),
-    (1, 4, 4, 0, 1, "multiply_add", 3),
-    (1, 8, 2, 0, 1, "in_place", 3),
+    (4, 1, 2, 8, 2, "cluster", "in_place", 3),
+    (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
+    (1, 4, 2, 0, 1, "ordered", "multiply_add", 4),
+    (1, 4, 4, 0, 1, "ordered", "multiply_add", 3),
+    (1, 8, 2, 0, 1, "ordered", "in_place", 3),
+    *(
+        (wn, wk, 1, splits, 1, "ordered", route, resident)
+        for wn, wk, resident in ((4, 2, 2), (2, 4, 2), (4, 1, 4), (2, 2, 4))
+        for splits in (4, 8, 14, 28)
+        for route in ("in_place", "multiply_add")
+    ),
 ]
 
 
@@ -46,9 +48,12 @@ def decode(activation, bits=4, group=128, dependent=0):
     for (n, k), m in itertools.product(SHAPES, (8, 16)):
         head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
         yield f"{head} auto"
-        for wn, wk, blocks, splits, stages, route, resident in FAMILIES:
-            rounds = -(-k // (64 * wk * blocks * splits)) if splits else 1
-            reduction = "cluster" if splits else "ordered"
+        for wn, wk, blocks, splits, stages, reduction, route, resident in FAMILIES:
+            if splits and k % (64 * wk * blocks * splits):
+                continue
+            if splits > 8 and k < 28672:
+                continue
+            rounds = k // (64 * wk * blocks * splits) if splits else 1
             yield (
                 f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
                 f"{dependent} {resident}"

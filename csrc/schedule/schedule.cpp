@@ -136,13 +136,25 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
                        1024;  // of 16 rows and 64 columns
   const double waves = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) /
                        (static_cast<double>(device.multiprocessors) * s.blocks_per_multiprocessor);
-  const bool ring = s.stages > 1;
+  // One round: cheap blocks, many of them. Several: few blocks, whose ends do not overlap.
+  const double start = s.rounds > 1 ? 2.5e-6 : 3.0e-6;
+  const double per_wave = s.stages > 1   ? 3.5e-6 + 0.5e-6 * (s.stages - 2)
+                          : s.rounds > 1 ? 3.0e-6
+                                         : 1.2e-6;
   Cost out{};
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
   out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
-  out.fixed_seconds = ring ? 2.5e-6 + 3.5e-6 * std::max(waves, 1.0) + 0.5e-6 * (s.stages - 2)
-                           : 3.0e-6 + 1.2e-6 * std::max(waves, 1.0);
-  out.seconds = std::max(out.memory_seconds, out.issue_seconds) + out.fixed_seconds;
+  // A cluster waits for its slowest block, and places eight at a time.
+  const double together = s.reduction == Reduction::cluster && s.rounds == 1 ? 1.0e-6 : 0.0;
+  out.fixed_seconds = start + (per_wave + together) * std::max(waves, 1.0);
+  // Sixteen warps hide each other's latency; the fullest multiprocessor ends last.
+  const double per_device =
+      static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) / device.multiprocessors;
+  const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
+  const double hidden = std::min(1.0, resident * s.warps_n * s.warps_k / 16);
+  const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
+  out.seconds =
+      std::max(out.memory_seconds, out.issue_seconds) * uneven / hidden + out.fixed_seconds;
   return out;
 }
 
@@ -166,16 +178,18 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
           }
         }
       }
-      // In rounds, with K split over a cluster.
+      // In rounds, through a ring or through registers.
       for (int blocks : {1, 2}) {
-        for (Warps warps : {Warps{4, 1}, {8, 1}, {2, 2}}) {
-          for (int splits : {1, 2, 4, 8}) {
+        for (Warps warps : {Warps{4, 2}, {4, 1}, {2, 4}, {2, 2}}) {
+          for (int splits : {1, 2, 4, 8, 14, 28}) {
             const auto columns = kBlock * blocks * warps.k * splits;
             const auto rounds =
                 static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
-            for (int stages : {2, 3, 4}) {
+            if (rounds == 1) continue;
+            for (int stages : {1, 2, 3}) {
+              const auto split = stages == 1 ? Reduction::ordered : Reduction::cluster;
               add({tokens, warps.n, warps.k, blocks, rounds, stages,
-                   splits == 1 ? Reduction::none : Reduction::cluster, route, false, resident});
+                   splits == 1 ? Reduction::none : split, route, false, resident});
             }
           }
         }

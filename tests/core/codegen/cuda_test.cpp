@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+
+namespace ladder {
+namespace {
+
+const Linear kExpr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
+constexpr Schedule kOnce{8, 1, 4, 2, 1, 1, Reduction::ordered, Route::multiply_add, false, 4};
+constexpr Schedule kRing{8, 4, 1, 2, 8, 2, Reduction::cluster, Route::in_place, true, 3};
+
+TEST(Emit, equal_programs_give_equal_text_that_includes_nothing) {
+  const auto first = compile(kExpr, kRing, device("h200"));
+  EXPECT_EQ(first.source, compile(kExpr, kRing, device("h200")).source);
+  EXPECT_THAT(first.source, ::testing::Not(::testing::HasSubstr("#include")));
+}
+
+TEST(Emit, a_codes_pair_is_one_mask_and_at_most_one_multiply_add) {
+  EXPECT_THAT(compile(kExpr, kRing, device("h200")).source,
+              ::testing::HasSubstr("a[1] = (words[0] & 0x00f000f0u);\n"));
+  // 2^11 as the multiplier of offset 4, and -8 * 2^-9.
+  EXPECT_THAT(compile(kExpr, kOnce, device("a100")).source,
+              ::testing::HasSubstr(
+                  "a[1] = fma_f16((words[0] & 0x00f000f0u), 0x68006800u, 0xa400a400u);\n"));
+}
+
+TEST(Compile, a_schedule_that_the_device_cannot_run_is_refused_with_the_reason) {
+  EXPECT_THAT(
+      [] { compile(kExpr, kRing, device("a100")); },
+      ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("a cluster of 8, of at most 1")));
+}
+
+TEST(Compile, every_device_of_the_table_gets_a_schedule) {
+  for (const Device& row : devices()) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      Linear expr = kExpr;
+      expr.activation = activation;
+      EXPECT_NO_THROW(compile(expr, row)) << row.name;
+    }
+  }
+}
+
+// Needs libnvrtc, no GPU: `pip install nvidia-cuda-nvrtc` and its folder in LD_LIBRARY_PATH.
+TEST(Toolchain, kernels_for_every_architecture_compile_without_spills) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  for (const char* name : {"a100", "l40s", "h200", "b200"}) {
+    const Device& row = device(name);
+    const auto binary = cuda::compile(compile(kExpr, kOnce, row).source, row.architecture);
+    EXPECT_EQ(binary.spill_bytes, 0) << name;
+    EXPECT_GT(binary.registers, 0) << name;
+    EXPECT_EQ(binary.cubin.substr(1, 3), "ELF") << name;
+  }
+  const auto ring = cuda::compile(compile(kExpr, kRing, device("h200")).source, "sm_90a");
+  EXPECT_EQ(ring.spill_bytes, 0);
+}
+
+TEST(Toolchain, a_source_that_does_not_compile_is_reported_with_the_compilers_log) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  EXPECT_THAT([] { cuda::compile("this is no kernel", "sm_90a"); },
+              ::testing::ThrowsMessage<ToolchainError>(::testing::HasSubstr("kernel.cu(1)")));
+}
+
+}  // namespace
+}  // namespace ladder
