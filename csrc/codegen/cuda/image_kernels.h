@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels that move a weight between its canonical form (types/weight.h) and its image
+// (layout/weight_image.h) on the device. Written from the same bit plan as the host functions
+// pack_image and unpack_image, with which they agree to the bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "expr/scalar.h"
+#include "types/ttype.h"
+
+namespace ladder::cuda {
+
+/// A block of threads takes 64 rows and this many blocks of 64 columns, one per warp.
+int image_blocks_per_tile(int bits);
+
+/// pack(const u32* canonical, u32* image, u32 n, u32 k, u32 pad, u32 flip): `flip` is XORed to
+/// every code, `pad` is what padding holds.
+std::string pack_source(int bits);
+
+/// unpack(const u32* image, u32* canonical, u32 n, u32 k, u32 flip).
+std::string unpack_source(int bits);
+
+/// dequantize(const u32* image, const u16* scales, T* out, u32 n, u32 k, u32 flip): the values
+/// [n, k] of a weight of `type` with scales in the order of layout/weight_image.h, rounded once to
+/// `out`. `scales` may be null for a type without.
+/// Throws Unsupported for zero points and scales of other kinds than constant and 16 bits.
+std::string dequantize_source(const TType& type, Scalar out);
+
+}  // namespace ladder::cuda
