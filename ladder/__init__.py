@@ -15,6 +15,7 @@ from ladder.linear import Linear, convert
 from ladder.quantize import quantize
 from ladder.types import TType, float_type, register_type
 from ladder.types import parse as ttype
+from ladder.warmup import warmup
 from ladder.weight import Weight
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "testing",
     "ttype",
     "types",
+    "warmup",
 ]
 
 integrations.install()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder import image as images
 from ladder import ops
 from ladder.errors import InvalidArgument
 from ladder.quantize import quantize
@@ -23,6 +24,10 @@ class Linear(nn.Module):
     ``state_dict`` round-trips and ``.to(device)`` moves them. Casting the module to another float
     dtype leaves them as they are stored: the activations choose the dtype of the result.
 
+    On a CUDA device with kernels for the type, the first call or :func:`ladder.warmup` turns
+    ``qweight`` into the image that kernels read (``image``; ``qweight`` is then None), so that the
+    codes are held once. Saving, moving, copying and ``packed_weight`` give the canonical form.
+
     Args:
         in_features: K.
         out_features: N.
@@ -31,6 +36,10 @@ class Linear(nn.Module):
         act_order: make room for ``g_idx``.
         dtype: of the bias, and of ``.weight`` as other code sees it.
     """
+
+    # Of the image, while there is one: on the class, because loaders make instances in other ways.
+    _weight_number = 0
+    _has_kernels: bool | None = None  # of this device; None: not asked yet
 
     def __init__(
         self,
@@ -114,13 +123,83 @@ class Linear(nn.Module):
                 f"{[self.out_features, self.in_features]} of type {self.weight_type}"
             )
         weight.check()
+        self._set_image(None, None, 0)
         for name in PARTS:
             self.register_buffer(name, getattr(weight, name))
 
     @property
+    def image(self) -> Tensor | None:
+        """The codes in the form that kernels read; None while they are canonical."""
+        return self._buffers.get("image")
+
+    def _set_image(self, image: Tensor | None, scales: Tensor | None, number: int) -> None:
+        for name, tensor in (("image", image), ("image_scales", scales)):
+            self._buffers.pop(name, None)
+            if tensor is not None:  # moved and counted with the module, never saved
+                self._buffers[name] = tensor
+                self._non_persistent_buffers_set.add(name)
+        self._weight_number, self._has_kernels = number, None if image is None else True
+
+    def prepare(self) -> bool:
+        """Give the codes the form that kernels of this device read, if it has any for the type.
+
+        The canonical codes are let go: peak memory is that of one layer more. Returns whether the
+        weight is in that form.
+
+        Raises:
+            RuntimeError: a CUDA graph is being captured.
+        """
+        if self.image is None and self._has_kernels is None:
+            with images.changing:
+                self._prepare()
+        return self.image is not None
+
+    def _prepare(self) -> None:
+        if self.image is not None or self._has_kernels is not None:
+            return  # another thread was faster
+        device, (n, k) = self.qweight.device, (self.out_features, self.in_features)
+        # accelerate moves the parts of an offloaded module by the names that they had at first.
+        offloaded = getattr(getattr(self, "_hf_hook", None), "offload", False)
+        served = device.type == "cuda" and self.g_idx is None and not offloaded
+        if not served or images.objection(self._type_text, n, k, device.index):
+            self._has_kernels = False
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a weight cannot be brought into the form of kernels while a CUDA graph is being "
+                "captured: call ladder.warmup(model) before the capture"
+            )
+        number = images.open_weight(self._type_text, n, k)
+        with torch.inference_mode(False), torch.no_grad():  # training may follow inference
+            image = images.pack(self.qweight, number)
+            blocks = self.scales.expand(n, -1) if self.scales.shape[0] == 1 else self.scales
+            scales = images.pack_scales(blocks)
+        torch.cuda.current_stream(device).synchronize()  # other streams may come next
+        self._set_image(image, scales, number)
+        self.register_buffer("qweight", None)
+
+    def compile_for(self, dtype: torch.dtype, m: int) -> str:
+        """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
+        return images.compile_for(self._weight_number, self.image.device, dtype, m)
+
+    def _canonical_codes(self) -> Tensor:
+        if self.image is None:
+            return self.qweight
+        n, k = self.out_features, self.in_features
+        return images.unpack(self.image, self._weight_number, self.weight_type, n, k)
+
+    def _restore(self) -> None:
+        """Back to the canonical form, before something reads or writes the parts."""
+        if self.image is not None:
+            self.register_buffer("qweight", self._canonical_codes())
+        self._set_image(None, None, 0)
+
+    @property
     def packed_weight(self) -> Weight:
-        """The weight as a value that shares this module's tensors."""
+        """The weight as a value that shares this module's tensors; the codes are a copy where the
+        module has them in the form of kernels."""
         parts = {name: getattr(self, name) for name in PARTS}
+        parts["qweight"] = self._canonical_codes()
         return Weight(self.weight_type, (self.out_features, self.in_features), **parts)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> nn.Linear:
@@ -138,7 +217,10 @@ class Linear(nn.Module):
         """Shape, dtype and device of the dense weight, for code that asks a Linear for them. It has
         no data (an expanded scalar): :meth:`dequantize` gives values."""
         shape = (self.out_features, self.in_features)
-        return torch.zeros((), dtype=self.dtype, device=self.qweight.device).expand(shape)
+        return torch.zeros((), dtype=self.dtype, device=self._device()).expand(shape)
+
+    def _device(self) -> torch.device:
+        return (self.qweight if self.image is None else self.image).device
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
@@ -150,6 +232,14 @@ class Linear(nn.Module):
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
+        buffers = self._buffers  # attributes of a module cost more than the launch of a kernel
+        image = buffers.get("image")
+        if image is None and device == "cuda" and not torch.compiler.is_compiling():
+            image = buffers.get("image") if self.prepare() else None
+        if image is not None:
+            return images.linear(
+                x, image, buffers["image_scales"], bias, self._weight_number, self.out_features
+            )
         return ops.linear(
             x,
             self.qweight,
@@ -186,6 +276,7 @@ class Linear(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         # .half() and .to(dtype) would round scales to another format than the type says.
+        self._restore()
         kept = {name: getattr(self, name) for name in PARTS}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
         super()._apply(fn, recurse)
@@ -195,7 +286,13 @@ class Linear(nn.Module):
         self.dtype = probe.dtype
         return self
 
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.image is not None:
+            destination[prefix + "qweight"] = self._canonical_codes()
+
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
+        self._restore()
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
@@ -209,7 +306,12 @@ class Linear(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "weight_type": self._type_text}
+        state = {**self.__dict__, "weight_type": self._type_text}
+        if self.image is not None:
+            buffers = {**self._buffers, "qweight": self._canonical_codes()}
+            del buffers["image"], buffers["image_scales"]
+            state |= {"_buffers": buffers, "_weight_number": 0}
+        return state | {"_has_kernels": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

@@ -20,6 +20,8 @@ PYTHON_ALIASES = {
     "_library": "types",
     "_version": "errors",
     "fallback": "ops",
+    "image": "ops",
+    "warmup": "linear",
     "testing": "errors",
     "measure": "linear",
     "perplexity": "linear",

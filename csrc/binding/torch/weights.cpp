@@ -2,6 +2,7 @@
 // Ops that make and read packed weights.
 #include "base/error.h"
 #include "binding/torch/tensors.h"
+#include "layout/weight_image.h"
 #include "types/quantize.h"
 
 namespace ladder::binding {
@@ -42,6 +43,19 @@ Tensor unpack(Tensor qweight, std::int64_t k, std::int64_t bits) {
     unpack_codes(from + begin * width, end - begin, k, static_cast<int>(bits), to + begin * k);
   });
   return codes;
+}
+
+/// The weight image as the core packs it: what devices are compared with.
+Tensor pack_image_host(Tensor qweight, std::int64_t k, std::int64_t bits) {
+  require(qweight, "qweight", ScalarType::Int, 2);
+  const std::int64_t n = qweight.size(0);
+  const int b = static_cast<int>(bits);
+  LADDER_REQUIRE(1 <= bits && bits <= 8 && qweight.size(1) == row_words(k, b), "qweight has ",
+                 qweight.size(1), " words a row, which are not ", k, " columns of ", bits, " bits");
+  Tensor image = torch::stable::new_empty(qweight, {image_words(n, k, b)}, ScalarType::Int);
+  pack_image(static_cast<const std::uint32_t*>(qweight.const_data_ptr()), n, k, b, 0,
+             static_cast<std::uint32_t*>(image.mutable_data_ptr()));
+  return image;
 }
 
 Tensor dequantize(Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
@@ -106,6 +120,7 @@ Tensor encode_values(Tensor values, std::string name) {
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("pack(Tensor codes, int bits) -> Tensor");
   m.def("unpack(Tensor qweight, int k, int bits) -> Tensor");
+  m.def("pack_image_host(Tensor qweight, int k, int bits) -> Tensor");
   m.def(
       "dequantize(Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, Tensor? g_idx, "
       "str type, int k) -> Tensor");
@@ -116,6 +131,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
 STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) {
   m.impl("pack", TORCH_BOX(&pack));
   m.impl("unpack", TORCH_BOX(&unpack));
+  m.impl("pack_image_host", TORCH_BOX(&pack_image_host));
   m.impl("dequantize", TORCH_BOX(&dequantize));
   m.impl("quantize", TORCH_BOX(&quantize_weight));
   m.impl("encode", TORCH_BOX(&encode_values));

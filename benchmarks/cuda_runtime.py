@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CUDA runtime costs and gives, end to end through ``ladder.Linear``, on this GPU.
+
+    python benchmarks/cuda_runtime.py [--out RESULTS.md]
+
+Times of layers are a replayed CUDA graph over layers whose weights together exceed twice the L2,
+median of nine replays; host times are without waiting for the GPU; first calls are in processes of
+their own, after torch has made its context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+import ladder
+from ladder import image
+
+ROTATION_BYTES = 192 * 2**20
+TYPE = "uint4,group=128,scale=float16,zero=midpoint"
+
+
+def random_layer(n: int, k: int, type: str = TYPE) -> ladder.Linear:
+    layer = ladder.Linear(k, n, bias=False, weight_type=type, device="cuda")
+    layer.qweight.random_(-(2**31), 2**31 - 1)
+    layer.scales.uniform_(0.001, 0.01)
+    return layer
+
+
+def graph_us(calls) -> float:
+    """Microseconds a call of `calls`, all in one graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(9):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / len(calls))
+    return statistics.median(times)
+
+
+def layers_table(shapes, tokens) -> list[str]:
+    rows = ["| N x K | M | ladder us | F.linear fp16 us | times faster |", "|---|---|---|---|---|"]
+    for n, k in shapes:
+        layers = [random_layer(n, k) for _ in range(max(4, ROTATION_BYTES // (n * k // 2)))]
+        dense = [torch.randn(n, k, device="cuda").half() for _ in range(max(4, len(layers) // 4))]
+        ladder.warmup(torch.nn.ModuleList(layers), m=tokens, dtype=torch.float16)
+        for m in tokens:
+            x = torch.randn(m, k, device="cuda").half()
+            ours = graph_us([partial(layer, x) for layer in layers])
+            theirs = graph_us([partial(F.linear, x, w) for w in dense])
+            rows.append(f"| {n} x {k} | {m} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.2f} |")
+    return rows
+
+
+def host_us(call, count: int = 3000) -> float:
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count // 5):
+            call()
+        best = min(best, (time.perf_counter() - start) / (count // 5) * 1e6)
+    return best
+
+
+def host_table() -> list[str]:
+    layer = random_layer(128, 256)
+    x, w = torch.randn(1, 256, device="cuda").half(), torch.randn(128, 256, device="cuda").half()
+    layer(x)
+    op = torch.ops.ladder.linear_image.default
+    args = (x, layer.image, layer.image_scales, None, layer._weight_number, 128)
+    rows = ["| call, M=1 | host us |", "|---|---|"]
+    with torch.inference_mode():
+        rows.append(f"| torch.ops.ladder.linear_image | {host_us(lambda: op(*args)):.1f} |")
+        rows.append(f"| ladder.Linear, inference_mode | {host_us(lambda: layer(x)):.1f} |")
+        rows.append(f"| F.linear | {host_us(lambda: F.linear(x, w)):.1f} |")
+    with torch.no_grad():
+        rows.append(f"| ladder.Linear, no_grad | {host_us(lambda: layer(x)):.1f} |")
+    rows.append(f"| ladder.Linear, grad mode, no gradients | {host_us(lambda: layer(x)):.1f} |")
+    return rows
+
+
+def rate(call, moved: int) -> float:
+    """TB/s of a call that moves this many bytes."""
+    call()
+    return moved / graph_us([call] * 4) / 1e6
+
+
+def pack_table() -> list[str]:
+    source = torch.zeros(1 << 28, dtype=torch.int32, device="cuda")
+    target = torch.empty_like(source)
+    # A kernel that reads and writes; a copy of one dtype would go to the copy engine.
+    copy = rate(partial(torch.neg, source, out=target), 8 * source.numel())
+    rows = [
+        f"Copy rate of this device: {copy:.2f} TB/s, read and written.",
+        "",
+        "| bits, 28672 x 8192 | pack TB/s | of the copy rate | unpack TB/s | dequantise f16 TB/s |",
+        "|---|---|---|---|---|",
+    ]
+    n, k = 28672, 8192
+    for bits in range(1, 9):
+        layer = random_layer(n, k, TYPE.replace("uint4", f"uint{bits}"))
+        words, number = layer.qweight, image.open_weight(str(layer.weight_type), n, k)
+        packed = image.pack(words, number)
+        scales = image.pack_scales(layer.scales)
+        ops, codes = torch.ops.ladder, 4 * words.numel()
+        pack = rate(partial(ops.pack_image, words, number), 2 * codes)
+        unpack = rate(partial(ops.unpack_image, packed, number, n, words.shape[1]), 2 * codes)
+        to_dense = partial(ops.dequantize_image, packed, scales, number, n, k, torch.float16)
+        dense = rate(to_dense, codes + 2 * n * k)
+        rows.append(f"| {bits} | {pack:.2f} | {pack / copy:.0%} | {unpack:.2f} | {dense:.2f} |")
+    return rows
+
+
+FIRST_CALL = """
+import json, time, torch, ladder
+torch.cuda.init(); x = torch.randn(1, 4096, device="cuda").half()
+torch.cuda.synchronize()
+layer = ladder.Linear(4096, 4096, bias=False, weight_type="{type}", device="cuda")
+start = time.perf_counter(); layer.prepare(); torch.cuda.synchronize()
+packed = time.perf_counter(); layer(x); torch.cuda.synchronize()
+first = time.perf_counter()
+other = ladder.Linear(4096, 6144, bias=False, weight_type="{type}", device="cuda")
+again = time.perf_counter(); other(x); torch.cuda.synchronize()
+print(json.dumps([packed - start, first - packed, time.perf_counter() - again]))
+"""
+
+
+def first_call_table() -> list[str]:
+    rows = [
+        "| store | find NVRTC, pack ms | first call ms | another shape, both ms |",
+        "|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for state in ("empty", "plan", "kernel"):
+            if state == "plan":
+                shutil.rmtree(Path(folder) / "kernels")
+            output = subprocess.run(
+                [sys.executable, "-c", FIRST_CALL.replace("{type}", TYPE)],
+                env={**os.environ, "LADDER_CACHE": folder},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            cells = [f"{1e3 * t:.1f}" for t in json.loads(output)]
+            rows.append(f"| {state} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    sections = {
+        "First calls, 4096 x 4096": first_call_table,
+        "Host time": host_table,
+        "Layers": lambda: layers_table([(4096, 4096), (8192, 8192)], (1, 2, 4, 8, 16)),
+        "Into and out of the image": pack_table,
+    }
+    lines = []
+    for title, table in sections.items():
+        with torch.inference_mode():
+            part = ["", f"## {title}", "", *table()]
+        print("\n".join(part), flush=True)
+        lines += part
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/kernels.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/device_row.h"
+#include "runtime/store.h"
+
+namespace ladder {
+namespace {
+
+std::mutex mutex;
+std::string notices;
+
+/// Folders in the order in which they are searched; the user's cache is last. Never empty.
+std::vector<Store>& stores() {
+  static std::vector<Store> all{Store(user_cache_folder())};
+  return all;
+}
+
+std::vector<Store> snapshot() {
+  const std::lock_guard lock(mutex);
+  return stores();
+}
+
+/// Where new entries go: the first store that is this user's to write; the last where none is.
+const Store& keeper(const std::vector<Store>& all) {
+  for (const Store& store : all) {
+    if (store.writable()) return store;
+  }
+  return all.back();
+}
+
+}  // namespace
+
+void use_store(const std::string& folder, bool trust_kernels) {
+  const std::lock_guard lock(mutex);
+  auto& all = stores();
+  std::erase_if(all, [&](const Store& store) { return store.folder() == folder; });
+  all.insert(all.begin(), Store(folder, {.trust_kernels = trust_kernels}));
+  if (!all.front().writable()) {
+    notices +=
+        folder + " is not this user's to write; new kernels go to " + keeper(all).folder() + "\n";
+  }
+}
+
+cuda::Binary binary_of(const std::string& source, const Device& device) {
+  const std::string architecture(device.architecture);
+  const KernelKey key{source, cuda::compiler_version(), architecture};
+  const auto all = snapshot();
+  for (const Store& store : all) {
+    if (auto found = store.find(key)) return *found;
+  }
+  return keeper(all).find_or(key, [&] { return cuda::compile(source, architecture); });
+}
+
+cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
+                         unsigned shared_bytes) {
+  // Weights of many shapes share the kernels that pack and dequantise them.
+  static std::map<std::pair<std::string, int>, cuda::Kernel> loaded;
+  const std::pair<std::string, int> place{digest_of(source), ordinal};
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto known = loaded.find(place); known != loaded.end()) return known->second;
+  }
+  const cuda::Binary binary = binary_of(source, device_row(ordinal));
+  if (binary.spill_bytes > 0) {
+    fail<Unsupported>(name, " spills ", binary.spill_bytes, " bytes of registers");
+  }
+  const cuda::Kernel kernel(binary.cubin, name, ordinal, shared_bytes);
+  const std::lock_guard lock(mutex);
+  return loaded.emplace(place, kernel).first->second;
+}
+
+std::string stored_plan(const std::string& problem) {
+  for (const Store& store : snapshot()) {
+    if (auto plan = store.plan(problem)) return *plan;
+  }
+  return {};
+}
+
+void keep_plan(const std::string& problem, const std::string& schedule) {
+  keeper(snapshot()).keep_plan(problem, schedule);
+}
+
+std::string take_notices() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(notices, {});
+}
+
+}  // namespace ladder

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Source text to a kernel on a device: through the stores, the compiler and the driver.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "codegen/cuda/driver.h"
+#include "codegen/cuda/toolchain.h"
+#include "device/device.h"
+
+namespace ladder {
+
+/// Looks for kernels and plans in `folder` before the user's cache, and keeps new ones there if it
+/// is this user's to write. `trust_kernels`: load binaries from it whoever owns it.
+void use_store(const std::string& folder, bool trust_kernels);
+
+/// Machine code for `source` on `device`, compiled only if no store has it.
+cuda::Binary binary_of(const std::string& source, const Device& device);
+
+/// The same, loaded. Spills reject it: throws Unsupported.
+cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
+                         unsigned shared_bytes);
+
+/// The schedule that a store holds for a problem, or nothing; and keeping one.
+std::string stored_plan(const std::string& problem);
+void keep_plan(const std::string& problem, const std::string& schedule);
+
+/// Lines that a caller should log once, oldest first, and forgets: "... is read-only; kernels go
+/// to ...".
+std::string take_notices();
+
+}  // namespace ladder

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/session.h"
+
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "codegen/cuda/image_kernels.h"
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+#include "layout/weight_image.h"
+#include "runtime/counters.h"
+#include "runtime/kernel_key.h"
+#include "runtime/kernels.h"
+
+namespace ladder {
+namespace {
+
+/// In a slot: asked and declined, so that it is not asked again.
+const LinearKernel* declined() {
+  static const LinearKernel* const mark = reinterpret_cast<const LinearKernel*>(1);
+  return mark;
+}
+
+Operand operand_called(const std::string& name) {
+  constexpr const char* kNames[] = {"weight", "scales", "x", "y", "workspace", "counters"};
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<Operand>(i);
+  }
+  fail<Unsupported>("a kernel wants ", name, ", which a session has not");
+}
+
+Scalar scalar_of(const Element& format) {
+  if (format.name == "float16") return Scalar::f16;
+  if (format.name == "bfloat16") return Scalar::bf16;
+  fail<Unsupported>("scales of ", format.name, " have no kernels yet");
+}
+
+[[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
+                                    std::int64_t m) {
+  fail<Unsupported>("the kernel of ", to_string(type), " [", n, ", ", k, "] for ", m,
+                    " tokens is not compiled, and a CUDA graph is being captured: call "
+                    "ladder.warmup(model, m=...) before the capture");
+}
+
+/// The plan that a store holds if the scheduler still has it in its space, else its own best.
+Schedule schedule_of(const Linear& expr, const Device& device) {
+  const std::string problem = to_string(expr) + " on " + std::string(device.name);
+  const std::string kept = stored_plan(problem);
+  if (!kept.empty()) {
+    for (const Candidate& candidate : candidates(expr, device)) {
+      if (candidate.dropped.empty() && to_string(candidate.schedule) == kept) {
+        return candidate.schedule;
+      }
+    }
+  }
+  const Schedule best = best_schedule(expr, device);
+  keep_plan(problem, to_string(best));
+  return best;
+}
+
+}  // namespace
+
+Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
+                 std::int64_t max_m) {
+  const Element& element = *type.element;
+  const bool is_signed = element.encoding == Encoding::signed_integer;
+  if (!is_signed && element.encoding != Encoding::unsigned_integer) {
+    fail<Unsupported>(element.name, " has no kernels yet");
+  }
+  if (element.bits > 8) fail<Unsupported>(element.name, " has more than 8 bits");
+  if (type.zero != Zero::none && type.zero != Zero::midpoint) {
+    fail<Unsupported>("stored zero points have no kernels yet");
+  }
+  if (type.scale == nullptr || type.scale2 != nullptr || type.block.rows > 1) {
+    fail<Unsupported>("scales as in ", to_string(type), " have no kernels yet");
+  }
+  if (scalar_of(*type.scale) != activation) {
+    fail<Unsupported>("scales of ", type.scale->name, " are not those of the activations");
+  }
+  const int midpoint = 1 << (element.bits - 1);
+  return {.bits = element.bits,
+          .zero = is_signed || type.zero == Zero::midpoint ? midpoint : 0,
+          .group = type.block.columns,
+          .activation = activation,
+          .max_m = max_m,
+          .n = n,
+          .k = k};
+}
+
+std::string objection(const TType& type, std::int64_t n, std::int64_t k, const Device& device) {
+  if (cuda::compiler_version().empty()) {
+    return "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
+  }
+  std::string why;
+  for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    try {
+      const Linear expr = linear_of(type, n, k, activation, kTokenIntervals.front());
+      compile(expr, device);
+      return {};
+    } catch (const Unsupported& error) {
+      if (why.empty() || activation == Scalar::f16) why = error.what();
+    }
+  }
+  return why;
+}
+
+std::uint32_t Session::flip() const {
+  const Element& element = *type_.element;
+  return element.encoding == Encoding::signed_integer ? 1u << (element.bits - 1) : 0;
+}
+
+std::uint32_t Session::pad() const { return 0; }  // scales beyond n are 0, activations beyond k too
+
+const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
+  if (m > kTokenIntervals.back() || activation == Scalar::f32) return nullptr;
+  std::size_t interval = 0;
+  while (kTokenIntervals[interval] < m) ++interval;
+  Slot& slot = linear_.at(ordinal)[activation == Scalar::bf16][interval];
+  const LinearKernel* kernel = slot.load(std::memory_order_acquire);
+  if (kernel == nullptr) [[unlikely]] {
+    if (cuda::capturing(stream)) refuse_in_capture(type_, n_, k_, m);
+    const std::lock_guard lock(compiling_);
+    kernel = slot.load(std::memory_order_acquire);
+    if (kernel == nullptr) {
+      kernel = compile_linear(ordinal, activation, kTokenIntervals[interval]);
+      slot.store(kernel, std::memory_order_release);
+    }
+  }
+  return kernel == declined() ? nullptr : kernel;
+}
+
+const LinearKernel* Session::compile_linear(int ordinal, Scalar activation,
+                                            std::int64_t max_m) const {
+  try {
+    const Device& device = device_row(ordinal);
+    const Linear expr = linear_of(type_, n_, k_, activation, max_m);
+    const Compiled compiled = compile(expr, schedule_of(expr, device), device);
+    const Program& program = compiled.program;
+    const auto extent = [&](VariableId id) {
+      return static_cast<unsigned>(program.variables[id].extent);
+    };
+    const auto shared = static_cast<unsigned>(program.shared_bytes());
+    const Workspace workspace = workspace_of(expr, compiled.schedule);
+    if (workspace.counters > 0) prepare_counters(ordinal);
+    std::vector<Operand> operands;
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
+    }
+    return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
+                            {{extent(kSplit), extent(kTile), 1},
+                             static_cast<unsigned>(program.threads),
+                             shared,
+                             program.dependent_launch},
+                            std::move(operands),
+                            workspace,
+                            to_string(compiled.schedule)};
+  } catch (const Unsupported&) {
+    return declined();
+  }
+}
+
+const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {
+  Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
+  const LinearKernel* kernel = slot.load(std::memory_order_acquire);
+  if (kernel == nullptr) [[unlikely]] {
+    if (cuda::capturing(stream)) refuse_in_capture(type_, n_, k_, kTokenIntervals.back() + 1);
+    const std::lock_guard lock(compiling_);
+    kernel = slot.load(std::memory_order_acquire);
+    if (kernel == nullptr) {
+      kernel = compile_transform(ordinal, which);
+      slot.store(kernel, std::memory_order_release);
+    }
+  }
+  return *kernel;
+}
+
+const LinearKernel* Session::compile_transform(int ordinal, Transform which) const {
+  const int bits = type_.element->bits;
+  std::string source, name = "dequantize";
+  switch (which) {
+    case Transform::pack: source = cuda::pack_source(bits), name = "pack"; break;
+    case Transform::unpack: source = cuda::unpack_source(bits), name = "unpack"; break;
+    case Transform::dequantize_f16: source = cuda::dequantize_source(type_, Scalar::f16); break;
+    case Transform::dequantize_bf16: source = cuda::dequantize_source(type_, Scalar::bf16); break;
+    case Transform::dequantize_f32: source = cuda::dequantize_source(type_, Scalar::f32); break;
+  }
+  const auto blocks = cuda::image_blocks_per_tile(bits);
+  const auto tiles = [](std::int64_t extent, std::int64_t tile) {
+    return static_cast<unsigned>((extent + tile - 1) / tile);
+  };
+  return new LinearKernel{load_kernel(source, name, ordinal, 0),
+                          {{tiles(k_, kBlock * blocks), tiles(n_, kBlock), 1},
+                           static_cast<unsigned>(32 * blocks),
+                           0,
+                           false},
+                          {},
+                          {},
+                          name};
+}
+
+namespace {
+
+std::shared_mutex sessions_mutex;
+std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
+  static std::unordered_map<std::int64_t, std::unique_ptr<Session>> all;
+  return all;
+}
+
+}  // namespace
+
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k) {
+  LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
+  const auto number =
+      number_of(to_string(type) + "|" + std::to_string(n) + "|" + std::to_string(k));
+  const std::unique_lock lock(sessions_mutex);
+  auto& slot = sessions()[number];
+  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k);
+  LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type, "two weights are called ",
+               number);
+  return number;
+}
+
+Session& session(std::int64_t number) {
+  const std::shared_lock lock(sessions_mutex);
+  const auto found = sessions().find(number);
+  LADDER_REQUIRE(found != sessions().end(), "no weight has the number ", number,
+                 " in this process: call ladder.warmup on the model first");
+  return *found->second;
+}
+
+}  // namespace ladder

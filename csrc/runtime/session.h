@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a request to a kernel that is ready to start. A session is all that ladder knows of the
+// weights of one type and shape; for every device and dtype of activations it has a short table of
+// intervals of M, so that choosing is a branch. What is missing is compiled on first use.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/driver.h"
+#include "expr/linear.h"
+#include "program/lower.h"
+#include "runtime/device_row.h"
+#include "types/ttype.h"
+
+namespace ladder {
+
+/// Largest M of each interval that a decode kernel may serve. Above the last, and where the
+/// compiler declines, the weight is dequantised for a dense product.
+constexpr std::array<std::int64_t, 2> kTokenIntervals{8, 16};
+
+/// What a kernel takes, in the order of its parameters; the number of tokens comes last.
+enum class Operand { weight, scales, x, y, workspace, counters };
+
+/// A kernel of the linear layer on one device.
+struct LinearKernel {
+  cuda::Kernel kernel;
+  cuda::Launch launch;
+  std::vector<Operand> operands;
+  Workspace workspace;
+  std::string schedule;
+};
+
+class Session {
+ public:
+  Session(const TType& type, std::int64_t n, std::int64_t k) : type_(type), n_(n), k_(k) {}
+
+  const TType& type() const { return type_; }
+  std::int64_t n() const { return n_; }
+  std::int64_t k() const { return k_; }
+
+  /// The kernel for `m` tokens, or null when they are to be multiplied densely.
+  /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
+  const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
+
+  /// Kernels between the canonical form, the image and dense values; arguments as
+  /// codegen/cuda/image_kernels.h says.
+  enum class Transform { pack, unpack, dequantize_f16, dequantize_bf16, dequantize_f32 };
+  const LinearKernel& transform(int ordinal, Transform which, void* stream);
+
+  /// XORed to codes on their way into the image: signed integers become unsigned ones with a zero
+  /// point. And what the image holds beyond n and k.
+  std::uint32_t flip() const;
+  std::uint32_t pad() const;
+
+ private:
+  static constexpr int kTransforms = 5;
+  using Slot = std::atomic<const LinearKernel*>;
+
+  const LinearKernel* compile_linear(int ordinal, Scalar activation, std::int64_t max_m) const;
+  const LinearKernel* compile_transform(int ordinal, Transform which) const;
+
+  const TType& type_;
+  std::int64_t n_, k_;
+  std::mutex compiling_;
+  std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
+  std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
+};
+
+/// The expression that the compiler is asked for, at most `max_m` tokens.
+/// Throws Unsupported with the reason when a weight of `type` has none yet.
+Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
+                 std::int64_t max_m);
+
+/// Why weights of this type and shape have no kernels on `device`, whatever the activations; empty
+/// when at least one dtype has.
+std::string objection(const TType& type, std::int64_t n, std::int64_t k, const Device& device);
+
+/// A number that names (type, n, k), the same in every process, and its session.
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k);
+/// Throws InvalidArgument for a number that this process has not opened.
+Session& session(std::int64_t number);
+
+}  // namespace ladder

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that a model on a GPU would otherwise do in its first calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ladder import image
+from ladder.errors import InvalidArgument
+from ladder.linear import Linear
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def warmup(
+    model: nn.Module,
+    m: Sequence[int] = (1, 2, 4, 8, 16),
+    *,
+    dtype: torch.dtype | None = None,
+    cache: str | Path | None = None,
+    trust_kernels: bool = False,
+) -> dict[str, dict[int, str]]:
+    """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
+    read, and compile the kernels for ``m`` tokens and for any more.
+
+    Needed before a CUDA graph is captured and before ``torch.compile``; otherwise the first calls
+    do it. On other devices it does nothing.
+
+    Args:
+        model: a module, or a Linear itself.
+        m: numbers of tokens.
+        dtype: of the activations; that of each layer, or of its scales where that is float32.
+        cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
+            cache (``LADDER_CACHE``) otherwise.
+        trust_kernels: load compiled kernels from ``cache`` even if another user owns it.
+    Returns:
+        For each layer by name, for each m, the schedule of the kernel; "" where the weight is
+        dequantised for a dense product.
+    """
+    for tokens in m:
+        if tokens < 1:
+            raise InvalidArgument(f"m has {tokens}, not positive")
+    if cache is not None:
+        image.use_store(cache, trust_kernels=trust_kernels)
+    done: dict[str, dict[int, str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Linear) and module.prepare():
+            chosen = dtype or (module.dtype if module.dtype in _HALVES else module.scales.dtype)
+            done[name] = {tokens: module.compile_for(chosen, tokens) for tokens in m}
+            module.compile_for(chosen, image.MANY_TOKENS)
+    return done
