@@ -43,9 +43,9 @@ FAMILIES = [
 ]
 
 
-def decode(activation, bits=4, group=128, dependent=0):
+def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES):
     """Every shape and 8 or 16 tokens, each family and the schedule that the model prefers."""
-    for (n, k), m in itertools.product(SHAPES, (8, 16)):
+    for (n, k), m in itertools.product(shapes, (8, 16)):
         head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
         yield f"{head} auto"
         for wn, wk, blocks, splits, stages, reduction, route, resident in FAMILIES:
@@ -64,6 +64,10 @@ def presets():
     return {
         "decode": [*decode("f16"), *decode("bf16")],
         "f16": list(decode("f16")),
+        "small": [  # for compute-sanitizer, with run --only-check
+            *decode("f16", shapes=[(512, 2048)]),
+            *decode("bf16", bits=3, shapes=[(512, 2048)], dependent=1),
+        ],
         "chain": list(decode("f16", dependent=1)),
         "widths": [
             f"{bits} {2 ** (bits - 1)} 128 {activation} {m} 28672 8192 {m} {tail}"
@@ -167,7 +171,7 @@ class Bench:
         torch.manual_seed(1)
         self.pool = torch.randint(
             -(2**31), 2**31 - 1, (3 << 27,), dtype=torch.int32, device="cuda"
-        )  # 1.5 GB of random codes
+        )  # 1.6 GB of random codes
         self.scale_pool = (
             torch.rand(1 << 26, device="cuda") * 0.01 + 0.001
         )  # as many scales as any pool needs
@@ -315,6 +319,8 @@ def run(args):
         try:
             kernel = Kernel(bench.driver, folder, row)
             worst = bench.check(kernel) if not args.no_check else float("nan")
+            if args.only_check:
+                continue
             for m in (1, 8) if row["max_m"] <= 8 else (row["max_m"],):
                 us, floor = bench.time(kernel, m), floor_us(row, m)
                 table.append({**row, "m": m, "us": us, "floor": floor, "bound": worst})
@@ -323,6 +329,9 @@ def run(args):
             print(f"FAILED {row['n']}x{row['k']} {row['schedule']}: {error}"[:300])
             if isinstance(error, RuntimeError):
                 break  # the context is lost
+    if args.only_check:
+        print(f"{len(rows)} kernels checked, {failed} failed")
+        return 1 if failed else 0
     if args.csv:
         with open(args.csv, "w", newline="") as out:
             writer = csv.DictWriter(out, table[0].keys())
@@ -354,6 +363,7 @@ def main():
     two.add_argument("--csv")
     two.add_argument("--top", type=int, default=6)
     two.add_argument("--no-check", action="store_true")
+    two.add_argument("--only-check", action="store_true")
     args = parser.parse_args()
     return prepare(args) if args.command == "prepare" else run(args)
 
