@@ -5,9 +5,9 @@
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `auto` or
-// tokens warps_n warps_k blocks rounds stages reduction route dependent resident. For each, OUT gets I.cubin and
-// one object in manifest.json; for each width, positions_B.i32: the bit of a block's 512 B bytes at
-// which bit b of code (row, column) lies, in order [row][column][b].
+// tokens warps_n warps_k blocks rounds stages reduction route dependent resident. For each, OUT
+// gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
+// block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -31,8 +31,8 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
   Schedule s{};
   s.tokens = std::stoi(word);
   std::string reduction, route;
-  in >> s.warps_n >> s.warps_k >> s.blocks_per_warp >> s.rounds >> s.stages >> reduction >> route >> s.dependent_launch >>
-      s.blocks_per_multiprocessor;
+  in >> s.warps_n >> s.warps_k >> s.blocks_per_warp >> s.rounds >> s.stages >> reduction >> route >>
+      s.dependent_launch >> s.blocks_per_multiprocessor;
   s.reduction = reduction == "cluster"   ? Reduction::cluster
                 : reduction == "ordered" ? Reduction::ordered
                                          : Reduction::none;
