@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast is ``ladder.linear`` on the CPU, against what the machine and torch can do?
 
-    python benchmarks/cpu_linear.py [--threads 2] [--repeats 15] [--out benchmarks/results/cpu_linear.md]
+    python benchmarks/cpu_linear.py [--threads 2] [--repeats 15] [--out FILE.md]
 
 Every figure of a row is measured in turns with its peer, so that a busy machine slows both.
 Weights are rotated through enough copies that they come from memory, not from a cache.
@@ -42,7 +42,9 @@ def read_bandwidth(threads: int):
     read.restype = ctypes.c_int64
     data = torch.ones(512 << 17, dtype=torch.int32)
     size = data.numel() * 4
-    return (lambda: read(ctypes.c_void_p(data.data_ptr()), ctypes.c_int64(size // 64), threads)), size
+    return (
+        lambda: read(ctypes.c_void_p(data.data_ptr()), ctypes.c_int64(size // 64), threads)
+    ), size
 
 
 def in_turns(functions, repeats: int) -> list[float]:
@@ -54,7 +56,7 @@ def in_turns(functions, repeats: int) -> list[float]:
     for f in functions:
         f()
     for _ in range(repeats):
-        for f, mine in zip(functions, times):
+        for f, mine in zip(functions, times, strict=True):
             start = clock()
             f()
             mine.append(clock() - start)
@@ -110,16 +112,20 @@ def bandwidth_table(report: Report, repeats: int, threads: int) -> None:
     report("\n## One token: share of the read bandwidth\n")
     report("| weight | x | µs | GB/s | plain sum GB/s | share |")
     report("|---|---|---|---|---|---|")
-    for spelling in ("uint4,group=128,scale=float16,zero=midpoint",
-                     "uint4,group=128,scale=float16,zero=quantized",
-                     "mxfp4"):
+    for spelling in (
+        "uint4,group=128,scale=float16,zero=midpoint",
+        "uint4,group=128,scale=float16,zero=quantized",
+        "mxfp4",
+    ):
         for dtype in (torch.float32, torch.bfloat16):
             run, bytes_, _ = packed(spelling)
             x = torch.randn(1, K, dtype=dtype)
             ours, plain = in_turns([lambda: run(x), read], repeats * 4)
             rate, limit = bytes_ / ours / 1e9, size / plain / 1e9
-            report(f"| {spelling} | {name(dtype)} | {ours * 1e6:.0f} | {rate:.1f} | {limit:.1f} "
-                   f"| **{rate / limit:.0%}** |")
+            report(
+                f"| {spelling} | {name(dtype)} | {ours * 1e6:.0f} | {rate:.1f} | {limit:.1f} "
+                f"| **{rate / limit:.0%}** |"
+            )
 
 
 def int4pack_table(report: Report, repeats: int) -> None:
@@ -140,8 +146,10 @@ def int4pack_table(report: Report, repeats: int) -> None:
 
             turns = 2 if dtype == torch.float32 and m > 4 else repeats * max(1, 16 // m)
             ours, theirs = in_turns([lambda x=x: run(x), peer], turns)
-            report(f"| {name(dtype)} | {m} | {ours * 1e3:.3f} | {theirs * 1e3:.3f} "
-                   f"| **{theirs / ours:.2f}** |")
+            report(
+                f"| {name(dtype)} | {m} | {ours * 1e3:.3f} | {theirs * 1e3:.3f} "
+                f"| **{theirs / ours:.2f}** |"
+            )
 
 
 def dense_table(report: Report, repeats: int) -> None:
@@ -153,8 +161,10 @@ def dense_table(report: Report, repeats: int) -> None:
     for spelling in weight_types():
         run, _, weight = packed(spelling)
         ours, theirs = in_turns([lambda: run(x), lambda: F.linear(x, next(dense))], repeats)
-        report(f"| {spelling} | {weight.type.bits} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} "
-               f"| **{theirs / ours:.1f}** |")
+        report(
+            f"| {spelling} | {weight.type.bits} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} "
+            f"| **{theirs / ours:.1f}** |"
+        )
 
 
 def weight_types() -> list[str]:
@@ -162,11 +172,15 @@ def weight_types() -> list[str]:
     named block types and the groupings that need their own loops."""
     spellings = []
     for spelling in ladder.types.types():
-        is_block = str(ladder.types.parse(spelling)) == spelling and ladder.types.parse(spelling).scale
+        is_block = (
+            str(ladder.types.parse(spelling)) == spelling and ladder.types.parse(spelling).scale
+        )
         spellings.append(spelling if is_block else f"{spelling},group={GROUP},scale=float16")
-    return spellings + ["uint4,group=128,scale=float16,zero=integer",
-                        "uint4,group=32,scale=float16,zero=original",
-                        "uint8,group=128,scale=float16,zero=quantized"]
+    return spellings + [
+        "uint4,group=128,scale=float16,zero=integer",
+        "uint4,group=32,scale=float16,zero=original",
+        "uint8,group=128,scale=float16,zero=quantized",
+    ]
 
 
 def large_table(report: Report, repeats: int) -> None:
@@ -174,15 +188,17 @@ def large_table(report: Report, repeats: int) -> None:
     report("| weight | x | M | ladder ms | F.linear ms | share of its speed |")
     report("|---|---|---|---|---|---|")
     run, _, weight = packed("uint4,group=128,scale=float16,zero=midpoint")
-    for dtype, ms in ((torch.float32, (16, 64, 128, 512)),
-                      (torch.bfloat16, (16, 64, 512))):
+    for dtype, ms in ((torch.float32, (16, 64, 128, 512)), (torch.bfloat16, (16, 64, 512))):
         dense = rotated(lambda: weight.dequantize().repeat(N // 64, 1).to(dtype), N * K * 4)
         for m in ms:
             x = torch.randn(m, K).to(dtype)
-            ours, theirs = in_turns([lambda: run(x), lambda: F.linear(x, next(dense))],
-                                    max(3, repeats // 2))
-            report(f"| uint4 | {name(dtype)} | {m} | {ours * 1e3:.2f} | {theirs * 1e3:.2f} "
-                   f"| **{theirs / ours:.2f}** |")
+            ours, theirs = in_turns(
+                [lambda: run(x), lambda: F.linear(x, next(dense))], max(3, repeats // 2)
+            )
+            report(
+                f"| uint4 | {name(dtype)} | {m} | {ours * 1e3:.2f} | {theirs * 1e3:.2f} "
+                f"| **{theirs / ours:.2f}** |"
+            )
 
 
 def name(dtype: torch.dtype) -> str:
@@ -209,10 +225,14 @@ def main() -> None:
     torch.manual_seed(0)
     report = Report()
     report("# CPU linear\n")
-    report(f"{machine()}; {arguments.threads} threads; N = K = {N}; best of "
-           f"{arguments.repeats} turns.\n")
-    report(f"`python benchmarks/cpu_linear.py --threads {arguments.threads} "
-           f"--repeats {arguments.repeats}`")
+    report(
+        f"{machine()}; {arguments.threads} threads; N = K = {N}; best of "
+        f"{arguments.repeats} turns.\n"
+    )
+    report(
+        f"`python benchmarks/cpu_linear.py --threads {arguments.threads} "
+        f"--repeats {arguments.repeats}`"
+    )
     if "bandwidth" in arguments.only:
         bandwidth_table(report, arguments.repeats, arguments.threads)
     if "int4pack" in arguments.only:

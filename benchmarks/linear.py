@@ -26,8 +26,8 @@ BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as many
-# as it takes), stages, reduction, route, blocks per multiprocessor.
+# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
+# many as it takes), stages, reduction, route, blocks per multiprocessor.
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "in_place", 3),
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
@@ -200,7 +200,7 @@ class Bench:
         return out.view(-1)
 
     def case(self, row, kind):
-        """Weight, scales and dequantised weight of one problem, kept for the kernels that share it."""
+        """Weight, scales and dequantised weight of one problem, kept for kernels that share it."""
         torch = self.torch
         key = (row["bits"], row["n"], row["k"], row["group"], row["activation"])
         if self.problem != key:
@@ -344,8 +344,10 @@ def run(args):
         best = min(same, key=lambda r: r["us"])
         print(f"u{bits} {activation} {n}x{k} m={m}: floor {best['floor']:.2f}")
         for r in sorted(same, key=lambda r: r["us"])[: args.top]:
-            print(f"  {r['us']:7.2f} us  {r['floor'] / r['us']:.2f}  bound {r['bound']:.2f}  "
-                  f"{r['registers']} regs  {r['schedule']}")
+            print(
+                f"  {r['us']:7.2f} us  {r['floor'] / r['us']:.2f}  bound {r['bound']:.2f}  "
+                f"{r['registers']} regs  {r['schedule']}"
+            )
     print(f"{len(rows)} kernels, {failed} failed")
     return 1 if failed else 0
 

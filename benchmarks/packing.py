@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast weights are packed, unpacked, quantised and dequantised, in GB/s of float16 weights.
 
-    python benchmarks/packing.py > benchmarks/results/packing.md
+python benchmarks/packing.py > benchmarks/results/packing.md
 """
 
 from __future__ import annotations

@@ -71,8 +71,10 @@ def main() -> None:
     name = platform.processor() or platform.machine()
     if options.device != "cpu":
         name = torch.cuda.get_device_name(options.device)
-    print(f"{name}, torch {torch.__version__}, transformers {transformers.__version__}, ladder "
-          f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, float32\n")
+    print(
+        f"{name}, torch {torch.__version__}, transformers {transformers.__version__}, ladder "
+        f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, float32\n"
+    )
     print("| model | way | perplexity | from dequantised | seconds |")
     print("|---|---|---:|---:|---:|")
     for folder in options.models:
