@@ -113,10 +113,12 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
     return text(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
   }
+  const auto outputs = s.block_rows() * s.tokens / threads;
+  if (s.reduction == Reduction::ordered && outputs > 16) return text(outputs, " sums a thread");
   // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
   const auto sums = (s.rounds > 1 || group < warp_columns ? 4 : 2) * s.tokens;
-  const auto registers =
-      (s.stages == 1 && s.rounds > 1 ? 8 : 4) * expr.bits * s.blocks_per_warp + sums + 20;
+  const auto registers = (s.stages == 1 && s.rounds > 1 ? 8 : 4) * expr.bits * s.blocks_per_warp +
+                         sums + 20 + (s.rounds > 1 && s.route == Route::in_place ? s.tokens : 0);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }
@@ -136,11 +138,14 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
                        1024;  // of 16 rows and 64 columns
   const double waves = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) /
                        (static_cast<double>(device.multiprocessors) * s.blocks_per_multiprocessor);
-  // One round: cheap blocks, many of them. Several: few blocks, whose ends do not overlap.
+  // One round: a block's cost grows with what it loads. Several: few blocks, whose ends do not
+  // overlap.
   const double start = s.rounds > 1 ? 2.5e-6 : 3.0e-6;
+  const double block_bytes =
+      static_cast<double>(s.block_rows() * s.block_columns()) * expr.bits / 8;
   const double per_wave = s.stages > 1   ? 3.5e-6 + 0.5e-6 * (s.stages - 2)
                           : s.rounds > 1 ? 3.0e-6
-                                         : 1.2e-6;
+                                         : 1.2e-6 * std::max(1.0, block_bytes / 32768);
   Cost out{};
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
   out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
