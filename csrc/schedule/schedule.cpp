@@ -145,7 +145,7 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
       static_cast<double>(s.block_rows() * s.block_columns()) * expr.bits / 8;
   const double per_wave = s.stages > 1   ? 3.5e-6 + 0.5e-6 * (s.stages - 2)
                           : s.rounds > 1 ? 3.0e-6
-                                         : 1.2e-6 * std::max(1.0, block_bytes / 32768);
+                                         : 1.5e-6 * std::max(1.0, block_bytes / 32768);
   Cost out{};
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
   out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
