@@ -4,7 +4,7 @@ Least data movement; see ladder.bounds.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Accounting', 'After', 'AreaModel', 'Bytes', 'Curve', 'Einsum', 'Factors', 'GPT3_BLOCK_OPERATIONS', 'Layer', 'LevelVerdict', 'Provision', 'Space', 'Verdict', 'balanced_provision', 'batched_matmul', 'best_mappings', 'best_provision', 'best_segments', 'chain_minimum', 'chain_operations', 'conv1d', 'conv2d', 'envelope', 'flash', 'flat', 'fused', 'fused_minimum', 'gpt3_6_7b_chain', 'gpt3_6_7b_side', 'grouped_matmul', 'judge', 'lower_bound', 'machines', 'matmul', 'paper_area', 'performance', 'provisions', 'segmented', 'ski_slope', 'sum', 'unfused', 'untiled']
+__all__: list[str] = ['Accounting', 'After', 'AreaModel', 'Bytes', 'Curve', 'Einsum', 'Factors', 'GPT3_BLOCK_OPERATIONS', 'Layer', 'LevelVerdict', 'Provision', 'Ruler', 'Space', 'Verdict', 'balanced_provision', 'batched_matmul', 'best_mappings', 'best_provision', 'best_segments', 'chain_minimum', 'chain_operations', 'conv1d', 'conv2d', 'envelope', 'flash', 'flat', 'fused', 'fused_minimum', 'gpt3_6_7b_chain', 'gpt3_6_7b_side', 'grouped_matmul', 'lower_bound', 'machines', 'matmul', 'paper_area', 'performance', 'provisions', 'segmented', 'ski_slope', 'sum', 'unfused', 'untiled']
 class Bytes:
     def __init__(self, store: typing.SupportsFloat | typing.SupportsIndex, buffer: typing.SupportsFloat | typing.SupportsIndex, code: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
         ...
@@ -370,6 +370,18 @@ class Verdict:
     @property
     def seconds(self) -> float:
         ...
+class Ruler:
+    def __init__(self, einsum: Einsum, levels: collections.abc.Sequence[tuple[str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], operations_per_second: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def finished(self, best_seconds: typing.SupportsFloat | typing.SupportsIndex, margin: typing.SupportsFloat | typing.SupportsIndex = 0.02) -> bool:
+        ...
+    def judge(self, traffic_bytes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> Verdict:
+        """
+        The verdict on a candidate with this traffic at each level.
+        """
+    @property
+    def floor_seconds(self) -> float:
+        ...
 def balanced_provision(arg0: collections.abc.Sequence[Provision]) -> Provision:
     ...
 def batched_matmul(arg0: typing.SupportsInt | typing.SupportsIndex, arg1: typing.SupportsInt | typing.SupportsIndex, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: typing.SupportsInt | typing.SupportsIndex, arg4: Bytes, arg5: Bytes, arg6: Bytes) -> Einsum:
@@ -403,8 +415,6 @@ def gpt3_6_7b_chain() -> list[Layer]:
 def gpt3_6_7b_side() -> list[Layer]:
     ...
 def grouped_matmul(arg0: typing.SupportsInt | typing.SupportsIndex, arg1: typing.SupportsInt | typing.SupportsIndex, arg2: typing.SupportsInt | typing.SupportsIndex, arg3: typing.SupportsInt | typing.SupportsIndex, arg4: typing.SupportsInt | typing.SupportsIndex, arg5: Bytes, arg6: Bytes, arg7: Bytes) -> Einsum:
-    ...
-def judge(arg0: Einsum, arg1: collections.abc.Sequence[tuple[str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], arg2: typing.SupportsFloat | typing.SupportsIndex) -> Verdict:
     ...
 def lower_bound(arg0: Einsum, arg1: typing.SupportsFloat | typing.SupportsIndex, arg2: typing.SupportsInt | typing.SupportsIndex) -> float:
     ...

@@ -80,6 +80,27 @@ def test_bench_reports_both_sides(capsys):
     assert all(row["ladder_us"] > 0 and row["dense_us"] > 0 for row in rows)
 
 
+def test_ppl_of_packed_and_of_dequantised_weights_agree(capsys, repacked, gptq_folder):
+    """By a ladder folder, by its dense layers, and by the GPTQ folder itself."""
+    tokens = gptq_folder / "val_tokens.npy"
+    values = []
+    for arguments in ([repacked], [repacked, "--dequantize"], [gptq_folder]):
+        status, out, err = run(
+            capsys, "ppl", arguments[0], tokens, *arguments[1:], "--limit", 1, "--json"
+        )
+        assert status == 0, err
+        values.append(json.loads(out)["perplexity"])
+    # Sums in another order: what float32 loses in a whole model, far below a wrong weight.
+    assert max(values) / min(values) < 1 + 1e-4
+
+
+def test_ppl_says_what_is_wrong_with_its_input(capsys, repacked, tmp_path):
+    status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
+    assert status == 1 and "config.json" in err
+    status, _, err = run(capsys, "ppl", repacked, tmp_path / "tokens.npy")
+    assert status == 1 and "tokens.npy" in err and err.count("\n") == 1
+
+
 def test_convert_quantises_a_dense_model_that_loads_again(capsys, tmp_path, dense_folder):
     out = tmp_path / "converted"
     status, text, err = run(
