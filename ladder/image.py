@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder.errors import InvalidArgument
 from ladder.types import TType, _checked
 
 _ops = torch.ops.ladder
 _linear_image = torch.ops.ladder.linear_image.default
+_linear_image_no_grad = torch.ops.ladder.linear_image_no_grad.default
 _log = logging.getLogger("ladder")
 
 #: Rows and columns of the blocks of an image.
@@ -95,15 +97,18 @@ def linear(
     if torch.compiler.is_compiling() or (
         torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     ):
-        return _linear_image(x, image, scales, bias, weight, n)
-    # Nothing asks for a gradient: the autograd layer of Python would cost more than the kernel.
-    with torch._C._AutoDispatchBelowAutograd():
-        return _linear_image(x, image, scales, bias, weight, n)
+        return _checked(_linear_image, x, image, scales, bias, weight, n)
+    # Nothing asks for a gradient: torch's autograd of Python ops would cost more than the kernel.
+    try:
+        return _linear_image_no_grad(x, image, scales, bias, weight, n)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
 
 
 # --- fakes and gradients -------------------------------------------------------------------------
 
 
+@torch.library.register_fake("ladder::linear_image_no_grad")
 @torch.library.register_fake("ladder::linear_image")
 def _(x, image, scales, bias, weight: int, n: int) -> Tensor:
     return x.new_empty((*x.shape[:-1], n))
@@ -154,6 +159,11 @@ def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -
     for line in _ops.take_notices().splitlines():
         _log.warning("%s", line)
     return schedule
+
+
+def interval(m: int) -> int:
+    """The most tokens that the kernel for ``m`` tokens serves; 0 when there is none."""
+    return _ops.token_interval(m)
 
 
 def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ladder import image as images
 from ladder import ops
 from ladder.errors import InvalidArgument
 from ladder.quantize import quantize
+from ladder.tune import tune
 from ladder.types import TType, parse, with_defaults
 from ladder.weight import PARTS, Weight, check_columns
 
@@ -182,6 +183,17 @@ class Linear(nn.Module):
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
         return images.compile_for(self._weight_number, self.image.device, dtype, m)
 
+    def tune_for(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        """Measure the kernels of each interval in which some of ``m`` lies, after
+        :meth:`prepare`; what this process or a store has measured is not measured again."""
+        intervals: dict[int, list[int]] = {}
+        for tokens in sorted(set(m)):
+            intervals.setdefault(images.interval(tokens), []).append(tokens)
+        intervals.pop(0, None)  # multiplied densely
+        shape = (self.out_features, self.in_features)
+        for same in intervals.values():
+            tune(self._weight_number, self.weight_type, shape, self.image.device, dtype, same)
+
     def _canonical_codes(self) -> Tensor:
         if self.image is None:
             return self.qweight
@@ -224,6 +236,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
+        image = self._buffers.get("image")  # as attributes, buffers cost a look through the module
+        if image is not None and not torch.is_autocast_enabled("cuda"):
+            bias = self.bias
+            if bias is None or bias.dtype is x.dtype:
+                return self._through_image(x, image, bias)
         device = x.device.type
         # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
         if device != "meta" and torch.is_autocast_enabled(device):
@@ -232,14 +249,10 @@ class Linear(nn.Module):
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        buffers = self._buffers  # attributes of a module cost more than the launch of a kernel
-        image = buffers.get("image")
-        if image is None and device == "cuda" and not torch.compiler.is_compiling():
-            image = buffers.get("image") if self.prepare() else None
+        if device == "cuda" and not torch.compiler.is_compiling() and self.prepare():
+            image = self.image
         if image is not None:
-            return images.linear(
-                x, image, buffers["image_scales"], bias, self._weight_number, self.out_features
-            )
+            return self._through_image(x, image, bias)
         return ops.linear(
             x,
             self.qweight,
@@ -250,6 +263,10 @@ class Linear(nn.Module):
             g_idx=self.g_idx,
             bias=bias,
         )
+
+    def _through_image(self, x: Tensor, image: Tensor, bias: Tensor | None) -> Tensor:
+        scales = self._buffers["image_scales"]
+        return images.linear(x, image, scales, bias, self._weight_number, self.out_features)
 
     def repack_from_gptq(self, module: nn.Module) -> None:
         """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``),

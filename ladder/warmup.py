@@ -21,6 +21,7 @@ def warmup(
     m: Sequence[int] = (1, 2, 4, 8, 16),
     *,
     dtype: torch.dtype | None = None,
+    tune: bool = True,
     cache: str | Path | None = None,
     trust_kernels: bool = False,
 ) -> dict[str, dict[int, str]]:
@@ -34,6 +35,8 @@ def warmup(
         model: a module, or a Linear itself.
         m: numbers of tokens.
         dtype: of the activations; that of each layer, or of its scales where that is float32.
+        tune: time the best schedules that the compiler proposes, for each shape and interval of m
+            not yet in a store: at most 0.6 s each. Without it the first proposal is taken.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
             cache (``LADDER_CACHE``) otherwise.
         trust_kernels: load compiled kernels from ``cache`` even if another user owns it.
@@ -50,6 +53,8 @@ def warmup(
     for name, module in model.named_modules():
         if isinstance(module, Linear) and module.prepare():
             chosen = dtype or (module.dtype if module.dtype in _HALVES else module.scales.dtype)
+            if tune:
+                module.tune_for(chosen, m)
             done[name] = {tokens: module.compile_for(chosen, tokens) for tokens in m}
             module.compile_for(chosen, image.MANY_TOKENS)
     return done

@@ -2,6 +2,7 @@
 #include "runtime/session.h"
 
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -44,23 +45,40 @@ Scalar scalar_of(const Element& format) {
                     "ladder.warmup(model, m=...) before the capture");
 }
 
-/// The plan that a store holds if the scheduler still has it in its space, else its own best.
-Schedule schedule_of(const Linear& expr, const Device& device) {
-  const std::string problem = to_string(expr) + " on " + std::string(device.name);
-  const std::string kept = stored_plan(problem);
-  if (!kept.empty()) {
-    for (const Candidate& candidate : candidates(expr, device)) {
-      if (candidate.dropped.empty() && to_string(candidate.schedule) == kept) {
-        return candidate.schedule;
-      }
+// Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
+constexpr const char* kScheduler = "scheduler 1";
+
+/// What a plan is for, as plans.json spells it.
+std::string problem_of(const Linear& expr, const Device& device) {
+  return to_string(expr) + " on " + std::string(device.name) + ", " + kScheduler;
+}
+
+/// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
+std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
+                                        const Device& device) {
+  for (const Candidate& candidate : candidates(expr, device)) {
+    if (candidate.dropped.empty() && to_string(candidate.schedule) == text) {
+      return candidate.schedule;
     }
   }
-  const Schedule best = best_schedule(expr, device);
-  keep_plan(problem, to_string(best));
-  return best;
+  return std::nullopt;
+}
+
+/// The plan that a store holds, else the scheduler's own best.
+Schedule schedule_of(const Linear& expr, const Device& device) {
+  if (const auto kept = stored_plan(problem_of(expr, device)); !kept.empty()) {
+    if (const auto schedule = schedule_called(kept, expr, device)) return *schedule;
+  }
+  return best_schedule(expr, device);
 }
 
 }  // namespace
+
+std::size_t interval_of(std::int64_t m) {
+  std::size_t interval = 0;
+  while (interval < kTokenIntervals.size() && kTokenIntervals[interval] < m) ++interval;
+  return interval;
+}
 
 Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
                  std::int64_t max_m) {
@@ -114,9 +132,8 @@ std::uint32_t Session::flip() const {
 std::uint32_t Session::pad() const { return 0; }  // scales beyond n are 0, activations beyond k too
 
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
-  if (m > kTokenIntervals.back() || activation == Scalar::f32) return nullptr;
-  std::size_t interval = 0;
-  while (kTokenIntervals[interval] < m) ++interval;
+  const std::size_t interval = interval_of(m);
+  if (interval == kTokenIntervals.size() || activation == Scalar::f32) return nullptr;
   Slot& slot = linear_.at(ordinal)[activation == Scalar::bf16][interval];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
@@ -124,41 +141,85 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
-      kernel = compile_linear(ordinal, activation, kTokenIntervals[interval]);
+      try {
+        const Linear expr = expression(activation, m);
+        kernel = compile_linear(ordinal, expr, schedule_of(expr, device_row(ordinal)));
+      } catch (const Unsupported&) {
+        kernel = declined();
+      }
       slot.store(kernel, std::memory_order_release);
     }
   }
   return kernel == declined() ? nullptr : kernel;
 }
 
-const LinearKernel* Session::compile_linear(int ordinal, Scalar activation,
-                                            std::int64_t max_m) const {
-  try {
-    const Device& device = device_row(ordinal);
-    const Linear expr = linear_of(type_, n_, k_, activation, max_m);
-    const Compiled compiled = compile(expr, schedule_of(expr, device), device);
-    const Program& program = compiled.program;
-    const auto extent = [&](VariableId id) {
-      return static_cast<unsigned>(program.variables[id].extent);
-    };
-    const auto shared = static_cast<unsigned>(program.shared_bytes());
-    const Workspace workspace = workspace_of(expr, compiled.schedule);
-    if (workspace.counters > 0) prepare_counters(ordinal);
-    std::vector<Operand> operands;
-    for (const Buffer& buffer : program.buffers) {
-      if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
-    }
-    return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
-                            {{extent(kSplit), extent(kTile), 1},
-                             static_cast<unsigned>(program.threads),
-                             shared,
-                             program.dependent_launch},
-                            std::move(operands),
-                            workspace,
-                            to_string(compiled.schedule)};
-  } catch (const Unsupported&) {
-    return declined();
+Linear Session::expression(Scalar activation, std::int64_t m) const {
+  LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
+  return linear_of(type_, n_, k_, activation, kTokenIntervals[interval_of(m)]);
+}
+
+const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
+                                            const Schedule& schedule) const {
+  const Compiled compiled = compile(expr, schedule, device_row(ordinal));
+  const Program& program = compiled.program;
+  const auto extent = [&](VariableId id) {
+    return static_cast<unsigned>(program.variables[id].extent);
+  };
+  const auto shared = static_cast<unsigned>(program.shared_bytes());
+  const Workspace workspace = workspace_of(expr, schedule);
+  if (workspace.counters > 0) prepare_counters(ordinal);
+  std::vector<Operand> operands;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
   }
+  return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
+                          {{extent(kSplit), extent(kTile), 1},
+                           static_cast<unsigned>(program.threads),
+                           shared,
+                           program.dependent_launch},
+                          std::move(operands),
+                          workspace,
+                          to_string(schedule)};
+}
+
+std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
+                                            std::size_t count) const {
+  std::vector<std::string> out;
+  for (const Candidate& candidate : candidates(expression(activation, m), device_row(ordinal))) {
+    if (!candidate.dropped.empty() || out.size() == count) break;
+    out.push_back(to_string(candidate.schedule));
+  }
+  return out;
+}
+
+void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text) {
+  const Linear expr = expression(activation, m);
+  const auto schedule = schedule_called(text, expr, device_row(ordinal));
+  if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
+  const std::lock_guard lock(compiling_);
+  // The kernel in the slot may be running: it is never freed.
+  linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m)].store(
+      compile_linear(ordinal, expr, *schedule), std::memory_order_release);
+}
+
+std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
+  {
+    const std::lock_guard lock(compiling_);
+    const auto known = measured_.find({ordinal, activation, interval_of(m)});
+    if (known != measured_.end()) return known->second;
+  }
+  const Linear expr = expression(activation, m);
+  const Device& device = device_row(ordinal);
+  const std::string kept = stored_plan(problem_of(expr, device));
+  if (kept.empty() || !schedule_called(kept, expr, device)) return {};
+  const std::lock_guard lock(compiling_);
+  return measured_.insert_or_assign({ordinal, activation, interval_of(m)}, kept).first->second;
+}
+
+void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule) {
+  keep_plan(problem_of(expression(activation, m), device_row(ordinal)), schedule);
+  const std::lock_guard lock(compiling_);
+  measured_.insert_or_assign({ordinal, activation, interval_of(m)}, schedule);
 }
 
 const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {

@@ -8,8 +8,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "codegen/cuda/driver.h"
@@ -23,6 +25,9 @@ namespace ladder {
 /// Largest M of each interval that a decode kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
 constexpr std::array<std::int64_t, 2> kTokenIntervals{8, 16};
+
+/// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
+std::size_t interval_of(std::int64_t m);
 
 /// What a kernel takes, in the order of its parameters; the number of tokens comes last.
 enum class Operand { weight, scales, x, y, workspace, counters };
@@ -48,6 +53,17 @@ class Session {
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
 
+  /// Schedules of the interval of `m` that are worth measuring, the best guess first.
+  std::vector<std::string> schedules(int ordinal, Scalar activation, std::int64_t m,
+                                     std::size_t count) const;
+  /// From now on the interval of `m` has the kernel of this schedule, compiled if need be.
+  /// Throws Unsupported when it is none of the scheduler's, or spills.
+  void use(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
+  /// The measured schedule that this process or a store has for the interval, or ""; and keeping
+  /// one.
+  std::string plan(int ordinal, Scalar activation, std::int64_t m);
+  void keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
+
   /// Kernels between the canonical form, the image and dense values; arguments as
   /// codegen/cuda/image_kernels.h says.
   enum class Transform { pack, unpack, dequantize_f16, dequantize_bf16, dequantize_f32 };
@@ -62,12 +78,15 @@ class Session {
   static constexpr int kTransforms = 5;
   using Slot = std::atomic<const LinearKernel*>;
 
-  const LinearKernel* compile_linear(int ordinal, Scalar activation, std::int64_t max_m) const;
+  Linear expression(Scalar activation, std::int64_t m) const;
+  const LinearKernel* compile_linear(int ordinal, const Linear& expr,
+                                     const Schedule& schedule) const;
   const LinearKernel* compile_transform(int ordinal, Transform which) const;
 
   const TType& type_;
   std::int64_t n_, k_;
   std::mutex compiling_;
+  std::map<std::tuple<int, Scalar, std::size_t>, std::string> measured_;  // by interval
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };

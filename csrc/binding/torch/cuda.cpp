@@ -233,6 +233,37 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
   return {};
 }
 
+/// Schedules worth measuring for `m` tokens, one a line; only the measured one where a store has
+/// it.
+std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                      std::int64_t count) {
+  Session& session = ladder::session(weight);
+  const auto ordinal = static_cast<int>(device);
+  const Scalar activation = activation_of(dtype).scalar;
+  if (const auto plan = session.plan(ordinal, activation, m); !plan.empty()) return plan;
+  std::string lines;
+  for (const auto& schedule :
+       session.schedules(ordinal, activation, m, static_cast<std::size_t>(count))) {
+    lines += (lines.empty() ? "" : "\n") + schedule;
+  }
+  return lines;
+}
+
+/// Takes the kernel of `schedule` for `m` tokens, and keeps it as the plan with `keep`.
+void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                  std::string schedule, bool keep) {
+  Session& session = ladder::session(weight);
+  const Scalar activation = activation_of(dtype).scalar;
+  session.use(static_cast<int>(device), activation, m, schedule);
+  if (keep) session.keep(static_cast<int>(device), activation, m, schedule);
+}
+
+/// The most tokens that the kernel for `m` serves; 0 when they are multiplied densely.
+std::int64_t token_interval(std::int64_t m) {
+  const auto interval = interval_of(m);
+  return interval == kTokenIntervals.size() ? 0 : kTokenIntervals[interval];
+}
+
 void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::move(directory)); }
 void use_store_folder(std::string folder, bool trust) { use_store(folder, trust); }
 std::string notices() { return take_notices(); }
@@ -243,6 +274,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "linear_image(Tensor x, Tensor image, Tensor? scales, Tensor? bias, int weight, int n) "
       "-> Tensor");
+  m.def(
+      "linear_image_no_grad(Tensor x, Tensor image, Tensor? scales, Tensor? bias, int weight, "
+      "int n) -> Tensor");
   m.def("pack_image(Tensor qweight, int weight) -> Tensor");
   m.def("unpack_image(Tensor image, int weight, int n, int words) -> Tensor");
   m.def(
@@ -251,6 +285,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("image_objection(str type, int n, int k, int device) -> str");
   m.def("open_weight(str type, int n, int k) -> int");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
+  m.def("schedules(int weight, int device, ScalarType dtype, int m, int count) -> str");
+  m.def(
+      "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep) "
+      "-> ()");
+  m.def("token_interval(int m) -> int");
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
@@ -258,6 +297,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
   m.impl("linear_image", TORCH_BOX(&linear));
+  m.impl("linear_image_no_grad", TORCH_BOX(&linear));
   m.impl("pack_image", TORCH_BOX(&pack));
   m.impl("unpack_image", TORCH_BOX(&unpack));
   m.impl("dequantize_image", TORCH_BOX(&dequantize));
@@ -267,6 +307,9 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("image_objection", TORCH_BOX(&objection_to));
   m.impl("open_weight", TORCH_BOX(&open_weight));
   m.impl("warm_up", TORCH_BOX(&warm_up));
+  m.impl("schedules", TORCH_BOX(&schedules));
+  m.impl("use_schedule", TORCH_BOX(&use_schedule));
+  m.impl("token_interval", TORCH_BOX(&token_interval));
   m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
   m.impl("use_store", TORCH_BOX(&use_store_folder));
   m.impl("take_notices", TORCH_BOX(&notices));

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the schedules that the compiler proposes, on the GPU, and keeps the fastest."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ladder import image
+from ladder.types import TType
+
+_ops = torch.ops.ladder
+_log = logging.getLogger("ladder")
+
+#: Bytes of weights through which a measurement goes: more than any L2 holds.
+ROTATION_BYTES = 192 * 2**20
+_MOST_LAUNCHES = 64
+#: Of one interval of M; compiling counts.
+SECONDS = 0.6
+CANDIDATES = 8
+
+
+def tune(
+    weight: int,
+    ttype: TType,
+    shape: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+    m: Sequence[int],
+) -> str:
+    """Choose the kernel that serves ``m`` tokens, all of one interval, by its time on random data.
+
+    Returns the schedule. A plan that a store already has is taken without measuring.
+    """
+    index, most = device.index or 0, max(m)
+    names = _ops.schedules(weight, index, dtype, most, CANDIDATES).splitlines()
+    if len(names) < 2:
+        return image.compile_for(weight, device, dtype, most)
+    start = time.perf_counter()
+    calls = _calls(weight, ttype, shape, device, dtype, m)
+    times: dict[str, float] = {}
+    for name in names:
+        if times and time.perf_counter() - start > SECONDS:
+            break
+        try:
+            _ops.use_schedule(weight, index, dtype, most, name, False)
+        except RuntimeError as error:  # spills, say: the next one
+            _log.debug("%s: %s", name, error)
+            continue
+        times[name] = sum(_seconds(group) for group in calls)
+    if not times:
+        return image.compile_for(weight, device, dtype, most)
+    best = min(times, key=times.__getitem__)
+    _ops.use_schedule(weight, index, dtype, most, best, True)
+    _log.info("%s %s m=%s: %s, best of %d", ttype, list(shape), list(m), best, len(times))
+    return best
+
+
+def _calls(
+    weight: int,
+    ttype: TType,
+    shape: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+    m: Sequence[int],
+) -> list[list[Callable[[], Tensor]]]:
+    """For each number of tokens, calls that go through more weights than a cache holds."""
+    n, k = shape
+    words = -(-n // image.BLOCK) * -(-k // image.BLOCK) * 128 * ttype.bits
+    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * words))))
+    images = torch.empty((count, words), dtype=torch.int32, device=device).random_()
+    scale_shape = (count, ttype.groups(k), -(-n // image.BLOCK), 8, 8)
+    scales = torch.rand(scale_shape, device=device).to(ttype.scale_dtype)
+    calls = []
+    for tokens in m:
+        x = torch.randn((tokens, k), device=device).to(dtype)
+
+        def call(i: int, x: Tensor = x) -> Tensor:
+            return _ops.linear_image_no_grad(x, images[i], scales[i], None, weight, n)
+
+        calls.append([lambda i=i, call=call: call(i) for i in range(count)])
+    return calls
+
+
+def _seconds(calls: Sequence[Callable[[], Tensor]]) -> float:
+    """Seconds a call, all of them in one graph: the least is what the host has not disturbed."""
+    calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / len(calls))
+    return statistics.median(times[1:])
