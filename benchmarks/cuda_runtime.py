@@ -151,11 +151,11 @@ print(json.dumps([packed - start, time.perf_counter() - packed]))
 def first_call_table() -> list[str]:
     rows = ["| store | find NVRTC and pack, ms | then the first call, ms |", "|---|---|---|"]
 
-    def row(state: str, folder: str, tune: bool) -> None:
+    def row(state: str, cache: Path, tune: bool) -> None:
         code = FIRST_CALL.replace("{type}", TYPE).replace("{tune}", str(tune))
         output = subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "LADDER_CACHE": folder},
+            env={**os.environ, "LADDER_CACHE": str(cache)},
             capture_output=True,
             text=True,
             check=True,
@@ -164,12 +164,13 @@ def first_call_table() -> list[str]:
         rows.append(f"| {state} | " + " | ".join(cells) + " |")
 
     with tempfile.TemporaryDirectory() as folder:
-        row("empty, no tuning", folder, False)
-        shutil.rmtree(folder)
-        row("empty, warmup that times 8 candidates", folder, True)
-        shutil.rmtree(Path(folder) / "kernels")
-        row("plan", folder, False)
-        row("plan and kernel", folder, False)
+        cache = Path(folder) / "cache"
+        row("empty, no tuning", cache, False)
+        shutil.rmtree(cache)
+        row("empty, warmup that times 8 candidates", cache, True)
+        shutil.rmtree(cache / "kernels")
+        row("plan", cache, False)
+        row("plan and kernel", cache, False)
     return rows
 
 

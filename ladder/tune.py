@@ -20,7 +20,7 @@ _log = logging.getLogger("ladder")
 #: Bytes of weights through which a measurement goes: more than any L2 holds.
 ROTATION_BYTES = 192 * 2**20
 _MOST_LAUNCHES = 64
-#: Of one interval of M; compiling counts.
+#: Of measuring one interval of M, after compiling.
 SECONDS = 0.6
 CANDIDATES = 8
 
@@ -41,8 +41,8 @@ def tune(
     names = _ops.schedules(weight, index, dtype, most, CANDIDATES).splitlines()
     if len(names) < 2:
         return image.compile_for(weight, device, dtype, most)
-    start = time.perf_counter()
     calls = _calls(weight, ttype, shape, device, dtype, m)
+    start = time.perf_counter()
     times: dict[str, float] = {}
     for name in names:
         if times and time.perf_counter() - start > SECONDS:

@@ -36,7 +36,7 @@ def warmup(
         m: numbers of tokens.
         dtype: of the activations; that of each layer, or of its scales where that is float32.
         tune: time the best schedules that the compiler proposes, for each shape and interval of m
-            not yet in a store: at most 0.6 s each. Without it the first proposal is taken.
+            not yet in a store; about a second each. Without it the first proposal is taken.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
             cache (``LADDER_CACHE``) otherwise.
         trust_kernels: load compiled kernels from ``cache`` even if another user owns it.

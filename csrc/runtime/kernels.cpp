@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernels.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
 #include "runtime/store.h"
 
@@ -56,6 +58,17 @@ cuda::Binary binary_of(const std::string& source, const Device& device) {
     if (auto found = store.find(key)) return *found;
   }
   return keeper(all).find_or(key, [&] { return cuda::compile(source, architecture); });
+}
+
+void compile_missing(const std::vector<std::string>& sources, const Device& device) {
+  const auto all = snapshot();
+  std::vector<std::string> missing;
+  for (const std::string& source : sources) {
+    const KernelKey key{source, cuda::compiler_version(), std::string(device.architecture)};
+    const auto has = [&](const Store& store) { return store.find(key).has_value(); };
+    if (std::none_of(all.begin(), all.end(), has)) missing.push_back(source);
+  }
+  compile_ahead(missing, device, keeper(all));
 }
 
 cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,

@@ -3,8 +3,8 @@
 // Source text to a kernel on a device: through the stores, the compiler and the driver.
 #pragma once
 
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "codegen/cuda/driver.h"
 #include "codegen/cuda/toolchain.h"
@@ -19,7 +19,10 @@ void use_store(const std::string& folder, bool trust_kernels);
 /// Machine code for `source` on `device`, compiled only if no store has it.
 cuda::Binary binary_of(const std::string& source, const Device& device);
 
-/// The same, loaded. Spills reject it: throws Unsupported.
+/// Has the stores compile what they lack of `sources`, several at a time.
+void compile_missing(const std::vector<std::string>& sources, const Device& device);
+
+/// The same as binary_of, loaded. Spills reject it: throws Unsupported.
 cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);
 

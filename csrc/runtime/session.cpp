@@ -184,11 +184,19 @@ const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
                                             std::size_t count) const {
-  std::vector<std::string> out;
-  for (const Candidate& candidate : candidates(expression(activation, m), device_row(ordinal))) {
+  const Linear expr = expression(activation, m);
+  const Device& device = device_row(ordinal);
+  std::vector<std::string> out, sources;
+  for (const Candidate& candidate : candidates(expr, device)) {
     if (!candidate.dropped.empty() || out.size() == count) break;
-    out.push_back(to_string(candidate.schedule));
+    try {
+      sources.push_back(compile(expr, candidate.schedule, device).source);
+      out.push_back(to_string(candidate.schedule));
+    } catch (const Unsupported&) {
+      // Only emitting shows some of the limits of a device.
+    }
   }
+  compile_missing(sources, device);
   return out;
 }
 

@@ -60,7 +60,8 @@ bool Store::trusted(const std::string& path) const {
 
 bool Store::writable() const {
   const fs::path at = existing(folder_);
-  return trusted(at) && access(at.c_str(), W_OK) == 0;
+  // A folder that is yet to be made will be this user's, also in one that everybody shares.
+  return (at != fs::path(folder_) || trusted(at)) && access(at.c_str(), W_OK) == 0;
 }
 
 std::optional<cuda::Binary> Store::find(const KernelKey& key) const {

@@ -95,6 +95,11 @@ void add_nvrtc_directory(std::string directory) {
   directories().push_back(std::move(directory));
 }
 
+std::vector<std::string> nvrtc_directories() {
+  const std::lock_guard lock(mutex);
+  return directories();
+}
+
 std::string compiler_version() {
   const Nvrtc* api = nvrtc();
   if (api == nullptr) return {};

@@ -14,6 +14,8 @@ namespace ladder::cuda {
 
 /// Directories to search for libnvrtc before the loader's own; a pip package's, say.
 void add_nvrtc_directory(std::string directory);
+/// Those that were added, in order.
+std::vector<std::string> nvrtc_directories();
 
 /// "nvrtc 13.0", or nothing when there is none on this machine.
 std::string compiler_version();

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "runtime/compile_ahead.h"
 #include "runtime/files.h"
 
 namespace ladder {
@@ -154,12 +155,32 @@ TEST_F(StoreTest, a_folder_that_anybody_may_write_is_not_trusted) {
   EXPECT_EQ(Store(place()).find(key_), std::nullopt);
 }
 
+TEST_F(StoreTest, a_folder_is_made_where_everybody_may_make_one) {
+  chmod(folder_.c_str(), 01777);
+  EXPECT_TRUE(Store(place()).writable());
+  ask(Store(place()));
+  ask(Store(place()));
+  EXPECT_EQ(compilations(), 1u);
+}
+
 TEST_F(StoreTest, a_folder_that_cannot_be_made_costs_the_store_and_not_the_kernel) {
   std::ofstream(folder_ / "file") << "not a folder";
   const Store store((folder_ / "file" / "store").string());
   EXPECT_EQ(ask(store).cubin, "machine code");
   EXPECT_EQ(ask(store).cubin, "machine code");
   EXPECT_EQ(compilations(), 2u);
+}
+
+TEST_F(StoreTest, kernels_compiled_ahead_are_all_there_or_left_to_the_caller) {
+  const std::vector<std::string> sources{"extern \"C\" __global__ void a() {}",
+                                         "extern \"C\" __global__ void b() {}", "not a kernel"};
+  compile_ahead(sources, device("h200"), Store(place()));
+  const bool can = !cuda::compiler_version().empty();
+  for (const std::string& source : sources) {
+    const bool there =
+        Store(place()).find({source, cuda::compiler_version(), "sm_90a"}).has_value();
+    EXPECT_TRUE(!there || (can && source != sources.back())) << source;
+  }
 }
 
 TEST_F(StoreTest, plans_are_kept_side_by_side) {
