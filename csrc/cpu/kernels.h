@@ -37,6 +37,8 @@ struct alignas(64) Tables {
   std::uint16_t low[256];       ///< lower half
   std::uint8_t planes[4][256];  ///< bytes of the float32, least significant first
   bool bfloat16_exact;          ///< low is all zeros
+  /// The upper 128 values are the lower with their sign bit set.
+  bool mirrored;
   /// Values are integers in order: value(c) = (c ^ flip) + first. flip is the sign bit or 0.
   bool linear;
   std::int32_t flip;

@@ -29,6 +29,11 @@ std::unique_ptr<Tables> build(const Element& element, int zero) {
       tables->planes[plane][code] = static_cast<std::uint8_t>(bits >> (8 * plane));
     tables->bfloat16_exact = tables->bfloat16_exact && tables->low[code] == 0;
   }
+  tables->mirrored = true;
+  for (int code = 0; code < 128; ++code)
+    tables->mirrored = tables->mirrored && tables->low[code + 128] == tables->low[code] &&
+                       tables->high[code] < 0x8000 &&
+                       tables->high[code + 128] == (tables->high[code] | 0x8000);
   for (const int flip : {0, 1 << (element.bits - 1)}) {
     bool linear = true;
     for (int code = 0; code < 1 << element.bits; ++code)

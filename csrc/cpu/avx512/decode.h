@@ -119,14 +119,18 @@ struct Five {
     return {_mm512_load_ps(t.values), _mm512_load_ps(t.values + 16)};
   }
   static Codes load_block(const std::uint8_t* p, Mask m) { return Codes::load_block(p, m); }
+  template <int kVector>
+  static __m512 one(const Codes& codes, const Table& t) {
+    constexpr int kBit = (kVector < kHalf ? 0 : Codes::kSecondBit) + kVector % kHalf * 5;
+    return _mm512_permutex2var_ps(t.low, _mm512_srli_epi32(codes.lanes[kVector / kHalf], kBit),
+                                  t.high);
+  }
   template <int kWhich>
   static void vectors(const Codes& codes, const Table& t, __m512 (&out)[kHalf]) {
-    constexpr int kBit = kWhich == 0 ? 0 : Codes::kSecondBit;
-    const __m512i lanes = codes.lanes[kWhich];
-    out[0] = _mm512_permutex2var_ps(t.low, _mm512_srli_epi32(lanes, kBit), t.high);
-    out[1] = _mm512_permutex2var_ps(t.low, _mm512_srli_epi32(lanes, kBit + 5), t.high);
-    out[2] = _mm512_permutex2var_ps(t.low, _mm512_srli_epi32(lanes, kBit + 10), t.high);
-    out[3] = _mm512_permutex2var_ps(t.low, _mm512_srli_epi32(lanes, kBit + 15), t.high);
+    out[0] = one<kWhich * kHalf>(codes, t);
+    out[1] = one<kWhich * kHalf + 1>(codes, t);
+    out[2] = one<kWhich * kHalf + 2>(codes, t);
+    out[3] = one<kWhich * kHalf + 3>(codes, t);
   }
 };
 
@@ -160,14 +164,17 @@ struct Six {
     }
     return _mm512_castsi512_ps(value);
   }
+  template <int kVector>
+  static __m512 one(const Codes& codes, const Table& t) {
+    static_assert(Codes::kSecondBit == 0);
+    return vector<kVector % kHalf * 6>(codes.lanes[kVector / kHalf], t);
+  }
   template <int kWhich>
   static void vectors(const Codes& codes, const Table& t, __m512 (&out)[kHalf]) {
-    static_assert(Codes::kSecondBit == 0);
-    const __m512i lanes = codes.lanes[kWhich];
-    out[0] = vector<0>(lanes, t);
-    out[1] = vector<6>(lanes, t);
-    out[2] = vector<12>(lanes, t);
-    out[3] = vector<18>(lanes, t);
+    out[0] = one<kWhich * kHalf>(codes, t);
+    out[1] = one<kWhich * kHalf + 1>(codes, t);
+    out[2] = one<kWhich * kHalf + 2>(codes, t);
+    out[3] = one<kWhich * kHalf + 3>(codes, t);
   }
 };
 
