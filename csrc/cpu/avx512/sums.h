@@ -5,28 +5,25 @@
 // from the values, exactly; what has other zeros goes through loops.h.
 #pragma once
 
-#include <utility>
-
-#include "cpu/avx512/loops.h"
+#include "cpu/avx512/stream.h"
 #include "cpu/avx512/unscaled.h"
 
 namespace ladder::cpu::avx512 {
 namespace {
 
-template <class D>
-inline typename D::Table group_table(const Job& job, const typename D::Table& plain,
-                                     [[maybe_unused]] const RowScales& s,
-                                     [[maybe_unused]] std::int64_t group) {
-  if constexpr (D::kTakesZero)
-    if (job.integer_zeros) return D::table(*job.tables, s.zero[group]);
-  return plain;
-}
-
-/// body(std::integral_constant<int, v>) for the vectors of a block.
-template <class Body, int... kVectors>
-inline void for_each_vector(Body body, std::integer_sequence<int, kVectors...>) {
-  (body(std::integral_constant<int, kVectors>{}), ...);
-}
+/// float32 x: stream.h's P. Two vectors share a shift in Nibbles.
+struct Floats {
+  using X = float;
+  static constexpr int kWidth = kLanes;
+  using Order = std::integer_sequence<int, 0, 4, 1, 5, 2, 6, 3, 7>;
+  template <class D>
+  static typename D::Codes load(const std::uint8_t* p, Mask mask, const typename D::Table& table) {
+    return D::load_block(p, mask, table);
+  }
+  static __m512 multiply_add(__m512 sum, __m512 w, const float* x) {
+    return _mm512_fmadd_ps(w, _mm512_load_ps(x), sum);
+  }
+};
 
 /// kCount rows from `first` by kTokens tokens.
 template <class D, bool kByLane, int kCount, int kTokens>
@@ -86,7 +83,7 @@ inline void sum_some(const Job& job, const Rows& rows, int first, const float* x
                 part[r][t] = _mm512_fmadd_ps(w, tokens[t], part[r][t]);
             }
           },
-          std::integer_sequence<int, 0, 4, 1, 5, 2, 6, 3, 7>{});
+          Floats::Order{});
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kCount; ++r) {
@@ -109,7 +106,10 @@ template <class D, bool kByLane, int kTokens>
 void dot_sums(const Job& job, const Rows& rows, const float* x, float* out) {
   __m512 sums[kRows][kTokens];
   // Two sums per product: 4 rows by 4 tokens would fill all registers with them.
-  if constexpr (kTokens == 4) {
+  if constexpr (kTokens == 1) {
+    for (int r = 0; r < kRows; ++r)
+      sums[r][0] = stream<Floats, D, kByLane>(job, rows.codes[r], rows.scales[r], x);
+  } else if constexpr (kTokens == 4) {
     sum_some<D, kByLane, 2>(job, rows, 0, x, sums);
     sum_some<D, kByLane, 2>(job, rows, 2, x, sums);
   } else {

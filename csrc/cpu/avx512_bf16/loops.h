@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "cpu/avx512/loops.h"
+#include "cpu/avx512/stream.h"
 #include "cpu/avx512_bf16/decode.h"
 
 namespace ladder::cpu::avx512_bf16 {
@@ -35,23 +35,25 @@ inline typename D::Codes load_codes(const std::uint8_t* p, Mask mask,
     return D::load_block(p, mask, table);
 }
 
-/// The table of one group: of the format, or with the group's zero subtracted.
-template <class D>
-inline typename D::Table group_table(const Job& job, const typename D::Table& plain,
-                                     [[maybe_unused]] const RowScales& s,
-                                     [[maybe_unused]] std::int64_t group) {
-  if constexpr (D::kTakesZero)
-    if (job.integer_zeros) return D::table(*job.tables, s.zero[group]);
-  return plain;
-}
+using avx512::group_table;
 
-/// body(std::integral_constant<int, v>) for the vectors of a block.
+/// Pairs: the P of avx512/stream.h.
+struct Pairs {
+  using X = std::uint16_t;
+  static constexpr int kWidth = kWords;
+  using Order = std::integer_sequence<int, 0, 1, 2, 3>;
+  template <class D>
+  static typename D::Codes load(const std::uint8_t* p, Mask mask, const typename D::Table& table) {
+    return load_codes<D>(p, mask, table);
+  }
+  static __m512 multiply_add(__m512 sum, __m512i w, const std::uint16_t* x) {
+    return avx512_bf16::multiply_add(sum, w, _mm512_load_si512(x));
+  }
+};
+
 template <class Body>
 inline void for_each_vector(Body body) {
-  body(std::integral_constant<int, 0>{});
-  body(std::integral_constant<int, 1>{});
-  body(std::integral_constant<int, 2>{});
-  body(std::integral_constant<int, 3>{});
+  avx512::for_each_vector(body, Pairs::Order{});
 }
 
 /// kCount rows from `first` by kTokens tokens.
@@ -131,7 +133,10 @@ template <class D, bool kByLane, int kTokens>
 void dot(const Job& job, const Rows& rows, const std::uint16_t* x, float* out) {
   __m512 sums[kRows][kTokens];
   // Two sums per product: 4 rows by 4 tokens would fill all registers with them.
-  if constexpr (kTokens == 4) {
+  if constexpr (kTokens == 1) {
+    for (int r = 0; r < kRows; ++r)
+      sums[r][0] = avx512::stream<Pairs, D, kByLane>(job, rows.codes[r], rows.scales[r], x);
+  } else if constexpr (kTokens == 4) {
     dot_some<D, kByLane, 2>(job, rows, 0, x, sums);
     dot_some<D, kByLane, 2>(job, rows, 2, x, sums);
   } else {
