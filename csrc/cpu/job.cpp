@@ -109,8 +109,8 @@ void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t 
 void Scales::read_zeros(std::int64_t block_row, std::int64_t count, float* to) {
   const WeightView& view = *weight_.view;
   const std::int64_t groups = weight_.groups;
+  static const Tables& bytes = tables_of(ladder::element("uint8"), 0);
   if (view.type->zero == Zero::integer) {
-    static const Tables& bytes = tables_of(ladder::element("uint8"), 0);
     weight_.kernels->look_up(bytes,
                              static_cast<const std::uint8_t*>(view.zeros) + block_row * groups,
                              count * groups, to);
@@ -118,6 +118,22 @@ void Scales::read_zeros(std::int64_t block_row, std::int64_t count, float* to) {
   }
   const int bits = view.type->element->bits;
   const std::int64_t words = row_words(groups, bits);
+  if (bits == 4) {  // the width of most zeros; one at a time took a seventh of a product's time
+    for (std::int64_t row = 0; row < count; ++row) {
+      const auto* from =
+          static_cast<const std::uint8_t*>(view.zeros) + (block_row + row) * words * 4;
+      for (std::int64_t group = 0; group < groups; group += 64) {
+        std::uint8_t codes[64];
+        const std::int64_t some = std::min<std::int64_t>(64, groups - group);
+        for (std::int64_t i = 0; i < (some + 1) / 2; ++i) {
+          codes[2 * i] = from[group / 2 + i] & 15;
+          codes[2 * i + 1] = from[group / 2 + i] >> 4;
+        }
+        weight_.kernels->look_up(bytes, codes, some, to + row * groups + group);
+      }
+    }
+    return;
+  }
   const std::uint32_t mask = (1u << bits) - 1;
   for (std::int64_t row = 0; row < count; ++row) {
     const std::uint32_t* from =

@@ -28,12 +28,15 @@ inline void for_each_vector(Body body, std::integer_sequence<int, kVectors...>) 
   (body(std::integral_constant<int, kVectors>{}), ...);
 }
 
+struct None {};
+
 /// sum over a row of x * value, in 16 lanes. P says how to multiply:
 ///   X, kWidth, Order                  the numbers of a vector of x; the order to take vectors in
 ///   load<D>(p, mask, table), multiply_add(sum, weights, x)
-template <class P, class D, bool kByLane>
-inline __m512 stream(const Job& job, const std::uint8_t* codes, const RowScales& s,
-                     const typename P::X* x) {
+/// kZero: groups have tables of their own.
+template <class P, class D, bool kByLane, bool kZero>
+inline __m512 stream_with(const Job& job, const std::uint8_t* codes, const RowScales& s,
+                          const typename P::X* x) {
   constexpr int kSide = 4;
   const auto plain = D::table(*job.tables);
   const std::int64_t blocks = job.padded_k / kBlock, bytes = kBlock * job.bits / 8;
@@ -48,13 +51,19 @@ inline __m512 stream(const Job& job, const std::uint8_t* codes, const RowScales&
   std::int64_t block = 0, group = 0, within = 0;
   const auto some = [&](auto count, Mask mask) {
     constexpr int kCount = decltype(count)::value;
-    typename D::Table table[kCount];
+    std::conditional_t<kZero, typename D::Table, None> own[kCount];
+    const auto table = [&](int i) -> const typename D::Table& {
+      if constexpr (kZero)
+        return own[i];
+      else
+        return plain;
+    };
     typename D::Codes loaded[kCount];
     __m512 part[kCount], scale[kCount];
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) {
-      table[i] = group_table<D>(job, plain, s, group);
-      loaded[i] = P::template load<D>(codes + (block + i) * bytes, mask, table[i]);
+      if constexpr (kZero) own[i] = D::table(*job.tables, s.zero[group]);
+      loaded[i] = P::template load<D>(codes + (block + i) * bytes, mask, table(i));
       if constexpr (kByLane)
         scale[i] = lanes.spread(s.scale, group);
       else
@@ -68,7 +77,7 @@ inline __m512 stream(const Job& job, const std::uint8_t* codes, const RowScales&
           constexpr int kVector = decltype(v)::value;
 #pragma GCC unroll 4
           for (int i = 0; i < kCount; ++i)
-            part[i] = P::multiply_add(part[i], D::template vector<kVector>(loaded[i], table[i]),
+            part[i] = P::multiply_add(part[i], D::template vector<kVector>(loaded[i], table(i)),
                                       x + (block + i) * kBlock + kVector * P::kWidth);
         },
         typename P::Order{});
@@ -82,6 +91,14 @@ inline __m512 stream(const Job& job, const std::uint8_t* codes, const RowScales&
   while (block < blocks)
     some(std::integral_constant<int, 1>{}, mask_of(job.row_bytes - block * bytes));
   return sum;
+}
+
+template <class P, class D, bool kByLane>
+inline __m512 stream(const Job& job, const std::uint8_t* codes, const RowScales& s,
+                     const typename P::X* x) {
+  if constexpr (D::kTakesZero && !kByLane)
+    if (job.integer_zeros) return stream_with<P, D, kByLane, true>(job, codes, s, x);
+  return stream_with<P, D, kByLane, false>(job, codes, s, x);
 }
 
 }  // namespace

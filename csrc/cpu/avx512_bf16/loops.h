@@ -56,14 +56,15 @@ inline void for_each_vector(Body body) {
   avx512::for_each_vector(body, Pairs::Order{});
 }
 
-/// kCount rows from `first` by kTokens tokens.
-template <class D, bool kByLane, int kCount, int kTokens>
-inline void dot_some(const Job& job, const Rows& rows, int first, const std::uint16_t* x,
+/// Four rows by kTokens tokens. 4 by 4 have more sums than registers; that some wait in memory
+/// costs less than loading x for two rows at a time.
+template <class D, bool kByLane, int kTokens>
+inline void dot_rows(const Job& job, const Rows& rows, const std::uint16_t* x,
                      __m512 (&totals)[kRows][kTokens]) {
-  // Local, so that they stay in registers.
-  __m512 sums[kCount][kTokens];
+  // Local, so that the compiler need not store every one.
+  __m512 sums[kRows][kTokens];
 #pragma GCC unroll 4
-  for (int r = 0; r < kCount; ++r)
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) sums[r][t] = _mm512_setzero_ps();
   const auto plain = D::table(*job.tables);
@@ -78,26 +79,23 @@ inline void dot_some(const Job& job, const Rows& rows, int first, const std::uin
       return 0;
   }();
   for (std::int64_t block = 0, group = 0; block < blocks; ++group) {
-    typename D::Table table[kCount];
-    __m512 part[kCount][kTokens];
+    typename D::Table table[kRows];
+    __m512 part[kRows][kTokens];
 #pragma GCC unroll 4
-    for (int r = 0; r < kCount; ++r) {
-      table[r] = group_table<D>(job, plain, rows.scales[first + r], group);
+    for (int r = 0; r < kRows; ++r) {
+      table[r] = group_table<D>(job, plain, rows.scales[r], group);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) part[r][t] = _mm512_setzero_ps();
     }
     const std::int64_t end = block + group_blocks < blocks ? block + group_blocks : blocks;
     for (; block < end; ++block) {
       const std::int64_t at = block * bytes;
-      if (first == 0) {
-        avx512::prefetch(job, rows, at);
-        if (bytes > 64) avx512::prefetch(job, rows, at + 64);
-      }
+      avx512::prefetch(job, rows, at);
+      if (bytes > 64) avx512::prefetch(job, rows, at + 64);
       const Mask mask = block + 1 < blocks ? full : last;
-      typename D::Codes codes[kCount];
+      typename D::Codes codes[kRows];
 #pragma GCC unroll 4
-      for (int r = 0; r < kCount; ++r)
-        codes[r] = load_codes<D>(rows.codes[first + r] + at, mask, table[r]);
+      for (int r = 0; r < kRows; ++r) codes[r] = load_codes<D>(rows.codes[r] + at, mask, table[r]);
       for_each_vector([&](auto v) {
         constexpr int kVector = decltype(v)::value;
         __m512i tokens[kTokens];
@@ -105,7 +103,7 @@ inline void dot_some(const Job& job, const Rows& rows, int first, const std::uin
         for (int t = 0; t < kTokens; ++t)
           tokens[t] = _mm512_load_si512(x + t * stride + block * kBlock + kVector * kWords);
 #pragma GCC unroll 4
-        for (int r = 0; r < kCount; ++r) {
+        for (int r = 0; r < kRows; ++r) {
           const __m512i w = D::template vector<kVector>(codes[r], table[r]);
 #pragma GCC unroll 4
           for (int t = 0; t < kTokens; ++t) part[r][t] = multiply_add(part[r][t], w, tokens[t]);
@@ -113,34 +111,30 @@ inline void dot_some(const Job& job, const Rows& rows, int first, const std::uin
       });
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < kCount; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       __m512 scale;
       if constexpr (kByLane)
-        scale = lanes.spread(rows.scales[first + r].scale, group);
+        scale = lanes.spread(rows.scales[r].scale, group);
       else
-        scale = _mm512_set1_ps(rows.scales[first + r].scale[group]);
+        scale = _mm512_set1_ps(rows.scales[r].scale[group]);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) sums[r][t] = _mm512_fmadd_ps(part[r][t], scale, sums[r][t]);
     }
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kCount; ++r)
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) totals[first + r][t] = sums[r][t];
+    for (int t = 0; t < kTokens; ++t) totals[r][t] = sums[r][t];
 }
 
 template <class D, bool kByLane, int kTokens>
 void dot(const Job& job, const Rows& rows, const std::uint16_t* x, float* out) {
   __m512 sums[kRows][kTokens];
-  // Two sums per product: 4 rows by 4 tokens would fill all registers with them.
   if constexpr (kTokens == 1) {
     for (int r = 0; r < kRows; ++r)
       sums[r][0] = avx512::stream<Pairs, D, kByLane>(job, rows.codes[r], rows.scales[r], x);
-  } else if constexpr (kTokens == 4) {
-    dot_some<D, kByLane, 2>(job, rows, 0, x, sums);
-    dot_some<D, kByLane, 2>(job, rows, 2, x, sums);
   } else {
-    dot_some<D, kByLane, 4>(job, rows, 0, x, sums);
+    dot_rows<D, kByLane>(job, rows, x, sums);
   }
   for (int t = 0; t < kTokens; ++t)
     _mm_storeu_ps(out + t * kRows, avx512::totals(sums[0][t], sums[1][t], sums[2][t], sums[3][t]));
