@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import itertools
 import platform
+import statistics
 import subprocess
 import tempfile
 import time
@@ -48,8 +49,8 @@ def read_bandwidth(threads: int):
 
 
 def in_turns(functions, repeats: int) -> list[float]:
-    """Least seconds per call of each function, all measured in turns: what else a shared machine
-    does only ever adds time. One thread is timed by the processor time it got, which other
+    """Median seconds per call of each function, all measured in turns, so that what else a shared
+    machine does slows all of them. One thread is timed by the processor time it got, which other
     programs cannot take away."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     times = [[] for _ in functions]
@@ -60,7 +61,7 @@ def in_turns(functions, repeats: int) -> list[float]:
             start = clock()
             f()
             mine.append(clock() - start)
-    return [min(t) for t in times]
+    return [statistics.median(t) for t in times]
 
 
 def rotated(make, size: int):
@@ -224,9 +225,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     report = Report()
+    clock = "processor" if arguments.threads == 1 else "wall"
     report("# CPU linear\n")
     report(
-        f"{machine()}; {arguments.threads} threads; N = K = {N}; best of "
+        f"{machine()}; {arguments.threads} threads; N = K = {N}; median of "
         f"{arguments.repeats} turns.\n"
     )
     report(
