@@ -26,6 +26,7 @@ import torch
 from torch.nn import functional as F
 
 import ladder
+from benchmarks.machine import describe
 from ladder import image
 
 ROTATION_BYTES = 192 * 2**20
@@ -185,7 +186,9 @@ def main() -> None:
         "Layers": lambda: layers_table([(4096, 4096), (8192, 8192)], (1, 2, 4, 8, 16)),
         "Into and out of the image": pack_table,
     }
-    lines = []
+    command = "python benchmarks/cuda_runtime.py --out benchmarks/results/cuda_runtime.md"
+    lines = ["# The CUDA runtime", "", describe(command), f"Type {TYPE} unless bits are named."]
+    lines += ["", *__doc__.strip().split("\n\n")[-1].split("\n")]
     for title, table in sections.items():
         with torch.inference_mode():
             part = ["", f"## {title}", "", *table()]

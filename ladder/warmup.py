@@ -52,9 +52,16 @@ def warmup(
     done: dict[str, dict[int, str]] = {}
     for name, module in model.named_modules():
         if isinstance(module, Linear) and module.prepare():
-            chosen = dtype or (module.dtype if module.dtype in _HALVES else module.scales.dtype)
-            if tune:
-                module.tune_for(chosen, m)
-            done[name] = {tokens: module.compile_for(chosen, tokens) for tokens in m}
-            module.compile_for(chosen, image.MANY_TOKENS)
+            with torch.cuda.device(module.image.device):
+                done[name] = _compile(module, m, dtype, tune)
     return done
+
+
+def _compile(
+    module: Linear, m: Sequence[int], dtype: torch.dtype | None, tune: bool
+) -> dict[int, str]:
+    chosen = dtype or (module.dtype if module.dtype in _HALVES else module.scales.dtype)
+    if tune:
+        module.tune_for(chosen, m)
+    module.compile_for(chosen, image.MANY_TOKENS)
+    return {tokens: module.compile_for(chosen, tokens) for tokens in m}

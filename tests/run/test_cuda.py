@@ -135,6 +135,22 @@ def test_strides_and_addresses_of_the_input_do_not_matter():
         assert torch.equal(layer(view), wanted)
 
 
+@pytest.mark.parametrize(
+    "x,why",
+    [
+        (torch.zeros(2, 255), "255"),
+        (torch.zeros(2, 256, dtype=torch.float64), "float64"),
+        (torch.zeros((), dtype=torch.float16), "columns"),
+    ],
+)
+def test_activations_that_do_not_fit_are_refused_with_the_values(x, why):
+    layer, _ = on_gpu(spelled(4, torch.float16), 128, 256)
+    with pytest.raises(ladder.InvalidArgument, match=why):
+        layer(x.cuda())
+    with pytest.raises(ladder.InvalidArgument, match="device"):
+        layer(torch.zeros(2, 256, dtype=torch.float16))
+
+
 def test_a_bias_is_added_in_every_way():
     layer, wanted = on_gpu(spelled(4, torch.float16), 128, 256)
     bias = integers((128,), torch.float16).cuda()

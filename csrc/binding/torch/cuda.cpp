@@ -157,7 +157,9 @@ Tensor linear(Tensor x, Tensor image, std::optional<Tensor> scales, std::optiona
   using torch::stable::detail::from;
   Session& session = ladder::session(weight);
   const std::int64_t dimensions = x.dim(), k = session.k();
-  LADDER_REQUIRE(dimensions >= 1 && x.size(dimensions - 1) == k, "x has not ", k, " columns");
+  LADDER_REQUIRE(dimensions >= 1, "x has no dimension; its last one must be the ", k, " columns");
+  LADDER_REQUIRE(x.size(dimensions - 1) == k, "x has ", x.size(dimensions - 1),
+                 " columns; the weight has ", k);
   LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
   require_image(image, session);
   const auto ordinal = image.get_device_index();
