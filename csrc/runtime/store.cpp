@@ -90,11 +90,16 @@ void Store::keep(const KernelKey& key, const cuda::Binary& binary) const {
                    {"registers", binary.registers},
                    {"stack_bytes", binary.stack_bytes},
                    {"spill_bytes", binary.spill_bytes}};
+  // Under the lock of this digest, what others staged for it is of processes that died.
+  for (const auto& left : fs::directory_iterator(kernels)) {
+    const std::string name = left.path().filename();
+    if (name.starts_with(key.digest()) && name.ends_with(".staged")) fs::remove_all(left.path());
+  }
   fs::create_directories(staged);
   write_synced(staged / "source.cu", key.source);
   write_synced(staged / "kernel.cubin", binary.cubin);
   write_synced(staged / "about.json", about.dump(2) + "\n");
-  // Under the lock of this digest: what is in the way is torn or altered.
+  // What is in the way is torn or altered.
   fs::remove_all(kernels / key.digest());
   fs::rename(staged, kernels / key.digest());
   sync_folder(kernels);

@@ -135,6 +135,7 @@ TEST_F(StoreTest, a_process_that_dies_while_it_writes_leaves_nothing_that_is_rea
   waitpid(child, nullptr, 0);
   EXPECT_EQ(ask(Store(place())).cubin, "machine code");
   EXPECT_EQ(compilations(), 1u);
+  EXPECT_FALSE(fs::exists(entry().string() + ".1.staged"));
 }
 
 TEST_F(StoreTest, a_kernel_of_another_user_is_neither_loaded_nor_replaced_unless_trusted) {
