@@ -10,8 +10,9 @@ See README.md for the tour, docs/format.md for what is stored.
 from ladder import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
 from ladder import integrations, ops, testing, types
 from ladder._version import __version__
+from ladder.convert import convert
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
-from ladder.linear import Linear, convert
+from ladder.linear import Linear
 from ladder.quantize import quantize
 from ladder.types import TType, float_type, register_type
 from ladder.types import parse as ttype

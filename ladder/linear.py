@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -332,50 +332,3 @@ class Linear(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})
-
-
-def convert(
-    model: nn.Module,
-    weight_type: str | TType = "uint4",
-    group_size: int | None = None,
-    symmetric: bool | None = None,
-    *,
-    skip: Iterable[str] = ("lm_head",),
-    method: str = "search",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> nn.Module:
-    """Replace every ``nn.Linear`` of ``model`` by a :class:`Linear`, in place.
-
-    Args:
-        weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
-        skip: names of modules to leave as they are: a whole dotted name, its last part, or a prefix
-            of whole parts ("model.layers.0").
-        progress: called with (name, index, count) before each layer.
-    Returns:
-        ``model``.
-    Raises:
-        InvalidArgument: a weight that cannot be quantised, naming its module. Modules before it
-            have been replaced; the model computes the same function of what it then holds.
-    """
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not _skipped(name, tuple(skip))
-    ]
-    for index, name in enumerate(names):
-        if progress is not None:
-            progress(name, index, len(names))
-        linear = model.get_submodule(name)
-        try:
-            packed = Linear.from_linear(linear, weight_type, group_size, symmetric, method=method)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{name}: {error}") from None
-        if name == "":
-            raise InvalidArgument("model is a Linear itself: use ladder.Linear.from_linear")
-        model.set_submodule(name, packed)
-    return model
-
-
-def _skipped(name: str, skip: tuple[str, ...]) -> bool:
-    last = name.rpartition(".")[2]
-    return any(name == s or last == s or name.startswith(s + ".") for s in skip)

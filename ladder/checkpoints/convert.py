@@ -25,8 +25,8 @@ from ladder.checkpoints.writer import (
     require_space,
     write_json,
 )
+from ladder.convert import is_skipped
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.linear import _skipped
 from ladder.quantize import METHODS, quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -78,7 +78,7 @@ def convert(
     ttype = _type(weight_type, group_size, symmetric)
     shards = open_shards(folder)
     linears = _linear_modules(folder)
-    modules = [name for name in linears if not _skipped(name, skip)]
+    modules = [name for name in linears if not is_skipped(name, skip)]
     modules = [name for name in modules if f"{name}.weight" in shards.home]
     if not modules:
         raise CheckpointError(f"{folder}: no Linear module is left to convert after skip {skip}")

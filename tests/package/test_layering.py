@@ -24,6 +24,7 @@ PYTHON_ALIASES = {
     "tune": "ops",
     "warmup": "linear",
     "testing": "errors",
+    "convert": "linear",
     "measure": "linear",
     "perplexity": "linear",
     "bounds": "ops",
