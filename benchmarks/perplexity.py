@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do packed weights predict text exactly as well as their dequantised selves?
 
-    python benchmarks/perplexity.py MODEL... [--tokens FILE] [--windows N] [--device cpu]
+    python benchmarks/perplexity.py MODEL... [--tokens FILE] [--windows N] [--device cpu] [--dtype float32]
 
 Each quantised folder is measured three ways: as it is through ``enable``, repacked as a ladder
 folder, and with dense layers that hold the dequantised weights. Prints a Markdown table.
@@ -29,11 +29,13 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "tiny-llama-gptq"
 
 
-def load(folder: Path, device: str) -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
+def load(folder: Path, device: str, dtype: torch.dtype) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
 
 
-def measure(folder: Path, tokens: torch.Tensor, device: str) -> dict[str, tuple[float, float]]:
+def measure(
+    folder: Path, tokens: torch.Tensor, device: str, dtype: torch.dtype
+) -> dict[str, tuple[float, float]]:
     """Way of loading -> (perplexity, seconds)."""
     found = {}
 
@@ -46,13 +48,13 @@ def measure(folder: Path, tokens: torch.Tensor, device: str) -> dict[str, tuple[
     quantization = read_json(folder / "config.json").get("quantization_config") or {}
     method = quantization.get("quant_method")
     if method not in FORMATS:
-        run("as it is", load(folder, device))
+        run("as it is", load(folder, device, dtype))
         return found
     with enable(method):
-        run("enable()", load(folder, device))
+        run("enable()", load(folder, device, dtype))
     with tempfile.TemporaryDirectory() as temporary:
         repack(folder, Path(temporary) / "model")
-        model = load(Path(temporary) / "model", device)
+        model = load(Path(temporary) / "model", device, dtype)
     run("repacked", model)
     run("dequantised", dense(model))
     return found
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=Path, default=EXAMPLE / "val_tokens.npy")
     parser.add_argument("--windows", type=int, help="the first N only")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", help="of activations: float32, float16, ...")
     options = parser.parse_args()
     logging.disable_progress_bar()
     tokens = load_tokens(options.tokens, limit=options.windows)
@@ -73,12 +76,12 @@ def main() -> None:
         name = torch.cuda.get_device_name(options.device)
     print(
         f"{name}, torch {torch.__version__}, transformers {transformers.__version__}, ladder "
-        f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, float32\n"
+        f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, {options.dtype}\n"
     )
     print("| model | way | perplexity | from dequantised | seconds |")
     print("|---|---|---:|---:|---:|")
     for folder in options.models:
-        found = measure(folder, tokens, options.device)
+        found = measure(folder, tokens, options.device, getattr(torch, options.dtype))
         base = found.get("dequantised", next(iter(found.values())))[0]
         for way, (value, seconds) in found.items():
             change = abs(value / base - 1)
