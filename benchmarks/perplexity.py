@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do packed weights predict text exactly as well as their dequantised selves?
 
-    python benchmarks/perplexity.py MODEL... [--tokens FILE] [--windows N] [--device cpu] [--dtype float32]
+    python benchmarks/perplexity.py MODEL... [--tokens FILE] [--windows N] [--device D] [--dtype T]
 
 Each quantised folder is measured three ways: as it is through ``enable``, repacked as a ladder
 folder, and with dense layers that hold the dequantised weights. Prints a Markdown table.
@@ -76,7 +76,8 @@ def main() -> None:
         name = torch.cuda.get_device_name(options.device)
     print(
         f"{name}, torch {torch.__version__}, transformers {transformers.__version__}, ladder "
-        f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, {options.dtype}\n"
+        f"{ladder.__version__}; {len(tokens)} windows of {tokens.shape[1]} tokens, "
+        f"{options.dtype}\n"
     )
     print("| model | way | perplexity | from dequantised | seconds |")
     print("|---|---|---:|---:|---:|")

@@ -64,12 +64,14 @@ def main() -> None:
     console.print(f"repacked {report.modules} layers in {report.seconds:.2f} s to {options.out}")
 
     # Plain transformers; `import ladder` above is what it takes.
-    model = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)
+    dtype = torch.float16 if options.device.startswith("cuda") else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(options.out, dtype=dtype)
     model = model.to(options.device).eval()
     dequantised = dense(copy.deepcopy(model))
 
     tokenizer = AutoTokenizer.from_pretrained(options.out)
     prompt = tokenizer(PROMPT, return_tensors="pt").to(options.device)
+    ladder.warmup(model)  # kernels for a GPU; nothing to do on a CPU
     speeds, made = tokens_per_second([dequantised, model], prompt, options.tokens)
     console.print(f"[bold]{tokenizer.decode(made[0], skip_special_tokens=True)}[/]\n")
 
@@ -90,7 +92,7 @@ def main() -> None:
         (f"tokens per second, {options.device}, batch 1", *speeds, "{:.1f}"),
     ]
     kind = model.model.layers[0].self_attn.q_proj.weight_type
-    table = Table(title=f"{options.source.name}: {kind}, float32 activations")
+    table = Table(title=f"{options.source.name}: {kind}, {str(dtype)[6:]} activations")
     table.add_column("")
     for heading in ("dequantised", "ladder", "ladder / dequantised"):
         table.add_column(heading, justify="right")
