@@ -182,6 +182,16 @@ Layout permuted(const Layout& layout, const std::vector<int>& order) {
   return out;
 }
 
+Layout lifted(Layout layout) {
+  layout.shape.insert(layout.shape.begin(), 1);
+  for (auto* digits : {&layout.threads, &layout.slots}) {
+    for (Digit& digit : *digits) {
+      if (digit.stride != 0) ++digit.dim;
+    }
+  }
+  return layout;
+}
+
 Place locate(const Layout& layout, const std::vector<std::int64_t>& coordinates) {
   LADDER_REQUIRE(coordinates.size() == layout.shape.size(), coordinates.size(),
                  " coordinates for a layout of rank ", layout.shape.size());

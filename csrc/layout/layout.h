@@ -79,6 +79,9 @@ std::optional<Layout> operator/(const Layout& product, const Layout& inner);
 /// Renames dimensions: dimension d of `layout` becomes dimension order[d] of the result.
 Layout permuted(const Layout& layout, const std::vector<int>& order);
 
+/// The same tile with a dimension of extent 1 before its own.
+Layout lifted(Layout layout);
+
 /// Where a layout keeps an element.
 struct Place {
   std::int64_t thread, slot;

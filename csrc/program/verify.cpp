@@ -88,18 +88,9 @@ class Verifier {
     }
   }
 
-  static Layout last_two(const Layout& layout) {
-    Layout out = layout;
-    out.shape.insert(out.shape.begin(), 1);
-    for (auto* digits : {&out.threads, &out.slots}) {
-      for (Digit& digit : *digits) digit.dim += digit.stride != 0 ? 1 : 0;
-    }
-    return out;
-  }
-
   void operand(const std::string& where, const char* which, const Register& tile,
                const Layout& fragment) {
-    if (tile.layout.shape.size() != 3 || !(tile.layout / last_two(fragment))) {
+    if (tile.layout.shape.size() != 3 || !(tile.layout / lifted(fragment))) {
       fault(where, tile.name, " is not laid out as the ", which, " of the matrix instruction");
     }
   }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/lower.h"
+
+#include "base/error.h"
+#include "program/lower/lowering.h"
+
+namespace ladder {
+
+Program Lowering::run() {
+  declare();
+  auto& body = program_.body;
+  load_first(body);
+  emit(body, Barrier{});
+  multiply(body);
+  switch (schedule_.reduction) {
+    case Reduction::none: add_warps(body), finish(body, Affine::of(kTile, rows())); break;
+    case Reduction::cluster: add_cluster(body); break;
+    case Reduction::ordered: add_warps(body), add_in_order(body); break;
+  }
+  return std::move(program_);
+}
+
+// Weights do not depend on the preceding kernel, so a dependent launch asks for them first.
+// Otherwise the activations go first: they are few, and all threads wait for them.
+void Lowering::load_first(Body& body) {
+  if (schedule_.dependent_launch) emit(body, DependentLaunch{});
+  if (staged()) {
+    declare_ring();
+    const std::int64_t ahead = schedule_.stages - 1;
+    if (schedule_.dependent_launch) {
+      for (std::int64_t i = 0; i + 1 < ahead; ++i) fetch(body, i);
+      emit(body, DependentWait{});
+      copy_activations(body);
+      fetch(body, ahead - 1);
+      emit(body, Wait{1});
+    } else {
+      copy_activations(body);
+      for (std::int64_t i = 0; i < ahead; ++i) fetch(body, i);
+      emit(body, Wait{static_cast<int>(ahead)});
+    }
+  } else if (schedule_.dependent_launch) {
+    load_weights(body);
+    emit(body, DependentWait{});
+    copy_activations(body);
+    emit(body, Wait{0});
+  } else {
+    copy_activations(body);
+    load_weights(body);
+    emit(body, Wait{0});
+  }
+}
+
+void Lowering::declare() {
+  const auto& s = schedule_;
+  program_.name = "linear_u" + std::to_string(expr_.bits);
+  program_.threads = kLanes * s.warps_n * s.warps_k;
+  program_.blocks_per_multiprocessor = s.blocks_per_multiprocessor;
+  program_.cluster = s.reduction == Reduction::cluster ? static_cast<int>(s.splits(expr_.k)) : 1;
+  program_.dependent_launch = s.dependent_launch;
+  variable("split", s.splits(expr_.k));
+  variable("tile", s.tiles(expr_.n));
+  variable("rank", program_.cluster);
+  weight_ = buffer("weight", Level::global, Scalar::u32, 0, true);
+  scales_ = buffer("scales", Level::global, expr_.activation, 0, true);
+  x_ = buffer("x", Level::global, expr_.activation);
+  y_ = buffer("y", Level::global, expr_.activation);
+  if (s.reduction == Reduction::ordered) {
+    workspace_ = buffer("workspace", Level::global, Scalar::f32);
+    counters_ = buffer("counters", Level::global, Scalar::u32);
+  }
+}
+
+VariableId Lowering::variable(std::string name, std::int64_t extent) {
+  for (const Variable& other : program_.variables) {
+    if (other.name == name) name += "_";
+  }
+  program_.variables.push_back({std::move(name), extent});
+  return static_cast<VariableId>(program_.variables.size() - 1);
+}
+
+BufferId Lowering::buffer(std::string name, Level level, Scalar scalar, std::int64_t elements,
+                          bool constant) {
+  program_.buffers.push_back({std::move(name), level, scalar, elements, constant});
+  return static_cast<BufferId>(program_.buffers.size() - 1);
+}
+
+ViewId Lowering::view(BufferId of, std::vector<std::int64_t> extents,
+                      std::vector<std::int64_t> strides) {
+  program_.views.push_back({of, std::move(extents), std::move(strides)});
+  return static_cast<ViewId>(program_.views.size() - 1);
+}
+
+RegisterId Lowering::reg(std::string name, Scalar scalar, Layout layout) {
+  for (const Register& other : program_.registers) {
+    if (other.name == name) name += "_";
+  }
+  program_.registers.push_back({std::move(name), scalar, std::move(layout)});
+  return static_cast<RegisterId>(program_.registers.size() - 1);
+}
+
+Layout Lowering::warps() const {
+  return spatial({1, schedule_.warps_n, 1}) * spatial({schedule_.warps_k, 1, 1});
+}
+
+Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
+  if (schedule.reduction != Reduction::ordered) return {};
+  const auto tiles = schedule.tiles(expr.n);
+  return {tiles * schedule.splits(expr.k) * schedule.tokens * schedule.block_rows(), tiles};
+}
+
+Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
+  check(expr);
+  const auto rows = instructions(device.capability, expr.activation);
+  if (rows.empty()) {
+    fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));
+  }
+  return Lowering(expr, schedule, *rows.front()).run();
+}
+
+}  // namespace ladder

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "program/lower/lowering.h"
+
+namespace ladder {
+
+Layout Lowering::word_layout() const {
+  return spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
+         local({1, schedule_.blocks_per_warp, expr_.bits, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
+         local({1, 1, 1, 1, 4});
+}
+
+std::vector<Affine> Lowering::word_origin(const Affine& round) const {
+  auto first = Affine::of(kSplit, round_blocks() * schedule_.rounds);
+  return {Affine::of(kTile, schedule_.warps_n), first + times(round, round_blocks()), 0, 0, 0};
+}
+
+std::vector<Affine> Lowering::scale_origin(const Affine& round) const {
+  return {first_group_(round), Affine::of(kTile, schedule_.warps_n), 0, 0, 0};
+}
+
+void Lowering::declare_weights() {
+  const int b = expr_.bits;
+  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+  const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
+  image_ =
+      view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
+  words_ = reg("words", Scalar::u32, word_layout());
+  declare_scales(n_blocks);
+}
+
+// Columns of a warp in a round belong to one group, or to several whole ones; `sharing` warps in
+// the order of K belong to one. The table has a dimension of lanes that share a scale: all read
+// the same element from global memory, each keeps its own in shared memory.
+void Lowering::declare_scales(std::int64_t n_blocks) {
+  const auto group = expr_.group_size();
+  const std::int64_t warps_k = schedule_.warps_k, rounds = schedule_.rounds;
+  const bool one = expr_.groups() == 1;
+  groups_ = one || group >= warp_columns() ? 1 : warp_columns() / group;
+  const std::int64_t sharing = std::max<std::int64_t>(group / warp_columns(), 1);
+  const auto per_block = rounds * warps_k;  // warps' columns of a thread block
+  Layout over_k = replicated(warps_k, 5);
+  if (one) {
+    first_group_ = [](const Affine&) { return Affine(0); };
+  } else if (sharing >= warps_k) {
+    first_group_ = [=](const Affine& round) {
+      const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
+                                              : Affine::of(kSplit, per_block / sharing);
+      return sharing >= per_block ? outer : outer + divided(round, sharing / warps_k);
+    };
+  } else {
+    over_k = spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5);
+    first_group_ = [=, this](const Affine& round) {
+      const auto step = warps_k / sharing * groups_;
+      return Affine::of(kSplit, step * rounds) + times(round, step);
+    };
+  }
+  table_ = view(scales_, {expr_.groups(), n_blocks, 8, 4, 8}, {n_blocks * kBlock, kBlock, 8, 0, 1});
+  const auto of_lanes =
+      local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 8});
+  scale_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
+  // [stage and warp]: in the ring each warp has its own copy.
+  scale_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
+  loaded_scale_ =
+      reg("scale_table", expr_.activation, staged() ? scale_ring_layout_ : scale_layout_);
+  scale_ = reg("scale", expr_.activation,
+               spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
+                   lifted(scale_fragment()));
+}
+
+void Lowering::load_weights(Body& body) {
+  declare_weights();
+  emit(body, Load{words_, image_, word_origin(0), Cache::once});
+  emit(body, Load{loaded_scale_, table_, scale_origin(0)});
+  emit(body, Reinterpret{scale_, loaded_scale_});
+}
+
+// Shared memory for `stages` rounds: what each thread copies and later reads itself.
+void Lowering::declare_ring() {
+  declare_weights();
+  const std::int64_t b = expr_.bits, stages = schedule_.stages, warps_n = schedule_.warps_n;
+  const auto words = round_blocks() * b * 128;  // of one row of blocks
+  ring_buffer_ = buffer("ring", Level::shared, Scalar::u32, stages * warps_n * words);
+  ring_ = view(ring_buffer_, {stages * warps_n, round_blocks(), b, kLanes, 4},
+               {words, b * 128, 128, 4, 1});
+  // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
+  const auto warps = warps_n * schedule_.warps_k;
+  const auto scales =
+      buffer("scale_ring", Level::shared, expr_.activation, stages * warps * groups_ * 256);
+  scale_ring_ = view(scales, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
+  round_ = variable("round", schedule_.rounds);
+}
+
+std::vector<Affine> Lowering::ring_origin(const Affine& round) const {
+  return {times(remainder(round, schedule_.stages), schedule_.warps_n), 0, 0, 0, 0};
+}
+
+std::vector<Affine> Lowering::scale_ring_origin(const Affine& round) const {
+  const auto warps = schedule_.warps_n * schedule_.warps_k;
+  return {0, times(remainder(round, schedule_.stages), warps), 0, 0, 0};
+}
+
+void Lowering::fetch(Body& body, const Affine& round) {
+  emit(body, CopyOwn{ring_, image_, word_layout(), word_layout(), ring_origin(round),
+                     word_origin(round), round, schedule_.rounds});
+  emit(body, CopyOwn{scale_ring_, table_, scale_ring_layout_, scale_layout_,
+                     scale_ring_origin(round), scale_origin(round), round, schedule_.rounds});
+  emit(body, Commit{});
+}
+
+void Lowering::copy_activations(Body& body) {
+  const auto columns = schedule_.block_columns();
+  const auto pitch = columns + kActivationPadBytes / bytes_of(expr_.activation);
+  const auto staged = buffer("x_tile", Level::shared, expr_.activation, schedule_.tokens * pitch);
+  const auto x = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
+  const auto all = view(staged, {schedule_.tokens, columns}, {pitch, 1});
+  x_warp_ = view(
+      staged,
+      {schedule_.warps_k, schedule_.tokens, columns - (schedule_.warps_k - 1) * warp_columns()},
+      {warp_columns(), pitch, 1});
+  emit(body, CopyAsync{all, x, {0, Affine::of(kSplit, columns)}});
+  emit(body, Commit{});
+}
+
+}  // namespace ladder

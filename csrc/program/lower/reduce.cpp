@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "program/lower/lowering.h"
+
+namespace ladder {
+namespace {
+
+// Loads of parts that a loop over them keeps in flight.
+constexpr int kPartsInFlight = 8;
+
+}  // namespace
+
+// [1, rows, tokens] over all threads: two neighbouring rows of one token each, so that y is
+// written in whole words. More threads than pairs reach past the tokens, where nothing is.
+Layout Lowering::output_layout(std::int64_t rows) const {
+  const std::int64_t pairs = rows / 2, tokens = schedule_.tokens;
+  const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
+  return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
+         local({1, 1, std::max<std::int64_t>(tokens / together, 1)}) *
+         lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
+         local({1, 2, 1});
+}
+
+void Lowering::declare_sums(std::int64_t rows) {
+  sum_ = reg("sum", Scalar::f32, output_layout(rows));
+  part_ = reg("part", Scalar::f32, output_layout(rows));
+}
+
+ViewId Lowering::share_sums(Body& body) {
+  const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
+  const auto elements = schedule_.warps_k * tokens * pitch;
+  const auto sums = buffer("sums", Level::shared, Scalar::f32, elements);
+  if (staged() && elements <= program_.buffers[ring_buffer_].elements) {
+    // All rounds are over: their memory is free once every thread is here.
+    program_.buffers[sums].over = ring_buffer_;
+    emit(body, Barrier{});
+  }
+  const auto by_warp = view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
+  emit(body, Store{acc_, by_warp, {0, 0, 0}});
+  return by_warp;
+}
+
+void Lowering::add_warps(Body& body) {
+  const auto by_warp = share_sums(body);
+  emit(body, Barrier{});
+  declare_sums(rows());
+  emit(body, Load{sum_, by_warp, {0, 0, 0}});
+  add_parts(body, schedule_.warps_k, 1, "warp", [&](Affine w) -> Load {
+    return {part_, by_warp, {std::move(w), 0, 0}};
+  });
+}
+
+void Lowering::add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
+                         const std::function<Load(Affine)>& load) {
+  if (count <= first) return;
+  const auto part = variable(std::move(name), count - first);
+  Body each;
+  emit(each, load(Affine::of(part) + Affine(first)));
+  emit(each, Add{sum_, part_});
+  emit(body, For{part, count - first, std::move(each), kPartsInFlight});
+}
+
+void Lowering::finish(Body& body, const Affine& first) {
+  const auto out = reg("out", expr_.activation, program_.registers[sum_].layout);
+  const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
+  emit(body, Cast{out, sum_});
+  emit(body, Store{out, y, {0, first, 0}});
+}
+
+void Lowering::add_cluster(Body& body) {
+  const std::int64_t pitch = rows() + kSumPad, share = rows() / program_.cluster;
+  std::int64_t parts = schedule_.warps_k;
+  ViewId sums;
+  if (parts > kWarpsReadByPeers) {
+    add_warps(body);
+    const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.tokens * pitch);
+    sums = view(shared, {1, rows(), kTokens}, {0, 1, pitch});
+    emit(body, Store{sum_, sums, {0, 0, 0}});
+    parts = 1;
+  } else {
+    sums = share_sums(body);
+  }
+  emit(body, ClusterBarrier{});
+  declare_sums(share);
+  const auto mine = Affine::of(kRank, share);
+  for (std::int64_t w = 0; w < parts; ++w) {
+    if (w == 0) emit(body, Load{sum_, sums, {0, mine, 0}, Cache::many, true, 0});
+    add_parts(body, program_.cluster, w == 0 ? 1 : 0, "peer", [&](Affine rank) -> Load {
+      return {part_, sums, {w, mine, 0}, Cache::many, true, std::move(rank)};
+    });
+  }
+  finish(body, Affine::of(kTile, rows()) + mine);
+  emit(body, ClusterBarrier{});
+}
+
+void Lowering::add_in_order(Body& body) {
+  const auto splits = schedule_.splits(expr_.k), tiles = schedule_.tiles(expr_.n);
+  const auto parts =
+      view(workspace_, {tiles * splits, rows(), kTokens}, {schedule_.tokens * rows(), 1, rows()});
+  const auto counter = view(counters_, {tiles}, {1});
+  const auto arrived = variable("arrived", splits);
+  const auto first = Affine::of(kTile, splits);
+  emit(body, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+  emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
+  Body last;
+  emit(last, Load{sum_, parts, {first, 0, 0}});
+  add_parts(last, splits, 1, "earlier", [&](Affine split) -> Load {
+    return {part_, parts, {first + split, 0, 0}};
+  });
+  finish(last, Affine::of(kTile, rows()));
+  emit(body, If{arrived, splits - 1, std::move(last)});
+}
+
+}  // namespace ladder
