@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The shared memory of one block as the interpreter sees it: bytes, and for each byte who may see
-// it. Internal to csrc/program.
+// it. Internal to csrc/program/interpret.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program/block_memory.h"
+#include "program/interpret/shared_memory.h"
 
 #include <algorithm>
 

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run of a program. The blocks of a cluster take each statement together, one block after the
+// other, and clusters run to their end in order: what the model lets happen in any order happens in
+// this one, and what it forbids is found by bookkeeping, not by chance. Internal to
+// csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, arithmetic.cpp computes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "program/interpret.h"
+#include "program/interpret/shared_memory.h"
+#include "program/program.h"
+
+namespace ladder {
+
+class Interpreter {
+ public:
+  Interpreter(const Program& program, std::vector<Argument>& arguments, std::int64_t tokens);
+
+  /// All blocks; once per object.
+  void run();
+
+ private:
+  /// The value of a register tile: [thread][slot], bits and whether they were ever set.
+  struct Tile {
+    std::vector<std::uint32_t> bits;
+    std::vector<bool> set;
+  };
+  struct Block {
+    std::int64_t number;
+    std::vector<std::int64_t> variables;
+    std::vector<Tile> registers;
+    SharedMemory shared;
+    bool dependent_waited = false, ticketed = false;
+  };
+  /// Coordinates of every (thread, slot) of a layout, computed once.
+  struct Coordinates {
+    std::int64_t slots;
+    int rank;
+    std::vector<std::int64_t> values;
+    const std::int64_t* at(std::int64_t thread, std::int64_t slot) const {
+      return values.data() + (thread * slots + slot) * rank;
+    }
+  };
+  static Coordinates coordinates_of(const Layout& layout);
+  /// A matrix instruction and who holds what of it.
+  struct Fragments {
+    const MatrixInstruction& row;
+    Coordinates a, b, d;
+  };
+
+  // interpret.cpp
+  void run_cluster(std::int64_t tile, std::int64_t first);
+  void execute(const std::vector<Statement>& body, const std::vector<Block*>& blocks);
+  void instruction(Block& block, const Statement& statement);
+  std::int64_t value(const Block& block, const Affine& affine) const;
+  std::vector<std::int64_t> values(const Block& block, const std::vector<Affine>& at) const;
+
+  template <class... Parts>
+  [[noreturn]] void fault(const Parts&... parts) const {
+    fail<InternalError>(parts..., ", in: ", to_string(program_, *statement_));
+  }
+
+  // memory.cpp
+  /// Element of the buffer at origin + offset, or nothing outside the view.
+  std::optional<std::int64_t> element(const View& view, const std::vector<std::int64_t>& origin,
+                                      const std::int64_t* offset) const;
+  void touch_global(const Block& block, BufferId id, bool write) const;
+  void read_global(Block& block, BufferId id, std::int64_t at, int size, std::uint8_t* to);
+  void write_global(Block& block, BufferId id, std::int64_t at, int size, const std::uint8_t* from);
+  void load(Block& block, const Load& i);
+  void store(Block& block, const Store& i);
+  void copy(Block& block, const CopyAsync& i);
+  void copy_own(Block& block, const CopyOwn& i);
+  void ticket(Block& block, const Ticket& i);
+
+  // arithmetic.cpp
+  std::uint32_t get(const Block& block, RegisterId id, std::int64_t index) const;
+  static void set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits);
+  double number(const Block& block, RegisterId id, std::int64_t index) const;
+  void set_number(Block& block, RegisterId id, std::int64_t index, double number) const;
+  void unpack(Block& block, const Unpack& i);
+  void mma(Block& block, const Mma& i);
+  const Fragments& fragments_of(Scalar operand);
+  /// [extent, k] of the operand whose fragment starts at `slot` of the warp from thread `first` on.
+  std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,
+                                 std::int64_t slot, const Coordinates& at, int extent, int k) const;
+  void fill(Block& block, const Fill& i);
+  void reinterpret_bits(Block& block, const Reinterpret& i);
+  void scale(Block& block, const Scale& i);
+  void add(Block& block, const Add& i);
+  void cast(Block& block, const Cast& i);
+
+  /// visit(thread, index in the tile, coordinates) for every element of a register.
+  template <class Visit>
+  void for_each(RegisterId id, const Visit& visit) const {
+    const Coordinates& at = coordinates_[id];
+    for (int thread = 0; thread < program_.threads; ++thread) {
+      for (std::int64_t slot = 0; slot < at.slots; ++slot) {
+        visit(thread, thread * at.slots + slot, at.at(thread, slot));
+      }
+    }
+  }
+
+  const Program& program_;
+  std::vector<Argument>& arguments_;
+  const std::int64_t tokens_;
+  std::vector<Coordinates> coordinates_;            // by register
+  std::map<Scalar, Fragments> fragments_;           // by operand
+  std::vector<std::vector<std::int64_t>> writers_;  // by argument and byte: a block, or kGiven
+  std::vector<bool> published_;                     // by block
+  std::vector<Block*> cluster_;
+  bool remote_reads_open_ = false;
+  const Statement* statement_ = nullptr;
+
+  static constexpr int kGiven = -1;  // written before the kernel started
+};
+
+}  // namespace ladder

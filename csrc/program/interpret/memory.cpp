@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "program/interpret/interpreter.h"
+
+namespace ladder {
+
+std::optional<std::int64_t> Interpreter::element(const View& view,
+                                                 const std::vector<std::int64_t>& origin,
+                                                 const std::int64_t* offset) const {
+  std::int64_t index = 0;
+  for (std::size_t d = 0; d < origin.size(); ++d) {
+    const auto extent = view.extents[d] == kTokens ? tokens_ : view.extents[d];
+    const auto at = origin[d] + offset[d];
+    if (at < 0 || at >= extent) return std::nullopt;
+    index += at * view.strides[d];
+  }
+  return index;
+}
+
+void Interpreter::touch_global(const Block& block, BufferId id, bool write) const {
+  const Buffer& buffer = program_.buffers[id];
+  if (program_.dependent_launch && !block.dependent_waited && (write || !buffer.constant)) {
+    fault(write ? "writes " : "reads ", buffer.name, " before the preceding kernel has ended");
+  }
+  if (write && buffer.constant) fault("writes the constant ", buffer.name);
+}
+
+void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int size,
+                              std::uint8_t* to) {
+  touch_global(block, id, false);
+  const Argument& argument = arguments_[id];
+  if (at + size > static_cast<std::int64_t>(argument.bytes.size())) {
+    fault("reads past the end of ", program_.buffers[id].name);
+  }
+  for (int i = 0; i < size; ++i) {
+    const auto writer = writers_[id][at + i];
+    if (!argument.written[at + i]) fault("reads what nobody wrote to ", program_.buffers[id].name);
+    if (writer != kGiven && writer != block.number && !(published_[writer] && block.ticketed)) {
+      fault("reads what another block wrote to ", program_.buffers[id].name, ", without a ticket");
+    }
+    to[i] = argument.bytes[at + i];
+  }
+}
+
+void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int size,
+                               const std::uint8_t* from) {
+  touch_global(block, id, true);
+  Argument& argument = arguments_[id];
+  if (at + size > static_cast<std::int64_t>(argument.bytes.size())) {
+    fault("writes past the end of ", program_.buffers[id].name);
+  }
+  for (int i = 0; i < size; ++i) {
+    auto& writer = writers_[id][at + i];
+    if (writer != kGiven && writer != block.number) {
+      fault("overwrites what another block wrote to ", program_.buffers[id].name);
+    }
+    writer = block.number;
+    argument.bytes[at + i] = from[i];
+    argument.written[at + i] = true;
+  }
+}
+
+void Interpreter::load(Block& block, const Load& i) {
+  const View& view = program_.views[i.from];
+  const Buffer& buffer = program_.buffers[view.buffer];
+  const int size = bytes_of(buffer.scalar);
+  const auto origin = values(block, i.at);
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* offset) {
+    std::uint32_t bits = 0;
+    if (const auto at = element(view, origin, offset)) {
+      auto* to = reinterpret_cast<std::uint8_t*>(&bits);
+      const auto byte = program_.shared_offset(view.buffer) + *at * size;
+      std::string why;
+      if (buffer.level == Level::global) {
+        read_global(block, view.buffer, *at * size, size, to);
+      } else if (i.remote) {
+        remote_reads_open_ = true;
+        why = cluster_.at(value(block, i.rank))->shared.read_remote(byte, size, to);
+      } else {
+        why = block.shared.read(byte, size, thread, to);
+      }
+      if (!why.empty()) fault(why);
+    }
+    set(block, i.to, index, bits);
+  });
+}
+
+void Interpreter::store(Block& block, const Store& i) {
+  const View& view = program_.views[i.to];
+  const Buffer& buffer = program_.buffers[view.buffer];
+  const int size = bytes_of(buffer.scalar);
+  const auto origin = values(block, i.at);
+  for_each(i.from, [&](int thread, std::int64_t index, const std::int64_t* offset) {
+    const auto at = element(view, origin, offset);
+    if (!at) return;
+    const auto bits = get(block, i.from, index);
+    const auto* from = reinterpret_cast<const std::uint8_t*>(&bits);
+    if (buffer.level == Level::global) {
+      write_global(block, view.buffer, *at * size, size, from);
+    } else if (auto why = block.shared.write(program_.shared_offset(view.buffer) + *at * size, size,
+                                             thread, from);
+               !why.empty()) {
+      fault(why);
+    }
+  });
+}
+
+void Interpreter::copy(Block& block, const CopyAsync& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(program_.buffers[to.buffer].scalar);
+  const std::int64_t run = 16 / size, pieces = to.extents[1] / run;
+  const auto origin = values(block, i.at);
+  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; ++piece) {
+    const std::int64_t row = piece / pieces, column = piece % pieces * run;
+    std::uint8_t bytes[16] = {};
+    for (std::int64_t e = 0; e < run; ++e) {
+      const std::int64_t offset[] = {row, column + e};
+      if (const auto at = element(from, origin, offset)) {
+        read_global(block, from.buffer, *at * size, size, bytes + e * size);
+      }
+    }
+    const auto why = block.shared.write_async(
+        program_.shared_offset(to.buffer) + (row * to.strides[0] + column) * size, 16,
+        static_cast<int>(piece % program_.threads), bytes);
+    if (!why.empty()) fault(why);
+  }
+}
+
+void Interpreter::copy_own(Block& block, const CopyOwn& i) {
+  if (value(block, i.guard) >= i.below) return;
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(program_.buffers[to.buffer].scalar);
+  const auto origin = values(block, i.from_at), target = values(block, i.to_at);
+  const auto at = coordinates_of(i.from_layout), to_at = coordinates_of(i.to_layout);
+  for (int thread = 0; thread < program_.threads; ++thread) {
+    for (std::int64_t slot = 0; slot < at.slots; ++slot) {
+      std::uint8_t bytes[4] = {};
+      if (const auto source = element(from, origin, at.at(thread, slot))) {
+        read_global(block, from.buffer, *source * size, size, bytes);
+      }
+      const auto place = element(to, target, to_at.at(thread, slot));
+      if (!place) fault("copies outside ", program_.buffers[to.buffer].name);
+      const auto why = block.shared.write_async(program_.shared_offset(to.buffer) + *place * size,
+                                                size, thread, bytes);
+      if (!why.empty()) fault(why);
+    }
+  }
+}
+
+void Interpreter::ticket(Block& block, const Ticket& i) {
+  touch_global(block, program_.views[i.counters].buffer, true);
+  const View& view = program_.views[i.counters];
+  const std::int64_t zero[] = {0};
+  const auto at = element(view, values(block, i.at), zero);
+  if (!at) fault("a counter outside its buffer");
+  std::uint32_t count;
+  auto* place = arguments_[view.buffer].bytes.data() + *at * 4;
+  std::memcpy(&count, place, 4);
+  block.variables[i.result] = count;
+  if (++count == i.expected) count = 0;
+  std::memcpy(place, &count, 4);
+  published_[block.number] = true;
+  block.ticketed = true;
+  block.shared.barrier();
+}
+
+}  // namespace ladder
