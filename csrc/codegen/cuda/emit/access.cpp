@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/cuda/access.h"
+#include "codegen/cuda/emit/access.h"
 
 #include <sstream>
 
@@ -50,6 +50,10 @@ std::string expression(const Program& program, const Affine& affine, const Unrol
   }
   if (rest.constant != 0 || terms.empty()) terms.push_back(std::to_string(rest.constant));
   return joined(terms);
+}
+
+std::string limit(std::int64_t extent) {
+  return extent == kTokens ? "tokens" : std::to_string(extent) + "u";
 }
 
 std::string thread_part(const Layout& layout, int dim, std::int64_t factor) {
@@ -128,9 +132,7 @@ Access plan_access(const Program& program, const Layout& tile, Scalar scalar, co
       if (auto part = thread_part(tile, static_cast<int>(d), 1); !part.empty()) {
         index = part + " + " + index;
       }
-      const auto limit =
-          view.extents[d] == kTokens ? "tokens" : std::to_string(view.extents[d]) + "u";
-      piece.guard += (piece.guard.empty() ? "" : " && ") + index + " < " + limit;
+      piece.guard += (piece.guard.empty() ? "" : " && ") + index + " < " + limit(view.extents[d]);
     }
     out.pieces.push_back(std::move(piece));
   }

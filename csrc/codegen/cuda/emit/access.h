@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How one thread reads or writes its part of a tile: which slots travel together, at which address,
-// under which condition. Internal to csrc/codegen/cuda.
+// under which condition. Internal to csrc/codegen/cuda/emit.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,11 @@ using Unrolled = std::map<VariableId, std::int64_t>;
 /// C++ for `affine`; a literal when every variable in it is unrolled.
 std::string expression(const Program& program, const Affine& affine, const Unrolled& unrolled);
 
-/// C++ for what the thread digits of `layout` add to dimension `dim`, times `factor`.
+/// C++ for the extent of a dimension of a view.
+std::string limit(std::int64_t extent);
+
+/// C++ for what the thread digits of `layout` add to dimension `dim`, times `factor`; empty when
+/// that is nothing.
 std::string thread_part(const Layout& layout, int dim, std::int64_t factor);
 
 /// Consecutive slots that are consecutive elements of memory.

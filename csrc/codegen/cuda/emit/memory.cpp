@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+#include "codegen/cuda/emit/emitter.h"
+#include "device/device.h"
+#include "layout/weight_image.h"
+
+namespace ladder::cuda {
+namespace {
+
+std::string guarded(const std::string& guard, const std::string& action) {
+  return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
+}
+
+/// C++ for what the warp digits of `tile`, those outside the lanes, add to dimension `dim`, times
+/// `factor`.
+std::string warp_part(const Layout& tile, int dim, std::int64_t factor) {
+  std::int64_t inner = tile.thread_count();
+  std::string out;
+  for (const Digit& digit : tile.threads) {
+    inner /= digit.extent;
+    if (inner < kLanes || digit.stride == 0 || digit.dim != dim) continue;
+    out += "(thread / " + std::to_string(inner) + " % " + std::to_string(digit.extent) + ") * " +
+           std::to_string(digit.stride * factor) + " + ";
+  }
+  return out;
+}
+
+}  // namespace
+
+void Emitter::load(const Load& i) {
+  const Register& to = reg(i.to);
+  const Buffer& from = buffer_of(i.from);
+  const auto access =
+      plan_access(program_, to.layout, to.scalar, program_.views[i.from], i.at, unrolled_);
+  const int size = bytes_of(to.scalar);
+  line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
+  if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
+  for (const Piece& piece : access.pieces) {
+    const auto count = piece.width * size / 4;
+    if (count == 0) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
+    const auto type = "Words" + std::to_string(count);
+    const auto at = "(const " + type + "*)(from + " + std::to_string(piece.offset) + ")";
+    std::string action;
+    if (i.remote) {
+      action = "load_peer(v, address + " + std::to_string(piece.offset * size) + ");";
+    } else if (from.level == Level::shared) {
+      action = "v = *" + at + ";";
+    } else if (!from.constant) {
+      action = "v = load_fresh(" + at + ");";
+    } else {
+      action = std::string("v = ") + (i.cache == Cache::once ? "load_once" : "load_constant") +
+               "(" + at + ");";
+    }
+    const auto initial = piece.guard.empty() ? "" : " = {}";
+    line("{ ", type, " v", initial, "; ", guarded(piece.guard, action),
+         assign(i.to, piece.slot * size / 4, count), " }");
+  }
+}
+
+std::string Emitter::assign(RegisterId id, std::int64_t first, std::int64_t count) const {
+  std::ostringstream out;
+  for (std::int64_t w = 0; w < count; ++w) {
+    const auto word = "v.w[" + std::to_string(w) + "]";
+    out << ' ' << reg(id).name << '[' << first + w
+        << "] = " << (reg(id).scalar == Scalar::f32 ? "as_float(" + word + ")" : word) << ';';
+  }
+  return out.str();
+}
+
+std::string Emitter::word_of(RegisterId id, std::int64_t index) const {
+  const auto text = reg(id).name + "[" + std::to_string(index) + "]";
+  return reg(id).scalar == Scalar::f32 ? "as_bits(" + text + ")" : text;
+}
+
+void Emitter::store(const Store& i) {
+  const Register& from = reg(i.from);
+  const Buffer& to = buffer_of(i.to);
+  const auto access =
+      plan_access(program_, from.layout, from.scalar, program_.views[i.to], i.at, unrolled_);
+  const int size = bytes_of(from.scalar);
+  line(type_of(from.scalar), "* const to = ", to.name, " + (", access.base, ");");
+  for (const Piece& piece : access.pieces) {
+    const auto count = piece.width * size / 4;
+    std::ostringstream action;
+    if (count == 0) {  // one 16-bit element
+      action << "to[" << piece.offset << "] = (u16)(" << word_of(i.from, piece.slot / 2)
+             << (piece.slot % 2 ? " >> 16" : "") << ");";
+    } else {
+      action << "*(Words" << count << "*)(to + " << piece.offset << ") = {{";
+      for (std::int64_t w = 0; w < count; ++w) {
+        action << (w ? ", " : "") << word_of(i.from, piece.slot * size / 4 + w);
+      }
+      action << "}};";
+    }
+    line(guarded(piece.guard, action.str()));
+  }
+}
+
+void Emitter::copy(const CopyAsync& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(buffer_of(i.to).scalar);
+  const std::int64_t run = 16 / size, pieces = to.extents[1] / run, all = to.extents[0] * pieces;
+  const bool columns_guarded = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  if (columns_guarded && from.extents[1] % run != 0) {
+    fail<Unsupported>("rows of ", from.extents[1], " elements end inside 16 bytes");
+  }
+  line("#pragma unroll");
+  line("for (u32 piece = thread; piece < ", all, "u; piece += ", program_.threads, "u) {");
+  line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
+  line("  const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
+       ";");
+  line("  const bool inside = from_row < ", limit(from.extents[0]),
+       columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string(), ";");
+  line("  const ", type_of(buffer_of(i.from).scalar), "* const source = ", buffer_of(i.from).name,
+       " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u);");
+  line("  copy_async(shared_address(", buffer_of(i.to).name, " + row * ", to.strides[0],
+       "u + column), source, inside ? 16u : 0u);");
+  line("}");
+}
+
+void Emitter::copy_own(const CopyOwn& i) {
+  const Scalar scalar = buffer_of(i.to).scalar;
+  const int size = bytes_of(scalar);
+  const auto to =
+      plan_access(program_, i.to_layout, scalar, program_.views[i.to], i.to_at, unrolled_);
+  const auto from =
+      plan_access(program_, i.from_layout, scalar, program_.views[i.from], i.from_at, unrolled_);
+  const auto piece_bytes = from.pieces.front().width * size;
+  if (piece_bytes != 16 || to.pieces.front().width * size != 16) {
+    fail<Unsupported>("copies in pieces of ", piece_bytes, " bytes");
+  }
+  line("if (", expr(i.guard), " < ", i.below, ") {");
+  line("  const ", type_of(scalar), "* const from = ", buffer_of(i.from).name, " + (", from.base,
+       ");");
+  line("  const u32 to = shared_address(", buffer_of(i.to).name, " + (", to.base, "));");
+  for (std::size_t p = 0; p < from.pieces.size(); ++p) {
+    line("  copy_async(to + ", to.pieces[p].offset * size, "u, from + ", from.pieces[p].offset,
+         ", ", from.pieces[p].guard.empty() ? "16u" : from.pieces[p].guard + " ? 16u : 0u", ");");
+  }
+  line("}");
+}
+
+void Emitter::load_matrix(const LoadMatrix& i) {
+  const Register& to = reg(i.to);
+  const View& view = program_.views[i.from];
+  const auto& mma = *instructions(1000, to.scalar).front();
+  // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
+  // 8 (matrix % 2) of the tile.
+  Affine origin = 0;
+  std::string base;
+  for (std::size_t d = 0; d < view.strides.size(); ++d) {
+    origin = origin + times(i.at[d], view.strides[d]);
+    base += warp_part(to.layout, static_cast<int>(d), view.strides[d]);
+  }
+  const auto matrices = words(i.to);
+  line("const u32 lane = thread % 32;");
+  for (std::int64_t first = 0; first < matrices;) {
+    const int count = matrices - first >= 4 ? 4 : 2;
+    line("load_matrix<", count, ">(", to.name, " + ", first, ", shared_address(",
+         buffer_of(i.from).name, " + (", base, "(lane / 16 % ", count / 2, " * 8 + lane % 8 + ",
+         first / 2 * mma.n, ") * ", view.strides[1], " + lane / 8 % 2 * 8 + ", expr(origin),
+         ")));");
+    first += count;
+  }
+}
+
+void Emitter::ticket(const Ticket& i) {
+  line("__shared__ u32 before;");
+  line(program_.variables[i.result].name, " = ticket(", buffer_of(i.counters).name, " + ",
+       expr(i.at[0]), ", ", i.expected, "u, &before);");
+}
+
+}  // namespace ladder::cuda
