@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test python-test wheel-test lint format stubs fuzz sanitize clean
+.PHONY: demo test build setup cpp-test compile-test python-test wheel-test lint format golden stubs fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 JOBS   ?= $(shell nproc)
+# pip's NVRTC, which no loader searches; the shell finds it when a recipe runs.
+NVRTC  := LD_LIBRARY_PATH="$$(echo $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib):$$LD_LIBRARY_PATH"
 export PYTHONPATH := $(CURDIR)
 
 demo: build
 	$(PY) examples/demo.py
 
-test: lint cpp-test python-test wheel-test
+test: lint cpp-test compile-test python-test wheel-test
 
 # --- set-up ---------------------------------------------------------------------------------------
 
@@ -33,7 +35,16 @@ build: setup
 # --- tests ----------------------------------------------------------------------------------------
 
 cpp-test: build
-	build/tests/core/core_tests --gtest_brief=1
+	$(NVRTC) build/tests/core/core_tests --gtest_brief=1
+
+# Kernels for every architecture, on as many processes as processors. Fails on spills.
+compile-test: build
+	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
+	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1
+
+# After a change of the emitter: look at the difference before you keep it.
+golden: build
+	LADDER_RENEW_GOLDEN=1 build/tests/core/core_tests --gtest_brief=1 --gtest_filter='Golden*'
 
 python-test: build
 	$(PY) -m pytest tests

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The compile matrix: for every width, activation and kind of shape, on every architecture of the
+// device table, the scheduler's first choices must compile, without the warnings by which the
+// assembler says that it gave up an optimisation, and one of them without spills: whoever compiles
+// drops a schedule that spills and takes the next, since only the compiler knows. Needs libnvrtc,
+// no GPU.
+//
+// NVRTC compiles one kernel at a time in a process, so run several:
+//     GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=0 compile_tests     (`make compile-test` does)
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+
+namespace ladder {
+namespace {
+
+// The device whose every cell is compiled. Of each other architecture, one cell in kSample, a
+// prime, so that the sample runs through all widths, activations and shapes; another start for
+// each.
+constexpr std::string_view kWhole = "h200";
+constexpr std::size_t kSample = 11;
+// Candidates that are compiled before a cell counts as one that has no kernel.
+constexpr int kTries = 8;
+
+struct Cell {
+  const Device* device;
+  Linear expr;
+};
+
+// N x K: where the scheduler has one round in a cluster, rounds in registers, one round of many
+// blocks, long rows; and borders along both.
+constexpr std::int64_t kShapes[][2] = {
+    {4096, 4096}, {8192, 8192}, {28672, 8192}, {8192, 28672}, {1000, 1032}};
+
+void PrintTo(const Cell& cell, std::ostream* out) {
+  *out << cell.device->architecture << ": " << to_string(cell.expr);
+}
+
+/// Letters and digits only, as names of tests want.
+std::string name_of(const ::testing::TestParamInfo<Cell>& info) {
+  const auto& [device, expr] = info.param;
+  std::ostringstream name;
+  name << device->architecture << "_u" << expr.bits << '_' << ladder::name_of(expr.activation)
+       << "_m" << expr.max_m << '_' << info.index;
+  return name.str();
+}
+
+std::vector<Cell> cells_of(const Device& device) {
+  std::vector<Cell> out;
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      if (instructions(device.capability, activation).empty()) continue;
+      for (const auto [n, k] : kShapes) {
+        for (std::int64_t m : {8, 16}) {
+          out.push_back({&device, {bits, 1 << (bits - 1), 128, activation, m, n, k}});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Cell> matrix() {
+  std::vector<Cell> out = cells_of(device(kWhole));
+  std::set<std::string_view> seen = {device(kWhole).architecture};
+  for (const Device& other : devices()) {
+    if (!seen.insert(other.architecture).second) continue;
+    const auto cells = cells_of(other);
+    for (auto i = seen.size() % kSample; i < cells.size(); i += kSample) out.push_back(cells[i]);
+  }
+  return out;
+}
+
+class Kernels : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(Kernels, of_the_first_choices_one_compiles_without_spills) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  const auto& [device, expr] = GetParam();
+  const auto choices = candidates(expr, *device);
+  std::string spilled;
+  for (int i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
+    const auto& schedule = choices[i].schedule;
+    const auto source = compile(expr, schedule, *device).source;
+    const auto binary = cuda::compile(source, device->architecture);
+    // C7508, C7510, C7511: registers or matrix instructions that are not overlapped as asked.
+    EXPECT_THAT(binary.log, ::testing::Not(::testing::ContainsRegex("C75(08|10|11)")));
+    if (binary.spill_bytes == 0 && binary.stack_bytes == 0) return;
+    spilled += "\n  " + std::to_string(binary.spill_bytes) + " bytes: " + to_string(schedule);
+  }
+  FAIL() << "all spill:" << spilled;
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, Kernels, ::testing::ValuesIn(matrix()), name_of);
+
+}  // namespace
+}  // namespace ladder

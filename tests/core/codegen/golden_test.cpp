@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole text of one kernel of each shape that lowering has, so that a change of the emitter is
+// read before it is kept. `make golden` renews the files.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "codegen/cuda/prelude.h"
+#include "compile.h"
+
+namespace ladder {
+namespace {
+
+/// Compares with golden/`name`.cu, or writes it. The prelude is the same for all and left out.
+void expect_golden(const std::string& name, const Linear& expr, const Schedule& schedule) {
+  const auto source = compile(expr, schedule, device("h200")).source;
+  const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(expr) + "\n// " +
+                    to_string(schedule) + source.substr(cuda::prelude().size());
+  const auto path = LADDER_GOLDEN "/" + name + ".cu";
+  if (std::getenv("LADDER_RENEW_GOLDEN") != nullptr) {
+    std::ofstream(path) << text;
+    GTEST_SKIP() << "renewed " << path;
+  }
+  std::ostringstream golden;
+  golden << std::ifstream(path).rdbuf();
+  EXPECT_EQ(text, golden.str()) << "`make golden` renews " << path;
+}
+
+TEST(Golden, one_round_in_a_cluster) {
+  expect_golden("one_round", {3, 4, 64, Scalar::bf16, 8, 64, 256},
+                {8, 1, 2, 1, 1, 1, Reduction::cluster, Route::multiply_add, true, 4});
+}
+
+TEST(Golden, rounds_through_registers_summed_in_order) {
+  expect_golden("register_rounds", {4, 8, 128, Scalar::f16, 8, 256, 512},
+                {8, 2, 2, 1, 2, 1, Reduction::ordered, Route::multiply_add, false, 2});
+}
+
+TEST(Golden, a_ring_of_rounds_in_place) {
+  expect_golden("ring", {4, 8, 128, Scalar::f16, 8, 128, 512},
+                {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
+}
+
+}  // namespace
+}  // namespace ladder
