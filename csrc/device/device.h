@@ -33,6 +33,11 @@ struct MatrixInstruction {
 /// The rows for `operand` that an architecture has, fastest first.
 std::vector<const MatrixInstruction*> instructions(int architecture, Scalar operand);
 
+/// The row by which tile programs multiply `operand`; null when there is none. The same for every
+/// architecture that has it, so that a program says the same to the verifier, the interpreter and
+/// each target.
+const MatrixInstruction* tile_instruction(Scalar operand);
+
 /// One level of the memory hierarchy.
 struct Memory {
   std::string_view name;

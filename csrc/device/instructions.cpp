@@ -52,6 +52,13 @@ std::vector<const MatrixInstruction*> instructions(int architecture, Scalar oper
   return found;
 }
 
+const MatrixInstruction* tile_instruction(Scalar operand) {
+  for (const auto& row : kInstructions) {
+    if (row.operand == operand) return &row;
+  }
+  return nullptr;
+}
+
 Hint hint(const Device& device, const MatrixInstruction& instruction) {
   struct Layer {
     int granule_bytes;

@@ -151,7 +151,7 @@ class Verifier {
                 if ((blocks.high + 1) * 4 * i.bits > reg(i.from).layout.slot_count()) {
                   fault(where, "block ", blocks.high, " is not among the words loaded");
                 }
-                (void)steps;
+                if (steps.high >= 4) fault(where, "step ", steps.high, " of a block of 4");
               },
               [&](const Mma& i) {
                 const auto* mma = matrix(where, reg(i.a).scalar);
@@ -177,8 +177,8 @@ class Verifier {
               [&](const Scale& i) {
                 same(where, reg(i.to), reg(i.acc));
                 const auto groups = reg(i.scale).layout.shape[0];
-                if (range_of(program_, i.group).high >= groups * program_.threads) {
-                  fault(where, "more groups than scales");
+                if (const auto group = range_of(program_, i.group); group.high >= groups) {
+                  fault(where, "group ", group.high, " of ", groups, " with scales");
                 }
               },
               [&](const Add& i) {
@@ -204,14 +204,16 @@ class Verifier {
               [&](const ClusterBarrier&) {
                 if (program_.cluster == 1) fault(where, "no cluster");
               },
-              [](const auto&) {}},
+              // Nothing to check without running.
+              [](const Commit&) {}, [](const Wait&) {}, [](const Barrier&) {},
+              [](const DependentLaunch&) {}, [](const DependentWait&) {}, [](const Fill&) {}},
         statement.op);
   }
 
   const MatrixInstruction* matrix(const std::string& where, Scalar operand) {
-    const auto rows = instructions(1000, operand);
-    if (rows.empty()) fault(where, "no matrix instruction takes ", name_of(operand));
-    return rows.empty() ? nullptr : rows.front();
+    const auto* row = tile_instruction(operand);
+    if (row == nullptr) fault(where, "no matrix instruction takes ", name_of(operand));
+    return row;
   }
 
   const Program& program_;

@@ -59,7 +59,7 @@ void Interpreter::unpack(Block& block, const Unpack& i) {
 const Interpreter::Fragments& Interpreter::fragments_of(Scalar operand) {
   const auto found = fragments_.find(operand);
   if (found != fragments_.end()) return found->second;
-  const auto& row = *instructions(1000, operand).front();
+  const auto& row = *tile_instruction(operand);
   return fragments_
       .emplace(operand, Fragments{row, coordinates_of(row.a()), coordinates_of(row.b()),
                                   coordinates_of(row.d())})

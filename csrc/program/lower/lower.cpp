@@ -110,11 +110,11 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
 
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
   check(expr);
-  const auto rows = instructions(device.capability, expr.activation);
-  if (rows.empty()) {
+  const auto* instruction = tile_instruction(expr.activation);
+  if (instruction == nullptr || instruction->architecture > device.capability) {
     fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));
   }
-  return Lowering(expr, schedule, *rows.front()).run();
+  return Lowering(expr, schedule, *instruction).run();
 }
 
 }  // namespace ladder

@@ -284,6 +284,32 @@ TEST(Mutation, a_shifted_field_is_caught) {
             "wrong numbers");
 }
 
+TEST(Mutation, indices_past_the_steps_of_a_block_and_the_groups_of_a_warp_are_caught) {
+  const auto in_group = [](Program& p, const auto& change) {
+    for (auto& statement : p.body) {
+      if (auto* group = std::get_if<For>(&statement.op)) {
+        for (auto& inner : group->body) change(inner);
+      }
+    }
+  };
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [&](Program& p) {
+                       in_group(p, [](Statement& s) {
+                         if (auto* step = std::get_if<For>(&s.op)) {
+                           std::get<Unpack>(step->body[1].op).step = 4;
+                         }
+                       });
+                     }),
+              ::testing::HasSubstr("step 4 of a block of 4"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [&](Program& p) {
+                       in_group(p, [](Statement& s) {
+                         if (auto* scale = std::get_if<Scale>(&s.op)) scale->group = 1;
+                       });
+                     }),
+              ::testing::HasSubstr("group 1 of 1 with scales"));
+}
+
 TEST(Mutation, a_missing_zero_point_is_caught) {
   EXPECT_EQ(caught(Reduction::cluster, Route::in_place,
                    [](Program& p) {

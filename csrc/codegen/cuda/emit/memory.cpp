@@ -143,7 +143,7 @@ void Emitter::copy_own(const CopyOwn& i) {
 void Emitter::load_matrix(const LoadMatrix& i) {
   const Register& to = reg(i.to);
   const View& view = program_.views[i.from];
-  const auto& mma = *instructions(1000, to.scalar).front();
+  const auto& mma = *tile_instruction(to.scalar);
   // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
   // 8 (matrix % 2) of the tile.
   Affine origin = 0;
