@@ -32,21 +32,6 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
-/// The bytes that a block asks for: the ring of weights and scales, activations, sums.
-std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
-  const std::int64_t warps = s.warps_n * s.warps_k;
-  const auto sums = s.tokens * (s.block_rows() + 4) * 4;
-  const std::int64_t groups =
-      std::max<std::int64_t>(kBlock * s.blocks_per_warp / expr.group_size(), 1);
-  const std::int64_t ring =
-      s.stages == 1 ? 0 : s.stages * warps * (s.blocks_per_warp * expr.bits + groups) * 512;
-  // The sums of the warps lie over the ring when they fit.
-  const auto by_warp = s.warps_k * sums;
-  return (by_warp <= ring ? ring : ring + by_warp) +
-         s.tokens * (s.block_columns() + 8) * bytes_of(expr.activation) +
-         (s.reduction == Reduction::cluster && s.warps_k > 2 ? sums : 0);
-}
-
 }  // namespace
 
 std::int64_t Schedule::splits(std::int64_t k) const {
@@ -62,6 +47,20 @@ std::string to_string(const Schedule& s) {
               name_of(s.reduction), ", ", name_of(s.route),
               s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
               " per multiprocessor");
+}
+
+std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
+  const std::int64_t warps = s.warps_n * s.warps_k;
+  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4;
+  const std::int64_t groups =
+      std::max<std::int64_t>(kBlock * s.blocks_per_warp / expr.group_size(), 1);
+  const std::int64_t ring =
+      s.stages == 1 ? 0 : s.stages * warps * (s.blocks_per_warp * expr.bits + groups) * 512;
+  // The sums of the warps lie over the ring when they fit.
+  const auto by_warp = s.warps_k * sums;
+  return (by_warp <= ring ? ring : ring + by_warp) +
+         s.tokens * (s.block_columns() * bytes_of(expr.activation) + kActivationPadBytes) +
+         (s.reduction == Reduction::cluster && s.warps_k > kWarpsReadByPeers ? sums : 0);
 }
 
 std::string objection(const Schedule& s, const Linear& expr, const Device& device) {

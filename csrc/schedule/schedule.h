@@ -54,6 +54,19 @@ struct Schedule {
 /// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const Schedule& schedule);
 
+// How a block uses shared memory: lowering lays it out so, and objections count on it.
+/// Floats after a row of partial sums, a multiple of 64: the tokens of a warp fall into different
+/// banks.
+constexpr std::int64_t kSumPad = 4;
+/// Bytes after a row of activations, a multiple of 128: the eight rows that load-matrix reads
+/// together lie in different banks.
+constexpr std::int64_t kActivationPadBytes = 16;
+/// Up to this many warps along K leave their sums to the peers of the cluster to add.
+constexpr std::int64_t kWarpsReadByPeers = 2;
+
+/// Bytes of shared memory that a block asks for: the ring of weights and scales, activations, sums.
+std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
+
 /// Why `schedule` cannot serve `expr` on `device`; empty when it can.
 std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
 

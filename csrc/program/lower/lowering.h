@@ -25,14 +25,6 @@
 
 namespace ladder {
 
-// Rows of partial sums are 64 floats; four more put the tokens of a warp in different banks.
-constexpr std::int64_t kSumPad = 4;
-// Rows of activations are 16 bytes longer than a multiple of 128, so that the eight rows that
-// load-matrix reads together lie in different banks.
-constexpr std::int64_t kActivationPadBytes = 16;
-// Up to this many warps along K leave their sums to the peers of the cluster to add.
-constexpr std::int64_t kWarpsReadByPeers = 2;
-
 class Lowering {
  public:
   Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)

@@ -122,7 +122,8 @@ TEST(Program, every_candidate_of_the_scheduler_is_well_formed) {
   for (const auto& candidate : candidates(expr, h200())) {
     if (!candidate.dropped.empty()) continue;
     ++kept;
-    EXPECT_NO_THROW(verify(lower(expr, candidate.schedule, h200()), h200().shared_per_block_bytes))
+    const auto program = lower(expr, candidate.schedule, h200());
+    EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes))
         << to_string(candidate.schedule);
   }
   EXPECT_GE(kept, 8);
