@@ -64,12 +64,21 @@ std::optional<Schedule> schedule_called(const std::string& text, const Linear& e
   return std::nullopt;
 }
 
-/// The plan that a store holds, else the scheduler's own best.
-Schedule schedule_of(const Linear& expr, const Device& device) {
+// The scheduler's estimate of registers errs by a few: of its first eight choices one has always
+// compiled without spills (tests/compile).
+constexpr std::size_t kTries = 8;
+
+/// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
+std::vector<Schedule> schedules_of(const Linear& expr, const Device& device) {
+  std::vector<Schedule> schedules;
   if (const auto kept = stored_plan(problem_of(expr, device)); !kept.empty()) {
-    if (const auto schedule = schedule_called(kept, expr, device)) return *schedule;
+    if (const auto schedule = schedule_called(kept, expr, device)) schedules.push_back(*schedule);
   }
-  return best_schedule(expr, device);
+  for (const Candidate& candidate : candidates(expr, device)) {
+    if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
+    schedules.push_back(candidate.schedule);
+  }
+  return schedules;
 }
 
 }  // namespace
@@ -141,16 +150,27 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
-      try {
-        const Linear expr = expression(activation, m);
-        kernel = compile_linear(ordinal, expr, schedule_of(expr, device_row(ordinal)));
-      } catch (const Unsupported&) {
-        kernel = declined();
-      }
+      kernel = first_kernel(ordinal, activation, m);
       slot.store(kernel, std::memory_order_release);
     }
   }
   return kernel == declined() ? nullptr : kernel;
+}
+
+const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
+  try {
+    const Linear expr = expression(activation, m);
+    for (const Schedule& schedule : schedules_of(expr, device_row(ordinal))) {
+      try {
+        return compile_linear(ordinal, expr, schedule);
+      } catch (const Unsupported&) {
+        // It spills, or only emitting shows that the device cannot have it: the next one.
+      }
+    }
+  } catch (const Unsupported&) {
+    // No kernel serves the expression.
+  }
+  return declined();
 }
 
 Linear Session::expression(Scalar activation, std::int64_t m) const {

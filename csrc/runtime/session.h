@@ -80,6 +80,9 @@ class Session {
   using Slot = std::atomic<const LinearKernel*>;
 
   Linear expression(Scalar activation, std::int64_t m) const;
+  /// Of the stored plan, else of the first choice of the scheduler that compiles without spills;
+  /// declined where there is none.
+  const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m) const;
   const LinearKernel* compile_linear(int ordinal, const Linear& expr,
                                      const Schedule& schedule) const;
   const LinearKernel* compile_transform(int ordinal, Transform which) const;
