@@ -293,7 +293,9 @@ def test_attention_is_softmax_attention(layout, causal):
     if causal:
         scores.masked_fill_(torch.ones(16, 16).triu(1).bool(), float("-inf"))
     wanted = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.float())
-    torch.testing.assert_close(y.float(), wanted, rtol=4e-3, atol=4e-3)
+    # A mean of v: probabilities and result are rounded to float16 at most, v is exact.
+    limit = 2.0**-10 * v.float().abs().amax()
+    assert (y.float() - wanted).abs().max() <= limit
     with pytest.raises(InvalidArgument, match="Q has shape"):
         bitblas.FlashAtten(config)(q[:1], k, v)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import ladder.bitblas as bitblas
+from ladder.testing import assert_linear_close
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -40,8 +41,7 @@ def test_int4_weights_without_scales(device):
     x = torch.rand((1, 1024), dtype=torch.float16).to(device)
     weight = torch.randint(0, 7, (1024, 1024), dtype=torch.int8).to(device)
     output = matmul(x, matmul.transform_weight(weight))
-    wanted = torch.matmul(x, weight.t().to(torch.float16))
-    torch.testing.assert_close(output, wanted, rtol=1e-2, atol=1e-0)
+    assert_linear_close(output.cpu(), x.cpu(), weight.cpu())
 
 
 def test_uint4_weights_with_scales_and_float_zeros(device):
@@ -69,8 +69,10 @@ def test_uint4_weights_with_scales_and_float_zeros(device):
     weight = torch.randint(0, 7, (n, k), dtype=torch.int8).to(device)
     output = matmul(x, matmul.transform_weight(weight), scale=scaling, zeros=zeros)
     spread = [part.float().repeat_interleave(group, 1) for part in (zeros, scaling)]
-    wanted = x.float() @ ((weight.float() - spread[0]) * spread[1]).t()
-    torch.testing.assert_close(output.float(), wanted, rtol=1e-2, atol=1e-2)
+    values = (weight.float() - spread[0]) * spread[1]
+    if device == "cuda":  # stored zeros have no kernel there yet: torch multiplies rounded weights
+        values = values.half()
+    assert_linear_close(output.cpu(), x.cpu(), values.cpu())
 
 
 def test_a_linear_is_loaded_saved_and_called(device):
@@ -98,8 +100,7 @@ def test_a_linear_is_loaded_saved_and_called(device):
     again.load_state_dict(torch.load(file))
     again = again.eval().to(device)
     x = torch.randn(1, 1024, dtype=torch.float16)
-    wanted = (x.double() @ weight.double().t()).float()
-    torch.testing.assert_close(again(x.to(device)).cpu().float(), wanted, rtol=1e-2, atol=1e-1)
+    assert_linear_close(again(x.to(device)).cpu(), x, weight)
 
 
 def test_a_gptq_layer_is_repacked(device):
@@ -130,8 +131,12 @@ def test_a_gptq_layer_is_repacked(device):
     layer.repack_from_gptq(module)
     layer = layer.to(device)
     x = torch.rand(1, k, dtype=torch.float16, device=device)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), linear.to(device)(x), rtol=1e-2, atol=1e-1)
+    values = codes.t().float() * scales.t().float().repeat_interleave(group, 1)
+    # What AutoGPTQ's reference layer has is the same, rounded once to float16.
+    assert torch.equal(values.half(), linear.weight.detach())
+    if device == "cuda":  # stored zeros have no kernel there yet: torch multiplies rounded weights
+        values = values.half()
+    assert_linear_close(layer(x).cpu(), x.cpu(), values)
 
 
 def test_ternary_weights_times_int8_activations_as_in_bitnet(device):
