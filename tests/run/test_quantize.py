@@ -27,6 +27,7 @@ def test_every_type_quantises_and_search_is_not_worse_than_nearest(name, weight)
 def test_the_parts_mean_what_the_formula_says(type, weight):
     packed = ladder.quantize(weight, type)
     values = packed.dequantize().double()
+    # Three roundings to float32, relative to a product and a zero of about its size.
     assert torch.allclose(values, formula(packed), rtol=2**-21, atol=2**-24)
 
 
@@ -45,7 +46,8 @@ def test_quantising_representable_weights_again_changes_nothing(weight):
     ):
         once = ladder.quantize(weight, type, method="nearest").dequantize()
         twice = ladder.quantize(once, type, method="nearest").dequantize()
-        torch.testing.assert_close(once, twice, rtol=2e-3, atol=0)
+        # The codes stay; a float16 scale is rounded again, by 2^-10 of itself at most twice.
+        torch.testing.assert_close(once, twice, rtol=2 * 2**-10, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
