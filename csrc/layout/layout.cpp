@@ -2,7 +2,6 @@
 #include "layout/layout.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <numeric>
 #include <sstream>
@@ -237,27 +236,26 @@ bool can_view(const Layout& from, int from_bits, const Layout& to, int to_bits) 
          from.slot_count() * from_bits == to.slot_count() * to_bits;
 }
 
-std::vector<std::int64_t> bit_columns(const Layout& layout) {
-  std::vector<std::int64_t> flat_stride(layout.shape.size(), 1);
-  for (std::size_t d = layout.shape.size(); d-- > 1;) {
-    flat_stride[d - 1] = flat_stride[d] * layout.shape[d];
+Layout inverse(const Layout& layout) {
+  LADDER_REQUIRE(is_bijective(layout), to_string(layout), " is no bijection and has no inverse");
+  struct Value {
+    Digit of;             // the digit of a coordinate that it is
+    int dim;              // 0: of the thread's number, 1: of the slot's
+    std::int64_t weight;  // in that number
+  };
+  std::vector<Value> values;
+  for (int dim = 0; dim < 2; ++dim) {
+    const auto& digits = dim == 0 ? layout.threads : layout.slots;
+    std::int64_t weight = product_of_extents(digits);
+    for (const Digit& digit : digits) values.push_back({digit, dim, weight /= digit.extent});
   }
-  std::vector<std::int64_t> columns;
-  std::int64_t used = 0;
-  for (const auto* digits : {&layout.slots, &layout.threads}) {
-    for (auto digit = digits->rbegin(); digit != digits->rend(); ++digit) {
-      if (!std::has_single_bit(static_cast<std::uint64_t>(digit->extent))) {
-        fail<Unsupported>("extent ", digit->extent, " is not a power of two");
-      }
-      for (std::int64_t step = 1; step < digit->extent; step *= 2) {
-        const auto column = step * digit->stride * flat_stride[digit->dim];
-        if ((used & column) != 0) fail<Unsupported>(to_string(layout), " is not linear over bits");
-        used |= column;
-        columns.push_back(column);
-      }
-    }
-  }
-  return columns;
+  std::sort(values.begin(), values.end(), [](const Value& a, const Value& b) {
+    return a.of.dim != b.of.dim ? a.of.dim < b.of.dim : a.of.stride > b.of.stride;
+  });
+  Layout out{{layout.thread_count(), layout.slot_count()}, {}, {}};
+  for (const Value& value : values) out.slots.push_back({value.dim, value.of.extent, value.weight});
+  out.slots = canonical(out.slots);
+  return out;
 }
 
 std::string to_string(const Layout& layout) {

@@ -24,9 +24,14 @@
 //     (f * g) / g == f                    division by a right factor
 //     f * g == g * f only when it happens: the product does not commute
 //     locate(f, f(t, s)) == (t, s)        when f is injective, with replicas resolved to the first
+//     inverse(f)(0, e) == (t, s)          when f is a bijection and f(t, s) has row-major number e
+//     permuted(permuted(f, p), q) == permuted(f, q after p)
 //
 // `replicated(n)` gives n threads the same element; a layout without replicas whose
 // threads * slots equals its elements is a bijection.
+//
+// Where extents are powers of two a layout is also a matrix over bits (linear_form.h), in which a
+// swizzle, that no sum of digits is, has its place.
 #pragma once
 
 #include <cstdint>
@@ -94,16 +99,15 @@ Place locate(const Layout& layout, const std::vector<std::int64_t>& coordinates)
 /// True when every element has exactly one place.
 bool is_bijective(const Layout& layout);
 
+/// The inverse as a value: a layout of shape [threads, slots] that one thread holds, whose slot e
+/// is the thread and slot of the element with the row-major number e. Throws InvalidArgument when
+/// `layout` is no bijection.
+Layout inverse(const Layout& layout);
+
 /// True when a register tile of `from_bits`-wide elements laid out as `from` may be read as
 /// `to_bits`-wide elements laid out as `to` without moving a bit between threads: equal thread
 /// counts and equal bits per thread.
 bool can_view(const Layout& from, int from_bits, const Layout& to, int to_bits);
-
-/// A layout whose digits all have power-of-two extents is linear over bits: bit i of
-/// (slot, thread) moves the flattened, row-major element index by columns[i], and indices of
-/// several bits combine by XOR. Slots come first, least significant bit first.
-/// Throws Unsupported for other extents or when the contributions overlap.
-std::vector<std::int64_t> bit_columns(const Layout& layout);
 
 /// "[16, 8] = threads(0:8x1, 1:4x2) slots(0:2x8, 1:2x1)": dim:extent x stride, outermost first.
 std::string to_string(const Layout& layout);

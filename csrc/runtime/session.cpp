@@ -275,13 +275,14 @@ const LinearKernel* Session::compile_transform(int ordinal, Transform which) con
     case Transform::dequantize_bf16: source = cuda::dequantize_source(type_, Scalar::bf16); break;
     case Transform::dequantize_f32: source = cuda::dequantize_source(type_, Scalar::f32); break;
   }
-  const auto blocks = cuda::image_blocks_per_tile(bits);
+  const bool moves_codes = which == Transform::pack || which == Transform::unpack;
+  const auto [threads, blocks] = moves_codes ? cuda::pack_tile(bits) : cuda::dequantize_tile(bits);
   const auto tiles = [](std::int64_t extent, std::int64_t tile) {
     return static_cast<unsigned>((extent + tile - 1) / tile);
   };
   return new LinearKernel{load_kernel(source, name, ordinal, 0),
                           {{tiles(k_, kBlock * blocks), tiles(n_, kBlock), 1},
-                           static_cast<unsigned>(32 * blocks),
+                           static_cast<unsigned>(threads),
                            0,
                            false},
                           {},

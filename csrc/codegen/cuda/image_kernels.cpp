@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All three kernels meet in shared memory with one code per byte: the canonical side works on runs
+// The kernels here meet in shared memory with one code per byte: the canonical side works on runs
 // of 32 codes, which are exactly `bits` words; the image side on the words of a lane. Neither side
-// then has a code across its border, for any width.
+// then has a code across its border, for any width. Widths whose rows and image exchange whole
+// words are packed without that (image_words.h): fewer bits make the same work per code a greater
+// part.
 #include "codegen/cuda/image_kernels.h"
 
 #include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
+#include "codegen/cuda/image_words.h"
 #include "codegen/cuda/prelude.h"
 #include "layout/bit_plan.h"
 #include "layout/weight_image.h"
@@ -119,7 +122,7 @@ std::string image_to_pairs(int bits) {
 }
 
 std::string opening(int bits, const std::string& name, const std::string& parameters) {
-  const int blocks = image_blocks_per_tile(bits);
+  const int blocks = dequantize_tile(bits).blocks;
   std::ostringstream out;
   out << prelude() << R"(
 // Two codes in a 16-bit word, and in the two halves of a 32-bit one.
@@ -193,9 +196,17 @@ std::string scale_of(const TType& type) {
 
 // A row of a tile is at least 128 bytes of codes, a line of the memory system; eight blocks of
 // bytes are what shared memory holds beside those of other blocks of threads.
-int image_blocks_per_tile(int bits) { return std::clamp(16 / bits, 4, 8); }
+ImageTile dequantize_tile(int bits) {
+  const int blocks = std::clamp(16 / bits, 4, 8);
+  return {32 * blocks, blocks};
+}
+
+ImageTile pack_tile(int bits) {
+  return moves_words(bits) ? ImageTile{256, word_blocks_per_tile(bits)} : dequantize_tile(bits);
+}
 
 std::string pack_source(int bits) {
+  if (moves_words(bits)) return pack_words_source(bits);
   std::ostringstream out;
   out << opening(bits, "pack",
                  "const u32* __restrict__ canonical, u32* __restrict__ image, u32 n, u32 k, "
@@ -249,17 +260,23 @@ std::string pack_source(int bits) {
   return out.str();
 }
 
+// A thread's runs lie `bits` words apart, so that storing word by word would touch every sector
+// `bits` times; through shared memory, whole rows leave in whole lines.
 std::string unpack_source(int bits) {
+  if (moves_words(bits)) return unpack_words_source(bits);
   std::ostringstream out;
   out << opening(bits, "unpack",
                  "const u32* __restrict__ image, u32* __restrict__ canonical, u32 n, u32 k, "
                  "u32 flip")
       << codes_of_image(bits)
       << R"(  const u32 row_words = (k * kBits + 31) / 32, flips = flip * 0x01010101u;
-  for (u32 i = threadIdx.x; i < 64 * 2 * kBlocks; i += kThreads) {
+  u32 words[4][kBits];
+#pragma unroll
+  for (u32 part = 0; part < 4; ++part) {
+    const u32 i = threadIdx.x + part * kThreads;
     const u32 row = i / (2 * kBlocks), run = i % (2 * kBlocks), column = column0 + 32 * run;
-    if (row0 + row >= n || column >= k) continue;
-    u32 w[kBits], c[8];
+    u32 c[8], *const w = words[part];
+#pragma unroll
     for (u32 q = 0; q < 8; ++q) {
       c[q] = *(const u32*)(codes + row * kPitch + 32 * run + 4 * q) ^ flips;
       if (column + 32 > k) {  // padding bits of a row are zero
@@ -269,11 +286,32 @@ std::string unpack_source(int bits) {
       }
     }
 )" << words_from_codes(bits)
-      << R"(    u32* const to = canonical + (u64)(row0 + row) * row_words;
-    const u32 word = column / 32 * kBits;
+      << R"(  }
+  __syncthreads();
+  u32* const staged = (u32*)codes;
+#pragma unroll
+  for (u32 part = 0; part < 4; ++part) {
 #pragma unroll
     for (u32 j = 0; j < kBits; ++j) {
-      if (word + j < row_words) to[word + j] = w[j];
+      staged[(threadIdx.x + part * kThreads) * kBits + j] = words[part][j];
+    }
+  }
+  __syncthreads();
+  constexpr u32 kRow = 2 * kBlocks * kBits;  // words of a row of the tile
+  u32* const to = canonical + (u64)row0 * row_words + blockIdx.x * kRow;
+  if (kRow % 4 == 0 && row_words % 4 == 0 && row0 + 64 <= n && column0 + kColumns <= k) {
+#pragma unroll
+    for (u32 part = 0; part < kBits; ++part) {
+      const u32 i = threadIdx.x + part * kThreads, row = i / (kRow / 4), at = i % (kRow / 4);
+      *(Words4*)(to + (u64)row * row_words + 4 * at) = ((const Words4*)staged)[i];
+    }
+    return;
+  }
+#pragma unroll
+  for (u32 part = 0; part < 4 * kBits; ++part) {
+    const u32 i = threadIdx.x + part * kThreads, row = i / kRow, at = i % kRow;
+    if (row0 + row < n && blockIdx.x * kRow + at < row_words) {
+      to[(u64)row * row_words + at] = staged[i];
     }
   }
 }

@@ -13,8 +13,12 @@
 
 namespace ladder::cuda {
 
-/// A block of threads takes 64 rows and this many blocks of 64 columns, one per warp.
-int image_blocks_per_tile(int bits);
+/// What a block of threads takes: 64 rows by this many blocks of 64 columns.
+struct ImageTile {
+  int threads, blocks;
+};
+ImageTile pack_tile(int bits);  ///< and unpack
+ImageTile dequantize_tile(int bits);
 
 /// pack(const u32* canonical, u32* image, u32 n, u32 k, u32 pad, u32 flip): `flip` is XORed to
 /// every code, `pad` is what padding holds.

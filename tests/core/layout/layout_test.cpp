@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "base/error.h"
@@ -85,15 +86,42 @@ TEST(LayoutAlgebra, locate_inverts_every_injective_layout) {
   }
 }
 
+TEST(LayoutAlgebra, the_inverse_of_a_bijection_gives_thread_and_slot_of_every_element) {
+  std::mt19937 random(6);
+  int bijections = 0;
+  for (int trial = 0; trial < 600; ++trial) {
+    const auto f = generator(random) * generator(random) * generator(random);
+    if (!is_bijective(f)) {
+      EXPECT_THROW(inverse(f), InvalidArgument);
+      continue;
+    }
+    ++bijections;
+    const auto back = inverse(f);
+    for (std::int64_t t = 0; t < f.thread_count(); ++t) {
+      for (std::int64_t s = 0; s < f.slot_count(); ++s) {
+        const auto at = f(t, s);
+        ASSERT_THAT(back(0, at[0] * f.shape[1] + at[1]), testing::ElementsAre(t, s))
+            << to_string(f) << " and " << to_string(back);
+      }
+    }
+  }
+  EXPECT_GT(bijections, 100);
+}
+
 TEST(LayoutAlgebra, the_product_does_not_commute) {
   EXPECT_NE(local({2, 1}) * spatial({8, 4}), spatial({8, 4}) * local({2, 1}));
 }
 
-TEST(LayoutAlgebra, transposing_twice_changes_nothing) {
+TEST(LayoutAlgebra, permuting_twice_is_permuting_by_the_composition) {
   std::mt19937 random(5);
-  for (int trial = 0; trial < 100; ++trial) {
-    const auto f = generator(random) * generator(random);
-    EXPECT_EQ(permuted(permuted(f, {1, 0}), {1, 0}), f);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto f = lifted(generator(random)) * lifted(generator(random)) *
+                   permuted(lifted(generator(random)), {1, 2, 0});
+    std::vector<int> p = {0, 1, 2}, q = {0, 1, 2}, both(3);
+    std::shuffle(p.begin(), p.end(), random);
+    std::shuffle(q.begin(), q.end(), random);
+    for (int d = 0; d < 3; ++d) both[d] = q[p[d]];
+    EXPECT_EQ(permuted(permuted(f, p), q), permuted(f, both));
   }
 }
 
@@ -126,23 +154,6 @@ TEST(Layout, a_view_keeps_the_bits_of_every_thread) {
   EXPECT_TRUE(can_view(spatial({32}) * local({16}), 32, block_fragment(), 4));
   EXPECT_FALSE(can_view(spatial({32}) * local({16}), 32, block_fragment(), 5));
   EXPECT_FALSE(can_view(spatial({16}) * local({32}), 32, block_fragment(), 4));
-}
-
-TEST(Layout, powers_of_two_are_linear_over_bits) {
-  const auto accumulator = local({2, 1}) * spatial({8, 4}) * local({1, 2});
-  const auto columns = bit_columns(accumulator);
-  ASSERT_EQ(columns.size(), 7u);
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int slot = 0; slot < 4; ++slot) {
-      std::int64_t flat = 0;
-      for (int bit = 0; bit < 7; ++bit) {
-        if ((slot | lane << 2) >> bit & 1) flat ^= columns[bit];
-      }
-      const auto at = accumulator(lane, slot);
-      EXPECT_EQ(flat, at[0] * 8 + at[1]);
-    }
-  }
-  EXPECT_THROW(bit_columns(local({3})), Unsupported);
 }
 
 TEST(Layout, prints_its_digits_outermost_first) {

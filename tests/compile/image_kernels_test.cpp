@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels between canonical rows and image compile without spills for every width. Needs
+// libnvrtc, no GPU.
+#include "codegen/cuda/image_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include "codegen/cuda/toolchain.h"
+#include "device/device.h"
+
+namespace ladder {
+namespace {
+
+class ImageKernels : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Bits, ImageKernels, ::testing::Range(1, 9));
+
+TEST_P(ImageKernels, compile_without_spills) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  for (const auto& source : {cuda::pack_source(GetParam()), cuda::unpack_source(GetParam())}) {
+    const auto binary = cuda::compile(source, device("h200").architecture);
+    EXPECT_EQ(binary.spill_bytes, 0) << binary.log;
+    EXPECT_EQ(binary.stack_bytes, 0) << binary.log;
+  }
+}
+
+}  // namespace
+}  // namespace ladder
