@@ -21,14 +21,31 @@ std::string list(const std::vector<std::int64_t>& values) {
   return out.str();
 }
 
+/// The buffer and where the view starts in it: "ring", "ring{round%3*4096}".
+std::string memory(const Program& program, ViewId id) {
+  const View& view = program.views[id];
+  const auto& name = program.buffers[view.buffer].name;
+  return view.offset == Affine(0) ? name : name + '{' + to_string(program, view.offset) + '}';
+}
+
 std::string place(const Program& program, ViewId view, const std::vector<Affine>& at) {
   std::ostringstream out;
-  out << program.buffers[program.views[view].buffer].name << '[';
+  out << memory(program, view) << '[';
   for (std::size_t i = 0; i < at.size(); ++i) {
     out << (i ? ", " : "") << to_string(program, at[i]);
   }
   out << ']';
   return out.str();
+}
+
+/// " while i + 1 < 8", or nothing for what always happens.
+std::string condition(const Program& program, const Affine& guard, std::int64_t below) {
+  if (guard.terms.empty() && guard.constant < below) return {};
+  return " while " + to_string(program, guard) + " < " + std::to_string(below);
+}
+
+std::string signal(const Program& program, SignalId id, const Affine& index) {
+  return program.signals[id].name + '[' + to_string(program, index) + ']';
 }
 
 void print_body(const Program& program, const std::vector<Statement>& body, int depth,
@@ -69,66 +86,98 @@ std::string to_string(const Program& program, const Statement& statement) {
   std::ostringstream out;
   auto reg = [&](RegisterId id) { return program.registers[id].name; };
   std::visit(
-      Match{[&](const Load& i) {
-              out << reg(i.to) << " = load " << place(program, i.from, i.at);
-              if (i.remote) out << " of rank " << to_string(program, i.rank);
-              if (i.cache == Cache::once) out << " once";
-            },
-            [&](const Store& i) {
-              out << "store " << place(program, i.to, i.at) << " = " << reg(i.from);
-            },
-            [&](const CopyAsync& i) {
-              out << "copy_async " << program.buffers[program.views[i.to].buffer].name << " = "
-                  << place(program, i.from, i.at);
-            },
-            [&](const CopyOwn& i) {
-              out << "copy_own " << place(program, i.to, i.to_at) << " = "
-                  << place(program, i.from, i.from_at) << " while " << to_string(program, i.guard)
-                  << " < " << i.below;
-            },
-            [&](const Commit&) { out << "commit"; },
-            [&](const Wait& i) { out << "wait pending<=" << i.pending; },
-            [&](const Barrier&) { out << "barrier"; },
-            [&](const ClusterBarrier&) { out << "cluster_barrier"; },
-            [&](const DependentLaunch&) { out << "dependent_launch"; },
-            [&](const DependentWait&) { out << "dependent_wait"; },
-            [&](const LoadMatrix& i) {
-              out << reg(i.to) << " = load_matrix " << place(program, i.from, i.at);
-            },
-            [&](const Unpack& i) {
-              out << reg(i.to) << " = unpack u" << i.bits << ' ' << reg(i.from) << " block "
-                  << to_string(program, i.block) << " step " << to_string(program, i.step);
-              if (i.in_place) {
-                out << " in place";
-              } else {
-                out << " - " << i.zero << " times 2^" << i.exponent;
-              }
-            },
-            [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
-            [&](const Fill& i) {
-              out << reg(i.to) << " = " << i.value[0];
-              if (i.value[1] != i.value[0]) out << '|' << i.value[1];
-            },
-            [&](const Reinterpret& i) { out << reg(i.to) << " = view " << reg(i.from); },
-            [&](const Scale& i) {
-              out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * "
-                  << reg(i.scale) << '[' << to_string(program, i.group) << "] * 2^"
-                  << i.exponent[0];
-              if (i.exponent[1] != i.exponent[0]) out << "|2^" << i.exponent[1];
-            },
-            [&](const Add& i) { out << reg(i.to) << " += " << reg(i.from); },
-            [&](const Cast& i) { out << reg(i.to) << " = cast " << reg(i.from); },
-            [&](const Ticket& i) {
-              out << program.variables[i.result].name << " = ticket "
-                  << place(program, i.counters, i.at) << " of " << i.expected;
-            },
-            [&](const For& i) {
-              out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1
-                  << (i.unroll ? " rolled" : "");
-            },
-            [&](const If& i) {
-              out << "if " << program.variables[i.variable].name << " == " << i.value;
-            }},
+      Match{
+          [&](const Load& i) {
+            out << reg(i.to) << " = load " << place(program, i.from, i.at);
+            if (i.remote) out << " of rank " << to_string(program, i.rank);
+            if (i.cache == Cache::once) out << " once";
+          },
+          [&](const Store& i) {
+            out << "store " << place(program, i.to, i.at) << " = " << reg(i.from);
+          },
+          [&](const CopyAsync& i) {
+            out << "copy_async " << memory(program, i.to) << " = " << place(program, i.from, i.at)
+                << condition(program, i.guard, i.below);
+          },
+          [&](const CopyOwn& i) {
+            out << "copy_own " << place(program, i.to, i.to_at) << " = "
+                << place(program, i.from, i.from_at) << " while " << to_string(program, i.guard)
+                << " < " << i.below;
+          },
+          [&](const Commit&) { out << "commit"; },
+          [&](const Wait& i) { out << "wait pending<=" << i.pending; },
+          [&](const Barrier&) { out << "barrier"; },
+          [&](const ClusterBarrier&) { out << "cluster_barrier"; },
+          [&](const DependentLaunch&) { out << "dependent_launch"; },
+          [&](const DependentWait&) { out << "dependent_wait"; },
+          [&](const LoadMatrix& i) {
+            out << reg(i.to) << " = load_matrix " << place(program, i.from, i.at);
+          },
+          [&](const Unpack& i) {
+            out << reg(i.to) << " = unpack u" << i.bits << ' ' << reg(i.from) << " block "
+                << to_string(program, i.block) << " step " << to_string(program, i.step);
+            if (i.in_place) {
+              out << " in place";
+            } else {
+              out << " - " << i.zero << " times 2^" << i.exponent;
+            }
+          },
+          [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
+          [&](const Fill& i) {
+            out << reg(i.to) << " = " << i.value[0];
+            if (i.value[1] != i.value[0]) out << '|' << i.value[1];
+          },
+          [&](const Reinterpret& i) { out << reg(i.to) << " = view " << reg(i.from); },
+          [&](const Scale& i) {
+            out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * "
+                << reg(i.scale) << '[' << to_string(program, i.group) << "] * 2^" << i.exponent[0];
+            if (i.exponent[1] != i.exponent[0]) out << "|2^" << i.exponent[1];
+          },
+          [&](const Add& i) { out << reg(i.to) << " += " << reg(i.from); },
+          [&](const Cast& i) { out << reg(i.to) << " = cast " << reg(i.from); },
+          [&](const Ticket& i) {
+            out << program.variables[i.result].name << " = ticket "
+                << place(program, i.counters, i.at) << " of " << i.expected;
+          },
+          [&](const For& i) {
+            out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1
+                << (i.unroll ? " rolled" : "");
+          },
+          [&](const If& i) {
+            out << "if " << program.variables[i.variable].name << " == " << i.value;
+          },
+          [&](const SignalInit& i) {
+            const Signal& s = program.signals[i.signal];
+            out << "signal_init " << s.name << '[' << s.count << "] of " << s.arrivals
+                << " arrivals";
+          },
+          [&](const Expect& i) {
+            out << "expect " << signal(program, i.signal, i.index) << ", " << i.bytes << " bytes"
+                << condition(program, i.guard, i.below);
+          },
+          [&](const Arrive& i) { out << "arrive " << signal(program, i.signal, i.index); },
+          [&](const Await& i) {
+            out << "await " << signal(program, i.signal, i.index) << " parity "
+                << to_string(program, i.parity);
+          },
+          [&](const CopyBulk& i) {
+            out << "copy_bulk " << memory(program, i.to) << " = " << place(program, i.from, i.at)
+                << " on " << signal(program, i.signal, i.index)
+                << condition(program, i.guard, i.below);
+          },
+          [&](const Unary& i) { out << reg(i.to) << " = " << name_of(i.op) << ' ' << reg(i.from); },
+          [&](const Binary& i) {
+            out << reg(i.to) << " = " << name_of(i.op) << ' ' << reg(i.a) << ", " << reg(i.b);
+          },
+          [&](const Reduce& i) {
+            out << reg(i.to) << " = reduce " << name_of(i.op) << ' ' << reg(i.from) << " along "
+                << i.dim;
+            if (i.scratch >= 0) out << " through " << program.buffers[i.scratch].name;
+          },
+          [&](const AtomicAdd& i) {
+            out << "atomic_add " << place(program, i.to, i.at) << " += " << reg(i.from)
+                << " in any order";
+          }},
       statement.op);
   return out.str();
 }
@@ -145,12 +194,12 @@ std::string to_string(const Program& program) {
     for (const View& view : program.views) {
       if (&program.buffers[view.buffer] != &buffer) continue;
       out << ' ' << list(view.extents) << " strides " << list(view.strides);
+      if (view.offset != Affine(0)) out << " from " << to_string(program, view.offset);
     }
     out << '\n';
   }
   for (const Register& reg : program.registers) {
-    out << "register " << reg.name << ' ' << name_of(reg.scalar) << ' ' << to_string(reg.layout)
-        << '\n';
+    out << "register " << reg.name << ' ' << type_name(reg) << ' ' << to_string(reg.layout) << '\n';
   }
   print_body(program, program.body, 0, out);
   return out.str();

@@ -15,6 +15,17 @@ std::int64_t aligned_bytes(const Buffer& buffer) {
   return (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
 }
 
+constexpr std::int64_t kSignalBytes = 8;
+
+std::int64_t end_of_buffers(const Program& program) {
+  std::int64_t end = 0;
+  for (BufferId i = 0; i < static_cast<BufferId>(program.buffers.size()); ++i) {
+    if (program.buffers[i].level != Level::shared) continue;
+    end = std::max(end, program.shared_offset(i) + aligned_bytes(program.buffers[i]));
+  }
+  return end;
+}
+
 }  // namespace
 
 Affine operator+(Affine a, const Affine& b) {
@@ -56,13 +67,26 @@ std::int64_t Program::shared_offset(BufferId buffer) const {
   return offset;
 }
 
+std::int64_t Program::signal_offset(SignalId signal) const {
+  auto offset = end_of_buffers(*this);
+  for (SignalId i = 0; i < signal; ++i) offset += signals[i].count * kSignalBytes;
+  return offset;
+}
+
 std::int64_t Program::shared_bytes() const {
-  std::int64_t end = 0;
-  for (BufferId i = 0; i < static_cast<BufferId>(buffers.size()); ++i) {
-    if (buffers[i].level != Level::shared) continue;
-    end = std::max(end, shared_offset(i) + aligned_bytes(buffers[i]));
-  }
-  return end;
+  return signal_offset(static_cast<SignalId>(signals.size()));
+}
+
+bool multiple_of(const Affine& affine, std::int64_t by) {
+  return affine.constant % by == 0 &&
+         std::all_of(affine.terms.begin(), affine.terms.end(),
+                     [&](const Affine::Term& term) { return term.factor % by == 0; });
+}
+
+int bits_of(const Register& reg) { return reg.width != 0 ? reg.width : bits_of(reg.scalar); }
+
+std::string type_name(const Register& reg) {
+  return reg.width != 0 ? "u" + std::to_string(reg.width) : std::string(name_of(reg.scalar));
 }
 
 Range range_of(const Program& program, const Affine& affine) {

@@ -11,6 +11,9 @@
 //     read may be overwritten only after one.
 //   - A CopyAsync is finished for the thread that issued it by a Wait on its group, and for the
 //     others by a Barrier after that.
+//   - A CopyBulk is finished for all threads by an Await of the phase that expects its bytes.
+//   Phases
+//     also order threads: what each did before an Arrive is behind the others after its Await.
 //   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
 //     may not end before its peers have passed one after reading it.
 //   - Blocks see each other's writes to global memory only through a Ticket.
@@ -25,52 +28,11 @@
 
 #include "expr/scalar.h"
 #include "layout/layout.h"
+#include "program/affine.h"
+#include "program/bulk_copy.h"
+#include "program/elementwise.h"
 
 namespace ladder {
-
-using VariableId = int;
-using BufferId = int;
-using ViewId = int;
-using RegisterId = int;
-
-// Variables that every program has. Blocks are numbered by `split`, fastest, and `tile`.
-constexpr VariableId kSplit = 0;  ///< which part of K
-constexpr VariableId kTile = 1;   ///< which rows
-constexpr VariableId kRank = 2;   ///< the block's number in its cluster
-
-struct Variable {
-  std::string name;
-  std::int64_t extent;  ///< values are [0, extent)
-};
-
-/// constant + sum of factor * ((variable + offset) / divisor % modulus); modulus 0 takes none.
-struct Affine {
-  struct Term {
-    VariableId variable;
-    std::int64_t factor, divisor, offset, modulus;
-    std::int64_t at(std::int64_t value) const {
-      const auto quotient = (value + offset) / divisor;
-      return factor * (modulus == 0 ? quotient : quotient % modulus);
-    }
-    bool operator==(const Term&) const = default;
-  };
-  std::int64_t constant = 0;
-  std::vector<Term> terms = {};
-
-  Affine(std::int64_t value = 0) : constant(value) {}  // NOLINT: a number is an index
-  static Affine of(VariableId variable, std::int64_t factor = 1, std::int64_t divisor = 1) {
-    Affine out;
-    out.terms.push_back({variable, factor, divisor, 0, 0});
-    return out;
-  }
-  bool operator==(const Affine&) const = default;
-};
-Affine operator+(Affine a, const Affine& b);
-Affine times(Affine affine, std::int64_t factor);
-/// affine / divisor, for a number or a variable plus a number.
-Affine divided(Affine affine, std::int64_t divisor);
-/// affine mod modulus, for the same.
-Affine remainder(Affine affine, std::int64_t modulus);
 
 enum class Level { global, shared };
 
@@ -92,6 +54,7 @@ struct View {
   BufferId buffer;
   std::vector<std::int64_t> extents;  ///< kTokens where the call decides
   std::vector<std::int64_t> strides;  ///< in elements
+  Affine offset = 0;  ///< of its first element in the buffer: which stage of a ring, say
 };
 
 /// Registers: `layout` says which thread holds which element of the tile.
@@ -99,7 +62,12 @@ struct Register {
   std::string name;
   Scalar scalar;
   Layout layout;
+  int width = 0;  ///< 1 .. 31: unsigned integers of so many bits, packed in u32; 0: whole scalars
 };
+/// Bits of one element.
+int bits_of(const Register& reg);
+/// "f16", "u32", "u4".
+std::string type_name(const Register& reg);
 
 enum class Cache {
   once,  ///< read once by the whole device: do not keep
@@ -124,10 +92,12 @@ struct Store {
   std::vector<Affine> at;
 };
 /// to[i] = from[at + i] for the whole of `to`, a shared view of two dimensions, by 16-byte
-/// asynchronous copies; zero outside `from`.
+/// asynchronous copies; zero outside `from`. Nothing happens unless `guard` is below `below`.
 struct CopyAsync {
   ViewId to, from;
   std::vector<Affine> at;
+  Affine guard = 0;
+  std::int64_t below = 1;
 };
 /// Each thread copies, slot by slot and asynchronously, what `from_layout` gives it of
 /// from[from_at] to where `to_layout` has it of to[to_at]; zero outside `from`. A thread that later
@@ -174,7 +144,7 @@ struct Unpack {
 struct Mma {
   RegisterId acc, a, b;
 };
-/// to[w, row, n] = value[row / 8 % 2].
+/// to[w, row, n] = value[row / 8 % 2]; a tile of one or two dimensions takes value[0].
 struct Fill {
   RegisterId to;
   double value[2];
@@ -196,7 +166,8 @@ struct Scale {
 struct Add {
   RegisterId to, from;
 };
-/// to[i] = from[i] in to's scalar, rounded to nearest even.
+/// to[i] = from[i] in to's type, through f32: to floats rounded to nearest even, to integers
+/// towards zero and into their range, with NaN as 0.
 struct Cast {
   RegisterId to, from;
 };
@@ -229,7 +200,8 @@ struct If {
 struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
                DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
-               Add, Cast, Ticket, For, If>
+               Add, Cast, Ticket, For, If, SignalInit, Expect, Arrive, Await, CopyBulk, Unary,
+               Binary, Reduce, AtomicAdd>
       op;
 };
 
@@ -244,8 +216,11 @@ struct Program {
   std::vector<View> views;
   std::vector<Register> registers;
   std::vector<Statement> body;
+  std::vector<Signal> signals;
 
   std::int64_t shared_bytes() const;
+  /// Where the first mbarrier of a signal lies, 8 bytes each, after all buffers.
+  std::int64_t signal_offset(SignalId signal) const;
   /// Where a shared buffer starts; each begins at a multiple of 128 bytes.
   std::int64_t shared_offset(BufferId buffer) const;
 };

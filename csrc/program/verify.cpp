@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
+#include "program/check.h"
 #include "program/program.h"
 
 namespace ladder {
@@ -18,6 +19,9 @@ class Verifier {
       fault("", program_.shared_bytes(), " bytes of shared memory, of ", max_shared_bytes);
     }
     for (const Register& reg : program_.registers) {
+      if (reg.width < 0 || reg.width > 31 || (reg.width != 0 && reg.scalar != Scalar::u32)) {
+        fault("", reg.name, " has elements of ", reg.width, " bits of ", name_of(reg.scalar));
+      }
       if (reg.layout.thread_count() != program_.threads) {
         fault("", reg.name, " is spread over ", reg.layout.thread_count(), " threads of ",
               program_.threads);
@@ -38,6 +42,10 @@ class Verifier {
     if (!where.empty()) faults_ << ", in: " << where;
   }
 
+  void report(const std::string& where, const Faults& faults) {
+    for (const auto& text : faults) fault(where, text);
+  }
+
   const Register& reg(RegisterId id) const { return program_.registers[id]; }
   const Buffer& buffer(ViewId id) const { return program_.buffers[program_.views[id].buffer]; }
 
@@ -53,16 +61,17 @@ class Verifier {
     for (std::size_t d = 0; d < view.extents.size(); ++d) {
       if (view.extents[d] != kTokens) last += (view.extents[d] - 1) * view.strides[d];
     }
-    if (last >= buffer.elements) {
-      fault("", "a view of ", buffer.name, " reaches element ", last, " of ", buffer.elements);
+    const auto offset = range_of(program_, view.offset);
+    if (offset.low < 0 || offset.high + last >= buffer.elements) {
+      fault("", "a view of ", buffer.name, " reaches element ", offset.high + last, " of ",
+            buffer.elements);
     }
   }
 
   void access(const std::string& where, const Register& tile, ViewId view,
               const std::vector<Affine>& at) {
-    if (tile.scalar != buffer(view).scalar) {
-      fault(where, name_of(tile.scalar), " registers for ", name_of(buffer(view).scalar),
-            " memory");
+    if (tile.scalar != buffer(view).scalar || tile.width != 0) {
+      fault(where, type_name(tile), " registers for ", name_of(buffer(view).scalar), " memory");
     }
     if (at.size() != program_.views[view].extents.size() || at.size() != tile.layout.shape.size()) {
       fault(where, "a tile of rank ", tile.layout.shape.size(), " at ", at.size(),
@@ -169,8 +178,8 @@ class Verifier {
                 }
               },
               [&](const Reinterpret& i) {
-                if (!can_view(reg(i.from).layout, bits_of(reg(i.from).scalar), reg(i.to).layout,
-                              bits_of(reg(i.to).scalar))) {
+                if (!can_view(reg(i.from).layout, bits_of(reg(i.from)), reg(i.to).layout,
+                              bits_of(reg(i.to)))) {
                   fault(where, "a view that moves bits between threads");
                 }
               },
@@ -186,7 +195,7 @@ class Verifier {
                   fault(where, "tiles whose slots do not match");
                 }
               },
-              [&](const Cast& i) { same(where, reg(i.to), reg(i.from)); },
+              [&](const Cast& i) { report(where, check(program_, i)); },
               [&](const Ticket& i) {
                 if (i.expected != program_.variables[i.result].extent) {
                   fault(where, i.expected, " blocks and a variable of ",
@@ -204,9 +213,25 @@ class Verifier {
               [&](const ClusterBarrier&) {
                 if (program_.cluster == 1) fault(where, "no cluster");
               },
+              [&](const AtomicAdd& i) {
+                access(where, reg(i.from), i.to, i.at);
+                report(where, check(program_, i));
+              },
+              [&](const SignalInit& i) { report(where, check(program_, i)); },
+              [&](const Expect& i) { report(where, check(program_, i)); },
+              [&](const Arrive& i) { report(where, check(program_, i)); },
+              [&](const Await& i) { report(where, check(program_, i)); },
+              [&](const CopyBulk& i) { report(where, check(program_, i)); },
+              [&](const Unary& i) { report(where, check(program_, i)); },
+              [&](const Binary& i) { report(where, check(program_, i)); },
+              [&](const Reduce& i) { report(where, check(program_, i)); },
               // Nothing to check without running.
               [](const Commit&) {}, [](const Wait&) {}, [](const Barrier&) {},
-              [](const DependentLaunch&) {}, [](const DependentWait&) {}, [](const Fill&) {}},
+              [](const DependentLaunch&) {}, [](const DependentWait&) {},
+              [&](const Fill& i) {
+                if (reg(i.to).width != 0)
+                  fault(where, reg(i.to).name, " is ", type_name(reg(i.to)));
+              }},
         statement.op);
   }
 

@@ -9,4 +9,7 @@ namespace ladder::cuda {
 /// of the toolkit, so that NVRTC has nothing to search for or parse; unused ones emit nothing.
 std::string_view prelude();
 
+/// More of them, for programs with element-wise arithmetic or bulk copies.
+std::string_view tile_prelude();
+
 }  // namespace ladder::cuda

@@ -106,15 +106,31 @@ std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, i
 
 void Interpreter::fill(Block& block, const Fill& i) {
   for_each(i.to, [&](int, std::int64_t index, const std::int64_t* at) {
-    set_number(block, i.to, index, i.value[at[1] / 8 % 2]);
+    const bool by_row = coordinates_[i.to].rank > 2;
+    set_number(block, i.to, index, i.value[by_row ? at[1] / 8 % 2 : 0]);
   });
 }
 
+// Slot by slot when the widths are equal; else bit by bit, as the words of a thread hold them.
 void Interpreter::reinterpret_bits(Block& block, const Reinterpret& i) {
-  if (bits_of(program_.registers[i.to].scalar) != bits_of(program_.registers[i.from].scalar)) {
-    fault("views of another width are not interpreted");
+  const int to_width = bits_of(program_.registers[i.to]);
+  const int from_width = bits_of(program_.registers[i.from]);
+  if (to_width == from_width) {
+    block.registers[i.to] = block.registers[i.from];
+    return;
   }
-  block.registers[i.to] = block.registers[i.from];
+  const auto to_slots = coordinates_[i.to].slots, from_slots = coordinates_[i.from].slots;
+  for (int thread = 0; thread < program_.threads; ++thread) {
+    for (std::int64_t slot = 0; slot < to_slots; ++slot) {
+      std::uint32_t bits = 0;
+      for (int b = 0; b < to_width; ++b) {
+        const auto at = slot * to_width + b;
+        const auto from = get(block, i.from, thread * from_slots + at / from_width);
+        bits |= (from >> at % from_width & 1u) << b;
+      }
+      set(block, i.to, thread * to_slots + slot, bits);
+    }
+  }
 }
 
 // Each step in f32, as the device takes it: the scale, the product, the sum.
@@ -141,12 +157,6 @@ void Interpreter::add(Block& block, const Add& i) {
     set_number(block, i.to, index,
                static_cast<float>(number(block, i.to, index)) +
                    static_cast<float>(number(block, i.from, other)));
-  });
-}
-
-void Interpreter::cast(Block& block, const Cast& i) {
-  for_each(i.to, [&](int, std::int64_t index, const std::int64_t*) {
-    set_number(block, i.to, index, number(block, i.from, index));
   });
 }
 

@@ -45,7 +45,8 @@ void Interpreter::run_cluster(std::int64_t tile, std::int64_t first) {
     Block block{tile * program_.variables[kSplit].extent + first + rank,
                 std::vector<std::int64_t>(program_.variables.size()),
                 {},
-                SharedMemory(program_.shared_bytes())};
+                SharedMemory(program_.shared_bytes()),
+                Signals(program_)};
     block.variables[kSplit] = first + rank;
     block.variables[kTile] = tile;
     block.variables[kRank] = rank;
@@ -122,6 +123,22 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const Reinterpret& i) { reinterpret_bits(block, i); },
             [&](const Scale& i) { scale(block, i); }, [&](const Add& i) { add(block, i); },
             [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
+            [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
+            [&](const Expect& i) {
+              if (value(block, i.guard) >= i.below) return;
+              refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
+            },
+            [&](const Arrive& i) {
+              refuse(block.signals.arrive(i.signal, value(block, i.index), block.shared));
+            },
+            [&](const Await& i) {
+              refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
+                                         block.shared));
+            },
+            [&](const CopyBulk& i) { copy_bulk(block, i); },
+            [&](const Unary& i) { unary(block, i); }, [&](const Binary& i) { binary(block, i); },
+            [&](const Reduce& i) { reduce(block, i); },
+            [&](const AtomicAdd& i) { atomic_add(block, i); },
             // Statements of all blocks together: execute() has them.
             [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}},
       statement.op);

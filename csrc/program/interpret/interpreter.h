@@ -3,7 +3,8 @@
 // A run of a program. The blocks of a cluster take each statement together, one block after the
 // other, and clusters run to their end in order: what the model lets happen in any order happens in
 // this one, and what it forbids is found by bookkeeping, not by chance. Internal to
-// csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, arithmetic.cpp computes.
+// csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, arithmetic.cpp
+// and elementwise.cpp compute.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "device/device.h"
 #include "program/interpret.h"
 #include "program/interpret/shared_memory.h"
+#include "program/interpret/signals.h"
 #include "program/program.h"
 
 namespace ladder {
@@ -38,6 +40,7 @@ class Interpreter {
     std::vector<std::int64_t> variables;
     std::vector<Tile> registers;
     SharedMemory shared;
+    Signals signals;
     bool dependent_waited = false, ticketed = false;
   };
   /// Coordinates of every (thread, slot) of a layout, computed once.
@@ -70,7 +73,8 @@ class Interpreter {
 
   // memory.cpp
   /// Element of the buffer at origin + offset, or nothing outside the view.
-  std::optional<std::int64_t> element(const View& view, const std::vector<std::int64_t>& origin,
+  std::optional<std::int64_t> element(const Block& block, const View& view,
+                                      const std::vector<std::int64_t>& origin,
                                       const std::int64_t* offset) const;
   void touch_global(const Block& block, BufferId id, bool write) const;
   void read_global(Block& block, BufferId id, std::int64_t at, int size, std::uint8_t* to);
@@ -79,7 +83,12 @@ class Interpreter {
   void store(Block& block, const Store& i);
   void copy(Block& block, const CopyAsync& i);
   void copy_own(Block& block, const CopyOwn& i);
+  void copy_bulk(Block& block, const CopyBulk& i);
+  void atomic_add(Block& block, const AtomicAdd& i);
   void ticket(Block& block, const Ticket& i);
+  void refuse(const std::string& why) const {
+    if (!why.empty()) fault(why);
+  }
 
   // arithmetic.cpp
   std::uint32_t get(const Block& block, RegisterId id, std::int64_t index) const;
@@ -97,6 +106,11 @@ class Interpreter {
   void scale(Block& block, const Scale& i);
   void add(Block& block, const Add& i);
   void cast(Block& block, const Cast& i);
+
+  // elementwise.cpp
+  void unary(Block& block, const Unary& i);
+  void binary(Block& block, const Binary& i);
+  void reduce(Block& block, const Reduce& i);
 
   /// visit(thread, index in the tile, coordinates) for every element of a register.
   template <class Visit>
@@ -121,6 +135,7 @@ class Interpreter {
   const Statement* statement_ = nullptr;
 
   static constexpr int kGiven = -1;  // written before the kernel started
+  static constexpr int kAdded = -2;  // by atomics of any block
 };
 
 }  // namespace ladder

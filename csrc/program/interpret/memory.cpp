@@ -5,10 +5,10 @@
 
 namespace ladder {
 
-std::optional<std::int64_t> Interpreter::element(const View& view,
+std::optional<std::int64_t> Interpreter::element(const Block& block, const View& view,
                                                  const std::vector<std::int64_t>& origin,
                                                  const std::int64_t* offset) const {
-  std::int64_t index = 0;
+  std::int64_t index = value(block, view.offset);
   for (std::size_t d = 0; d < origin.size(); ++d) {
     const auto extent = view.extents[d] == kTokens ? tokens_ : view.extents[d];
     const auto at = origin[d] + offset[d];
@@ -36,6 +36,7 @@ void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int si
   for (int i = 0; i < size; ++i) {
     const auto writer = writers_[id][at + i];
     if (!argument.written[at + i]) fault("reads what nobody wrote to ", program_.buffers[id].name);
+    if (writer == kAdded) fault("reads what blocks still add to ", program_.buffers[id].name);
     if (writer != kGiven && writer != block.number && !(published_[writer] && block.ticketed)) {
       fault("reads what another block wrote to ", program_.buffers[id].name, ", without a ticket");
     }
@@ -68,7 +69,7 @@ void Interpreter::load(Block& block, const Load& i) {
   const auto origin = values(block, i.at);
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* offset) {
     std::uint32_t bits = 0;
-    if (const auto at = element(view, origin, offset)) {
+    if (const auto at = element(block, view, origin, offset)) {
       auto* to = reinterpret_cast<std::uint8_t*>(&bits);
       const auto byte = program_.shared_offset(view.buffer) + *at * size;
       std::string why;
@@ -92,7 +93,7 @@ void Interpreter::store(Block& block, const Store& i) {
   const int size = bytes_of(buffer.scalar);
   const auto origin = values(block, i.at);
   for_each(i.from, [&](int thread, std::int64_t index, const std::int64_t* offset) {
-    const auto at = element(view, origin, offset);
+    const auto at = element(block, view, origin, offset);
     if (!at) return;
     const auto bits = get(block, i.from, index);
     const auto* from = reinterpret_cast<const std::uint8_t*>(&bits);
@@ -107,6 +108,7 @@ void Interpreter::store(Block& block, const Store& i) {
 }
 
 void Interpreter::copy(Block& block, const CopyAsync& i) {
+  if (value(block, i.guard) >= i.below) return;
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const int size = bytes_of(program_.buffers[to.buffer].scalar);
   const std::int64_t run = 16 / size, pieces = to.extents[1] / run;
@@ -116,13 +118,14 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
     std::uint8_t bytes[16] = {};
     for (std::int64_t e = 0; e < run; ++e) {
       const std::int64_t offset[] = {row, column + e};
-      if (const auto at = element(from, origin, offset)) {
+      if (const auto at = element(block, from, origin, offset)) {
         read_global(block, from.buffer, *at * size, size, bytes + e * size);
       }
     }
     const auto why = block.shared.write_async(
-        program_.shared_offset(to.buffer) + (row * to.strides[0] + column) * size, 16,
-        static_cast<int>(piece % program_.threads), bytes);
+        program_.shared_offset(to.buffer) +
+            (value(block, to.offset) + row * to.strides[0] + column) * size,
+        16, static_cast<int>(piece % program_.threads), bytes);
     if (!why.empty()) fault(why);
   }
 }
@@ -136,10 +139,10 @@ void Interpreter::copy_own(Block& block, const CopyOwn& i) {
   for (int thread = 0; thread < program_.threads; ++thread) {
     for (std::int64_t slot = 0; slot < at.slots; ++slot) {
       std::uint8_t bytes[4] = {};
-      if (const auto source = element(from, origin, at.at(thread, slot))) {
+      if (const auto source = element(block, from, origin, at.at(thread, slot))) {
         read_global(block, from.buffer, *source * size, size, bytes);
       }
-      const auto place = element(to, target, to_at.at(thread, slot));
+      const auto place = element(block, to, target, to_at.at(thread, slot));
       if (!place) fault("copies outside ", program_.buffers[to.buffer].name);
       const auto why = block.shared.write_async(program_.shared_offset(to.buffer) + *place * size,
                                                 size, thread, bytes);
@@ -148,11 +151,61 @@ void Interpreter::copy_own(Block& block, const CopyOwn& i) {
   }
 }
 
+void Interpreter::copy_bulk(Block& block, const CopyBulk& i) {
+  if (value(block, i.guard) >= i.below) return;
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(program_.buffers[to.buffer].scalar);
+  const auto origin = values(block, i.at);
+  const std::vector<std::int64_t> zero(to.extents.size(), 0);
+  const auto index = value(block, i.index);
+  std::vector<std::int64_t> at(to.extents.size(), 0);
+  for (bool more = true; more;) {
+    const auto source = element(block, from, origin, at.data());
+    const auto target = element(block, to, zero, at.data());
+    if (!source || !target) fault("a bulk copy leaves ", program_.buffers[from.buffer].name);
+    std::uint8_t bytes[4] = {};
+    read_global(block, from.buffer, *source * size, size, bytes);
+    const auto place = program_.shared_offset(to.buffer) + *target * size;
+    refuse(block.shared.write_bulk(place, size, bytes));
+    refuse(block.signals.copied(i.signal, index, place, size));
+    more = false;
+    for (auto d = at.size(); d-- > 0 && !more;) {
+      more = ++at[d] < to.extents[d];
+      if (!more) at[d] = 0;
+    }
+  }
+}
+
+void Interpreter::atomic_add(Block& block, const AtomicAdd& i) {
+  const View& view = program_.views[i.to];
+  const auto origin = values(block, i.at);
+  Argument& argument = arguments_[view.buffer];
+  touch_global(block, view.buffer, true);
+  for_each(i.from, [&](int, std::int64_t index, const std::int64_t* offset) {
+    const auto at = element(block, view, origin, offset);
+    if (!at) return;
+    const auto& name = program_.buffers[view.buffer].name;
+    if (*at * 4 + 4 > static_cast<std::int64_t>(argument.bytes.size())) {
+      fault("adds past the end of ", name);
+    }
+    for (int b = 0; b < 4; ++b) {
+      auto& writer = writers_[view.buffer][*at * 4 + b];
+      if (!argument.written[*at * 4 + b]) fault("adds to what nobody wrote to ", name);
+      if (writer != kGiven && writer != kAdded) fault("adds to what a block stored to ", name);
+      writer = kAdded;
+    }
+    float sum;
+    std::memcpy(&sum, argument.bytes.data() + *at * 4, 4);
+    sum += static_cast<float>(number(block, i.from, index));
+    std::memcpy(argument.bytes.data() + *at * 4, &sum, 4);
+  });
+}
+
 void Interpreter::ticket(Block& block, const Ticket& i) {
   touch_global(block, program_.views[i.counters].buffer, true);
   const View& view = program_.views[i.counters];
   const std::int64_t zero[] = {0};
-  const auto at = element(view, values(block, i.at), zero);
+  const auto at = element(block, view, values(block, i.at), zero);
   if (!at) fault("a counter outside its buffer");
   std::uint32_t count;
   auto* place = arguments_[view.buffer].bytes.data() + *at * 4;

@@ -7,10 +7,10 @@ namespace ladder {
 
 std::string SharedMemory::may_write(const Facts& facts, int thread) const {
   if (facts.state == State::pending) return "overwrites a copy in flight";
-  if (facts.reader != kNobody && facts.read_epoch == epoch_ && facts.reader != thread) {
+  if (facts.reader != kNobody && !synchronised(facts.read_epoch) && facts.reader != thread) {
     return "overwrites what another thread read, without a barrier";
   }
-  if (facts.state == State::written && facts.epoch == epoch_ && facts.writer != thread) {
+  if (facts.state == State::written && !synchronised(facts.epoch) && facts.writer != thread) {
     return "overwrites what another thread wrote, without a barrier";
   }
   return {};
@@ -27,7 +27,7 @@ std::string SharedMemory::write(std::int64_t at, int size, int thread, const std
 }
 
 void SharedMemory::note_read(Facts& facts, int thread) {
-  const bool first = facts.reader == kNobody || facts.read_epoch != epoch_;
+  const bool first = facts.reader == kNobody || synchronised(facts.read_epoch);
   facts.reader = first || facts.reader == thread ? thread : kSeveral;
   facts.read_epoch = epoch_;
 }
@@ -37,7 +37,7 @@ std::string SharedMemory::read(std::int64_t at, int size, int thread, std::uint8
     Facts& facts = facts_[at + i];
     if (facts.state == State::unwritten) return "reads what nobody wrote";
     if (facts.state == State::pending) return "reads a copy that was not waited for";
-    if (facts.writer != thread && facts.epoch == epoch_) {
+    if (facts.writer != thread && !synchronised(facts.epoch)) {
       return "reads what another thread wrote, without a barrier";
     }
     note_read(facts, thread);
@@ -90,14 +90,39 @@ void SharedMemory::wait(int pending) {
   }
 }
 
+std::string SharedMemory::write_bulk(std::int64_t at, int size, const std::uint8_t* from) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (auto why = may_write(facts, kEngine); !why.empty()) return why;
+    if (facts.state == State::written && facts.writer != kEngine) {
+      // The engine is not ordered after the threads' writes by a barrier alone.
+      return "overwrites what threads wrote, by a bulk copy";
+    }
+    facts = {State::pending, kEngine, epoch_, cluster_epoch_, kNobody, 0};
+    bytes_[at + i] = from[i];
+  }
+  bulk_in_flight_ += size;
+  return {};
+}
+
+void SharedMemory::finish(std::int64_t at, int size) {
+  for (int i = 0; i < size; ++i) {
+    facts_[at + i].state = State::written;
+    facts_[at + i].epoch = synchronised_;
+    facts_[at + i].cluster_epoch = cluster_epoch_;
+  }
+  bulk_in_flight_ -= size;
+}
+
 void SharedMemory::cluster_barrier() {
-  ++epoch_;
+  barrier();
   ++cluster_epoch_;
 }
 
 bool SharedMemory::copies_in_flight() const {
-  return !open_.empty() || std::any_of(groups_.begin(), groups_.end(),
-                                       [](const auto& group) { return !group.empty(); });
+  return bulk_in_flight_ != 0 || !open_.empty() ||
+         std::any_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return !group.empty(); });
 }
 
 }  // namespace ladder

@@ -4,6 +4,7 @@
 // it. Internal to csrc/program/interpret.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,8 +25,19 @@ class SharedMemory {
   std::string write_async(std::int64_t at, int size, int thread, const std::uint8_t* from);
   void commit();
   void wait(int pending);
-  void barrier() { ++epoch_; }
+  void barrier() { synchronised_ = epoch_++; }
   void cluster_barrier();
+
+  /// Bytes that the copy engine brings; readable by all once finish() has been called.
+  std::string write_bulk(std::int64_t at, int size, const std::uint8_t* from);
+  void finish(std::int64_t at, int size);
+
+  /// Half a barrier: what threads did so far is behind those that synchronise(arrive()) later.
+  int arrive() { return epoch_++; }
+  void synchronise(int epoch) { synchronised_ = std::max(synchronised_, epoch); }
+  /// Now, to ask later whether a barrier has come since.
+  int now() const { return epoch_; }
+  bool synchronised(int epoch) const { return epoch <= synchronised_; }
 
   bool copies_in_flight() const;
 
@@ -36,7 +48,7 @@ class SharedMemory {
     int writer = 0, epoch = 0, cluster_epoch = 0;
     int reader = kNobody, read_epoch = 0;
   };
-  static constexpr int kNobody = -1, kSeveral = -2;
+  static constexpr int kNobody = -1, kSeveral = -2, kEngine = -3;
   struct Copy {
     std::int64_t at;
     int size;
@@ -49,7 +61,9 @@ class SharedMemory {
   std::vector<Facts> facts_;
   std::vector<std::vector<Copy>> groups_;  // committed and unfinished, oldest first
   std::vector<Copy> open_;                 // issued since the last commit
-  int epoch_ = 0, cluster_epoch_ = 0;
+  std::int64_t bulk_in_flight_ = 0;        // bytes
+  int epoch_ = 0, synchronised_ = -1;      // what happened up to the latter, all threads see
+  int cluster_epoch_ = 0;
 };
 
 }  // namespace ladder

@@ -26,15 +26,6 @@ Affine substituted(Affine affine, const Unrolled& unrolled) {
   return out;
 }
 
-/// True when every value of the affine form is a multiple of `by`.
-bool multiple_of(const Affine& affine, std::int64_t by) {
-  if (affine.constant % by != 0) return false;
-  for (const auto& term : affine.terms) {
-    if (term.factor % by != 0) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string expression(const Program& program, const Affine& affine, const Unrolled& unrolled) {
@@ -78,7 +69,7 @@ Access plan_access(const Program& program, const Layout& tile, Scalar scalar, co
   const auto rank = view.extents.size();
   Access out;
   std::vector<std::string> base;
-  Affine origin = 0;
+  Affine origin = substituted(view.offset, unrolled);
   for (std::size_t d = 0; d < rank; ++d) {
     origin = origin + times(substituted(at[d], unrolled), view.strides[d]);
     if (auto part = thread_part(tile, static_cast<int>(d), view.strides[d]); !part.empty()) {

@@ -96,10 +96,12 @@ void Emitter::fill(const Fill& i) {
   const Register& to = reg(i.to);
   for (std::int64_t w = 0; w < words(i.to); ++w) {
     const bool f32 = to.scalar == Scalar::f32;
-    const auto row = to.layout(0, f32 ? w : 2 * w)[1];
+    const bool by_row = to.layout.shape.size() > 2;
+    const auto row = by_row ? to.layout(0, bits_of(to) == 32 ? w : 2 * w)[1] : 0;
     const double value = i.value[row / 8 % 2];
-    line(to.name, "[", w, "] = ", f32 ? number(value) : hex(to_bits(to.scalar, value) * 0x10001u),
-         ";");
+    const auto bits = to_bits(to.scalar, value);
+    line(to.name, "[", w,
+         "] = ", f32 ? number(value) : hex(bits_of(to) == 32 ? bits : bits * 0x10001u), ";");
   }
 }
 
@@ -107,13 +109,6 @@ void Emitter::add(const Add& i) {
   const auto from = reg(i.from).layout.slot_count();
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     line(reg(i.to).name, "[", s, "] += ", reg(i.from).name, "[", s % from, "];");
-  }
-}
-
-void Emitter::cast(const Cast& i) {
-  for (std::int64_t w = 0; w < words(i.to); ++w) {
-    line(reg(i.to).name, "[", w, "] = pack_", name_of(reg(i.to).scalar), "(", reg(i.from).name, "[",
-         2 * w, "], ", reg(i.from).name, "[", 2 * w + 1, "]);");
   }
 }
 

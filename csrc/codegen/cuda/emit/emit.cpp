@@ -1,14 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/cuda/emit.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "codegen/cuda/emit/emitter.h"
 #include "codegen/cuda/prelude.h"
 
 namespace ladder::cuda {
 
+namespace {
+
+/// True when a statement needs what is in tile_prelude().
+bool uses_tiles(const Program& program, const std::vector<Statement>& statements) {
+  const auto body = [&](const auto& i) { return uses_tiles(program, i.body); };
+  return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
+    return std::visit(
+        Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
+              [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
+              [](const SignalInit&) { return true; }, [](const Unary&) { return true; },
+              [](const Binary&) { return true; }, [](const Reduce&) { return true; },
+              [](const AtomicAdd&) { return true; }, [](const auto&) { return false; }},
+        statement.op);
+  });
+}
+
+}  // namespace
+
 std::string Emitter::run() {
   out_ << prelude() << '\n';
+  if (uses_tiles(program_, program_.body)) out_ << tile_prelude() << '\n';
   signature();
   declarations();
   body(program_.body, 1);
@@ -17,7 +38,7 @@ std::string Emitter::run() {
 }
 
 std::int64_t Emitter::words(RegisterId id) const {
-  return (reg(id).layout.slot_count() * bytes_of(reg(id).scalar) + 3) / 4;
+  return (reg(id).layout.slot_count() * bits_of(reg(id)) + 31) / 32;
 }
 
 const char* Emitter::type_of(Scalar scalar) {
@@ -46,6 +67,10 @@ void Emitter::declarations() {
     if (buffer.level != Level::shared) continue;
     line(type_of(buffer.scalar), "* const ", buffer.name, " = (", type_of(buffer.scalar),
          "*)(shared + ", program_.shared_offset(static_cast<BufferId>(id)), ");");
+  }
+  for (std::size_t id = 0; id < program_.signals.size(); ++id) {
+    line("const u32 ", program_.signals[id].name, " = shared_address(shared + ",
+         program_.signal_offset(static_cast<SignalId>(id)), ");");
   }
   ticket_results(program_.body);
   for (std::size_t id = 0; id < program_.registers.size(); ++id) {
@@ -128,6 +153,15 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Add& i) { add(i); },
                    [&](const Cast& i) { cast(i); },
                    [&](const Ticket& i) { ticket(i); },
+                   [&](const SignalInit& i) { signal_init(i); },
+                   [&](const Expect& i) { expect(i); },
+                   [&](const Arrive& i) { arrive(i); },
+                   [&](const Await& i) { await(i); },
+                   [&](const CopyBulk& i) { copy_bulk(i); },
+                   [&](const Unary& i) { unary(i); },
+                   [&](const Binary& i) { binary(i); },
+                   [&](const Reduce& i) { reduce(i); },
+                   [&](const AtomicAdd& i) { atomic_add(i); },
                    [](const For&) {},  // body() has these
                    [](const If&) {}},
              statement.op);

@@ -3,8 +3,9 @@
 // Writes one kernel, an instruction at a time, each in a block of its own under a comment that is
 // the instruction's print. Registers become arrays of 32-bit words that only constants index, so
 // that the compiler keeps them in registers: variables that index them are unrolled here. Internal
-// to csrc/codegen/cuda/emit: emit.cpp has the frame and the control flow, memory.cpp and
-// arithmetic.cpp the instructions, access.h how a tile is read and written.
+// to csrc/codegen/cuda/emit: emit.cpp has the frame and the control flow, memory.cpp,
+// bulk_copy.cpp, arithmetic.cpp and elementwise.cpp the instructions, access.h how a tile is read
+// and written.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,7 @@ class Emitter {
   void copy_own(const CopyOwn& i);
   void load_matrix(const LoadMatrix& i);
   void ticket(const Ticket& i);
+  void atomic_add(const AtomicAdd& i);
   /// Spreads the words of `v` over the registers from word `first`.
   std::string assign(RegisterId id, std::int64_t first, std::int64_t count) const;
   std::string word_of(RegisterId id, std::int64_t index) const;
@@ -66,7 +68,25 @@ class Emitter {
   void reinterpret_bits(const Reinterpret& i);
   void scale(const Scale& i);
   void add(const Add& i);
+
+  // elementwise.cpp
   void cast(const Cast& i);
+  void unary(const Unary& i);
+  void binary(const Binary& i);
+  void reduce(const Reduce& i);
+  /// C++ for an element as f32, or as unsigned integer.
+  std::string float_of(RegisterId id, std::int64_t slot) const;
+  std::string integer_of(RegisterId id, std::int64_t slot) const;
+
+  // bulk_copy.cpp
+  void signal_init(const SignalInit& i);
+  void expect(const Expect& i);
+  void arrive(const Arrive& i);
+  void await(const Await& i);
+  void copy_bulk(const CopyBulk& i);
+  std::string signal(SignalId id, const Affine& index) const;
+  /// " && guard < below", or nothing.
+  std::string condition(const Affine& guard, std::int64_t below) const;
 
   const Program& program_;
   std::ostringstream out_;

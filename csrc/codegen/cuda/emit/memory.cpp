@@ -37,7 +37,13 @@ void Emitter::load(const Load& i) {
   if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
   for (const Piece& piece : access.pieces) {
     const auto count = piece.width * size / 4;
-    if (count == 0) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
+    if (count == 0) {  // one 16-bit element
+      if (i.remote) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
+      const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
+      line("{ u32 h = 0; ", guarded(piece.guard, "h = from[" + std::to_string(piece.offset) + "];"),
+           " ", word, " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | h << 16" : "h", "; }");
+      continue;
+    }
     const auto type = "Words" + std::to_string(count);
     const auto at = "(const " + type + "*)(from + " + std::to_string(piece.offset) + ")";
     std::string action;
@@ -96,6 +102,19 @@ void Emitter::store(const Store& i) {
   }
 }
 
+void Emitter::atomic_add(const AtomicAdd& i) {
+  const Register& from = reg(i.from);
+  const auto access =
+      plan_access(program_, from.layout, from.scalar, program_.views[i.to], i.at, unrolled_);
+  line("float* const to = ", buffer_of(i.to).name, " + (", access.base, ");");
+  for (const Piece& piece : access.pieces) {
+    for (std::int64_t e = 0; e < piece.width; ++e) {
+      line(guarded(piece.guard, "atomic_add_f32(to + " + std::to_string(piece.offset + e) + ", " +
+                                    from.name + "[" + std::to_string(piece.slot + e) + "]);"));
+    }
+  }
+}
+
 void Emitter::copy(const CopyAsync& i) {
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const int size = bytes_of(buffer_of(i.to).scalar);
@@ -104,6 +123,8 @@ void Emitter::copy(const CopyAsync& i) {
   if (columns_guarded && from.extents[1] % run != 0) {
     fail<Unsupported>("rows of ", from.extents[1], " elements end inside 16 bytes");
   }
+  const bool always = i.guard == Affine(0);
+  if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
   line("#pragma unroll");
   line("for (u32 piece = thread; piece < ", all, "u; piece += ", program_.threads, "u) {");
   line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
@@ -112,10 +133,13 @@ void Emitter::copy(const CopyAsync& i) {
   line("  const bool inside = from_row < ", limit(from.extents[0]),
        columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string(), ";");
   line("  const ", type_of(buffer_of(i.from).scalar), "* const source = ", buffer_of(i.from).name,
-       " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u);");
-  line("  copy_async(shared_address(", buffer_of(i.to).name, " + row * ", to.strides[0],
+       " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u)",
+       from.offset == Affine(0) ? "" : " + (" + expr(from.offset) + ")", ";");
+  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
+  line("  copy_async(shared_address(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
        "u + column), source, inside ? 16u : 0u);");
   line("}");
+  if (!always) line("}");
 }
 
 void Emitter::copy_own(const CopyOwn& i) {
@@ -146,7 +170,7 @@ void Emitter::load_matrix(const LoadMatrix& i) {
   const auto& mma = *tile_instruction(to.scalar);
   // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
   // 8 (matrix % 2) of the tile.
-  Affine origin = 0;
+  Affine origin = view.offset;
   std::string base;
   for (std::size_t d = 0; d < view.strides.size(); ++d) {
     origin = origin + times(i.at[d], view.strides[d]);
@@ -167,7 +191,7 @@ void Emitter::load_matrix(const LoadMatrix& i) {
 void Emitter::ticket(const Ticket& i) {
   line("__shared__ u32 before;");
   line(program_.variables[i.result].name, " = ticket(", buffer_of(i.counters).name, " + ",
-       expr(i.at[0]), ", ", i.expected, "u, &before);");
+       expr(i.at[0] + program_.views[i.counters].offset), ", ", i.expected, "u, &before);");
 }
 
 }  // namespace ladder::cuda

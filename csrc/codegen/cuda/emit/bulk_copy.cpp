@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/emit/emitter.h"
+#include "program/check.h"
+
+namespace ladder::cuda {
+
+std::string Emitter::signal(SignalId id, const Affine& index) const {
+  return program_.signals[id].name + " + 8 * (" + expr(index) + ")";
+}
+
+std::string Emitter::condition(const Affine& guard, std::int64_t below) const {
+  return guard == Affine(0) ? "" : " && " + expr(guard) + " < " + std::to_string(below);
+}
+
+void Emitter::signal_init(const SignalInit& i) {
+  const Signal& s = program_.signals[i.signal];
+  line("if (thread == 0) signal_init(", s.name, ", ", s.count, "u, ", s.arrivals, "u);");
+}
+
+void Emitter::expect(const Expect& i) {
+  line("if (thread == 0", condition(i.guard, i.below), ") signal_expect(",
+       signal(i.signal, i.index), ", ", i.bytes, "u);");
+}
+
+void Emitter::arrive(const Arrive& i) { line("signal_arrive(", signal(i.signal, i.index), ");"); }
+
+void Emitter::await(const Await& i) {
+  line("signal_await(", signal(i.signal, i.index), ", ", expr(i.parity), ");");
+}
+
+// One thread starts all rows, after its own Expect.
+void Emitter::copy_bulk(const CopyBulk& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const auto rows = bulk_rows(program_, i);
+  const int size = bytes_of(buffer_of(i.to).scalar);
+  Affine first = from.offset;
+  for (std::size_t d = 0; d < i.at.size(); ++d) first = first + times(i.at[d], from.strides[d]);
+  line("if (thread == 0", condition(i.guard, i.below), ") {");
+  std::string target, source;
+  for (std::size_t d = 0; d < rows.outer.size(); ++d) {
+    const auto row = "row" + std::to_string(d);
+    line("for (u32 ", row, " = 0; ", row, " < ", rows.outer[d], "u; ++", row, ")");
+    target += " + " + row + " * " + std::to_string(to.strides[d]) + "u";
+    source += " + (u64)" + row + " * " + std::to_string(from.strides[d]) + "u";
+  }
+  line("  copy_bulk(shared_address(", buffer_of(i.to).name, " + (", expr(to.offset), ")", target,
+       "), ", buffer_of(i.from).name, " + (", expr(first), ")", source, ", ", rows.elements * size,
+       "u, ", signal(i.signal, i.index), ");");
+  line("}");
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copies by the copy engine, and the signals (mbarriers) that say when they have ended. A signal
+// counts phases 0, 1, 2, ...; one ends when all its arrivals have come and all bytes that they
+// expect are there:
+//
+//     signal_init full                      arrivals 1: the thread that expects
+//     barrier
+//     expect full[s], 4096 bytes            opens the phase's account
+//     copy_bulk ring = weight[...] on full[s]
+//     await full[s] parity 0                phase 0 has ended: every thread may read `ring`
+//
+// Phases are told apart by their parity only, so each must be awaited before the next one begins.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "program/affine.h"
+
+namespace ladder {
+
+/// `count` mbarriers in shared memory. Each phase of one takes `arrivals`: 1 for an Expect plus the
+/// threads of the block for an Arrive.
+struct Signal {
+  std::string name;
+  std::int64_t count;
+  int arrivals;
+};
+
+/// Before any other use, and a Barrier after it.
+struct SignalInit {
+  SignalId signal;
+};
+/// One thread arrives; the phase does not end before `bytes` have been copied.
+struct Expect {
+  SignalId signal;
+  Affine index;
+  std::int64_t bytes;
+  Affine guard = 0;  ///< nothing happens unless it is below `below`
+  std::int64_t below = 1;
+};
+/// All threads arrive.
+struct Arrive {
+  SignalId signal;
+  Affine index;
+};
+/// All threads wait for the end of the phase of that parity, the present or the one before it.
+struct Await {
+  SignalId signal;
+  Affine index, parity;
+};
+/// to[i] = from[at + i] for the whole of `to`, a shared view; counted by the signal. All of it
+/// lies inside `from`: the copy engine fills no borders.
+struct CopyBulk {
+  ViewId to, from;
+  std::vector<Affine> at;
+  SignalId signal;
+  Affine index;
+  Affine guard = 0;  ///< nothing happens unless it is below `below`
+  std::int64_t below = 1;
+};
+
+}  // namespace ladder

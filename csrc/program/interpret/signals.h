@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mbarriers of one block as the interpreter sees them. A phase ends at its Await, not before:
+// whatever the program does between is legal only if it were so for a phase that ends late.
+// Internal to csrc/program/interpret.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "program/interpret/shared_memory.h"
+#include "program/program.h"
+
+namespace ladder {
+
+class Signals {
+ public:
+  explicit Signals(const Program& program);
+
+  /// Each returns why it is not allowed, or an empty text.
+  std::string init(SignalId signal, const SharedMemory& shared);
+  std::string expect(SignalId signal, std::int64_t index, std::int64_t bytes,
+                     const SharedMemory& shared);
+  std::string arrive(SignalId signal, std::int64_t index, SharedMemory& shared);
+  /// `size` bytes of shared memory from `at` on are on their way.
+  std::string copied(SignalId signal, std::int64_t index, std::int64_t at, int size);
+  /// Ends the phase when it is the one meant; nothing when that one has ended before.
+  std::string await(SignalId signal, std::int64_t index, std::int64_t parity, SharedMemory& shared);
+
+ private:
+  struct Bytes {
+    std::int64_t at;
+    int size;
+  };
+  struct Mbarrier {
+    bool initialised = false;
+    int initialised_at = 0, phase = 0, arrived = 0;
+    int threads_arrived_at = -1;
+    std::int64_t expected = 0, copied = 0;
+    std::vector<Bytes> bytes;
+  };
+
+  std::string use(const Mbarrier& mbarrier, const SharedMemory& shared) const;
+  std::string arrival(Mbarrier& mbarrier, SignalId signal, int count);
+
+  const std::vector<Signal>& signals_;
+  const int threads_;
+  std::vector<std::vector<Mbarrier>> mbarriers_;
+};
+
+}  // namespace ladder
