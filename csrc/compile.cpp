@@ -5,15 +5,26 @@
 
 #include "base/error.h"
 #include "codegen/cuda/emit.h"
+#include "codegen/target.h"
 #include "program/lower.h"
 
 namespace ladder {
+namespace {
+
+void require_target(const Device& device) {
+  const auto why_not = no_target(device);
+  if (!why_not.empty()) fail<Unsupported>(why_not);
+}
+
+}  // namespace
 
 Compiled compile(const Linear& expr, const Device& device) {
+  require_target(device);
   return compile(expr, best_schedule(expr, device), device);  // schedule/: least time that fits
 }
 
 Compiled compile(const Linear& expr, const Schedule& schedule, const Device& device) {
+  require_target(device);
   const auto why_not = objection(schedule, expr, device);
   if (!why_not.empty()) fail<Unsupported>(to_string(schedule), ": ", why_not);
   Program program = lower(expr, schedule, device);  // program/: tiles, loops, instructions

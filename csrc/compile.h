@@ -19,7 +19,7 @@ struct Compiled {
 
 /// The whole compiler. Needs no device: the row says what there is to know of it.
 /// Throws InvalidArgument for an expression without meaning, Unsupported for one that the device
-/// cannot serve.
+/// cannot serve or that no target writes for.
 Compiled compile(const Linear& expr, const Device& device);
 
 /// The same with the decisions taken.

@@ -8,35 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "expr/scalar.h"
-#include "layout/layout.h"
+#include "device/instructions.h"
 
 namespace ladder {
-
-/// A matrix instruction of one warp: d[m, n] = a[m, k] * b[n, k] + d.
-struct MatrixInstruction {
-  std::string_view name;
-  int architecture;  ///< smallest compute capability, times ten
-  Scalar operand, accumulator;
-  int m, n, k;
-  int accumulator_bits;  ///< significant bits that a sum keeps
-  std::string_view source;
-
-  /// Who holds what: A [m, k], B [n, k], accumulator [m, n], over the 32 lanes.
-  Layout a() const;
-  Layout b() const;
-  Layout d() const;
-};
-
-/// The rows for `operand` that an architecture has, fastest first.
-std::vector<const MatrixInstruction*> instructions(int architecture, Scalar operand);
-
-/// The row by which tile programs multiply `operand`; null when there is none. The same for every
-/// architecture that has it, so that a program says the same to the verifier, the interpreter and
-/// each target.
-const MatrixInstruction* tile_instruction(Scalar operand);
 
 /// One level of the memory hierarchy.
 struct Memory {
@@ -44,41 +19,48 @@ struct Memory {
   double capacity_bytes;    ///< of one instance: the device, one multiprocessor
   double bytes_per_second;  ///< sustained read, whole device; 0: not known
   int transaction_bytes;    ///< smallest transfer that wastes nothing
+  int banks = 0;            ///< accesses that one instance serves in a cycle; 0: not banked
+  int bank_bytes = 0;       ///< of one such access
 };
 
-/// One machine.
+/// One machine. A multiprocessor is a compute unit of AMD and a core of x86.
 struct Device {
   std::string_view name;
   std::string_view architecture;  ///< as compilers call it: "sm_90a"
-  int capability;                 ///< compute capability times ten; 0: not NVIDIA
+  Family family = Family::nvidia;
+  int capability;  ///< compute capability times ten; 0: not NVIDIA
+  int generation;  ///< what instruction rows compare: the capability, the CDNA, the vector's bits
   int multiprocessors;
-  Memory global, l2, shared;   ///< shared: of one multiprocessor
+  int warp = 32;  ///< lanes that step together
+  Memory global;
+  Memory l2;                   ///< the last cache that all multiprocessors share
+  Memory shared;               ///< of one multiprocessor; x86: its first-level data cache
   int shared_per_block_bytes;  ///< most that one block may ask for
   int registers;               ///< 32-bit, of one multiprocessor
   int threads;                 ///< resident on one multiprocessor
-  double f16_flops;            ///< dense, f32 accumulation
-  int max_cluster;             ///< blocks that may share memory on any such device; 1: none
+  int f32_lanes;          ///< f32 multiply-adds of one multiprocessor in a cycle, no matrix unit
+  double f32_flops;       ///< the same of the device, in operations per second
+  double f16_flops;       ///< dense, f32 accumulation; x86: decoded to f32
+  double bf16_flops = 0;  ///< dense, f32 accumulation; 0: no such instruction
+  double f8_flops = 0;    ///< dense, f32 accumulation
+  double i8_flops = 0;    ///< dense, int32 accumulation
+  int max_cluster;        ///< blocks that may share memory on any such device; 1: none
   std::string_view source;
 
-  bool async_copy() const { return capability >= 80; }
+  bool async_copy() const { return copy_instruction(*this, "cp.async") != nullptr; }
   bool dependent_launch() const { return capability >= 90; }
+  /// Cycles per second, from the f32 rate.
+  double clock() const { return f32_flops / (2.0 * f32_lanes * multiprocessors); }
+  /// Read rate of all instances of `shared` together; 0: not known.
+  double shared_bytes_per_second() const {
+    return double(shared.banks) * shared.bank_bytes * multiprocessors * clock();
+  }
 };
 
 /// All rows, by name.
 std::span<const Device> devices();
 /// The row called `name`. Throws InvalidArgument listing the names.
 const Device& device(std::string_view name);
-
-/// LADDER's hint for a compute core fed through ldmatrix, shared memory and global memory: the
-/// granule that every level moves whole, and the shape in granules that every level accepts.
-/// HintGranularity is the LCM of the granules; HintShape the LCM of the innermost extents and of
-/// the element counts, both in that granule.
-struct Hint {
-  int granularity_bytes;
-  std::vector<std::int64_t> shape;
-  bool operator==(const Hint&) const = default;
-};
-Hint hint(const Device& device, const MatrixInstruction& instruction);
 
 /// A table of everything known of `device`, one fact per line.
 std::string to_string(const Device& device);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// To add an instruction, add its row and its wrapper in the prelude of each target that has it.
+#include "device/instructions.h"
+
 #include <algorithm>
-#include <numeric>
+#include <string>
 
 #include "base/error.h"
 #include "device/device.h"
@@ -8,85 +12,217 @@
 namespace ladder {
 namespace {
 
-// To add an instruction, add its row and its wrapper in the prelude of each target that has it.
-constexpr MatrixInstruction kInstructions[] = {
-    {.name = "mma.m16n8k16.f16",
-     .architecture = 80,
-     .operand = Scalar::f16,
-     .accumulator = Scalar::f32,
-     .m = 16,
-     .n = 8,
-     .k = 16,
-     .accumulator_bits = 24,
-     .source = "PTX ISA, matrix fragments for mma.m16n8k16"},
-    {.name = "mma.m16n8k16.bf16",
-     .architecture = 80,
-     .operand = Scalar::bf16,
-     .accumulator = Scalar::f32,
-     .m = 16,
-     .n = 8,
-     .k = 16,
-     .accumulator_bits = 24,
-     .source = "PTX ISA, matrix fragments for mma.m16n8k16"},
+constexpr int kNewest = 1 << 20;
+constexpr std::string_view kPtx = "PTX ISA, matrix fragments of mma";
+constexpr std::string_view kWgmma = "PTX ISA, register fragments of wgmma";
+constexpr std::string_view kMfma =
+    "AMD Instinct MI200 and MI300 ISA; AMD Matrix Instruction Calculator";
+
+struct Types {
+  std::string_view operand, sum;
+  Scalar accumulator;
+  int accumulator_bits;
 };
+constexpr Types kF16{"float16", "float32", Scalar::f32, 24},
+    kBf16{"bfloat16", "float32", Scalar::f32, 24};
+constexpr Types kF32{"float32", "float32", Scalar::f32, 24};
+constexpr Types kI8{"int8", "int32", Scalar::u32, 31};
+// The tensor cores of sm_89 and sm_90 keep 14 bits of a sum of e4m3 products.
+constexpr Types kE4m3{"float8_e4m3", "float32", Scalar::f32, 14};
+constexpr Types kFnuz{"float8_e4m3fnuz", "float32", Scalar::f32, 24};
+
+struct Range {
+  int first, last;
+};
+
+constexpr MatrixInstruction mma(std::string_view name, Range range, Types types, int m, int k) {
+  return {name,
+          Family::nvidia,
+          range.first,
+          range.last,
+          Fragment::warp,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          m,
+          8,
+          k,
+          8,
+          1,
+          types.accumulator_bits,
+          kPtx};
+}
+constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k) {
+  return {name,
+          Family::nvidia,
+          90,
+          90,
+          Fragment::warpgroup,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          64,
+          8,
+          k,
+          256,
+          1,
+          types.accumulator_bits,
+          kWgmma};
+}
+constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types, int mn, int k) {
+  return {name,
+          Family::cdna,
+          range.first,
+          range.last,
+          Fragment::wave,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          mn,
+          mn,
+          k,
+          mn,
+          1,
+          types.accumulator_bits,
+          kMfma};
+}
+constexpr MatrixInstruction vector(std::string_view name, Range range, Types types, int n, int k) {
+  return {name,
+          Family::x86,
+          range.first,
+          range.last,
+          Fragment::vector,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          1,
+          n,
+          k,
+          n,
+          1,
+          types.accumulator_bits,
+          "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"};
+}
+
+constexpr MatrixInstruction kMatrix[] = {
+    {"mma.m8n8k4.f16", Family::nvidia, 70, 70, Fragment::quad_pair, "float16", "float32", Scalar::f32, 8,
+     8, 4, 8, 4, 24, kPtx},
+    mma("mma.m16n8k8.f16", {75, kNewest}, kF16, 16, 8),
+    mma("mma.m8n8k16.s8", {75, kNewest}, kI8, 8, 16),
+    mma("mma.m16n8k16.f16", {80, kNewest}, kF16, 16, 16),
+    mma("mma.m16n8k16.bf16", {80, kNewest}, kBf16, 16, 16),
+    mma("mma.m16n8k32.s8", {80, kNewest}, kI8, 16, 32),
+    mma("mma.m16n8k32.e4m3", {89, kNewest}, kE4m3, 16, 32),
+    wgmma("wgmma.m64nNk16.f16", kF16, 16),
+    wgmma("wgmma.m64nNk16.bf16", kBf16, 16),
+    wgmma("wgmma.m64nNk32.s8", kI8, 32),
+    wgmma("wgmma.m64nNk32.e4m3", kE4m3, 32),
+    mfma("v_mfma_f32_16x16x16_f16", {2, 3}, kF16, 16, 16),
+    mfma("v_mfma_f32_32x32x8_f16", {2, 3}, kF16, 32, 8),
+    mfma("v_mfma_f32_16x16x16_bf16_1k", {2, 3}, kBf16, 16, 16),
+    mfma("v_mfma_f32_32x32x8_bf16_1k", {2, 3}, kBf16, 32, 8),
+    mfma("v_mfma_i32_16x16x16_i8", {2, 2}, kI8, 16, 16),
+    mfma("v_mfma_i32_32x32x8_i8", {2, 2}, kI8, 32, 8),
+    mfma("v_mfma_i32_16x16x32_i8", {3, 3}, kI8, 16, 32),
+    mfma("v_mfma_i32_32x32x16_i8", {3, 3}, kI8, 32, 16),
+    mfma("v_mfma_f32_16x16x32_fp8_fp8", {3, 3}, kFnuz, 16, 32),
+    mfma("v_mfma_f32_32x32x16_fp8_fp8", {3, 3}, kFnuz, 32, 16),
+    vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
+    vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
+};
+
+constexpr CopyInstruction nvidia(std::string_view name, int first, std::string_view from,
+                                 std::string_view to, int granule, int rows, int columns) {
+  return {name, Family::nvidia, first, kNewest, from, to, granule, rows, columns, "PTX ISA"};
+}
+
+// A load by lanes moves one granule for each; what one quarter-warp or address phase covers is the
+// hardware's affair.
+constexpr CopyInstruction kCopies[] = {
+    nvidia("ld.global.v4.b32", 70, "global", "registers", 16, 32, 1),
+    nvidia("ld.shared.v4.b32", 70, "shared", "registers", 16, 32, 1),
+    nvidia("ldmatrix.x4", 75, "shared", "registers", 16, 16, 2),
+    nvidia("cp.async", 80, "global", "shared", 16, 32, 1),
+    nvidia("cp.async.bulk", 90, "global", "shared", 16, 1, 1),
+    {"global_load_dwordx4", Family::cdna, 2, 3, "global", "registers", 16, 64, 1,
+     "AMD Instinct MI200 and MI300 ISA"},
+    {"ds_read_b128", Family::cdna, 2, 3, "shared", "registers", 16, 64, 1,
+     "AMD Instinct MI200 and MI300 ISA"},
+    {"global_load_lds_dword", Family::cdna, 2, 3, "global", "shared", 4, 64, 1,
+     "AMD Instinct MI200 and MI300 ISA"},
+    {"vmovups.ymm", Family::x86, 256, 256, "shared", "registers", 32, 1, 1,
+     "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"},
+    {"vmovups.zmm", Family::x86, 512, 512, "shared", "registers", 64, 1, 1,
+     "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"},
+};
+
+template <class Row>
+bool has(const Device& device, const Row& row) {
+  return row.family == device.family && row.architecture <= device.generation &&
+         device.generation <= row.last_architecture;
+}
+
+/// The part of the device's rate for an operand that a row reaches; 0: not published.
+double share(const Device& device, const MatrixInstruction& row) {
+  // A narrow vector on a machine with wide ones.
+  if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
+  if (row.fragment != Fragment::warp) return 1;
+  // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
+  // warpgroup.
+  if (device.generation == 90) return 0.61;
+  // sm_100 reaches its rate through tensor memory, for which there is no row yet.
+  return device.generation == 100 ? 0 : 1;
+}
+
+double rate_of(const Device& device, std::string_view operand) {
+  if (operand == "float16") return device.f16_flops;
+  if (operand == "bfloat16") return device.bf16_flops;
+  if (operand == "int8") return device.i8_flops;
+  if (operand == "float32") return device.f32_flops;
+  if (operand.starts_with("float8")) return device.f8_flops;
+  fail<InternalError>("no rate for operands of ", operand);
+}
 
 }  // namespace
 
-// All rows are of the m16n8 family: 8 x 4 lanes, two neighbouring columns per lane, registers that
-// step over rows by 8, then over columns by 8.
-Layout MatrixInstruction::a() const {
-  return column_local({m / 8, k / 8}) * spatial({8, 4}) * local({1, 2});
-}
-Layout MatrixInstruction::b() const {
-  return local({n / 8, k / 8}) * spatial({8, 4}) * local({1, 2});
-}
-Layout MatrixInstruction::d() const {
-  return local({m / 8, n / 8}) * spatial({8, 4}) * local({1, 2});
+std::span<const MatrixInstruction> matrix_instructions() { return kMatrix; }
+
+std::vector<const MatrixInstruction*> instructions(const Device& device, std::string_view operand) {
+  std::vector<const MatrixInstruction*> found;
+  for (const auto& row : kMatrix) {
+    if (has(device, row) && (operand.empty() || row.operand == operand)) found.push_back(&row);
+  }
+  std::ranges::stable_sort(found, [&](const auto* a, const auto* b) {
+    const double rate_a = operations_per_second(device, *a);
+    const double rate_b = operations_per_second(device, *b);
+    return rate_a != rate_b ? rate_a > rate_b : a->m * a->n * a->k > b->m * b->n * b->k;
+  });
+  return found;
 }
 
-std::vector<const MatrixInstruction*> instructions(int architecture, Scalar operand) {
-  std::vector<const MatrixInstruction*> found;
-  for (const auto& row : kInstructions) {
-    if (row.architecture <= architecture && row.operand == operand) found.push_back(&row);
+double operations_per_second(const Device& device, const MatrixInstruction& row) {
+  return rate_of(device, row.operand) * share(device, row);
+}
+
+const MatrixInstruction* tile_instruction(Scalar operand) {
+  const auto name = "mma.m16n8k16." + std::string(name_of(operand));
+  const auto row = std::ranges::find(kMatrix, name, &MatrixInstruction::name);
+  return row == std::end(kMatrix) ? nullptr : &*row;
+}
+
+std::span<const CopyInstruction> copy_instructions() { return kCopies; }
+
+std::vector<const CopyInstruction*> copies(const Device& device) {
+  std::vector<const CopyInstruction*> found;
+  for (const auto& row : kCopies) {
+    if (has(device, row)) found.push_back(&row);
   }
   return found;
 }
 
-const MatrixInstruction* tile_instruction(Scalar operand) {
-  for (const auto& row : kInstructions) {
-    if (row.operand == operand) return &row;
-  }
-  return nullptr;
-}
-
-Hint hint(const Device& device, const MatrixInstruction& instruction) {
-  struct Layer {
-    int granule_bytes;
-    std::vector<std::int64_t> shape;
-  };
-  const int operand = bytes_of(instruction.operand);
-  // ldmatrix moves rows of 16 bytes; four 8 x 8 matrices are 16 x 2 of them. Shared memory serves
-  // 32 banks of 4 bytes at once.
-  const std::vector<Layer> layers = {
-      {operand, {instruction.m, instruction.k}},
-      {operand, {instruction.n, instruction.k}},
-      {16, {16, 2}},
-      {4, {device.shared.transaction_bytes / 4}},
-      {1, {device.global.transaction_bytes}},
-  };
-  int granularity = 1;
-  for (const Layer& layer : layers) granularity = std::lcm(granularity, layer.granule_bytes);
-  std::int64_t inner = 1, total = 1;
-  for (const Layer& layer : layers) {
-    auto shape = layer.shape;
-    LADDER_CHECK(shape.back() * layer.granule_bytes % granularity == 0, "a run of ",
-                 shape.back() * layer.granule_bytes, " bytes in granules of ", granularity);
-    shape.back() = shape.back() * layer.granule_bytes / granularity;
-    inner = std::lcm(inner, shape.back());
-    total = std::lcm(
-        total, std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
-  }
-  return {granularity, {total / inner, inner}};
+const CopyInstruction* copy_instruction(const Device& device, std::string_view name) {
+  const auto row = std::ranges::find(kCopies, name, &CopyInstruction::name);
+  return row != std::end(kCopies) && has(device, *row) ? &*row : nullptr;
 }
 
 }  // namespace ladder

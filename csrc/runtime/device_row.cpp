@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "codegen/target.h"
 
 namespace ladder {
 namespace {
@@ -43,7 +44,7 @@ const Device& made_row(const cuda::Properties& p, const Device& nearest) {
   Made& made = all.emplace_back(Made{p.name, architecture(p.capability), nearest});
   made.row.name = made.name;
   made.row.architecture = made.architecture;
-  made.row.capability = p.capability;
+  made.row.capability = made.row.generation = p.capability;
   made.row.multiprocessors = p.multiprocessors;
   made.row.global.capacity_bytes = p.memory_bytes;
   if (p.bytes_per_second > 0) made.row.global.bytes_per_second = p.bytes_per_second;
@@ -52,8 +53,11 @@ const Device& made_row(const cuda::Properties& p, const Device& nearest) {
   made.row.shared_per_block_bytes = p.shared_per_block_bytes;
   made.row.registers = p.registers;
   made.row.threads = p.threads;
-  made.row.f16_flops = nearest.f16_flops * p.multiprocessors / nearest.multiprocessors;
-  made.row.source = "asked of the driver; rate per multiprocessor of the nearest row";
+  for (double Device::*rate : {&Device::f32_flops, &Device::f16_flops, &Device::bf16_flops,
+                               &Device::f8_flops, &Device::i8_flops}) {
+    made.row.*rate *= static_cast<double>(p.multiprocessors) / nearest.multiprocessors;
+  }
+  made.row.source = "asked of the driver; rates per multiprocessor of the nearest row";
   return made.row;
 }
 
@@ -63,7 +67,7 @@ const Device& device_row(const cuda::Properties& properties) {
   const std::string name = squeezed(properties.name);
   const Device *named = nullptr, *nearest = nullptr;
   for (const Device& row : devices()) {
-    if (row.capability == 0 || row.capability > properties.capability) continue;
+    if (!no_target(row).empty() || row.capability > properties.capability) continue;
     if (row.capability == properties.capability && name.find(row.name) != std::string::npos) {
       // "h200" is in no other name; of two that fit, the longer says more.
       if (named == nullptr || row.name.size() > named->name.size()) named = &row;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 #include "compile.h"
 
 namespace ladder {
@@ -35,12 +36,18 @@ TEST(Compile, a_schedule_that_the_device_cannot_run_is_refused_with_the_reason) 
       ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("a cluster of 8, of at most 1")));
 }
 
-TEST(Compile, every_device_of_the_table_gets_a_schedule) {
+TEST(Compile, every_device_with_a_target_gets_a_schedule_and_others_are_refused) {
   for (const Device& row : devices()) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       Linear expr = kExpr;
       expr.activation = activation;
-      EXPECT_NO_THROW(compile(expr, row)) << row.name;
+      if (no_target(row).empty()) {
+        EXPECT_NO_THROW(compile(expr, row)) << row.name;
+      } else {
+        EXPECT_THAT([&] { compile(expr, row); },
+                    ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr(
+                        "no target writes kernels for " + std::string(row.name))));
+      }
     }
   }
 }

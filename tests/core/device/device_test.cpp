@@ -5,14 +5,56 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "layout/weight_image.h"
+#include "device/hint.h"
+#include "types/element.h"
 
 namespace ladder {
 namespace {
 
+const MatrixInstruction& row(std::string_view name) {
+  for (const auto& row : matrix_instructions()) {
+    if (row.name == name) return row;
+  }
+  fail<InvalidArgument>("no instruction ", name);
+}
+
 TEST(Hint, of_the_a100_is_the_one_worked_out_for_it) {
-  const auto& mma = *instructions(80, Scalar::f16).front();
-  EXPECT_EQ(hint(device("a100"), mma), (Hint{16, {4, 8}}));
+  EXPECT_EQ(hint(device("a100"), row("mma.m16n8k16.f16")), (Hint{16, {4, 8}}));
+}
+
+TEST(Hint, of_the_a100_comes_from_the_layers_of_the_paper) {
+  std::vector<std::pair<int, std::vector<std::int64_t>>> layers;
+  for (const auto& layer : hint_layers(device("a100"), row("mma.m16n8k16.f16"))) {
+    layers.emplace_back(layer.granule_bytes, layer.shape);
+  }
+  using testing::ElementsAre;
+  using testing::Pair;
+  EXPECT_THAT(layers, ElementsAre(Pair(2, ElementsAre(16, 16)), Pair(2, ElementsAre(8, 16)),
+                                  Pair(16, ElementsAre(16, 2)), Pair(4, ElementsAre(32)),
+                                  Pair(1, ElementsAre(32))));
+}
+
+TEST(Hint, of_every_instruction_of_every_device_is_a_multiple_of_all_its_layers) {
+  for (const Device& device : devices()) {
+    for (const auto* instruction : instructions(device)) {
+      const Hint found = hint(device, *instruction);
+      EXPECT_EQ(found.run_bytes() % device.global.transaction_bytes, 0) << device.name;
+      EXPECT_EQ(found.run_bytes() % device.shared.transaction_bytes, 0) << device.name;
+      for (const auto& layer : hint_layers(device, *instruction)) {
+        EXPECT_EQ(found.granularity_bytes % layer.granule_bytes, 0) << layer.name;
+      }
+    }
+  }
+}
+
+// A matrix operand of 8 bytes a row is shorter than the 16 bytes of a load: two rows share one.
+TEST(Hint, of_the_v100_joins_rows_that_are_shorter_than_a_granule) {
+  EXPECT_EQ(hint(device("v100"), row("mma.m8n8k4.f16")), (Hint{16, {4, 8}}));
+}
+
+TEST(Hint, of_a_processor_is_a_cache_line) {
+  EXPECT_EQ(hint(device("x86_avx2"), row("vfmadd231ps.ymm")).run_bytes(), 64);
+  EXPECT_EQ(hint(device("x86_avx512"), row("vfmadd231ps.zmm")).run_bytes(), 128);
 }
 
 TEST(Device, every_row_has_a_source_and_consistent_capacities) {
@@ -22,6 +64,33 @@ TEST(Device, every_row_has_a_source_and_consistent_capacities) {
     EXPECT_LT(row.shared.capacity_bytes, row.l2.capacity_bytes) << row.name;
     EXPECT_LT(row.l2.capacity_bytes, row.global.capacity_bytes) << row.name;
     EXPECT_EQ(row.max_cluster > 1, row.capability >= 90) << row.name;
+    EXPECT_EQ(row.capability != 0, row.family == Family::nvidia) << row.name;
+  }
+}
+
+TEST(Device, rates_agree_with_each_other) {
+  for (const Device& row : devices()) {
+    // The clock that the f32 rate implies is one that such machines have.
+    EXPECT_GT(row.clock(), 1e9) << row.name;
+    EXPECT_LT(row.clock(), 3e9) << row.name;
+    EXPECT_GE(row.f16_flops, row.f32_flops) << row.name;
+    if (row.family == Family::x86) continue;
+    // Multiply-adds of a multiprocessor's matrix units in a cycle: Ada's 256 to Blackwell's 4096,
+    // the clock being a boost clock.
+    const double per_cycle = row.f16_flops / (2 * row.clock() * row.multiprocessors);
+    EXPECT_GE(per_cycle, 250) << row.name;
+    EXPECT_LE(per_cycle, 4096) << row.name;
+    for (double rate : {row.f8_flops, row.i8_flops}) {
+      EXPECT_TRUE(rate == 0 || rate >= row.f16_flops) << row.name;
+    }
+  }
+}
+
+TEST(Device, every_machine_of_the_table_of_the_issue_is_there) {
+  for (const char* name : {"v100", "t4", "a100", "a6000", "rtx4090", "l40s", "h100", "h200", "b200",
+                           "rtx5090", "mi210", "mi250", "mi300x", "x86_avx2", "x86_avx512"}) {
+    EXPECT_NO_THROW(device(name)) << name;
+    EXPECT_THAT(to_string(device(name)), testing::HasSubstr("source: "));
   }
 }
 
@@ -30,23 +99,29 @@ TEST(Device, an_unknown_name_is_refused_with_the_known_ones) {
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("h200")));
 }
 
-TEST(MatrixInstruction, fragments_hold_each_element_once) {
-  for (Scalar operand : {Scalar::f16, Scalar::bf16}) {
-    EXPECT_TRUE(instructions(75, operand).empty());
-    for (const auto* row : instructions(100, operand)) {
-      for (const Layout& layout : {row->a(), row->b(), row->d()}) {
-        EXPECT_TRUE(is_bijective(layout)) << row->name;
-        EXPECT_EQ(layout.thread_count(), 32) << row->name;
-      }
-    }
+TEST(Instructions, every_device_has_one_for_f16_or_f32_and_a_load_for_it) {
+  for (const Device& device : devices()) {
+    EXPECT_FALSE(instructions(device).empty()) << device.name;
+    EXPECT_FALSE(copies(device).empty()) << device.name;
+    for (const auto* row : instructions(device)) EXPECT_NO_THROW(element(row->operand));
   }
 }
 
-TEST(MatrixInstruction, a_block_of_the_weight_image_is_made_of_a_operands) {
-  const auto& mma = *instructions(80, Scalar::f16).front();
-  const auto outer = block_fragment() / mma.a();
-  ASSERT_TRUE(outer);
-  EXPECT_EQ(*outer, local({4, 4}));
+TEST(Instructions, come_fastest_first) {
+  EXPECT_EQ(instructions(device("h100"), "float16").front()->name, "wgmma.m64nNk16.f16");
+  EXPECT_EQ(instructions(device("a100"), "float16").front()->name, "mma.m16n8k16.f16");
+  EXPECT_EQ(instructions(device("t4"), "int8").front()->name, "mma.m8n8k16.s8");
+  EXPECT_TRUE(instructions(device("t4"), "bfloat16").empty());
+  EXPECT_TRUE(instructions(device("a100"), "float8_e4m3").empty());
+  EXPECT_EQ(instructions(device("mi300x"), "float8_e4m3fnuz").size(), 2);
+}
+
+TEST(Instructions, asynchronous_copies_came_with_sm_80) {
+  EXPECT_FALSE(device("t4").async_copy());
+  EXPECT_TRUE(device("a100").async_copy());
+  EXPECT_FALSE(device("mi210").async_copy());
+  EXPECT_EQ(copy_instruction(device("a100"), "cp.async.bulk"), nullptr);
+  EXPECT_NE(copy_instruction(device("h200"), "cp.async.bulk"), nullptr);
 }
 
 }  // namespace

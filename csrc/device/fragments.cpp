@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The documented lane formulas of fragments, in the layout algebra; tests/core/device compares the
+// two for every lane and register.
+#include "base/error.h"
+#include "device/instructions.h"
+#include "types/element.h"
+
+namespace ladder {
+namespace {
+
+/// Neighbouring elements of K in a 32-bit register.
+int per_register(const MatrixInstruction& row) { return 32 / row.operand_bits(); }
+
+/// 8 x 4 lanes of one register each; registers step over rows by 8, then along k.
+Layout warp_operand(const MatrixInstruction& row, int rows) {
+  const int v = per_register(row);
+  return column_local({rows / 8, row.k / (4 * v)}) * spatial({8, 4}) * local({1, v});
+}
+
+/// Lanes 16 h + 4 q + r: quad pair q has the rows 4 h + r of its own product.
+Layout quad_pair_operand(const MatrixInstruction& row) {
+  return {{row.copies, 8, 4}, {{1, 2, 4}, {0, 4, 1}, {1, 4, 1}}, {{2, 4, 1}}};
+}
+
+}  // namespace
+
+int MatrixInstruction::operand_bits() const { return element(operand).bits; }
+
+Layout MatrixInstruction::a() const {
+  switch (fragment) {
+    case Fragment::quad_pair: return quad_pair_operand(*this);
+    case Fragment::warp: return warp_operand(*this, m);
+    case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
+    case Fragment::wave: return column_spatial({m, 64 / m}) * local({1, k * m / 64});
+    case Fragment::vector: return local({m, k});
+  }
+  fail<InternalError>("fragment of ", name);
+}
+
+Layout MatrixInstruction::b() const {
+  switch (fragment) {
+    case Fragment::quad_pair: return quad_pair_operand(*this);
+    case Fragment::warp: {
+      const int v = per_register(*this);
+      return local({n / 8, k / (4 * v)}) * spatial({8, 4}) * local({1, v});
+    }
+    case Fragment::warpgroup: fail<Unsupported>(name, " reads B from shared memory");
+    case Fragment::wave: return column_spatial({n, 64 / n}) * local({1, k * n / 64});
+    case Fragment::vector: return local({n, k});
+  }
+  fail<InternalError>("fragment of ", name);
+}
+
+Layout MatrixInstruction::d() const {
+  switch (fragment) {
+    case Fragment::quad_pair:
+      // Bit 0 of the lane is a row, bit 1 two columns; bits 0, 1 and 2 of the slot are a column,
+      // two rows and four columns.
+      return {{copies, 8, 8},
+              {{1, 2, 4}, {0, 4, 1}, {2, 2, 2}, {1, 2, 1}},
+              {{2, 2, 4}, {1, 2, 2}, {2, 2, 1}}};
+    case Fragment::warp: return local({m / 8, n / 8}) * spatial({8, 4}) * local({1, 2});
+    case Fragment::warpgroup:
+      return spatial({4, 1}) * column_local({2, most_n / 8}) * spatial({8, 4}) * local({1, 2});
+    case Fragment::wave: {
+      const int rows = 64 / n;  // of lanes
+      return local({m / (4 * rows), 1}) * spatial({rows, n}) * local({4, 1});
+    }
+    case Fragment::vector: return local({m, n});
+  }
+  fail<InternalError>("fragment of ", name);
+}
+
+}  // namespace ladder

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What machines compute and copy with, as rows. Operands and sums are named as types/ names
+// elements; "int32" is the one sum that is no storage format.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "expr/scalar.h"
+#include "layout/layout.h"
+
+namespace ladder {
+
+struct Device;
+
+/// Whose instruction set a row belongs to.
+enum class Family { nvidia, cdna, x86 };
+
+/// How the lanes share an operand.
+enum class Fragment {
+  quad_pair,  ///< four products at once, each by the eight lanes of a quad pair
+  warp,       ///< one product by 32 lanes
+  warpgroup,  ///< one product by 128 lanes, A in registers, B in shared memory
+  wave,       ///< one product by 64 lanes
+  vector,     ///< one lane's vector register: a row of D
+};
+
+/// A matrix instruction: d[m, n] = a[m, k] * b[n, k] + d, `copies` times side by side.
+struct MatrixInstruction {
+  std::string_view name;
+  Family family;
+  int architecture;       ///< smallest Device::generation that has it
+  int last_architecture;  ///< largest
+  Fragment fragment;
+  std::string_view operand, sum;
+  Scalar accumulator;  ///< registers of a sum: f32, or raw bits for int32
+  int m, n, k;
+  int most_n;            ///< n may be any multiple of `n` up to this
+  int copies;            ///< 1 but for quad pairs
+  int accumulator_bits;  ///< significant bits that a sum keeps
+  std::string_view source;
+
+  /// Who holds what: A [m, k], B [n, k], accumulator [m, n]; with `copies` a first dimension that
+  /// counts them. The accumulator of a warpgroup has `most_n` columns.
+  /// b() throws Unsupported where B is read from shared memory.
+  Layout a() const;
+  Layout b() const;
+  Layout d() const;
+  bool b_in_registers() const { return fragment != Fragment::warpgroup; }
+  int operand_bits() const;
+};
+
+std::span<const MatrixInstruction> matrix_instructions();
+
+/// The rows of `device`, fastest first, of equally fast ones the one that does most; `operand`
+/// empty: of every operand.
+std::vector<const MatrixInstruction*> instructions(const Device& device,
+                                                   std::string_view operand = {});
+
+/// Dense rate of an instruction on a device, multiplications and additions; 0: not published.
+double operations_per_second(const Device& device, const MatrixInstruction& instruction);
+
+/// The row by which tile programs multiply `operand`; null when there is none. The same for every
+/// architecture that has it, so that a program says the same to the verifier, the interpreter and
+/// each target.
+const MatrixInstruction* tile_instruction(Scalar operand);
+
+/// An instruction that moves data between two levels.
+struct CopyInstruction {
+  std::string_view name;
+  Family family;
+  int architecture, last_architecture;  ///< of Device::generation
+  std::string_view from, to;            ///< "global", "shared" or "registers"
+  int granule_bytes;                    ///< contiguous bytes that one lane or address names
+  int rows, columns;                    ///< granules that one instruction moves
+  std::string_view source;
+};
+
+std::span<const CopyInstruction> copy_instructions();
+/// The rows of `device`, in order of the table.
+std::vector<const CopyInstruction*> copies(const Device& device);
+/// The row called `name`; null when `device` does not have it.
+const CopyInstruction* copy_instruction(const Device& device, std::string_view name);
+
+}  // namespace ladder

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fragments against the lane formulas of the manuals, written here as the manuals write them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "device/device.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+using Place = std::vector<std::int64_t>;
+using Formula = std::function<Place(std::int64_t lane, std::int64_t i)>;
+
+struct Documented {
+  std::string_view name;
+  Formula a, b, d;  ///< b: empty where it has no fragment
+};
+
+// PTX ISA: groupID = lane / 4, threadID_in_group = lane % 4. B and D of the m16n8 family.
+Place pairs_d(std::int64_t l, std::int64_t i) {
+  return {l / 4 + (i < 2 ? 0 : 8), l % 4 * 2 + i % 2};
+}
+
+Place a_k16(std::int64_t l, std::int64_t i) {
+  const bool low = i < 2 || (4 <= i && i < 6);
+  return {l / 4 + (low ? 0 : 8), l % 4 * 2 + (i & 1) + (i >= 4 ? 8 : 0)};
+}
+Place b_k16(std::int64_t l, std::int64_t i) {
+  return {l / 4, l % 4 * 2 + (i & 1) + (i >= 2 ? 8 : 0)};
+}
+Place a_k32(std::int64_t l, std::int64_t i) {
+  const bool low = i < 4 || (8 <= i && i < 12);
+  return {l / 4 + (low ? 0 : 8), l % 4 * 4 + (i & 3) + (i >= 8 ? 16 : 0)};
+}
+Place b_k32(std::int64_t l, std::int64_t i) {
+  return {l / 4, l % 4 * 4 + (i & 3) + (i >= 4 ? 16 : 0)};
+}
+
+Place quad_a(std::int64_t l, std::int64_t i) { return {l % 16 / 4, l % 4 + (l < 16 ? 0 : 4), i}; }
+Place quad_d(std::int64_t l, std::int64_t i) {
+  return {l % 16 / 4, (l & 1) + (i & 2) + (l < 16 ? 0 : 4), (i & 4) + (l & 2) + (i & 1)};
+}
+
+Place wgmma_d(std::int64_t t, std::int64_t i) {
+  return {16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + t % 4 * 2 + i % 2};
+}
+Formula of_warps(Place (*warp)(std::int64_t, std::int64_t)) {
+  return [warp](std::int64_t t, std::int64_t i) {
+    auto place = warp(t % 32, i);
+    place[0] += 16 * (t / 32);
+    return place;
+  };
+}
+
+// AMD Matrix Instruction Calculator: A[i][k] lies in lane i + rows * (k / per lane).
+Formula mfma_ab(int rows, int per_lane) {
+  return [=](std::int64_t l, std::int64_t e) { return Place{l % rows, l / rows * per_lane + e}; };
+}
+Formula mfma_d(int columns) {
+  return [=](std::int64_t l, std::int64_t e) {
+    const std::int64_t rows = 64 / columns;
+    return Place{4 * rows * (e / 4) + 4 * (l / columns) + e % 4, l % columns};
+  };
+}
+
+std::vector<Documented> documented() {
+  std::vector<Documented> all = {
+      {"mma.m8n8k4.f16", quad_a, quad_a, quad_d},
+      {"mma.m16n8k8.f16",
+       [](auto l, auto i) {
+         return Place{l / 4 + (i < 2 ? 0 : 8), l % 4 * 2 + i % 2};
+       },
+       [](auto l, auto i) {
+         return Place{l / 4, l % 4 * 2 + i};
+       },
+       pairs_d},
+      {"mma.m8n8k16.s8",
+       [](auto l, auto i) {
+         return Place{l / 4, l % 4 * 4 + i};
+       },
+       [](auto l, auto i) {
+         return Place{l / 4, l % 4 * 4 + i};
+       },
+       [](auto l, auto i) {
+         return Place{l / 4, l % 4 * 2 + i};
+       }},
+  };
+  for (const char* name : {"mma.m16n8k16.f16", "mma.m16n8k16.bf16"}) {
+    all.push_back({name, a_k16, b_k16, pairs_d});
+  }
+  for (const char* name : {"mma.m16n8k32.s8", "mma.m16n8k32.e4m3"}) {
+    all.push_back({name, a_k32, b_k32, pairs_d});
+  }
+  for (const char* name : {"wgmma.m64nNk16.f16", "wgmma.m64nNk16.bf16"}) {
+    all.push_back({name, of_warps(a_k16), {}, wgmma_d});
+  }
+  for (const char* name : {"wgmma.m64nNk32.s8", "wgmma.m64nNk32.e4m3"}) {
+    all.push_back({name, of_warps(a_k32), {}, wgmma_d});
+  }
+  for (const char* name :
+       {"v_mfma_f32_16x16x16_f16", "v_mfma_f32_16x16x16_bf16_1k", "v_mfma_i32_16x16x16_i8"}) {
+    all.push_back({name, mfma_ab(16, 4), mfma_ab(16, 4), mfma_d(16)});
+  }
+  for (const char* name :
+       {"v_mfma_f32_32x32x8_f16", "v_mfma_f32_32x32x8_bf16_1k", "v_mfma_i32_32x32x8_i8"}) {
+    all.push_back({name, mfma_ab(32, 4), mfma_ab(32, 4), mfma_d(32)});
+  }
+  for (const char* name : {"v_mfma_i32_16x16x32_i8", "v_mfma_f32_16x16x32_fp8_fp8"}) {
+    all.push_back({name, mfma_ab(16, 8), mfma_ab(16, 8), mfma_d(16)});
+  }
+  for (const char* name : {"v_mfma_i32_32x32x16_i8", "v_mfma_f32_32x32x16_fp8_fp8"}) {
+    all.push_back({name, mfma_ab(32, 8), mfma_ab(32, 8), mfma_d(32)});
+  }
+  return all;
+}
+
+const Documented* formulas_of(const MatrixInstruction& row) {
+  static const auto all = documented();
+  for (const auto& known : all) {
+    if (known.name == row.name) return &known;
+  }
+  return nullptr;
+}
+
+void expect_formula(const MatrixInstruction& row, const Layout& layout, const Formula& formula) {
+  for (std::int64_t lane = 0; lane < layout.thread_count(); ++lane) {
+    for (std::int64_t i = 0; i < layout.slot_count(); ++i) {
+      ASSERT_EQ(layout(lane, i), formula(lane, i)) << row.name << " lane " << lane << " " << i;
+    }
+  }
+}
+
+TEST(Fragment, of_every_instruction_agrees_with_the_manual_in_every_lane_and_register) {
+  for (const auto& row : matrix_instructions()) {
+    if (row.fragment == Fragment::vector) continue;  // one lane: nothing to distribute
+    const Documented* known = formulas_of(row);
+    ASSERT_NE(known, nullptr) << row.name << " has no formula here";
+    expect_formula(row, row.a(), known->a);
+    expect_formula(row, row.d(), known->d);
+    ASSERT_EQ(row.b_in_registers(), static_cast<bool>(known->b)) << row.name;
+    if (known->b) expect_formula(row, row.b(), known->b);
+  }
+}
+
+TEST(Fragment, of_every_instruction_holds_each_element_once) {
+  for (const auto& row : matrix_instructions()) {
+    const std::int64_t copies = row.copies;
+    auto expect = [&](const Layout& layout, std::int64_t rows, std::int64_t columns) {
+      EXPECT_TRUE(is_bijective(layout)) << row.name;
+      EXPECT_EQ(layout.element_count(), copies * rows * columns) << row.name;
+    };
+    expect(row.a(), row.m, row.k);
+    expect(row.d(), row.m, row.most_n);
+    if (row.b_in_registers()) {
+      expect(row.b(), row.n, row.k);
+    } else {
+      EXPECT_THROW(row.b(), Unsupported) << row.name;
+    }
+  }
+}
+
+TEST(Fragment, of_a_step_of_wgmma_is_that_of_its_warps_mma) {
+  const auto& mma = *tile_instruction(Scalar::f16);
+  for (const auto& row : matrix_instructions()) {
+    if (row.name != "wgmma.m64nNk16.f16") continue;
+    EXPECT_EQ(row.a() / mma.a(), spatial({4, 1}));
+  }
+}
+
+TEST(Fragment, a_block_of_the_weight_image_is_made_of_a_operands) {
+  const auto outer = block_fragment() / tile_instruction(Scalar::f16)->a();
+  ASSERT_TRUE(outer);
+  EXPECT_EQ(*outer, local({4, 4}));
+}
+
+}  // namespace
+}  // namespace ladder
