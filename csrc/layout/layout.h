@@ -30,8 +30,9 @@
 // `replicated(n)` gives n threads the same element; a layout without replicas whose
 // threads * slots equals its elements is a bijection.
 //
-// Where extents are powers of two a layout is also a matrix over bits (linear_form.h), in which a
-// swizzle, that no sum of digits is, has its place.
+// A layout is the special case of an index map (index_map.h) whose coordinates are thread and slot;
+// those compose, divide and invert over any coordinates. Where extents are powers of two it is also
+// a matrix over bits (linear_form.h), in which a swizzle, that no sum of digits is, has its place.
 #pragma once
 
 #include <cstdint>
