@@ -11,35 +11,42 @@
 namespace ladder {
 namespace {
 
-constexpr int kHalfBits = 16;
-
 /// Right shifts that bring each whole field of a half into the window: a field that does not fit
 /// where it is starts a new shift, which later fields share while they fit.
-std::vector<int> field_shifts(int bits, int window) {
+std::vector<int> field_shifts(int bits, int operand_bits, int window) {
   std::vector<int> shifts;
   int shift = 0;
-  for (int at = 0; at + bits <= kHalfBits; at += bits) {
+  for (int at = 0; at + bits <= operand_bits; at += bits) {
     if (at - shift + bits > window) shift = at;
     shifts.push_back(shift);
   }
   return shifts;
 }
 
-/// The window for which the fields are placed. Where b divides 16 the byte pairs them evenly.
-int placing_window(int bits) { return kHalfBits % bits == 0 ? kBfloat16Window : kFloat16Window; }
+/// The window for which the fields are placed: as wide as gives the fewest shifts, but where fields
+/// come in pairs of one offset. Where b divides 16 the byte pairs them evenly; single bits in bytes
+/// the half-byte.
+int placing_window(int bits, int operand_bits) {
+  if (operand_bits == 8) return bits == 1 ? 4 : kByteWindow;
+  return operand_bits % bits == 0 ? kBfloat16Window : kFloat16Window;
+}
 
-/// Offset at which assembled pairs join the whole fields so that every offset has an even number
-/// of pairs; 0 when there is no odd one.
-int leftover_offset(int bits, const std::vector<int>& shifts) {
+/// Offsets at which assembled pairs join the whole fields so that every offset has an even number
+/// of pairs.
+std::vector<int> leftover_offsets(int bits, int operand_bits, const std::vector<int>& shifts) {
   std::map<int, int> count;
   for (std::size_t f = 0; f < shifts.size(); ++f) {
     count[static_cast<int>(f) * bits - shifts[f]] += bits;  // one per word, and there are b words
   }
-  int offset = 0;
+  std::vector<int> offsets;
   for (auto [at, n] : count) {
-    if (n % 2 != 0) offset = at;
+    if (n % 2 != 0) offsets.push_back(at);
   }
-  return offset;
+  const auto leftovers = operand_bits - static_cast<int>(shifts.size()) * bits;
+  LADDER_CHECK(static_cast<int>(offsets.size()) <= leftovers, offsets.size(), " odd offsets for ",
+               leftovers, " assembled pairs");
+  offsets.resize(leftovers, 0);
+  return offsets;
 }
 
 struct Field {
@@ -47,9 +54,9 @@ struct Field {
   std::vector<BitPlace> places;
 };
 
-/// All sixteen fields of a unit in storage order: whole ones word by word, then assembled ones.
-std::vector<Field> fields_of(int bits) {
-  const auto shifts = field_shifts(bits, placing_window(bits));
+/// All fields of a unit in storage order: whole ones word by word, then assembled ones.
+std::vector<Field> fields_of(int bits, int operand_bits) {
+  const auto shifts = field_shifts(bits, operand_bits, placing_window(bits, operand_bits));
   std::vector<Field> fields;
   std::vector<BitPlace> leftover;
   for (int word = 0; word < bits; ++word) {
@@ -59,21 +66,28 @@ std::vector<Field> fields_of(int bits) {
       for (int i = 0; i < bits; ++i) field.places.push_back({word, at + i});
       fields.push_back(std::move(field));
     }
-    for (int bit = kHalfBits / bits * bits; bit < kHalfBits; ++bit) leftover.push_back({word, bit});
+    for (int bit = operand_bits / bits * bits; bit < operand_bits; ++bit) {
+      leftover.push_back({word, bit});
+    }
   }
-  for (auto at = leftover.begin(); at != leftover.end(); at += bits) {
-    fields.push_back({leftover_offset(bits, shifts), std::vector<BitPlace>(at, at + bits)});
+  auto at = leftover.begin();
+  for (int offset : leftover_offsets(bits, operand_bits, shifts)) {
+    fields.push_back({offset, std::vector<BitPlace>(at, at + bits)});
+    at += bits;
   }
-  LADDER_CHECK(fields.size() == kPairsPerUnit, fields.size(), " fields of ", bits, " bits");
+  LADDER_CHECK(at == leftover.end() && static_cast<int>(fields.size()) == operand_bits,
+               fields.size(), " fields of ", bits, " bits");
   return fields;
 }
 
-BitPlan make_bit_plan(int bits) {
-  auto fields = fields_of(bits);
+BitPlan make_bit_plan(int bits, int operand_bits) {
+  auto fields = fields_of(bits, operand_bits);
   std::vector<bool> taken(fields.size());
-  BitPlan plan{bits, {}};
+  BitPlan plan{bits, operand_bits, {}, {}};
+  plan.pairs.resize(operand_bits);
+  plan.offsets.resize(operand_bits);
   // A cell is one k-step and one row parity: pairs 4s + parity and 4s + parity + 2.
-  for (int cell = 0; cell < kPairsPerUnit / 2; ++cell) {
+  for (int cell = 0; cell < operand_bits / 2; ++cell) {
     const int pair = cell / 2 * 4 + cell % 2;
     const auto first = std::find(taken.begin(), taken.end(), false) - taken.begin();
     auto second = first + 1;
@@ -81,36 +95,78 @@ BitPlan make_bit_plan(int bits) {
     taken[first] = taken[second] = true;
     plan.pairs[pair] = fields[first].places;
     plan.pairs[pair + 2] = fields[second].places;
+    plan.offsets[pair] = plan.offsets[pair + 2] = fields[first].offset;
   }
   return plan;
 }
 
-std::uint32_t both_halves(std::uint32_t half) { return half | half << kHalfBits; }
+/// `half` in each half, or byte, of a word.
+std::uint32_t in_every_half(std::uint32_t half, int operand_bits) {
+  for (int at = operand_bits; at < 32; at *= 2) half |= half << at;
+  return half;
+}
+
+/// The OR of the pieces: each half its code times 2^offset.
+std::uint32_t assembled(const UnpackPair& from, const std::uint32_t* words) {
+  std::uint32_t out = 0;
+  for (const auto& piece : from.pieces) {
+    const auto word = words[piece.word];
+    out |= (piece.shift >= 0 ? word >> piece.shift : word << -piece.shift) & piece.mask;
+  }
+  return out;
+}
+
+template <std::size_t Count>
+std::array<std::uint32_t, Count> unpack_register(const UnpackPlan& plan, const std::uint32_t* words,
+                                                 int pair) {
+  LADDER_REQUIRE(plan.operand_bits * static_cast<int>(Count) == 32, "a plan for operands of ",
+                 plan.operand_bits, " bits has no ", Count, " codes in a register");
+  const UnpackPair& from = plan.pairs.at(pair);
+  const auto all = assembled(from, words) >> from.offset;
+  std::array<std::uint32_t, Count> out;
+  for (std::size_t i = 0; i < Count; ++i) {
+    out[i] = all >> (plan.operand_bits * static_cast<int>(i)) & ((1u << plan.bits) - 1);
+  }
+  return out;
+}
 
 }  // namespace
 
-const BitPlan& bit_plan(int bits) {
+const BitPlan& bit_plan(int bits, int operand_bits) {
   if (bits < 1 || bits > 8) fail<Unsupported>("no weight image for codes of ", bits, " bits");
+  if (operand_bits != 16 && operand_bits != 8) {
+    fail<Unsupported>("no weight image for operands of ", operand_bits, " bits");
+  }
   static const auto plans = [] {
-    std::array<BitPlan, 8> all;
-    for (int b = 1; b <= 8; ++b) all[b - 1] = make_bit_plan(b);
+    std::array<std::array<BitPlan, 8>, 2> all;
+    for (int b = 1; b <= 8; ++b) {
+      all[0][b - 1] = make_bit_plan(b, 16);
+      all[1][b - 1] = make_bit_plan(b, 8);
+    }
     return all;
   }();
-  return plans[bits - 1];
+  return plans[operand_bits == 8][bits - 1];
 }
 
-UnpackPlan unpack_plan(int bits, int window) {
+UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align) {
+  const int bits = plan.bits, operand_bits = plan.operand_bits;
   if (bits > window) fail<Unsupported>(bits, " bits do not fit a window of ", window);
-  const BitPlan& plan = bit_plan(bits);
-  const auto shifts = field_shifts(bits, std::min(window, placing_window(bits)));
-  const int wanted = leftover_offset(bits, field_shifts(bits, placing_window(bits)));
-  const int assembled = wanted + bits <= window ? wanted : 0;
-  UnpackPlan out{bits, window, {}};
-  for (int pair = 0; pair < kPairsPerUnit; ++pair) {
+  LADDER_REQUIRE(window <= operand_bits, "a window of ", window, " bits in operands of ",
+                 operand_bits);
+  const auto shifts =
+      field_shifts(bits, operand_bits, std::min(window, placing_window(bits, operand_bits)));
+  UnpackPlan out{bits, window, operand_bits, {}};
+  for (int pair = 0; pair < operand_bits; ++pair) {
     const auto& places = plan.pairs[pair];
-    const bool whole = places.front().bit / bits < static_cast<int>(shifts.size());
-    UnpackPair& to = out.pairs[pair];
-    to.offset = whole ? places.front().bit - shifts[places.front().bit / bits] : assembled;
+    const auto field = static_cast<std::size_t>(places.front().bit / bits);
+    UnpackPair to;
+    if (align == Align::top) {
+      to.offset = window - bits;
+    } else if (field < shifts.size()) {
+      to.offset = places.front().bit - shifts[field];
+    } else {  // assembled
+      to.offset = plan.offsets[pair] + bits <= window ? plan.offsets[pair] : 0;
+    }
     // Runs of bits that one shift moves make one piece.
     for (int i = 0; i < bits; ++i) {
       const int word = places[i].word;
@@ -118,11 +174,14 @@ UnpackPlan unpack_plan(int bits, int window) {
       if (to.pieces.empty() || to.pieces.back().word != word || to.pieces.back().shift != shift) {
         to.pieces.push_back({word, shift, 0});
       }
-      to.pieces.back().mask |= both_halves(1u << (to.offset + i));
+      to.pieces.back().mask |= in_every_half(1u << (to.offset + i), operand_bits);
     }
+    out.pairs.push_back(std::move(to));
   }
   return out;
 }
+
+UnpackPlan unpack_plan(int bits, int window) { return unpack_plan(bit_plan(bits), window); }
 
 int UnpackPlan::shift_count() const {
   std::set<std::pair<int, int>> shifts;
@@ -142,19 +201,18 @@ int UnpackPlan::mask_count() const {
 
 std::array<std::uint32_t, 2> unpack_pair(const UnpackPlan& plan, const std::uint32_t* words,
                                          int pair) {
-  const UnpackPair& from = plan.pairs.at(pair);
-  std::uint32_t both = 0;
-  for (const auto& piece : from.pieces) {
-    const auto word = words[piece.word];
-    both |= (piece.shift >= 0 ? word >> piece.shift : word << -piece.shift) & piece.mask;
-  }
-  return {(both & 0xffff) >> from.offset, both >> kHalfBits >> from.offset};
+  return unpack_register<2>(plan, words, pair);
+}
+
+std::array<std::uint32_t, 4> unpack_quad(const UnpackPlan& plan, const std::uint32_t* words,
+                                         int quad) {
+  return unpack_register<4>(plan, words, quad);
 }
 
 std::string to_string(const UnpackPlan& plan) {
   std::ostringstream out;
-  for (int p = 0; p < kPairsPerUnit; ++p) {
-    out << "pair " << p << ':';
+  for (std::size_t p = 0; p < plan.pairs.size(); ++p) {
+    out << (plan.operand_bits == 8 ? "quad " : "pair ") << p << ':';
     for (std::size_t i = 0; i < plan.pairs[p].pieces.size(); ++i) {
       const auto& piece = plan.pairs[p].pieces[i];
       out << (i ? " | " : " ");

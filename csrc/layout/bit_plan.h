@@ -2,17 +2,21 @@
 //
 // How b-bit codes sit inside 32-bit words so that unpacking them costs the least.
 //
-// A *unit* is what one lane holds of a 16 x 64 piece of a weight: 16 pairs of codes in b words. The
-// two codes of a pair sit at the same bits of the low and of the high 16-bit half of words, so one
-// mask yields both, each in its own half, ready for a packed 16-bit multiply-add. A half holds
-// floor(16 / b) whole fields; the bits left over at its top, of several words together, make up
-// the remaining pairs.
+// A *unit* is what one lane holds of a 16 x 64 piece of a weight: 32 codes in b words. Operands of
+// 16 bits take them in 16 *pairs*, one per 32-bit register of the instruction; operands of 8 bits
+// in 8 quads, which this file calls pairs too where both are meant. The codes of a pair sit at the
+// same bits of each 16-bit half of words (of a quad: of each byte), so one mask yields all of them,
+// each in its own half, ready for packed arithmetic or the instruction itself. A half holds
+// floor(16 / b) whole fields (a byte floor(8 / b)); the bits left over at its top, of several words
+// together, make up the remaining pairs.
 //
-// One planner gives both directions: `bit_plan(b)` says where every bit lies, which packs, and
-// `unpack_plan(b, window)` the shifts and masks that read it, which every kernel emits. A code in
+// One planner gives both directions: `bit_plan(b, operand_bits)` says where every bit lies, which
+// packs, and `unpack_plan` the shifts and masks that read it, which every kernel emits. A code in
 // place at bit o is a multiple of 2^o; it is usable where o + b bits fit the window within which
 // the operand's format is linear in its code: 11 bits for float16, 8 for bfloat16 (their lowest
-// two binades). So one packed image serves both formats.
+// two binades), 8 for u8, 4 for e4m3 (code k is k 2^-9 up to 16). So one packed image serves all
+// formats of a width. A signed code wants its sign where the operand has it: read `top`, every code
+// ends at the top of its window, times 2^(8 - b) in s8.
 #pragma once
 
 #include <array>
@@ -25,8 +29,10 @@ namespace ladder {
 constexpr int kPairsPerUnit = 16;
 constexpr int kFloat16Window = 11;
 constexpr int kBfloat16Window = 8;
+constexpr int kByteWindow = 8;  ///< u8 and s8
+constexpr int kE4m3Window = 4;
 
-/// A bit of a code: which word of the unit, which bit of each 16-bit half.
+/// A bit of a code: which word of the unit, which bit of each half (or byte).
 struct BitPlace {
   int word, bit;
   bool operator==(const BitPlace&) const = default;
@@ -34,16 +40,17 @@ struct BitPlace {
 
 /// Where the bits of each pair lie, least significant first. Every bit of the b words is used once.
 struct BitPlan {
-  int bits;
-  std::array<std::vector<BitPlace>, kPairsPerUnit> pairs;
+  int bits, operand_bits;
+  std::vector<std::vector<BitPlace>> pairs;  ///< operand_bits of them
+  std::vector<int> offsets;                  ///< of each under the window it is placed for
 };
 
-/// The plan for codes of `bits` bits. The pairs 4s + r and 4s + (r ^ 2) lie at one offset under the
-/// float16 window, so that they may feed one accumulator without being aligned.
-/// Throws Unsupported outside 1 to 8.
-const BitPlan& bit_plan(int bits);
+/// The plan for codes of `bits` bits that become operands of `operand_bits`, 16 or 8. The pairs
+/// 4s + r and 4s + (r ^ 2), which meet in one sum of the instruction, lie at one offset, so that
+/// they need not be aligned. Throws Unsupported for codes outside 1 to 8 bits and other operands.
+const BitPlan& bit_plan(int bits, int operand_bits = 16);
 
-/// (words[word] >> shift) & mask, or << -shift when negative; the mask is the same in both halves.
+/// (words[word] >> shift) & mask, or << -shift when negative; the mask is the same in every half.
 struct UnpackPiece {
   int word, shift;
   std::uint32_t mask;
@@ -57,19 +64,30 @@ struct UnpackPair {
 };
 
 struct UnpackPlan {
-  int bits, window;
-  std::array<UnpackPair, kPairsPerUnit> pairs;
+  int bits, window, operand_bits;
+  std::vector<UnpackPair> pairs;
   int shift_count() const;  ///< distinct (word, shift != 0): shifts to execute per unit
   int mask_count() const;   ///< pieces: AND or AND-OR operations per unit
 };
 
-/// How to read `bit_plan(bits)` within `window` bits of each half.
-/// Throws Unsupported when the code is wider than the window.
+enum class Align {
+  in_place,  ///< wherever a code fits the window, with the fewest shifts
+  top,       ///< at the top of the window
+};
+
+/// How to read `plan` within the lowest `window` bits of each half.
+/// Throws Unsupported when the code is wider than the window, InvalidArgument when the window is
+/// wider than the operand.
+UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align = Align::in_place);
+/// The same for `bit_plan(bits)`.
 UnpackPlan unpack_plan(int bits, int window);
 
 /// The codes of pair `pair` in the unit `words`: low half, high half. Executes the plan.
 std::array<std::uint32_t, 2> unpack_pair(const UnpackPlan& plan, const std::uint32_t* words,
                                          int pair);
+/// The same for 8-bit operands, lowest byte first.
+std::array<std::uint32_t, 4> unpack_quad(const UnpackPlan& plan, const std::uint32_t* words,
+                                         int quad);
 
 /// One line per pair: "pair 3: (w1 >> 9) & 0x00070007 at 0".
 std::string to_string(const UnpackPlan& plan);

@@ -11,6 +11,11 @@
 // fragment register r, which is the A operand of m16n8k16 and, per warp, of wgmma m64k16. Pair
 // 4 s + r of the unit is placed by `bit_plan(b)`; unit u is words u b to u b + b - 1 of the lane.
 //
+// For operands of 8 bits the geometry is the same, and the fragments are those of the k32
+// instructions, m16n8k32 and wgmma m64k32: k-step s of two, register r of four hold rows
+// 16 u + g + 8 (r & 1) and columns 32 s + 16 (r >> 1) + 4 t + {0, 1, 2, 3}, one code per byte.
+// `operand_bits`, 16 or 8, says which; other values are refused with Unsupported.
+//
 // Scales follow the same lanes: [groups][N / 64][8][8], element [g][j] for row g + 8 j of the
 // block, so a lane loads the scales of all its rows at once.
 //
@@ -37,8 +42,8 @@ constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {
 }
 
 /// The register fragment a lane gets from one block: [64, 64] over 32 lanes, slots in the order
-/// (unit, k-step, register, half).
-Layout block_fragment();
+/// (unit, k-step, register, half or byte).
+Layout block_fragment(int operand_bits = 16);
 
 /// The rows whose scales a lane holds: [64] over 32 lanes, 8 slots, each row in four lanes.
 Layout scale_fragment();
@@ -48,16 +53,17 @@ struct ImagePlace {
   std::int64_t word;
   int bit;
 };
-ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit);
+ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit,
+                       int operand_bits = 16);
 
 /// Packs canonical rows (types/weight.h: a little-endian bit stream along K, rows padded to 32
 /// bits) of an [n, k] matrix into `image`, image_words(n, k, bits) words. Padding holds `pad`.
 void pack_image(const std::uint32_t* canonical, std::int64_t n, std::int64_t k, int bits,
-                std::uint32_t pad, std::uint32_t* image);
+                std::uint32_t pad, std::uint32_t* image, int operand_bits = 16);
 
 /// The inverse, bit-exact; padding bits of the canonical rows come out 0.
 void unpack_image(const std::uint32_t* image, std::int64_t n, std::int64_t k, int bits,
-                  std::uint32_t* canonical);
+                  std::uint32_t* canonical, int operand_bits = 16);
 
 /// Reorders 16-bit scales [n, groups] to [groups][ceil(n / 64)][8][8]; padding rows hold `pad`.
 void pack_scales(const std::uint16_t* scales, std::int64_t n, std::int64_t groups,

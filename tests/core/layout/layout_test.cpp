@@ -149,6 +149,19 @@ TEST(Layout, a_block_fragment_is_sixteen_a_operands_of_m16n8k16) {
   }
 }
 
+TEST(Layout, a_block_fragment_of_bytes_is_eight_a_operands_of_m16n8k32) {
+  const auto fragment = block_fragment(8);
+  ASSERT_TRUE(is_bijective(fragment));
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int slot = 0; slot < 128; ++slot) {
+      const int u = slot / 32, s = slot / 16 % 2, r = slot / 4 % 4, byte = slot % 4;
+      EXPECT_THAT(fragment(lane, slot),
+                  testing::ElementsAre(16 * u + lane / 4 + 8 * (r & 1),
+                                       32 * s + 16 * (r >> 1) + 4 * (lane % 4) + byte));
+    }
+  }
+}
+
 TEST(Layout, a_view_keeps_the_bits_of_every_thread) {
   EXPECT_TRUE(can_view(spatial({32}) * local({4}), 32, local({8}) * spatial({32}), 16));
   EXPECT_TRUE(can_view(spatial({32}) * local({16}), 32, block_fragment(), 4));
