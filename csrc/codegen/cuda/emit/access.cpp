@@ -3,6 +3,8 @@
 
 #include <sstream>
 
+#include "program/access.h"
+
 namespace ladder::cuda {
 namespace {
 
@@ -69,9 +71,10 @@ Access plan_access(const Program& program, const Layout& tile, Scalar scalar, co
   const auto rank = view.extents.size();
   Access out;
   std::vector<std::string> base;
-  Affine origin = substituted(view.offset, unrolled);
+  std::vector<Affine> from_at;
+  for (const Affine& coordinate : at) from_at.push_back(substituted(coordinate, unrolled));
+  const Affine origin = substituted(origin_of(view, from_at), unrolled);
   for (std::size_t d = 0; d < rank; ++d) {
-    origin = origin + times(substituted(at[d], unrolled), view.strides[d]);
     if (auto part = thread_part(tile, static_cast<int>(d), view.strides[d]); !part.empty()) {
       base.push_back(std::move(part));
     }
@@ -79,46 +82,15 @@ Access plan_access(const Program& program, const Layout& tile, Scalar scalar, co
   if (auto text = expression(program, origin, {}); text != "0") base.push_back(std::move(text));
   out.base = joined(base);
 
-  const auto slots = tile.slot_count();
-  std::vector<std::vector<std::int64_t>> coordinates;
-  std::vector<std::int64_t> offsets;
-  for (std::int64_t s = 0; s < slots; ++s) {
-    coordinates.push_back(tile(0, s));
-    std::int64_t offset = 0;
-    for (std::size_t d = 0; d < rank; ++d) offset += coordinates.back()[d] * view.strides[d];
-    offsets.push_back(offset);
-  }
-  std::vector<bool> guarded(rank);
-  for (std::size_t d = 0; d < rank; ++d) {
-    guarded[d] =
-        view.extents[d] == kTokens ||
-        range_of(program, substituted(at[d], unrolled)).high + tile.shape[d] > view.extents[d];
-  }
-  auto fits = [&](std::int64_t width) {
-    if (slots % width != 0 || !multiple_of(origin, width)) return false;
-    for (const Digit& digit : tile.threads) {
-      if (digit.stride * view.strides[digit.dim] % width != 0) return false;
-    }
-    for (std::int64_t s = 0; s < slots; ++s) {
-      const auto first = s / width * width;
-      if (offsets[first] % width != 0 || offsets[s] != offsets[first] + s % width) return false;
-      for (std::size_t d = 0; d < rank; ++d) {
-        // A border may not cut a piece.
-        if (coordinates[s][d] != coordinates[first][d] && guarded[d] &&
-            (view.extents[d] == kTokens || view.extents[d] % width != 0)) {
-          return false;
-        }
-      }
-    }
-    return true;
-  };
-  std::int64_t width = 16 / bytes_of(scalar);
-  while (!fits(width)) width /= 2;
-  for (std::int64_t s = 0; s < slots; s += width) {
-    Piece piece{s, width, offsets[s], ""};
+  const auto guarded = guarded_dimensions(program, tile, view, from_at);
+  const auto width = piece_width(tile, scalar, view, origin, guarded);
+  for (std::int64_t s = 0; s < tile.slot_count(); s += width) {
+    const auto coordinates = tile(0, s);
+    Piece piece{s, width, 0, ""};
     for (std::size_t d = 0; d < rank; ++d) {
+      piece.offset += coordinates[d] * view.strides[d];
       if (!guarded[d]) continue;
-      const Affine from = at[d] + Affine(coordinates[s][d]);
+      const Affine from = at[d] + Affine(coordinates[d]);
       auto index = expression(program, from, unrolled);
       if (auto part = thread_part(tile, static_cast<int>(d), 1); !part.empty()) {
         index = part + " + " + index;
