@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/traffic.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "device/device.h"
+#include "layout/weight_image.h"
+#include "program/access.h"
+
+namespace ladder {
+namespace {
+
+constexpr int kMatrixRows = 8;  // that load-matrix reads in one phase, 16 bytes of each
+
+class Counter {
+ public:
+  Counter(const Program& program, std::int64_t tokens)
+      : program_(program),
+        tokens_(tokens),
+        values_(program.variables.size()),
+        written_out_(program.variables.size()) {}
+
+  std::vector<MemoryTraffic> run() {
+    walk(program_.body);
+    return std::move(rows_);
+  }
+
+ private:
+  void walk(const std::vector<Statement>& body) {
+    for (const Statement& statement : body) {
+      statement_ = &statement;
+      if (const auto* loop = std::get_if<For>(&statement.op)) {
+        written_out_[loop->variable] = loop->unroll == 0;
+        for (std::int64_t trip = 0; trip < loop->trips; ++trip) {
+          values_[loop->variable] = trip;
+          walk(loop->body);
+        }
+        values_[loop->variable] = 0;
+      } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+        values_[branch->variable] = branch->value;
+        walk(branch->body);
+      } else {
+        std::visit([&](const auto& i) { count(i); }, statement.op);
+      }
+    }
+  }
+
+  template <class Instruction>
+  void count(const Instruction&) {}  // touches no memory that is counted
+
+  void count(const Load& i) { tile(program_.registers[i.to].layout, i.from, i.at, false); }
+  void count(const Store& i) { tile(program_.registers[i.from].layout, i.to, i.at, true); }
+  void count(const AtomicAdd& i) { tile(program_.registers[i.from].layout, i.to, i.at, true); }
+
+  void count(const CopyOwn& i) {
+    if (value(i.guard) >= i.below) return;
+    tile(i.from_layout, i.from, i.from_at, false);
+    tile(i.to_layout, i.to, i.to_at, true);
+  }
+
+  void count(const CopyAsync& i) {
+    if (value(i.guard) >= i.below) return;
+    const View &to = program_.views[i.to], &from = program_.views[i.from];
+    const int size = bytes_of(program_.buffers[to.buffer].scalar);
+    const std::int64_t run = 16 / size, pieces = to.extents[1] / run, all = to.extents[0] * pieces;
+    const auto source = start(from, i.at), target = start(to, {0, 0});
+    AccessCount reads, writes;
+    for (std::int64_t first = 0; first < all; first += kLanes) {
+      std::vector<std::int64_t> read, written;
+      for (std::int64_t piece = first; piece < std::min<std::int64_t>(first + kLanes, all);
+           ++piece) {
+        const std::int64_t at[] = {piece / pieces, piece % pieces * run};
+        written.push_back(target + (at[0] * to.strides[0] + at[1] * to.strides[1]) * size);
+        read.push_back(inside(from, i.at, at)
+                           ? source + (at[0] * from.strides[0] + at[1] * from.strides[1]) * size
+                           : kIdleLane);
+      }
+      reads += count_access(read, 16);
+      writes += count_access(written, 16);
+    }
+    add(from.buffer, false, reads);
+    add(to.buffer, true, writes);
+  }
+
+  void count(const CopyBulk& i) {
+    if (value(i.guard) >= i.below) return;
+    const View& to = program_.views[i.to];
+    std::int64_t bytes = bytes_of(program_.buffers[to.buffer].scalar);
+    for (auto extent : to.extents) bytes *= extent;
+    const auto sectors = (bytes + kSectorBytes - 1) / kSectorBytes;
+    const auto lines = (bytes + kLineBytes - 1) / kLineBytes;
+    add(program_.views[i.from].buffer, false, {1, 0, 0, sectors, sectors, lines});
+    add(to.buffer, true, {1, lines, lines, 0, 0, 0});
+  }
+
+  /// Lanes give the addresses of rows, eight for each 8 x 8 matrix of 16-bit elements.
+  void count(const LoadMatrix& i) {
+    const View& view = program_.views[i.from];
+    const Register& to = program_.registers[i.to];
+    const auto origin = start(view, i.at);
+    const auto matrices = to.layout.slot_count() / 2;
+    AccessCount sum;
+    for (int warp = 0; warp < program_.threads; warp += kLanes) {
+      const auto base = to.layout(warp, 0);
+      for (std::int64_t matrix = 0; matrix < matrices; ++matrix) {
+        std::vector<std::int64_t> addresses;
+        for (int row = 0; row < kMatrixRows; ++row) {
+          const std::int64_t at[] = {base[0], base[1] + matrix / 2 * 8 + row,
+                                     base[2] + matrix % 2 * 8};
+          std::int64_t element = 0;
+          for (int d = 0; d < 3; ++d) element += at[d] * view.strides[d];
+          addresses.push_back(origin + element * bytes_of(to.scalar));
+        }
+        auto one = count_access(addresses, 16);
+        one.accesses = matrix % 4 == 0;  // four matrices an instruction
+        sum += one;
+      }
+    }
+    add(view.buffer, false, sum);
+  }
+
+  void tile(const Layout& layout, ViewId id, const std::vector<Affine>& at, bool write) {
+    const View& view = program_.views[id];
+    const Scalar scalar = program_.buffers[view.buffer].scalar;
+    const int size = bytes_of(scalar);
+    std::vector<Affine> known;
+    for (const Affine& coordinate : at) known.push_back(substituted(coordinate));
+    const auto guarded = guarded_dimensions(program_, layout, view, known);
+    const auto width =
+        piece_width(layout, scalar, view, substituted(origin_of(view, known)), guarded);
+    const bool borders = std::find(guarded.begin(), guarded.end(), true) != guarded.end();
+    const auto origin = start(view, at);
+    // Without borders only where in a line the tile starts matters.
+    const auto key = std::pair{statement_, std::pair{write, origin % kLineBytes * 32 + width}};
+    if (!borders) {
+      if (const auto done = counted_.find(key); done != counted_.end()) {
+        add(view.buffer, write, done->second);
+        return;
+      }
+    }
+    // Coordinates are sums of what the thread and what the slot add.
+    std::vector<std::vector<std::int64_t>> of_thread;
+    for (std::int64_t t = 0; t < layout.thread_count(); ++t) of_thread.push_back(layout(t, 0));
+    const auto element_at = [&](const std::vector<std::int64_t>& x) {
+      std::int64_t element = 0;
+      for (std::size_t d = 0; d < x.size(); ++d) element += x[d] * view.strides[d];
+      return element;
+    };
+    AccessCount sum;
+    std::vector<std::int64_t> addresses(kLanes);
+    for (std::int64_t slot = 0; slot < layout.slot_count(); slot += width) {
+      const auto of_slot = layout(0, slot);
+      for (std::int64_t warp = 0; warp < layout.thread_count(); warp += kLanes) {
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+          auto x = of_thread[warp + lane];
+          for (std::size_t d = 0; d < x.size(); ++d) x[d] += of_slot[d];
+          const bool there = !borders || inside(view, at, x.data());
+          addresses[lane] = there ? origin + element_at(x) * size : kIdleLane;
+        }
+        sum += count_access(addresses, static_cast<int>(width) * size);
+      }
+    }
+    if (!borders) counted_[key] = sum;
+    add(view.buffer, write, sum);
+  }
+
+  bool inside(const View& view, const std::vector<Affine>& at, const std::int64_t* offset) const {
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      const auto extent = view.extents[d] == kTokens ? tokens_ : view.extents[d];
+      if (value(at[d]) + offset[d] >= extent) return false;
+    }
+    return true;
+  }
+
+  std::int64_t value(const Affine& affine) const {
+    auto sum = affine.constant;
+    for (const auto& term : affine.terms) sum += term.at(values_[term.variable]);
+    return sum;
+  }
+
+  /// Byte address of coordinate `at`; in global memory, in its buffer.
+  std::int64_t start(const View& view, const std::vector<Affine>& at) const {
+    const Buffer& buffer = program_.buffers[view.buffer];
+    const auto first = buffer.level == Level::shared ? program_.shared_offset(view.buffer) : 0;
+    return first + value(origin_of(view, at)) * bytes_of(buffer.scalar);
+  }
+
+  /// Variables of loops that are written out are numbers to whoever emits the access.
+  Affine substituted(const Affine& affine) const {
+    Affine out = affine.constant;
+    for (const auto& term : affine.terms) {
+      if (written_out_[term.variable]) {
+        out.constant += term.at(values_[term.variable]);
+      } else {
+        out.terms.push_back(term);
+      }
+    }
+    return out;
+  }
+
+  void add(BufferId buffer, bool write, const AccessCount& count) {
+    const auto [at, fresh] = row_of_.try_emplace({statement_, write}, rows_.size());
+    if (fresh) rows_.push_back({to_string(program_, *statement_), buffer, write, {}});
+    rows_[at->second].count += count;
+  }
+
+  const Program& program_;
+  std::int64_t tokens_;
+  std::vector<std::int64_t> values_;
+  std::vector<bool> written_out_;
+  const Statement* statement_ = nullptr;
+  std::map<std::pair<const Statement*, bool>, std::size_t> row_of_;
+  std::map<std::pair<const Statement*, std::pair<bool, std::int64_t>>, AccessCount> counted_;
+  std::vector<MemoryTraffic> rows_;
+};
+
+}  // namespace
+
+std::vector<MemoryTraffic> traffic(const Program& program, std::int64_t tokens) {
+  return Counter(program, tokens).run();
+}
+
+AccessCount total(const Program& program, const std::vector<MemoryTraffic>& rows, Level level) {
+  AccessCount sum;
+  for (const auto& row : rows) {
+    if (program.buffers[row.buffer].level == level) sum += row.count;
+  }
+  return sum;
+}
+
+std::string to_string(const Program& program, const std::vector<MemoryTraffic>& rows) {
+  std::ostringstream out;
+  for (const auto& row : rows) {
+    const Buffer& buffer = program.buffers[row.buffer];
+    const auto& c = row.count;
+    out << (row.write ? "writes " : "reads ") << buffer.name << " in " << c.accesses
+        << " accesses, ";
+    if (buffer.level == Level::shared) {
+      out << c.wavefronts << " wavefronts, " << c.wavefronts - c.phases << " conflicts: ";
+    } else {
+      out << c.sectors << " sectors, at least " << c.least_sectors << ", " << c.lines << " lines: ";
+    }
+    out << row.instruction << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace ladder

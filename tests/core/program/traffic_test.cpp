@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/traffic.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "program/lower.h"
+
+namespace ladder {
+namespace {
+
+/// The cheapest schedules of a linear layer.
+std::vector<Schedule> first_choices(const Linear& expr, std::size_t count) {
+  std::vector<Schedule> out;
+  for (const auto& candidate : candidates(expr, device("h200"))) {
+    if (!candidate.dropped.empty() || out.size() == count) break;
+    out.push_back(candidate.schedule);
+  }
+  return out;
+}
+
+std::vector<Linear> decode_layers() {
+  std::vector<Linear> out;
+  for (int bits : {1, 3, 4, 8}) {
+    for (auto [n, k] : {std::pair{4096, 4096}, {8192, 8192}, {28672, 8192}, {8192, 28672}}) {
+      for (std::int64_t m : {1, 8, 16}) {
+        out.push_back({bits, 1 << (bits - 1), 128, Scalar::f16, m, n, k});
+      }
+    }
+  }
+  return out;
+}
+
+AccessCount of(const Program& program, const std::vector<MemoryTraffic>& rows,
+               std::string_view buffer, bool write) {
+  AccessCount sum;
+  for (const auto& row : rows) {
+    if (program.buffers[row.buffer].name == buffer && row.write == write) sum += row.count;
+  }
+  return sum;
+}
+
+/// Shared memory is conflict-free but for one access: a block of a cluster that adds up fewer than
+/// 32 rows reads two tokens with one half warp, which lie 4 words apart, 16 words each. It does so
+/// once per peer, 4 accesses a block.
+TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_few_rows_meet_16_tokens) {
+  for (const Linear& expr : decode_layers()) {
+    for (const Schedule& schedule : first_choices(expr, 6)) {
+      const auto program = lower(expr, schedule, device("h200"));
+      for (const auto& row : traffic(program, expr.max_m)) {
+        if (program.buffers[row.buffer].level != Level::shared) continue;
+        const auto conflicts = row.count.wavefronts - row.count.phases;
+        const auto share = schedule.block_rows() / program.cluster;
+        if (!row.write && program.cluster > 1 && share < 32 && expr.max_m > 8) {
+          EXPECT_LE(conflicts, row.count.phases) << to_string(program, {row});
+        } else {
+          EXPECT_EQ(conflicts, 0) << to_string(schedule) << '\n' << to_string(program, {row});
+        }
+      }
+    }
+  }
+}
+
+TEST(Traffic, decode_kernels_read_every_sector_of_the_weight_once) {
+  for (const Linear& expr : decode_layers()) {
+    for (const Schedule& schedule : first_choices(expr, 3)) {
+      const auto program = lower(expr, schedule, device("h200"));
+      const auto weight = of(program, traffic(program, expr.max_m), "weight", false);
+      const auto columns = std::min(schedule.block_columns(), expr.k);
+      EXPECT_EQ(weight.sectors * kSectorBytes, schedule.block_rows() * columns * expr.bits / 8)
+          << to_string(schedule);
+      EXPECT_EQ(weight.lines * kLineBytes, weight.sectors * kSectorBytes);
+    }
+  }
+}
+
+TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
+  const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
+  const auto program = lower(expr, first_choices(expr, 1).front(), device("h200"));
+  const auto one = traffic(program, 1), eight = traffic(program, 8);
+  EXPECT_EQ(of(program, eight, "x", false).sectors, 8 * of(program, one, "x", false).sectors);
+  EXPECT_EQ(of(program, eight, "y", true).sectors, 8 * of(program, one, "y", true).sectors);
+  EXPECT_EQ(of(program, eight, "weight", false), of(program, one, "weight", false));
+}
+
+TEST(Traffic, rows_of_activations_without_padding_conflict_eightfold) {
+  const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
+  auto program = lower(expr, first_choices(expr, 1).front(), device("h200"));
+  const auto before = of(program, traffic(program, 8), "x_tile", false);
+  EXPECT_EQ(before.wavefronts, before.phases);
+  for (View& view : program.views) {
+    if (program.buffers[view.buffer].name != "x_tile") continue;
+    auto& pitch = view.strides[view.strides.size() - 2];
+    pitch -= kActivationPadBytes / 2;
+  }
+  const auto after = of(program, traffic(program, 8), "x_tile", false);
+  EXPECT_EQ(after.wavefronts, 8 * before.wavefronts);
+  EXPECT_EQ(after.accesses, before.accesses);
+}
+
+TEST(Traffic, prints_buffers_counts_and_instructions) {
+  const Linear expr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
+  const auto program = lower(expr, first_choices(expr, 1).front(), device("h200"));
+  const auto text = to_string(program, traffic(program, 8));
+  EXPECT_THAT(text, testing::HasSubstr("reads weight in "));
+  EXPECT_THAT(text, testing::HasSubstr("writes x_tile in "));
+  EXPECT_THAT(text, testing::HasSubstr(" wavefronts, 0 conflicts: "));
+}
+
+}  // namespace
+}  // namespace ladder
