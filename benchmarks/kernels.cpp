@@ -73,6 +73,7 @@ int run(const std::string& out, const Device& device) {
       continue;
     }
     expr.activation = activation == "bf16" ? Scalar::bf16 : Scalar::f16;
+    expr.scale = expr.activation;
     try {
       const auto schedule = read_schedule(in, expr, device);
       const auto start = std::chrono::steady_clock::now();

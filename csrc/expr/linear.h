@@ -1,32 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The expression that the compiler serves first:
+// The expression that the compiler serves: a linear layer whose weight is stored in few bits.
 //
-//     y[m, n] = sum_k  x[m, k] * scale[n, k / group] * (decode(code[n, k]) - zero)
+//     y[m, n] = scale2 * sum_k  x[m, gather[k]] * weight[n, k]  +  bias[n]
 //
-// x and y in `activation`, sums in f32, m at most `max_m`.
+//     weight[n, k] = scale[n, g] * value(code[n, k])                   g = k / group
+//                  = scale[n, g] * (value(code[n, k]) - zero[n, g])    stored zeros integer,
+//                  original = scale[n, g] * value(code[n, k]) - zero[n, g]      rescale
+//
+// x, y and bias in `activation`, sums in f32. Parts that an expression has not drop out. Two
+// dimensional blocks, quantised zero points and other formats of scales are brought into this form
+// when a weight is loaded.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "expr/scalar.h"
+#include "types/ttype.h"
 
 namespace ladder {
 
-/// A linear layer with integer codes of `bits` bits and one zero point for the whole weight.
 struct Linear {
-  int bits;            ///< 1 to 8, unsigned codes
-  int zero;            ///< subtracted from every code; 2^(bits - 1) for symmetric types
-  std::int64_t group;  ///< columns that share a scale; 0: a whole row
-  Scalar activation;   ///< f16 or bf16; the scales have it too
+  int bits;            ///< 1 to 8
+  int zero;            ///< integers: the constant zero point; 2^(bits - 1) for symmetric types
+  std::int64_t group;  ///< columns that share a scale and a zero point; 0: a whole row
+  Scalar activation;   ///< f16 or bf16
   std::int64_t max_m;  ///< tokens, at least 1
   std::int64_t n, k;   ///< out_features, in_features
+  std::optional<Scalar> scale = Scalar::f16;  ///< f16, bf16, f32, e8m0, e4m3; nothing: no scales
+  /// A floating or table format; null: integers, value = (code * 2^shift - zero) * 2^exponent.
+  const Element* element = nullptr;
+  int shift = 0, exponent = 0;
+  /// Stored zero points: none; integer, in u8; original or rescale, in the scalar of the scales.
+  Zero stored_zero = Zero::none;
+  bool scale2 = false, bias = false, gather = false;
 
   bool operator==(const Linear&) const = default;
   std::int64_t group_size() const { return group == 0 ? k : group; }
   std::int64_t groups() const { return (k + group_size() - 1) / group_size(); }
+  /// Scalar of the stored zero points.
+  Scalar zero_scalar() const { return stored_zero == Zero::integer ? Scalar::u8 : *scale; }
 };
 
 /// Throws InvalidArgument that names the field at fault.
@@ -35,17 +51,28 @@ void check(const Linear& expr);
 /// "y[m<=8, n=4096] f16 = sum k=4096: x[m, k] f16 * s[n, k/128] f16 * (u4[n, k] - 8)".
 std::string to_string(const Linear& expr);
 
-/// Bytes that any kernel must move: codes, scales, activations and outputs of `m` tokens, once
-/// each.
+/// What `code` stands for before scale and stored zero point; exact.
+double value_of(const Linear& expr, std::uint32_t code);
+
+/// Bytes that any kernel must move: codes, scales, zero points, activations and outputs of `m`
+/// tokens, once each.
 double least_bytes(const Linear& expr, std::int64_t m);
 
-/// The expression in double, and sum |x| |w|, which scales its error bound.
+/// The operands of an expression as bits of their scalars, row-major; empty where it has none.
+struct LinearData {
+  std::vector<std::uint32_t> x;              ///< [m, k]
+  std::vector<std::uint8_t> codes;           ///< [n, k]
+  std::vector<std::uint32_t> scales, zeros;  ///< [n, groups]
+  float scale2 = 1;
+  std::vector<std::uint32_t> bias;   ///< [n]
+  std::vector<std::int32_t> gather;  ///< [k], a permutation
+};
+
+/// The expression in double, and the sum of the magnitudes of everything added up, which scales its
+/// error bound.
 struct Reference {
   std::vector<double> y, magnitude;  ///< [m, n]
 };
-/// `x` [m, k] and `scales` [n, groups] as bits of expr.activation, `codes` [n, k] one per byte.
-Reference evaluate(const Linear& expr, const std::vector<std::uint16_t>& x,
-                   const std::vector<std::uint8_t>& codes,
-                   const std::vector<std::uint16_t>& scales);
+Reference evaluate(const Linear& expr, const LinearData& data);
 
 }  // namespace ladder

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "types/element.h"
 
 namespace ladder {
 namespace {
@@ -20,9 +21,19 @@ Format format_of(Scalar scalar) {
     case Scalar::f16: return {5, 10};
     case Scalar::bf16: return {8, 7};
     case Scalar::f32: return {8, 23};
-    case Scalar::u32: break;
+    case Scalar::u32:
+    case Scalar::u8:
+    case Scalar::e8m0:
+    case Scalar::e4m3: break;
   }
-  fail<InternalError>("u32 is not a floating format");
+  fail<InternalError>(name_of(scalar), " is not a format of arithmetic");
+}
+
+/// The stored format of that name; null for formats of arithmetic.
+const Element* stored(Scalar scalar) {
+  static const Element* const e8m0 = &element("e8m0");
+  static const Element* const e4m3 = &element("float8_e4m3");
+  return scalar == Scalar::e8m0 ? e8m0 : scalar == Scalar::e4m3 ? e4m3 : nullptr;
 }
 
 }  // namespace
@@ -33,6 +44,9 @@ std::string_view name_of(Scalar scalar) {
     case Scalar::f16: return "f16";
     case Scalar::bf16: return "bf16";
     case Scalar::f32: return "f32";
+    case Scalar::u8: return "u8";
+    case Scalar::e8m0: return "e8m0";
+    case Scalar::e4m3: return "e4m3";
   }
   return "?";
 }
@@ -44,8 +58,12 @@ int linear_exponent(Scalar scalar) {
   return 1 - format.bias() - format.mantissa_bits;
 }
 
+int exponent_bits(Scalar scalar) { return format_of(scalar).exponent_bits; }
+int mantissa_bits(Scalar scalar) { return format_of(scalar).mantissa_bits; }
+
 double to_number(Scalar scalar, std::uint32_t bits) {
-  if (scalar == Scalar::u32) return bits;
+  if (scalar == Scalar::u32 || scalar == Scalar::u8) return bits;
+  if (const Element* row = stored(scalar)) return decode(*row, bits);
   if (scalar == Scalar::f32) return std::bit_cast<float>(bits);
   const Format format = format_of(scalar);
   const std::uint32_t mantissa = bits & ((1u << format.mantissa_bits) - 1);
@@ -62,7 +80,8 @@ double to_number(Scalar scalar, std::uint32_t bits) {
 }
 
 std::uint32_t to_bits(Scalar scalar, double number) {
-  if (scalar == Scalar::u32) return static_cast<std::uint32_t>(number);
+  if (scalar == Scalar::u32 || scalar == Scalar::u8) return static_cast<std::uint32_t>(number);
+  if (const Element* row = stored(scalar)) return encode(*row, number, Overflow::special);
   if (scalar == Scalar::f32) return std::bit_cast<std::uint32_t>(static_cast<float>(number));
   const Format format = format_of(scalar);
   const std::uint32_t sign = std::signbit(number) ? 0x8000u : 0u;

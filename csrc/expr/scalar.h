@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats in which machines compute, as opposed to the formats in which weights are stored.
+// The formats in which machines compute, and those in which they find the scales and zero points of
+// weights, as opposed to the formats in which weights are stored.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,26 @@ enum class Scalar {
   f16,   ///< IEEE 754 binary16
   bf16,  ///< the upper half of binary32
   f32,   ///< IEEE 754 binary32
+  u8,    ///< stored integer zero points
+  e8m0,  ///< scales: types' element of that name, a power of two
+  e4m3,  ///< scales: types' element float8_e4m3
 };
 
 constexpr int bits_of(Scalar scalar) {
-  return scalar == Scalar::f16 || scalar == Scalar::bf16 ? 16 : 32;
+  switch (scalar) {
+    case Scalar::u32:
+    case Scalar::f32: return 32;
+    case Scalar::f16:
+    case Scalar::bf16: return 16;
+    case Scalar::u8:
+    case Scalar::e8m0:
+    case Scalar::e4m3: return 8;
+  }
+  return 0;
 }
 constexpr int bytes_of(Scalar scalar) { return bits_of(scalar) / 8; }
 
-/// "u32", "f16", "bf16", "f32".
+/// "u32", "f16", "bf16", "f32", "u8", "e8m0", "e4m3".
 std::string_view name_of(Scalar scalar);
 
 /// Bits below which an in-place code c is the number c * 2^(its lowest bit's weight): the two
@@ -29,9 +42,14 @@ int linear_window(Scalar scalar);
 /// The exponent of that weight: an f16 code of 1 is 2^-24, a bf16 code of 1 is 2^-133.
 int linear_exponent(Scalar scalar);
 
-/// The number that `bits` stand for; exact. u32 is its integer value.
+/// Exponent and mantissa bits of f16, bf16 and f32.
+int exponent_bits(Scalar scalar);
+int mantissa_bits(Scalar scalar);
+
+/// The number that `bits` stand for; exact. u32 and u8 are their integer values.
 double to_number(Scalar scalar, std::uint32_t bits);
-/// Nearest representable bits, ties to even; overflow gives infinity. u32 truncates.
+/// Nearest representable bits, ties to even; overflow gives infinity, NaN where there is none. u32
+/// and u8 truncate.
 std::uint32_t to_bits(Scalar scalar, double number);
 
 }  // namespace ladder

@@ -6,9 +6,14 @@
 
 namespace ladder {
 
-/// Parameters of a lowered linear layer, in order: the buffers of the program.
-///   weight     u32, the image of layout/weight_image.h
-///   scales     16-bit, [groups][N / 64][8][8]
+/// Parameters of a lowered linear layer, in order: the buffers of the program. Those that the
+/// expression has not are not declared.
+///   weight     u32, the image of layout/weight_image.h; padding holds any code of a finite number
+///   scales     of Linear::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
+///   zeros      of Linear::zero_scalar(), in the same order; bytes for integer zero points
+///   scale2     f32, one
+///   bias       of the activation, [n]; may be null, which is none
+///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          [m, k], y [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only

@@ -32,10 +32,21 @@ Operand operand_called(const std::string& name) {
   fail<Unsupported>("a kernel wants ", name, ", which a session has not");
 }
 
-Scalar scalar_of(const Element& format) {
-  if (format.name == "float16") return Scalar::f16;
-  if (format.name == "bfloat16") return Scalar::bf16;
-  fail<Unsupported>("scales of ", format.name, " have no kernels yet");
+/// The expression of such a weight, where a session can bind all that its kernel takes.
+Linear served(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
+              std::int64_t max_m) {
+  const Linear expr = linear_of(type, n, k, activation, max_m);
+  if (expr.element != nullptr || type.element->encoding == Encoding::table) {
+    fail<Unsupported>(type.element->name, " has no kernels yet");
+  }
+  if (expr.stored_zero != Zero::none) fail<Unsupported>("stored zero points have no kernels yet");
+  if (!expr.scale || type.scale2 != nullptr || type.block.rows > 1) {
+    fail<Unsupported>("scales as in ", to_string(type), " have no kernels yet");
+  }
+  if (expr.scale != activation) {
+    fail<Unsupported>("scales of ", type.scale->name, " are not those of the activations");
+  }
+  return expr;
 }
 
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
@@ -89,33 +100,6 @@ std::size_t interval_of(std::int64_t m) {
   return interval;
 }
 
-Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
-                 std::int64_t max_m) {
-  const Element& element = *type.element;
-  const bool is_signed = element.encoding == Encoding::signed_integer;
-  if (!is_signed && element.encoding != Encoding::unsigned_integer) {
-    fail<Unsupported>(element.name, " has no kernels yet");
-  }
-  if (element.bits > 8) fail<Unsupported>(element.name, " has more than 8 bits");
-  if (type.zero != Zero::none && type.zero != Zero::midpoint) {
-    fail<Unsupported>("stored zero points have no kernels yet");
-  }
-  if (type.scale == nullptr || type.scale2 != nullptr || type.block.rows > 1) {
-    fail<Unsupported>("scales as in ", to_string(type), " have no kernels yet");
-  }
-  if (scalar_of(*type.scale) != activation) {
-    fail<Unsupported>("scales of ", type.scale->name, " are not those of the activations");
-  }
-  const int midpoint = 1 << (element.bits - 1);
-  return {.bits = element.bits,
-          .zero = is_signed || type.zero == Zero::midpoint ? midpoint : 0,
-          .group = type.block.columns,
-          .activation = activation,
-          .max_m = max_m,
-          .n = n,
-          .k = k};
-}
-
 std::string objection(const TType& type, std::int64_t n, std::int64_t k, const Device& device) {
   if (cuda::compiler_version().empty()) {
     return "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
@@ -123,7 +107,7 @@ std::string objection(const TType& type, std::int64_t n, std::int64_t k, const D
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
     try {
-      const Linear expr = linear_of(type, n, k, activation, kTokenIntervals.front());
+      const Linear expr = served(type, n, k, activation, kTokenIntervals.front());
       compile(expr, device);
       return {};
     } catch (const Unsupported& error) {
@@ -175,7 +159,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 
 Linear Session::expression(Scalar activation, std::int64_t m) const {
   LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
-  return linear_of(type_, n_, k_, activation, kTokenIntervals[interval_of(m)]);
+  return served(type_, n_, k_, activation, kTokenIntervals[interval_of(m)]);
 }
 
 const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,

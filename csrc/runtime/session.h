@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "codegen/cuda/driver.h"
-#include "expr/linear.h"
+#include "expr/of_ttype.h"
 #include "program/lower.h"
 #include "runtime/device_row.h"
 #include "types/ttype.h"
@@ -94,11 +94,6 @@ class Session {
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };
-
-/// The expression that the compiler is asked for, at most `max_m` tokens.
-/// Throws Unsupported with the reason when a weight of `type` has none yet.
-Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
-                 std::int64_t max_m);
 
 /// Why weights of this type and shape have no kernels on `device`, whatever the activations; empty
 /// when at least one dtype has.

@@ -59,7 +59,7 @@ std::vector<Cell> cells_of(const Device& device) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (const auto [n, k] : kShapes) {
         for (std::int64_t m : {8, 16}) {
-          out.push_back({&device, {bits, 1 << (bits - 1), 128, activation, m, n, k}});
+          out.push_back({&device, {bits, 1 << (bits - 1), 128, activation, m, n, k, activation}});
         }
       }
     }

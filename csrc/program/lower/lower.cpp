@@ -61,7 +61,7 @@ void Lowering::declare() {
   variable("tile", s.tiles(expr_.n));
   variable("rank", program_.cluster);
   weight_ = buffer("weight", Level::global, Scalar::u32, 0, true);
-  scales_ = buffer("scales", Level::global, expr_.activation, 0, true);
+  scales_ = buffer("scales", Level::global, *expr_.scale, 0, true);
   x_ = buffer("x", Level::global, expr_.activation);
   y_ = buffer("y", Level::global, expr_.activation);
   if (s.reduction == Reduction::ordered) {
@@ -110,6 +110,11 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
 
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
   check(expr);
+  if (expr.element != nullptr || !expr.scale || bits_of(*expr.scale) != 16 || expr.shift != 0 ||
+      expr.exponent != 0 || expr.stored_zero != Zero::none || expr.scale2 || expr.bias ||
+      expr.gather) {
+    fail<Unsupported>("no kernels yet for ", to_string(expr));
+  }
   const auto* instruction = tile_instruction(expr.activation);
   if (instruction == nullptr || instruction->architecture > device.capability) {
     fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));

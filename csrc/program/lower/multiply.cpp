@@ -109,7 +109,7 @@ void Lowering::register_rounds(Body& body) {
   round_ = variable("round", schedule_.rounds - 1);
   const auto round = Affine::of(round_), following = round + Affine(1);
   const auto next = reg("next_words", Scalar::u32, word_layout());
-  const auto next_scale = reg("next_scale", expr_.activation, scale_layout_);
+  const auto next_scale = reg("next_scale", *expr_.scale, scale_layout_);
   Body each;
   emit(each, Load{next, image_, word_origin(following), Cache::once});
   emit(each, Load{next_scale, table_, scale_origin(following)});

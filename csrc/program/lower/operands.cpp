@@ -62,9 +62,8 @@ void Lowering::declare_scales(std::int64_t n_blocks) {
   scale_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
   // [stage and warp]: in the ring each warp has its own copy.
   scale_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
-  loaded_scale_ =
-      reg("scale_table", expr_.activation, staged() ? scale_ring_layout_ : scale_layout_);
-  scale_ = reg("scale", expr_.activation,
+  loaded_scale_ = reg("scale_table", *expr_.scale, staged() ? scale_ring_layout_ : scale_layout_);
+  scale_ = reg("scale", *expr_.scale,
                spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
                    lifted(scale_fragment()));
 }
@@ -87,7 +86,7 @@ void Lowering::declare_ring() {
   // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
   const auto warps = warps_n * schedule_.warps_k;
   const auto scales =
-      buffer("scale_ring", Level::shared, expr_.activation, stages * warps * groups_ * 256);
+      buffer("scale_ring", Level::shared, *expr_.scale, stages * warps * groups_ * 256);
   scale_ring_ = view(scales, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
   round_ = variable("round", schedule_.rounds);
 }

@@ -30,7 +30,7 @@ void expect_golden(const std::string& name, const Linear& expr, const Schedule& 
 }
 
 TEST(Golden, one_round_in_a_cluster) {
-  expect_golden("one_round", {3, 4, 64, Scalar::bf16, 8, 64, 256},
+  expect_golden("one_round", {3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16},
                 {8, 1, 2, 1, 1, 1, Reduction::cluster, Route::multiply_add, true, 4});
 }
 

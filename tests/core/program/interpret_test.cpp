@@ -107,11 +107,9 @@ TEST(Program, stays_within_the_bound_on_real_numbers) {
     const auto schedule = with(kSmall, Reduction::cluster, route);
     const auto data = LinearCase::reals(expr, 4);
     const auto y = data.run(checked(expr, schedule), schedule);
-    const auto reference = evaluate(expr, data.x, data.codes, data.scales);
+    const auto reference = evaluate(expr, data.data);
     for (std::size_t i = 0; i < y.size(); ++i) {
-      const double bound = 6 * std::sqrt(expr.k) * std::ldexp(reference.magnitude[i], -24) +
-                           std::ldexp(std::fabs(reference.y[i]), -11);
-      EXPECT_LE(std::fabs(y[i] - reference.y[i]), bound) << i;
+      EXPECT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i)) << i;
     }
   }
 }

@@ -3,11 +3,15 @@
 // A linear layer with data, run through the interpreter, and what is right. Internal to the tests.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "expr/decoding.h"
 #include "layout/weight_image.h"
 #include "program/interpret.h"
 #include "program/lower.h"
@@ -17,21 +21,40 @@ namespace ladder::testing {
 struct LinearCase {
   Linear expr;
   std::int64_t m;
-  std::vector<std::uint8_t> codes;       // [n, k]
-  std::vector<std::uint16_t> x, scales;  // [m, k], [n, groups]
+  LinearData data;
 
-  /// Activations in {-2 .. 2} and scales of a quarter to one: every partial sum is exact.
+  /// Activations in {-2 .. 2}, scales of a quarter to one, small integers as zero points, a bias of
+  /// integers: every partial sum is exact when the values of the codes are.
   static LinearCase integers(const Linear& expr, std::int64_t m, unsigned seed = 1) {
     std::mt19937 random(seed);
-    LinearCase out{expr, m, {}, {}, {}};
+    LinearCase out{expr, m, {}};
+    LinearData& data = out.data;
+    const auto groups = expr.n * expr.groups();
     for (std::int64_t i = 0; i < expr.n * expr.k; ++i) {
-      out.codes.push_back(static_cast<std::uint8_t>(random() % (1u << expr.bits)));
+      std::uint32_t code;
+      do {
+        code = random() % (1u << expr.bits);
+      } while (!std::isfinite(value_of(expr, code)));
+      data.codes.push_back(static_cast<std::uint8_t>(code));
     }
-    for (std::int64_t i = 0; i < m * expr.k; ++i) {
-      out.x.push_back(bits(expr, static_cast<int>(random() % 5) - 2));
+    const auto small = [&] { return static_cast<int>(random() % 5) - 2; };
+    for (std::int64_t i = 0; i < m * expr.k; ++i) data.x.push_back(out.bits(small()));
+    for (std::int64_t i = 0; i < groups && expr.scale; ++i) {
+      data.scales.push_back(to_bits(*expr.scale, std::ldexp(1.0, -static_cast<int>(random() % 3))));
     }
-    for (std::int64_t i = 0; i < expr.n * expr.groups(); ++i) {
-      out.scales.push_back(bits(expr, std::ldexp(1.0, -static_cast<int>(random() % 3))));
+    for (std::int64_t i = 0; i < groups && expr.stored_zero != Zero::none; ++i) {
+      // 2^bits itself is a zero point of GPTQ, where a byte holds it.
+      const double zero = expr.stored_zero == Zero::integer
+                              ? random() % (expr.bits < 8 ? (1u << expr.bits) + 1 : 256)
+                              : static_cast<int>(random() % 9) / 2.0 - 2;
+      data.zeros.push_back(to_bits(expr.zero_scalar(), zero));
+    }
+    if (expr.scale2) data.scale2 = 0.5f;
+    for (std::int64_t i = 0; i < expr.n && expr.bias; ++i) data.bias.push_back(out.bits(small()));
+    if (expr.gather) {
+      data.gather.resize(expr.k);
+      std::iota(data.gather.begin(), data.gather.end(), 0);
+      std::shuffle(data.gather.begin(), data.gather.end(), random);
     }
     return out;
   }
@@ -40,59 +63,113 @@ struct LinearCase {
     LinearCase out = integers(expr, m, seed);
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
-    for (auto& x : out.x) x = bits(expr, normal(random));
-    for (auto& s : out.scales) s = bits(expr, 0.01 * std::exp(0.3 * normal(random)));
+    for (auto& x : out.data.x) x = out.bits(normal(random));
+    for (auto& s : out.data.scales) s = to_bits(*expr.scale, 0.01 * std::exp(normal(random)));
+    if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
+      for (auto& z : out.data.zeros) z = to_bits(expr.zero_scalar(), normal(random));
+    }
+    if (expr.scale2) out.data.scale2 = 0.37f;
+    for (auto& b : out.data.bias) b = out.bits(normal(random));
     return out;
   }
 
-  static std::uint16_t bits(const Linear& expr, double value) {
-    return static_cast<std::uint16_t>(to_bits(expr.activation, value));
+  std::uint32_t bits(double value) const { return to_bits(expr.activation, value); }
+
+  /// The parameters of `program`, by name.
+  std::vector<Argument> arguments(const Program& program, const Schedule& schedule) const {
+    std::vector<Argument> out;
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.level == Level::global) out.push_back(argument(buffer.name, schedule));
+    }
+    return out;
   }
 
-  std::vector<Argument> arguments(const Schedule& schedule) const {
+  /// y [m, n] as the program computes it.
+  std::vector<double> run(const Program& program, const Schedule& schedule) const {
+    auto memory = arguments(program, schedule);
+    interpret(program, memory, m);
+    std::size_t at = 0;
+    while (program.buffers[at].name != "y") ++at;
+    const Argument& y = memory[at];
+    std::vector<double> out;
+    for (std::int64_t i = 0; i < m * expr.n; ++i) {
+      if (!y.written[2 * i]) fail<InternalError>("y[", i, "] was not written");
+      out.push_back(to_number(expr.activation, y.bytes[2 * i] | y.bytes[2 * i + 1] << 8));
+    }
+    return out;
+  }
+
+  /// The expression in double, rounded as y is.
+  std::vector<double> exact() const {
+    auto y = evaluate(expr, data).y;
+    for (double& value : y) value = to_number(expr.activation, bits(value));
+    return y;
+  }
+
+  /// How far y[i] may be from `reference`: sums in f32, operands of tables rounded, y rounded.
+  double bound(const Reference& reference, std::size_t i) const {
+    const int significant = expr.activation == Scalar::f16 ? 11 : 8;
+    const double sums = 6 * std::sqrt(expr.k) * std::ldexp(1.0, -24) + decoding_error(expr);
+    return sums * reference.magnitude[i] + std::ldexp(std::fabs(reference.y[i]), -significant) +
+           std::ldexp(1.0, linear_exponent(expr.activation));
+  }
+
+ private:
+  template <class T>
+  static Argument input(const std::vector<T>& values) {
+    return Argument::input(values.data(), values.size() * sizeof(T));
+  }
+
+  Argument argument(const std::string& name, const Schedule& schedule) const {
+    const auto workspace = workspace_of(expr, schedule);
+    if (name == "weight") return weight();
+    if (name == "scales") return per_group(data.scales, *expr.scale);
+    if (name == "zeros") return per_group(data.zeros, expr.zero_scalar());
+    if (name == "scale2") return Argument::input(&data.scale2, 4);
+    if (name == "bias") return packed(data.bias, expr.activation);
+    if (name == "gather") return input(data.gather);
+    if (name == "x") return packed(data.x, expr.activation);
+    if (name == "y") return Argument::output(m * expr.n * 2);
+    if (name == "workspace") return Argument::output(workspace.floats * 4);
+    if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
+    fail<InternalError>("the program wants ", name);
+  }
+
+  Argument weight() const {
     const auto row = (expr.k * expr.bits + 31) / 32;
     std::vector<std::uint32_t> canonical(expr.n * row);
     for (std::int64_t n = 0; n < expr.n; ++n) {
       for (std::int64_t k = 0; k < expr.k; ++k) {
         for (int b = 0; b < expr.bits; ++b) {
           const auto at = k * expr.bits + b;
-          canonical[n * row + at / 32] |= (codes[n * expr.k + k] >> b & 1u) << at % 32;
+          canonical[n * row + at / 32] |= (data.codes[n * expr.k + k] >> b & 1u) << at % 32;
         }
       }
     }
     std::vector<std::uint32_t> image(image_words(expr.n, expr.k, expr.bits));
     pack_image(canonical.data(), expr.n, expr.k, expr.bits, 0, image.data());
-    std::vector<std::uint16_t> table(expr.groups() * round_up(expr.n, kBlock));
-    pack_scales(scales.data(), expr.n, expr.groups(), 0, table.data());
-    std::vector<Argument> out = {Argument::input(image.data(), image.size() * 4),
-                                 Argument::input(table.data(), table.size() * 2),
-                                 Argument::input(x.data(), x.size() * 2),
-                                 Argument::output(m * expr.n * 2)};
-    const auto workspace = workspace_of(expr, schedule);
-    out.push_back(Argument::output(workspace.floats * 4));
-    const std::vector<std::uint32_t> zeros(workspace.counters);
-    out.push_back(Argument::input(zeros.data(), zeros.size() * 4));
-    return out;
+    return input(image);
   }
 
-  /// y [m, n] as the program computes it.
-  std::vector<double> run(const Program& program, const Schedule& schedule) const {
-    auto memory = arguments(schedule);
-    interpret(program, memory, m);
-    std::vector<double> y;
-    for (std::int64_t i = 0; i < m * expr.n; ++i) {
-      if (!memory[3].written[2 * i]) fail<InternalError>("y[", i, "] was not written");
-      y.push_back(
-          to_number(expr.activation, memory[3].bytes[2 * i] | memory[3].bytes[2 * i + 1] << 8));
+  static Argument packed(const std::vector<std::uint32_t>& values, Scalar scalar) {
+    std::vector<std::uint8_t> bytes;
+    for (const auto value : values) {
+      for (int b = 0; b < bytes_of(scalar); ++b) bytes.push_back(value >> 8 * b & 0xff);
     }
-    return y;
+    return input(bytes);
   }
 
-  /// The expression in double, rounded as y is.
-  std::vector<double> exact() const {
-    auto y = evaluate(expr, x, codes, scales).y;
-    for (double& value : y) value = to_number(expr.activation, to_bits(expr.activation, value));
-    return y;
+  /// [n, groups] in the order of layout/weight_image.h; 0 beyond n.
+  Argument per_group(const std::vector<std::uint32_t>& values, Scalar scalar) const {
+    const auto n_blocks = round_up(expr.n, kBlock) / kBlock, groups = expr.groups();
+    std::vector<std::uint32_t> out(groups * n_blocks * kBlock);
+    for (std::int64_t row = 0; row < expr.n; ++row) {
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const auto in_block = row % 8 * 8 + row % kBlock / 8;
+        out[(group * n_blocks + row / kBlock) * kBlock + in_block] = values[row * groups + group];
+      }
+    }
+    return packed(out, scalar);
   }
 };
 

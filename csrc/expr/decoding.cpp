@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expr/decoding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+
+namespace ladder {
+namespace {
+
+/// Formats whose exponents are all exponents of finite numbers of the operand, or whose top one
+/// means the same in both.
+std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
+  if (e.encoding != Encoding::floating || e.specials == Specials::fnuz) return std::nullopt;
+  if (e.mantissa_bits > mantissa_bits(operand)) return std::nullopt;
+  const int spare = exponent_bits(operand) - e.exponent_bits;
+  if (spare < 0 || (spare == 0 && e.specials != Specials::ieee)) return std::nullopt;
+  Decoding out{Decoding::Kind::fields, 0, {}, {}};
+  FloatFields& fields = out.fields;
+  fields = {e.bits, mantissa_bits(operand) - e.mantissa_bits, 0, 1};
+  if (e.specials == Specials::nan_only) fields.special = 1u << fields.place;
+  if (e.specials == Specials::ieee && spare > 0) fields.special = 1u << mantissa_bits(operand);
+  out.exponent = e.bias - ((1 << (exponent_bits(operand) - 1)) - 1);
+  if (operand == Scalar::bf16) {
+    // Left where they are, products with them would be too small for f32.
+    const int up = std::min(-out.exponent, 127);
+    fields.factor = std::ldexp(1.0, up);
+    out.exponent += up;
+  }
+  return out;
+}
+
+Decoding table_of(const Element& e, Scalar operand) {
+  Decoding out{Decoding::Kind::table, 0, {}, {}};
+  double largest = 0;
+  for (int code = 0; code < e.code_count(); ++code) {
+    const double value = std::fabs(decode(e, code));
+    if (std::isfinite(value)) largest = std::max(largest, value);
+  }
+  const int top = operand == Scalar::f16 ? 14 : 0;
+  out.exponent = largest == 0 ? 0 : top - std::ilogb(largest);
+  for (int code = 0; code < e.code_count(); ++code) {
+    const double value = std::ldexp(decode(e, code), out.exponent);
+    const auto bits = to_bits(operand, value);
+    if (e.encoding == Encoding::floating && !std::isnan(value) &&
+        to_number(operand, bits) != value) {
+      fail<Unsupported>("the values of ", e.name, " do not fit ", name_of(operand),
+                        ": beside its largest, ", largest, ", code ", code, ", ", decode(e, code),
+                        ", is lost");
+    }
+    out.table.push_back(static_cast<std::uint16_t>(bits));
+  }
+  return out;
+}
+
+}  // namespace
+
+Decoding decoding_of(const Linear& expr) {
+  if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
+  if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;
+  return table_of(*expr.element, expr.activation);
+}
+
+double decoding_error(const Linear& expr) {
+  const bool rounded = expr.element != nullptr && expr.element->encoding == Encoding::table;
+  return rounded ? std::ldexp(1.0, -mantissa_bits(expr.activation) - 1) : 0;
+}
+
+}  // namespace ladder

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the codes of an expression become operands of the matrix instruction, which are f16 or bf16.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "expr/linear.h"
+
+namespace ladder {
+
+/// A floating code moved into place: the magnitude to bit `place` of a half, the sign to bit 15.
+/// That is a number of the operand's format whose exponent is off by the difference of the biases;
+/// subnormals come out right, since the operand's lowest exponent means the same as theirs.
+struct FloatFields {
+  int bits;   ///< of a code
+  int place;  ///< bit of a half at which the lowest bit of the magnitude lands
+  /// Added to the magnitude, it carries into bit place + bits - 1 exactly for codes that are no
+  /// finite numbers; all bits from there to 14 are then set, which makes them infinities and NaN.
+  /// 0: there are none, or they come out right by themselves.
+  std::uint32_t special;
+  double factor;  ///< a power of two that multiplies afterwards; 1: no multiplication
+
+  bool operator==(const FloatFields&) const = default;
+};
+
+struct Decoding {
+  enum class Kind {
+    integers,  ///< as Schedule::route says; exact
+    fields,    ///< floating formats whose fields fit those of the operand; exact
+    table,     ///< looked up by code
+  };
+  Kind kind;
+  int exponent;        ///< fields, table: an operand is value * 2^exponent
+  FloatFields fields;  ///< fields
+  /// table: operands by code. Those of floating formats are exact, those of table formats rounded
+  /// to nearest, the largest scaled into the top binade but one (f16) or to 1 (bf16): an operand is
+  /// within 2^-11 (f16) or 2^-8 (bf16) of its value, and of values under 2^-28 of the largest
+  /// within 2^-39 of that (f16).
+  std::vector<std::uint16_t> table;
+};
+
+/// Throws Unsupported when the values of a floating format span more than the operand's format
+/// holds.
+Decoding decoding_of(const Linear& expr);
+
+/// The largest relative error of an operand: 0 unless the values of a table were rounded.
+double decoding_error(const Linear& expr);
+
+}  // namespace ladder

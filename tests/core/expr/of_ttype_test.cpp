@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expr/of_ttype.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "expr/decoding.h"
+#include "types/element.h"
+
+namespace ladder {
+namespace {
+
+Linear of(const char* type, Scalar activation = Scalar::f16) {
+  return linear_of(ttype(type), 128, 256, activation, 8);
+}
+
+TEST(LinearOf, asks_for_what_the_type_means) {
+  const Linear u4 = of("uint4,group=64,scale=float16,zero=midpoint");
+  EXPECT_EQ(u4.bits, 4);
+  EXPECT_EQ(u4.zero, 8);
+  EXPECT_EQ(u4.group, 64);
+  EXPECT_EQ(of("uint4,channel,scale=bfloat16", Scalar::bf16).zero, 0);
+  // Two's complement with its sign bit flipped is unsigned with a zero point in the middle.
+  EXPECT_EQ(of("int3,group=64,scale=float16").zero, 4);
+  EXPECT_EQ(of("int3,tensor,scale=float16").groups(), 1);
+  EXPECT_EQ(of("uint4,group=64").groups(), 1);
+  EXPECT_EQ(of("uint4,group=64,scale=bfloat16").scale, Scalar::bf16);
+  EXPECT_EQ(of("uint4,group=64,scale=float8_e5m2").scale, Scalar::f32);
+  EXPECT_EQ(of("uint4,group=64,scale=float16,zero=quantized").stored_zero, Zero::integer);
+  EXPECT_EQ(of("int4,group=64,scale=float32,zero=rescale").zero_scalar(), Scalar::f32);
+  EXPECT_TRUE(of("nvfp4").scale2);
+  EXPECT_EQ(of("nvfp4").scale, Scalar::e4m3);
+  EXPECT_EQ(of("mxfp4").scale, Scalar::e8m0);
+}
+
+TEST(LinearOf, gives_every_code_of_every_format_its_value) {
+  for (const Element* element : elements()) {
+    if (element->bits > 8 || element->encoding == Encoding::exponent) continue;
+    const Linear expr = linear_of(TType{element}, 64, 64, Scalar::bf16, 1);
+    check(expr);
+    for (std::uint32_t code = 0; code < 1u << element->bits; ++code) {
+      const double value = decode(*element, code), found = value_of(expr, code ^ flip_of(*element));
+      EXPECT_TRUE(found == value || (std::isnan(found) && std::isnan(value)))
+          << element->name << ", code " << code << ": " << found << " for " << value;
+    }
+  }
+}
+
+TEST(LinearOf, takes_a_table_in_even_steps_for_the_integers_that_it_is) {
+  EXPECT_EQ(of("int1").element, nullptr);
+  EXPECT_EQ(of("int1").shift, 1);
+  EXPECT_EQ(of("mxint8").element, nullptr);
+  EXPECT_EQ(of("mxint8").exponent, -6);
+  EXPECT_EQ(flip_of(element("fixed8_6")), 128u);
+  EXPECT_EQ(of("nf4").element, &element("nf4"));
+  EXPECT_EQ(of("ternary").element, &element("ternary"));
+}
+
+TEST(LinearOf, refuses_sixteen_bits) {
+  EXPECT_THAT([] { of("float16"); },
+              testing::ThrowsMessage<Unsupported>("float16 has more than 8 bits"));
+}
+
+/// What the shifts, masks and sums that a kernel executes make of a floating code.
+std::uint32_t moved(const FloatFields& f, std::uint32_t code) {
+  const std::uint32_t magnitude = (code & ((1u << (f.bits - 1)) - 1)) << f.place;
+  const int carry = f.place + f.bits - 1;
+  std::uint32_t bits = magnitude | (code >> (f.bits - 1)) << 15;
+  if (f.special != 0 && ((magnitude + f.special) >> carry & 1) != 0) {
+    for (int i = carry; i < 15; ++i) bits |= 1u << i;
+  }
+  return bits;
+}
+
+TEST(Decoding, fields_and_tables_hold_the_value_of_every_code) {
+  for (const Element* element : elements()) {
+    if (element->bits > 8 || element->encoding != Encoding::floating) continue;
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      Decoding decoding;
+      try {
+        decoding = decoding_of(linear_of(TType{element}, 64, 64, activation, 1));
+      } catch (const Unsupported&) {
+        // Six exponent bits span more than float16 does.
+        EXPECT_EQ(activation, Scalar::f16);
+        EXPECT_GE(element->exponent_bits, 6) << element->name;
+        continue;
+      }
+      for (std::uint32_t code = 0; code < 1u << element->bits; ++code) {
+        const bool fields = decoding.kind == Decoding::Kind::fields;
+        const auto bits = fields ? moved(decoding.fields, code) : decoding.table[code];
+        const double factor = fields ? decoding.fields.factor : 1;
+        const double found = std::ldexp(to_number(activation, bits) * factor, -decoding.exponent);
+        const double value = decode(*element, code);
+        EXPECT_TRUE(found == value || (std::isnan(found) && std::isnan(value)))
+            << element->name << ' ' << name_of(activation) << ", code " << code << ": " << found
+            << " for " << value;
+      }
+    }
+  }
+}
+
+TEST(Decoding, a_table_is_rounded_by_no_more_than_it_says) {
+  for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    const Linear expr = linear_of(ttype("nf4"), 64, 64, activation, 1);
+    const auto decoding = decoding_of(expr);
+    for (std::uint32_t code = 0; code < 16; ++code) {
+      const double value = decode(*expr.element, code);
+      const double found =
+          std::ldexp(to_number(activation, decoding.table[code]), -decoding.exponent);
+      EXPECT_LE(std::fabs(found - value), decoding_error(expr) * std::fabs(value)) << code;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ladder
