@@ -41,6 +41,12 @@ struct Decoding {
   std::vector<std::uint16_t> table;
 };
 
+/// Entries of a table in shared memory: of pairs of codes, above kLargestPairTable of single ones.
+constexpr int kLargestPairTable = 4;  ///< bits of a code
+constexpr std::int64_t table_entries(int bits) {
+  return std::int64_t{1} << (bits <= kLargestPairTable ? 2 * bits : bits);
+}
+
 /// Throws Unsupported when the values of a floating format span more than the operand's format
 /// holds.
 Decoding decoding_of(const Linear& expr);

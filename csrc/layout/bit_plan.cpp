@@ -106,23 +106,13 @@ std::uint32_t in_every_half(std::uint32_t half, int operand_bits) {
   return half;
 }
 
-/// The OR of the pieces: each half its code times 2^offset.
-std::uint32_t assembled(const UnpackPair& from, const std::uint32_t* words) {
-  std::uint32_t out = 0;
-  for (const auto& piece : from.pieces) {
-    const auto word = words[piece.word];
-    out |= (piece.shift >= 0 ? word >> piece.shift : word << -piece.shift) & piece.mask;
-  }
-  return out;
-}
-
 template <std::size_t Count>
 std::array<std::uint32_t, Count> unpack_register(const UnpackPlan& plan, const std::uint32_t* words,
                                                  int pair) {
   LADDER_REQUIRE(plan.operand_bits * static_cast<int>(Count) == 32, "a plan for operands of ",
                  plan.operand_bits, " bits has no ", Count, " codes in a register");
   const UnpackPair& from = plan.pairs.at(pair);
-  const auto all = assembled(from, words) >> from.offset;
+  const auto all = read_pieces(from.pieces, words) >> from.offset;
   std::array<std::uint32_t, Count> out;
   for (std::size_t i = 0; i < Count; ++i) {
     out[i] = all >> (plan.operand_bits * static_cast<int>(i)) & ((1u << plan.bits) - 1);
@@ -167,21 +157,37 @@ UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align) {
     } else {  // assembled
       to.offset = plan.offsets[pair] + bits <= window ? plan.offsets[pair] : 0;
     }
-    // Runs of bits that one shift moves make one piece.
-    for (int i = 0; i < bits; ++i) {
-      const int word = places[i].word;
-      const int shift = places[i].bit - (to.offset + i);
-      if (to.pieces.empty() || to.pieces.back().word != word || to.pieces.back().shift != shift) {
-        to.pieces.push_back({word, shift, 0});
-      }
-      to.pieces.back().mask |= in_every_half(1u << (to.offset + i), operand_bits);
-    }
+    to.pieces = move_bits(plan, pair, 0, bits, to.offset);
     out.pairs.push_back(std::move(to));
   }
   return out;
 }
 
 UnpackPlan unpack_plan(int bits, int window) { return unpack_plan(bit_plan(bits), window); }
+
+std::vector<UnpackPiece> move_bits(const BitPlan& plan, int pair, int from, int count, int place) {
+  const auto& places = plan.pairs.at(pair);
+  std::vector<UnpackPiece> pieces;
+  // Runs of bits that one shift moves make one piece.
+  for (int i = 0; i < count; ++i) {
+    const BitPlace at = places.at(from + i);
+    const int shift = at.bit - (place + i);
+    if (pieces.empty() || pieces.back().word != at.word || pieces.back().shift != shift) {
+      pieces.push_back({at.word, shift, 0});
+    }
+    pieces.back().mask |= in_every_half(1u << (place + i), plan.operand_bits);
+  }
+  return pieces;
+}
+
+std::uint32_t read_pieces(const std::vector<UnpackPiece>& pieces, const std::uint32_t* words) {
+  std::uint32_t both = 0;
+  for (const auto& piece : pieces) {
+    const auto word = words[piece.word];
+    both |= (piece.shift >= 0 ? word >> piece.shift : word << -piece.shift) & piece.mask;
+  }
+  return both;
+}
 
 int UnpackPlan::shift_count() const {
   std::set<std::pair<int, int>> shifts;

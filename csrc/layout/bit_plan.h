@@ -82,6 +82,13 @@ UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align = Align::in_
 /// The same for `bit_plan(bits)`.
 UnpackPlan unpack_plan(int bits, int window);
 
+/// The pieces whose OR has bit `from + i` of both codes of `pair` at bit `place + i` of their
+/// halves, for `count` bits: fields of floating formats on their way to those of an operand.
+std::vector<UnpackPiece> move_bits(const BitPlan& plan, int pair, int from, int count, int place);
+
+/// What the pieces read of the unit `words`.
+std::uint32_t read_pieces(const std::vector<UnpackPiece>& pieces, const std::uint32_t* words);
+
 /// The codes of pair `pair` in the unit `words`: low half, high half. Executes the plan.
 std::array<std::uint32_t, 2> unpack_pair(const UnpackPlan& plan, const std::uint32_t* words,
                                          int pair);

@@ -61,6 +61,10 @@ Layout block_fragment(int operand_bits) {
 
 Layout scale_fragment() { return local({8}) * spatial({8}) * replicated(4, 1); }
 
+Layout zero_fragment() {
+  return local({1, 8, 1}) * spatial({1, 8, 1}) * replicated(4, 3) * local({1, 1, 2});
+}
+
 ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit,
                        int operand_bits) {
   const auto block = row / kBlock * blocks(k) + column / kBlock;

@@ -48,6 +48,9 @@ Layout block_fragment(int operand_bits = 16);
 /// The rows whose scales a lane holds: [64] over 32 lanes, 8 slots, each row in four lanes.
 Layout scale_fragment();
 
+/// The same rows, each twice: zero points as packed operands, [1, 64, 2].
+Layout zero_fragment();
+
 /// Word of the image and bit of that word where bit `bit` of the code at (row, column) lies.
 struct ImagePlace {
   std::int64_t word;

@@ -60,6 +60,12 @@ void print_body(const Program& program, const std::vector<Statement>& body, int 
   }
 }
 
+/// "2^24|2^20" by parity of eight rows.
+std::string powers(const int exponent[2]) {
+  const auto first = "2^" + std::to_string(exponent[0]);
+  return exponent[1] == exponent[0] ? first : first + "|2^" + std::to_string(exponent[1]);
+}
+
 }  // namespace
 
 std::string to_string(const Program& program, const Affine& affine) {
@@ -85,6 +91,9 @@ std::string to_string(const Program& program, const Affine& affine) {
 std::string to_string(const Program& program, const Statement& statement) {
   std::ostringstream out;
   auto reg = [&](RegisterId id) { return program.registers[id].name; };
+  auto group = [&](RegisterId id, const Affine& at) {
+    return reg(id) + '[' + to_string(program, at) + ']';
+  };
   std::visit(
       Match{
           [&](const Load& i) {
@@ -119,7 +128,9 @@ std::string to_string(const Program& program, const Statement& statement) {
             if (i.in_place) {
               out << " in place";
             } else {
+              if (i.shift != 0) out << " times 2^" << i.shift;
               out << " - " << i.zero << " times 2^" << i.exponent;
+              if (i.zeros >= 0) out << " + " << reg(i.zeros);
             }
           },
           [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
@@ -129,9 +140,38 @@ std::string to_string(const Program& program, const Statement& statement) {
           },
           [&](const Reinterpret& i) { out << reg(i.to) << " = view " << reg(i.from); },
           [&](const Scale& i) {
-            out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * "
-                << reg(i.scale) << '[' << to_string(program, i.group) << "] * 2^" << i.exponent[0];
-            if (i.exponent[1] != i.exponent[0]) out << "|2^" << i.exponent[1];
+            out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * ";
+            if (i.scale >= 0) out << group(i.scale, i.group) << " * ";
+            out << powers(i.exponent);
+          },
+          [&](const UnpackFloat& i) {
+            out << reg(i.to) << " = unpack f" << i.fields.bits << ' ' << reg(i.from) << " block "
+                << to_string(program, i.block) << " step " << to_string(program, i.step)
+                << " at bit " << i.fields.place << " times " << i.fields.factor;
+          },
+          [&](const Lookup& i) {
+            out << reg(i.to) << " = lookup u" << i.bits << ' ' << reg(i.from) << " block "
+                << to_string(program, i.block) << " step " << to_string(program, i.step) << " in "
+                << program.buffers[program.views[i.table].buffer].name;
+          },
+          [&](const FillTable& i) {
+            out << "fill_table " << program.buffers[program.views[i.to].buffer].name << " of u"
+                << i.bits;
+          },
+          [&](const ZeroOperand& i) {
+            out << reg(i.to) << " = -" << group(i.from, i.group) << " * 2^" << i.exponent;
+          },
+          [&](const Offset& i) {
+            out << reg(i.to) << " += " << group(i.zero, i.group) << " * " << reg(i.sum) << " * "
+                << powers(i.exponent);
+          },
+          [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
+          [&](const CopyElements& i) {
+            out << "copy_elements " << program.buffers[program.views[i.to].buffer].name << " = "
+                << place(program, i.from, i.at);
+            if (i.columns >= 0) {
+              out << " by " << program.buffers[program.views[i.columns].buffer].name;
+            }
           },
           [&](const Add& i) { out << reg(i.to) << " += " << reg(i.from); },
           [&](const Cast& i) { out << reg(i.to) << " = cast " << reg(i.from); },

@@ -4,11 +4,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "schedule/schedule.h"
 
 namespace ladder {
 namespace {
-
-constexpr std::int64_t kSharedAlignment = 128;
 
 std::int64_t aligned_bytes(const Buffer& buffer) {
   const auto bytes = buffer.elements * bytes_of(buffer.scalar);

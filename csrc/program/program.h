@@ -31,6 +31,7 @@
 #include "program/affine.h"
 #include "program/bulk_copy.h"
 #include "program/elementwise.h"
+#include "program/operands.h"
 
 namespace ladder {
 
@@ -44,6 +45,7 @@ struct Buffer {
   std::int64_t elements;  ///< shared: its size; global: 0, the caller's
   bool constant = false;  ///< global: never written by this or the preceding kernel
   BufferId over = -1;     ///< shared: lies over that earlier buffer, which is no longer needed
+  bool optional = false;  ///< global: may be null, and then reads as zero
 };
 
 /// Extent of a view that is the number of tokens of the call.
@@ -130,16 +132,6 @@ struct LoadMatrix {
   ViewId from;
   std::vector<Affine> at;
 };
-/// A operands out of packed words. `from` holds blocks of the weight image, `block` picks one and
-/// `step` one of its four k-steps; `to` gets (code - zero) * 2^exponent of each, or with `in_place`
-/// the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h).
-struct Unpack {
-  RegisterId to, from;
-  Affine block, step;
-  int bits;
-  bool in_place;
-  int zero, exponent;
-};
 /// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the matrix instruction of the operands' scalar.
 struct Mma {
   RegisterId acc, a, b;
@@ -152,18 +144,6 @@ struct Fill {
 /// The bits of `from` under the layout and scalar of `to`: the same threads, the same bits per
 /// thread. Costs nothing on any target.
 struct Reinterpret {
-  RegisterId to, from;
-};
-/// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row / 8 % 2].
-struct Scale {
-  RegisterId to, acc, scale;
-  Affine group;
-  int exponent[2];
-  bool accumulate;
-};
-/// to += from, slot by slot; the slots of a shorter `from` repeat, as 16 rows do over the row units
-/// of a block.
-struct Add {
   RegisterId to, from;
 };
 /// to[i] = from[i] in to's type, through f32: to floats rounded to nearest even, to integers
@@ -201,7 +181,8 @@ struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
                DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
                Add, Cast, Ticket, For, If, SignalInit, Expect, Arrive, Await, CopyBulk, Unary,
-               Binary, Reduce, AtomicAdd>
+               Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable, ZeroOperand, Offset,
+               Multiply, CopyElements>
       op;
 };
 

@@ -104,6 +104,53 @@ class Verifier {
     }
   }
 
+  template <class Op>
+  void unpacks(const std::string& where, const Op& i, int bits) {
+    if (const auto* mma = matrix(where, reg(i.to).scalar)) {
+      operand(where, "A operand", reg(i.to), mma->a());
+    }
+    if (reg(i.to).layout.slot_count() != 8 * kUnits) {
+      fault(where, reg(i.to).name, " has ", reg(i.to).layout.slot_count(),
+            " slots, not one k-step of a block");
+    }
+    const auto blocks = range_of(program_, i.block), steps = range_of(program_, i.step);
+    if ((blocks.high + 1) * 4 * bits > reg(i.from).layout.slot_count()) {
+      fault(where, "block ", blocks.high, " is not among the words loaded");
+    }
+    if (steps.high >= 4) fault(where, "step ", steps.high, " of a block of 4");
+  }
+
+  /// Two of each of the rows that a lane holds, in the order of its slots.
+  void zero_operand(const std::string& where, const Register& tile, Scalar operand) {
+    if (tile.scalar != operand) fault(where, "zero points of ", name_of(tile.scalar));
+    if (!(tile.layout / zero_fragment())) {
+      fault(where, tile.name, " is not laid out as the rows of an A operand");
+    }
+  }
+
+  void table(const std::string& where, ViewId id, int bits) {
+    const View& view = program_.views[id];
+    const std::vector<std::int64_t> extents{table_entries(bits), kLanes};
+    if (buffer(id).level != Level::shared || buffer(id).scalar != Scalar::u32 ||
+        view.extents != extents || view.strides != std::vector<std::int64_t>{kLanes, 1}) {
+      fault(where, buffer(id).name, " is not a table of ", bits, " bits");
+    }
+  }
+
+  void has_group(const std::string& where, const Register& tile, const Affine& at,
+                 const char* what) {
+    const auto groups = tile.layout.shape[0];
+    if (const auto group = range_of(program_, at); group.high >= groups) {
+      fault(where, "group ", group.high, " of ", groups, " with ", what);
+    }
+  }
+
+  void repeats(const std::string& where, const Register& to, const Register& from) {
+    if (to.layout.slot_count() % from.layout.slot_count() != 0) {
+      fault(where, "tiles whose slots do not match");
+    }
+  }
+
   void body(const std::vector<Statement>& statements) {
     for (const Statement& statement : statements) instruction(statement);
   }
@@ -149,18 +196,30 @@ class Verifier {
                 }
               },
               [&](const Unpack& i) {
-                if (const auto* mma = matrix(where, reg(i.to).scalar)) {
-                  operand(where, "A operand", reg(i.to), mma->a());
+                unpacks(where, i, i.bits);
+                if (i.zeros >= 0) zero_operand(where, reg(i.zeros), reg(i.to).scalar);
+              },
+              [&](const UnpackFloat& i) { unpacks(where, i, i.fields.bits); },
+              [&](const Lookup& i) {
+                unpacks(where, i, i.bits);
+                table(where, i.table, i.bits);
+              },
+              [&](const FillTable& i) {
+                table(where, i.to, i.bits);
+                if (i.values.size() != std::size_t{1} << i.bits) {
+                  fault(where, i.values.size(), " values of ", i.bits, " bits");
                 }
-                if (reg(i.to).layout.slot_count() != 8 * kUnits) {
-                  fault(where, reg(i.to).name, " has ", reg(i.to).layout.slot_count(),
-                        " slots, not one k-step of a block");
+              },
+              [&](const ZeroOperand& i) {
+                zero_operand(where, reg(i.to), reg(i.to).scalar);
+                if (reg(i.from).scalar != Scalar::u8) {
+                  fault(where, "zero points of ", name_of(reg(i.from).scalar), ", not u8");
                 }
-                const auto blocks = range_of(program_, i.block), steps = range_of(program_, i.step);
-                if ((blocks.high + 1) * 4 * i.bits > reg(i.from).layout.slot_count()) {
-                  fault(where, "block ", blocks.high, " is not among the words loaded");
-                }
-                if (steps.high >= 4) fault(where, "step ", steps.high, " of a block of 4");
+                has_group(where, reg(i.from), i.group, "zero points");
+              },
+              [&](const Offset& i) {
+                repeats(where, reg(i.to), reg(i.sum));
+                has_group(where, reg(i.zero), i.group, "zero points");
               },
               [&](const Mma& i) {
                 const auto* mma = matrix(where, reg(i.a).scalar);
@@ -185,14 +244,25 @@ class Verifier {
               },
               [&](const Scale& i) {
                 same(where, reg(i.to), reg(i.acc));
-                const auto groups = reg(i.scale).layout.shape[0];
-                if (const auto group = range_of(program_, i.group); group.high >= groups) {
-                  fault(where, "group ", group.high, " of ", groups, " with scales");
-                }
+                if (i.scale >= 0) has_group(where, reg(i.scale), i.group, "scales");
               },
-              [&](const Add& i) {
-                if (reg(i.to).layout.slot_count() % reg(i.from).layout.slot_count() != 0) {
-                  fault(where, "tiles whose slots do not match");
+              [&](const Add& i) { repeats(where, reg(i.to), reg(i.from)); },
+              [&](const Multiply& i) { repeats(where, reg(i.to), reg(i.from)); },
+              [&](const CopyElements& i) {
+                const auto& to = program_.views[i.to];
+                if (buffer(i.to).level != Level::shared || buffer(i.from).level != Level::global) {
+                  fault(where, "copies go from global to shared memory");
+                }
+                if (buffer(i.to).scalar != buffer(i.from).scalar ||
+                    bits_of(buffer(i.to).scalar) != 16) {
+                  fault(where, "sides that are not of one scalar of 16 bits");
+                }
+                if (to.extents.size() != 2 || to.strides[1] != 1 || to.extents[1] % 2 != 0 ||
+                    to.strides[0] % 2 != 0) {
+                  fault(where, "rows that are not whole words");
+                }
+                if (i.columns >= 0 && buffer(i.columns).scalar != Scalar::u32) {
+                  fault(where, "columns of ", name_of(buffer(i.columns).scalar), ", not u32");
                 }
               },
               [&](const Cast& i) { report(where, check(program_, i)); },

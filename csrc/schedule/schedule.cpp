@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "expr/decoding.h"
 #include "layout/bit_plan.h"
 #include "layout/weight_image.h"
 
@@ -49,18 +50,33 @@ std::string to_string(const Schedule& s) {
               " per multiprocessor");
 }
 
+// In the order in which lowering declares buffers: words, scales and zero points of the ring, the
+// activations, the table, the sums of the warps, and the block's.
 std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
-  const std::int64_t warps = s.warps_n * s.warps_k;
-  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4;
-  const std::int64_t groups =
-      std::max<std::int64_t>(kBlock * s.blocks_per_warp / expr.group_size(), 1);
-  const std::int64_t ring =
-      s.stages == 1 ? 0 : s.stages * warps * (s.blocks_per_warp * expr.bits + groups) * 512;
-  // The sums of the warps lie over the ring when they fit.
-  const auto by_warp = s.warps_k * sums;
-  return (by_warp <= ring ? ring : ring + by_warp) +
-         s.tokens * (s.block_columns() * bytes_of(expr.activation) + kActivationPadBytes) +
-         (s.reduction == Reduction::cluster && s.warps_k > kWarpsReadByPeers ? sums : 0);
+  const auto aligned = [](std::int64_t bytes) { return round_up(bytes, kSharedAlignment); };
+  const std::int64_t warps = s.warps_n * s.warps_k, b = expr.bits;
+  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4, by_warp = s.warps_k * sums;
+  std::int64_t ring = 0, bytes = 0;
+  if (s.stages > 1) {
+    const std::int64_t columns = kBlock * s.blocks_per_warp;
+    const auto groups =
+        expr.groups() == 1 ? 1 : std::max<std::int64_t>(columns / expr.group_size(), 1);
+    ring = s.stages * warps * s.blocks_per_warp * b * 512;
+    // Each lane has its own copy of its rows' scales.
+    const auto per_group = [&](Scalar scalar) {
+      return aligned(s.stages * warps * groups * 256 * bytes_of(scalar));
+    };
+    bytes = aligned(ring) + (expr.scale ? per_group(*expr.scale) : 0) +
+            (expr.stored_zero != Zero::none ? per_group(expr.zero_scalar()) : 0);
+  }
+  bytes +=
+      aligned(s.tokens * (s.block_columns() * bytes_of(expr.activation) + kActivationPadBytes));
+  const auto decoding = decoding_of(expr);
+  if (decoding.kind == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
+  // The sums of the warps lie over the words of the ring when they fit.
+  if (by_warp > ring) bytes += aligned(by_warp);
+  if (s.reduction == Reduction::cluster && s.warps_k > kWarpsReadByPeers) bytes += aligned(sums);
+  return bytes;
 }
 
 std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
@@ -68,7 +84,6 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
   if (s.tokens < expr.max_m) return text("serves ", s.tokens, " tokens of ", expr.max_m);
   if (s.tokens % 8 != 0) return text(s.tokens, " tokens are not whole instructions of 8");
-  if (expr.k % 8 != 0) return text("rows of ", expr.k, " activations end inside 16 bytes");
   if (s.reduction == Reduction::none && splits != 1) return text("K is split over ", splits);
   if (s.reduction != Reduction::none && splits == 1) return "nothing to reduce";
   if (s.reduction == Reduction::cluster && splits > device.max_cluster) {
@@ -95,6 +110,10 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     }
   }
   if (s.route == Route::in_place) {
+    if (expr.element != nullptr) return text(expr.element->name, " is no integer");
+    if (expr.shift != 0) return "a zero point between two codes";
+    if (expr.zero != 0 && expr.stored_zero != Zero::none)
+      return "a constant and a stored zero point";
     if (expr.activation != Scalar::f16) return "products of bf16 codes in place underflow";
     const auto plan = unpack_plan(expr.bits, kFloat16Window);
     for (int pair = 4; pair < kPairsPerUnit; ++pair) {

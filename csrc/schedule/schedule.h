@@ -64,7 +64,11 @@ constexpr std::int64_t kActivationPadBytes = 16;
 /// Up to this many warps along K leave their sums to the peers of the cluster to add.
 constexpr std::int64_t kWarpsReadByPeers = 2;
 
-/// Bytes of shared memory that a block asks for: the ring of weights and scales, activations, sums.
+/// Every buffer begins at a multiple of this many bytes.
+constexpr std::int64_t kSharedAlignment = 128;
+
+/// Bytes of shared memory that a block asks for, to the byte: the ring of weights, scales and zero
+/// points, activations, the table of a type that needs one, sums.
 std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
 
 /// Why `schedule` cannot serve `expr` on `device`; empty when it can.

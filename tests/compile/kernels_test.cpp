@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compile matrix: for every width, activation and kind of shape, on every architecture of the
+// The compile matrix: for every type, activation and kind of shape, on every architecture of the
 // device table, the scheduler's first choices must compile, without the warnings by which the
 // assembler says that it gave up an optimisation, and one of them without spills: whoever compiles
 // drops a schedule that spills and takes the next, since only the compiler knows. Needs libnvrtc,
@@ -14,16 +14,19 @@
 #include <set>
 #include <sstream>
 
+#include "base/error.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/target.h"
 #include "compile.h"
+#include "expr/decoding.h"
+#include "expr/of_ttype.h"
 
 namespace ladder {
 namespace {
 
-// The device whose every cell is compiled. Of each other architecture, one cell in kSample, a
-// prime, so that the sample runs through all widths, activations and shapes; another start for
-// each.
+// The device whose every cell is compiled. Of each other architecture, one cell of plain integers
+// in kSample, a prime, so that the sample runs through all widths, activations and shapes, with
+// another start for each; and one cell of each other type.
 constexpr std::string_view kWhole = "h200";
 constexpr std::size_t kSample = 11;
 // Candidates that are compiled before a cell counts as one that has no kernel.
@@ -47,12 +50,14 @@ void PrintTo(const Cell& cell, std::ostream* out) {
 std::string name_of(const ::testing::TestParamInfo<Cell>& info) {
   const auto& [device, expr] = info.param;
   std::ostringstream name;
-  name << device->architecture << "_u" << expr.bits << '_' << ladder::name_of(expr.activation)
-       << "_m" << expr.max_m << '_' << info.index;
+  name << device->architecture << '_'
+       << (expr.element != nullptr ? std::string(expr.element->name)
+                                   : "u" + std::to_string(expr.bits))
+       << '_' << ladder::name_of(expr.activation) << "_m" << expr.max_m << '_' << info.index;
   return name.str();
 }
 
-std::vector<Cell> cells_of(const Device& device) {
+std::vector<Cell> integers_of(const Device& device) {
   std::vector<Cell> out;
   if (!no_target(device).empty()) return out;
   for (int bits = 1; bits <= 8; ++bits) {
@@ -67,13 +72,67 @@ std::vector<Cell> cells_of(const Device& device) {
   return out;
 }
 
+/// Every other type: all elements with one group size, and each kind of scale and zero point.
+std::vector<TType> types() {
+  const double values[] = {-3.0, 0.25, 7.0, 1e-3, 5.0, -0.5, 0.0, 2.0};
+  register_table("compiled_table", 3, values);
+  register_float("compiled_float", 3, 2, Specials::ieee, 5);
+  std::vector<TType> out;
+  for (const Element* element : elements()) {
+    const bool integer = element->encoding == Encoding::unsigned_integer ||
+                         element->encoding == Encoding::signed_integer;
+    if (element->bits > 8 || integer || element->encoding == Encoding::exponent) continue;
+    out.push_back({element, {1, 64}, &ladder::element("float16")});
+  }
+  for (const NamedTType& named : named_ttypes()) out.push_back(ttype(named.name));
+  for (const char* text :
+       {"uint4,group=128,scale=float32", "uint4,group=64,scale=bfloat16",
+        "uint2,group=32,scale=e8m0", "int8", "uint4", "uint4,group=128,scale=float16,zero=integer",
+        "uint8,group=64,scale=bfloat16,zero=integer", "uint3,channel,scale=float16,zero=quantized",
+        "uint1,group=128,scale=float16,zero=integer", "uint4,group=16,zero=integer",
+        "uint4,group=128,scale=float16,zero=original", "uint2,group=64,scale=float32,zero=rescale",
+        "int4,group=32,scale=bfloat16,zero=original"}) {
+    out.push_back(ttype(text));
+  }
+  return out;
+}
+
+/// For each type one shape and number of tokens in turn, some with a bias, some permuted.
+std::vector<Cell> others_of(const Device& device, std::size_t turn, bool both_activations) {
+  std::vector<Cell> out;
+  if (!no_target(device).empty()) return out;
+  for (const TType& type : types()) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      if (!both_activations && turn % 2 != (activation == Scalar::bf16)) continue;
+      const auto& [n, k] = kShapes[turn % std::size(kShapes)];
+      Linear expr;
+      try {
+        expr = linear_of(type, n, k, activation, turn % 3 == 0 ? 16 : 8);
+        decoding_of(expr);
+      } catch (const Unsupported&) {
+        continue;  // wider than float16: tests/core/expr says which
+      }
+      expr.bias = turn % 4 == 1;
+      expr.gather = turn % 7 == 2;
+      out.push_back({&device, expr});
+    }
+    ++turn;
+  }
+  return out;
+}
+
 std::vector<Cell> matrix() {
-  std::vector<Cell> out = cells_of(device(kWhole));
+  std::vector<Cell> out = integers_of(device(kWhole));
+  const auto add = [&](std::vector<Cell> cells) {
+    out.insert(out.end(), cells.begin(), cells.end());
+  };
+  add(others_of(device(kWhole), 0, true));
   std::set<std::string_view> seen = {device(kWhole).architecture};
   for (const Device& other : devices()) {
     if (!seen.insert(other.architecture).second) continue;
-    const auto cells = cells_of(other);
+    const auto cells = integers_of(other);
     for (auto i = seen.size() % kSample; i < cells.size(); i += kSample) out.push_back(cells[i]);
+    add(others_of(other, seen.size(), false));
   }
   return out;
 }

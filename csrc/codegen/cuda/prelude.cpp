@@ -7,6 +7,7 @@ std::string_view prelude() {
   return R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
+typedef unsigned char u8;
 #define DEVICE __device__ __forceinline__
 struct __align__(16) Words4 { u32 w[4]; };
 struct __align__(8) Words2 { u32 w[2]; };
@@ -46,6 +47,13 @@ DEVICE Words1 load_fresh(const Words1* p) {
   return v;
 }
 
+// Written by the preceding kernel: not before it has ended.
+DEVICE u32 load_element(const u16* p) {
+  u16 v;
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // Shared memory.
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 DEVICE u32 peer_address(u32 address, u32 rank) {
@@ -68,6 +76,10 @@ DEVICE void load_peer(Words1& v, u32 at) {
 // Sixteen bytes to shared memory, the last 16 - bytes of them zero.
 DEVICE void copy_async(u32 to, const void* from, u32 bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+DEVICE void copy_async_8(u32 to, const void* from, u32 bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -147,6 +159,17 @@ DEVICE float high_f16(u32 both) {
 }
 DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
+DEVICE float from_u8(u32 code) { return (float)code; }
+// 2^(code - 127), of which code 0 is a subnormal; 255 is NaN.
+DEVICE float from_e8m0(u32 code) {
+  return as_float(code << 23 | (((code + 1) & 0xffu) < 2 ? 0x00400000u : 0u));
+}
+// The magnitude as a float is 2^-120 times its value, subnormals too; all ones is NaN.
+DEVICE float from_e4m3(u32 code) {
+  const u32 magnitude = code & 0x7fu;
+  const float value = magnitude == 0x7fu ? as_float(0x7fffffffu) : as_float(magnitude << 20) * 0x1p120f;
+  return code & 0x80u ? -value : value;
+}
 DEVICE u32 pack_f16(float low, float high) {
   u32 both;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));

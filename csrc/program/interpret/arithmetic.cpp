@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "layout/bit_plan.h"
 #include "layout/weight_image.h"
 #include "program/interpret/interpreter.h"
 
@@ -24,36 +23,6 @@ double Interpreter::number(const Block& block, RegisterId id, std::int64_t index
 
 void Interpreter::set_number(Block& block, RegisterId id, std::int64_t index, double number) const {
   set(block, id, index, to_bits(program_.registers[id].scalar, number));
-}
-
-void Interpreter::unpack(Block& block, const Unpack& i) {
-  const Scalar operand = program_.registers[i.to].scalar;
-  const auto plan = unpack_plan(i.bits, linear_window(operand));
-  const auto slots = program_.registers[i.from].layout.slot_count();
-  const auto first = value(block, i.block) * 4 * i.bits;
-  const auto step = value(block, i.step);
-  for (int thread = 0; thread < program_.threads; ++thread) {
-    for (int unit = 0; unit < kUnits; ++unit) {
-      for (int r = 0; r < 4; ++r) {
-        const UnpackPair& pair = plan.pairs[4 * step + r];
-        std::uint32_t both = 0;
-        for (const auto& piece : pair.pieces) {
-          const auto word = get(block, i.from, thread * slots + first + unit * i.bits + piece.word);
-          both |= (piece.shift >= 0 ? word >> piece.shift : word << -piece.shift) & piece.mask;
-        }
-        for (int half = 0; half < 2; ++half) {
-          std::uint32_t bits = both >> (16 * half) & 0xffff;
-          if (!i.in_place) {
-            const double factor =
-                std::ldexp(1.0, i.exponent - linear_exponent(operand) - pair.offset);
-            bits = to_bits(operand,
-                           to_number(operand, bits) * factor - std::ldexp(i.zero, i.exponent));
-          }
-          set(block, i.to, thread * 8 * kUnits + unit * 8 + r * 2 + half, bits);
-        }
-      }
-    }
-  }
 }
 
 const Interpreter::Fragments& Interpreter::fragments_of(Scalar operand) {
@@ -135,28 +104,27 @@ void Interpreter::reinterpret_bits(Block& block, const Reinterpret& i) {
 
 // Each step in f32, as the device takes it: the scale, the product, the sum.
 void Interpreter::scale(Block& block, const Scale& i) {
-  const Coordinates& scales = coordinates_[i.scale];
-  const auto per_group = scales.slots / program_.registers[i.scale].layout.shape[0];
   const auto group = value(block, i.group);
   for_each(i.acc, [&](int thread, std::int64_t index, const std::int64_t* at) {
-    auto slot = group * per_group;
-    while (slot < scales.slots && scales.at(thread, slot)[1] != at[1]) ++slot;
-    if (slot == scales.slots) fault("thread ", thread, " has no scale of row ", at[1]);
-    const auto s = static_cast<float>(std::ldexp(
-        number(block, i.scale, thread * scales.slots + slot), i.exponent[at[1] / 8 % 2]));
-    const float product = static_cast<float>(number(block, i.acc, index)) * s;
+    double s = 1;
+    if (i.scale >= 0) {
+      const auto slot = slot_of_row(i.scale, thread, group, at[1]);
+      s = number(block, i.scale, thread * coordinates_[i.scale].slots + slot);
+    }
+    const auto factor = static_cast<float>(std::ldexp(s, i.exponent[at[1] / 8 % 2]));
+    const float product = static_cast<float>(number(block, i.acc, index)) * factor;
     const float before = i.accumulate ? static_cast<float>(number(block, i.to, index)) : 0.0f;
     set_number(block, i.to, index, before + product);
   });
 }
 
-void Interpreter::add(Block& block, const Add& i) {
-  const auto slots = coordinates_[i.to].slots, from = coordinates_[i.from].slots;
-  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t*) {
-    const auto other = thread * from + index % slots % from;
-    set_number(block, i.to, index,
-               static_cast<float>(number(block, i.to, index)) +
-                   static_cast<float>(number(block, i.from, other)));
+void Interpreter::combine(Block& block, RegisterId to, RegisterId from, bool multiply) {
+  const auto slots = coordinates_[to].slots, others = coordinates_[from].slots;
+  for_each(to, [&](int thread, std::int64_t index, const std::int64_t*) {
+    const auto a = static_cast<float>(number(block, to, index));
+    const auto b =
+        static_cast<float>(number(block, from, thread * others + index % slots % others));
+    set_number(block, to, index, multiply ? a * b : a + b);
   });
 }
 

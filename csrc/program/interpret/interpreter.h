@@ -3,8 +3,8 @@
 // A run of a program. The blocks of a cluster take each statement together, one block after the
 // other, and clusters run to their end in order: what the model lets happen in any order happens in
 // this one, and what it forbids is found by bookkeeping, not by chance. Internal to
-// csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, arithmetic.cpp
-// and elementwise.cpp compute.
+// csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, decode.cpp makes operands,
+// arithmetic.cpp and elementwise.cpp compute.
 #pragma once
 
 #include <cstdint>
@@ -85,6 +85,7 @@ class Interpreter {
   void copy_own(Block& block, const CopyOwn& i);
   void copy_bulk(Block& block, const CopyBulk& i);
   void atomic_add(Block& block, const AtomicAdd& i);
+  void copy_elements(Block& block, const CopyElements& i);
   void ticket(Block& block, const Ticket& i);
   void refuse(const std::string& why) const {
     if (!why.empty()) fault(why);
@@ -95,7 +96,6 @@ class Interpreter {
   static void set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits);
   double number(const Block& block, RegisterId id, std::int64_t index) const;
   void set_number(Block& block, RegisterId id, std::int64_t index, double number) const;
-  void unpack(Block& block, const Unpack& i);
   void mma(Block& block, const Mma& i);
   const Fragments& fragments_of(Scalar operand);
   /// [extent, k] of the operand whose fragment starts at `slot` of the warp from thread `first` on.
@@ -104,8 +104,23 @@ class Interpreter {
   void fill(Block& block, const Fill& i);
   void reinterpret_bits(Block& block, const Reinterpret& i);
   void scale(Block& block, const Scale& i);
-  void add(Block& block, const Add& i);
+  /// to += from, or to *= from.
+  void combine(Block& block, RegisterId to, RegisterId from, bool multiply);
   void cast(Block& block, const Cast& i);
+
+  // decode.cpp
+  /// Sets both halves of every register of the step to decode(thread, unit, register of the step,
+  /// pair of the unit, words of the unit).
+  template <class Op, class Decode>
+  void for_each_pair(Block& block, const Op& i, int bits, const Decode& decode);
+  void unpack(Block& block, const Unpack& i);
+  void unpack_float(Block& block, const UnpackFloat& i);
+  void lookup(Block& block, const Lookup& i);
+  void fill_table(Block& block, const FillTable& i);
+  void zero_operand(Block& block, const ZeroOperand& i);
+  void offset(Block& block, const Offset& i);
+  /// Where `thread` holds row `row` of `group` in a register [groups, rows].
+  std::int64_t slot_of_row(RegisterId id, int thread, std::int64_t group, std::int64_t row) const;
 
   // elementwise.cpp
   void unary(Block& block, const Unary& i);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 
 #include "program/interpret/interpreter.h"
@@ -30,6 +31,10 @@ void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int si
                               std::uint8_t* to) {
   touch_global(block, id, false);
   const Argument& argument = arguments_[id];
+  if (program_.buffers[id].optional && argument.bytes.empty()) {
+    std::fill_n(to, size, 0);
+    return;
+  }
   if (at + size > static_cast<std::int64_t>(argument.bytes.size())) {
     fault("reads past the end of ", program_.buffers[id].name);
   }
@@ -199,6 +204,36 @@ void Interpreter::atomic_add(Block& block, const AtomicAdd& i) {
     sum += static_cast<float>(number(block, i.from, index));
     std::memcpy(argument.bytes.data() + *at * 4, &sum, 4);
   });
+}
+
+void Interpreter::copy_elements(Block& block, const CopyElements& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const auto origin = values(block, i.at);
+  const std::int64_t words = to.extents[1] / 2;
+  for (std::int64_t word = 0; word < to.extents[0] * words; ++word) {
+    const std::int64_t row = word / words, column = word % words * 2;
+    std::uint8_t bytes[4] = {};
+    for (int half = 0; half < 2; ++half) {
+      std::int64_t source = origin[1] + column + half;
+      if (source >= from.extents[1]) continue;
+      if (i.columns >= 0) {
+        const View& columns = program_.views[i.columns];
+        std::uint32_t index;
+        read_global(block, columns.buffer, source * columns.strides[0] * 4, 4,
+                    reinterpret_cast<std::uint8_t*>(&index));
+        if (index >= from.extents[1]) fault("column ", index, " of ", from.extents[1]);
+        source = index;
+      }
+      const std::int64_t offset[] = {row, source - origin[1]};
+      if (const auto at = element(block, from, origin, offset)) {
+        read_global(block, from.buffer, *at * 2, 2, bytes + 2 * half);
+      }
+    }
+    const auto why =
+        block.shared.write(program_.shared_offset(to.buffer) + (row * to.strides[0] + column) * 2,
+                           4, static_cast<int>(word % program_.threads), bytes);
+    if (!why.empty()) fault(why);
+  }
 }
 
 void Interpreter::ticket(Block& block, const Ticket& i) {

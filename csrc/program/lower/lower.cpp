@@ -10,6 +10,7 @@ Program Lowering::run() {
   declare();
   auto& body = program_.body;
   load_first(body);
+  declare_table(body);
   emit(body, Barrier{});
   multiply(body);
   switch (schedule_.reduction) {
@@ -52,7 +53,8 @@ void Lowering::load_first(Body& body) {
 
 void Lowering::declare() {
   const auto& s = schedule_;
-  program_.name = "linear_u" + std::to_string(expr_.bits);
+  program_.name = "linear_" + (expr_.element != nullptr ? std::string(expr_.element->name)
+                                                        : "u" + std::to_string(expr_.bits));
   program_.threads = kLanes * s.warps_n * s.warps_k;
   program_.blocks_per_multiprocessor = s.blocks_per_multiprocessor;
   program_.cluster = s.reduction == Reduction::cluster ? static_cast<int>(s.splits(expr_.k)) : 1;
@@ -61,7 +63,20 @@ void Lowering::declare() {
   variable("tile", s.tiles(expr_.n));
   variable("rank", program_.cluster);
   weight_ = buffer("weight", Level::global, Scalar::u32, 0, true);
-  scales_ = buffer("scales", Level::global, *expr_.scale, 0, true);
+  const auto constant = [&](const char* name, Scalar scalar) {
+    return buffer(name, Level::global, scalar, 0, true);
+  };
+  if (expr_.scale) per_group_.push_back({"scale", *expr_.scale, constant("scales", *expr_.scale)});
+  if (expr_.stored_zero != Zero::none) {
+    per_group_.push_back(
+        {"zero_point", expr_.zero_scalar(), constant("zeros", expr_.zero_scalar())});
+  }
+  if (expr_.scale2) scale2_ = constant("scale2", Scalar::f32);
+  if (expr_.bias) {
+    bias_ = constant("bias", expr_.activation);
+    program_.buffers[bias_].optional = true;
+  }
+  if (expr_.gather) gather_ = constant("gather", Scalar::u32);
   x_ = buffer("x", Level::global, expr_.activation);
   y_ = buffer("y", Level::global, expr_.activation);
   if (s.reduction == Reduction::ordered) {
@@ -110,11 +125,6 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
 
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
   check(expr);
-  if (expr.element != nullptr || !expr.scale || bits_of(*expr.scale) != 16 || expr.shift != 0 ||
-      expr.exponent != 0 || expr.stored_zero != Zero::none || expr.scale2 || expr.bias ||
-      expr.gather) {
-    fail<Unsupported>("no kernels yet for ", to_string(expr));
-  }
   const auto* instruction = tile_instruction(expr.activation);
   if (instruction == nullptr || instruction->architecture > device.capability) {
     fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));

@@ -8,8 +8,8 @@
 //     ring rounds      each lane copies what it will use to shared memory, `stages` rounds ahead
 //
 // after which the sums of the warps, and of the blocks that share rows, are added up. Internal to
-// csrc/program/lower: lower.cpp has the order of things, operands.cpp what is loaded, multiply.cpp
-// the rounds, reduce.cpp the sums.
+// csrc/program/lower: lower.cpp has the order of things, operands.cpp what is loaded, decode.cpp
+// what becomes of codes, multiply.cpp the rounds, reduce.cpp the sums.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "expr/decoding.h"
 #include "expr/linear.h"
 #include "layout/weight_image.h"
 #include "program/program.h"
@@ -28,7 +29,7 @@ namespace ladder {
 class Lowering {
  public:
   Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)
-      : expr_(expr), schedule_(schedule), instruction_(instruction) {}
+      : expr_(expr), schedule_(schedule), instruction_(instruction), decoding_(decoding_of(expr)) {}
 
   /// The whole program; once per object.
   Program run();
@@ -58,22 +59,49 @@ class Lowering {
   /// The warps of a block: thread = (warp_n * warps_k + warp_k) * 32 + lane, over [w, rows, n].
   Layout warps() const;
 
-  // operands.cpp: weights and scales of a round, activations of the block.
+  // operands.cpp: weights, scales and zero points of a round, activations of the block.
+  /// Scales or zero points: [groups][N / 64][8][8] in global memory, a warp's rows in registers.
+  struct PerGroup {
+    std::string name;
+    Scalar scalar;
+    BufferId buffer;
+    ViewId table = -1, ring = -1;
+    RegisterId loaded = -1, rows = -1, next = -1;
+  };
   void declare_weights();
-  void declare_scales(std::int64_t n_blocks);
+  void declare_per_group(std::int64_t n_blocks);
   void declare_ring();
   /// A warp's words of one round: [N blocks, K blocks, chunks, lanes, words].
   Layout word_layout() const;
   std::vector<Affine> word_origin(const Affine& round) const;
-  std::vector<Affine> scale_origin(const Affine& round) const;
-  /// Where a round lies in the ring of words, and in that of scales.
+  std::vector<Affine> group_origin(const Affine& round) const;
+  /// Where a round lies in the ring of words, and in those of scales and zero points.
   std::vector<Affine> ring_origin(const Affine& round) const;
-  std::vector<Affine> scale_ring_origin(const Affine& round) const;
+  std::vector<Affine> group_ring_origin(const Affine& round) const;
   /// One round, straight to registers.
   void load_weights(Body& body);
+  /// The words, scales and zero points of a round out of the ring.
+  void load_round(Body& body, const Affine& round);
+  /// Those of a round on their way to other registers, and from these to the ones that are used.
+  void load_next(Body& body, const Affine& round);
+  void take_next(Body& body);
   /// Starts the copies of one round; always closes a group, so that groups count rounds.
   void fetch(Body& body, const Affine& round);
   void copy_activations(Body& body);
+
+  // decode.cpp: from stored codes to operands, and what else the type of the weight needs.
+  void declare_table(Body& body);
+  /// What one group needs before its first step, and the operands of a step in `operands_.a`.
+  void prepare_group(Body& body);
+  void decode_step(Body& body);
+  /// Takes stored zero points times the activations from the sums of a group.
+  void subtract_zeros(Body& body);
+  /// sum_ times the second scale, plus the bias of the rows from `first` on.
+  void scale_and_bias(Body& body, const Affine& first);
+  /// Stored zero points multiply the sum of a group's activations, which one more product gives.
+  bool zeros_by_product() const;
+  /// Integers are made into (code - zero) * 2^that.
+  int operand_exponent() const;
 
   // multiply.cpp: the sums of this block's columns in `acc_`, scaled.
   void multiply(Body& body);
@@ -81,7 +109,8 @@ class Lowering {
   void multiply_round(Body& body, const Affine& round);
   void ring_rounds(Body& body);
   void register_rounds(Body& body);
-  int operand_exponent() const;
+  RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
+  RegisterId zero_rows() const { return per_group_.back().rows; }
 
   // reduce.cpp: from the sums of a warp to y.
   Layout output_layout(std::int64_t rows) const;
@@ -105,6 +134,7 @@ class Lowering {
     RegisterId a, b;
     RegisterId total;                         ///< acc_ itself when there is nothing to add it to
     RegisterId zero_row = -1, zero_sum = -1;  ///< set when a product of its own adds the zero point
+    RegisterId zeros = -1;                    ///< set when operands are made with stored ones
     int scale_exponent[2];                    ///< by parity of eight rows
     VariableId group, step;
     std::int64_t steps;      ///< of a group
@@ -114,13 +144,15 @@ class Lowering {
   const Linear& expr_;
   const Schedule& schedule_;
   const MatrixInstruction& instruction_;
+  const Decoding decoding_;
   Program program_{};
-  BufferId weight_ = -1, scales_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
-  BufferId ring_buffer_ = -1;
-  ViewId image_ = -1, table_ = -1, x_warp_ = -1, ring_ = -1, scale_ring_ = -1;
-  RegisterId words_ = -1, loaded_scale_ = -1, scale_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
+  BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
+  BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
+  ViewId image_ = -1, x_warp_ = -1, ring_ = -1, table_ = -1;
+  RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
+  std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
   VariableId round_ = -1;
-  Layout scale_layout_, scale_ring_layout_;
+  Layout group_layout_, group_ring_layout_;
   std::function<Affine(const Affine&)> first_group_;  // of a warp, by round
   std::int64_t groups_ = 1;                           // of one warp in one round
   Operands operands_{};

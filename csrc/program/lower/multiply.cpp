@@ -38,21 +38,30 @@ void Lowering::declare_operands(Body& body) {
   acc_ = reg("acc", Scalar::f32, sum_layout(kUnits));
   o.total =
       groups_ > 1 || schedule_.rounds > 1 ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
-  if (schedule_.route == Route::in_place) {
+  double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
+  if (decoding_.kind != Decoding::Kind::integers) {
+    o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
+  } else if (schedule_.route == Route::in_place) {
     const auto plan = unpack_plan(expr_.bits, linear_window(expr_.activation));
-    double zero[2];
     for (int parity = 0; parity < 2; ++parity) {
       const int weight = linear_exponent(expr_.activation) + plan.pairs[parity].offset;
       o.scale_exponent[parity] = -weight;
       zero[parity] = -std::ldexp(expr_.zero, weight);
     }
-    if (expr_.zero != 0) {
-      o.zero_row = reg("zero", expr_.activation, warps() * lifted(instruction_.a()));
-      o.zero_sum = reg("zero_sum", Scalar::f32, sum_layout(1));
-      emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
-    }
+    for (int& exponent : o.scale_exponent) exponent += expr_.exponent;
   } else {
-    o.scale_exponent[0] = o.scale_exponent[1] = -operand_exponent();
+    o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
+  }
+  if (zeros_by_product()) {
+    // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
+    for (int parity = 0; parity < 2; ++parity) {
+      zero[parity] = -std::ldexp(1.0, -o.scale_exponent[parity]);
+    }
+  }
+  if (zero[0] != 0) {
+    o.zero_row = reg("zero", expr_.activation, warps() * lifted(instruction_.a()));
+    o.zero_sum = reg("zero_sum", Scalar::f32, sum_layout(1));
+    emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
   }
   o.steps = kStepsPerBlock * schedule_.blocks_per_warp / groups_;
   o.group = variable("group", groups_);
@@ -70,25 +79,27 @@ void Lowering::declare_operands(Body& body) {
 
 void Lowering::multiply_round(Body& body, const Affine& round) {
   const Operands& o = operands_;
-  const bool in_place = schedule_.route == Route::in_place, zero_product = o.zero_row >= 0;
+  const bool zero_product = o.zero_row >= 0;
   const auto column = Affine::of(o.group, o.steps * kStep) + Affine::of(o.step, kStep) +
                       times(round, round_blocks() * kBlock);
   Body per_step, per_group;
+  prepare_group(per_group);
   emit(per_step, LoadMatrix{o.b, x_warp_, {0, 0, column}});
-  emit(per_step, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
-                        in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent()});
+  decode_step(per_step);
   emit(per_step, Mma{acc_, o.a, o.b});
   if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
   emit(per_group, Fill{acc_, {0, 0}});
   if (zero_product) emit(per_group, Fill{o.zero_sum, {0, 0}});
   emit(per_group, For{o.step, o.steps, std::move(per_step)});
-  if (zero_product) emit(per_group, Add{acc_, o.zero_sum});
+  if (zero_product && !zeros_by_product()) emit(per_group, Add{acc_, o.zero_sum});
+  if (expr_.stored_zero != Zero::rescale) subtract_zeros(per_group);
   emit(per_group, Scale{o.total,
                         acc_,
-                        scale_,
+                        scale_rows(),
                         Affine::of(o.group),
                         {o.scale_exponent[0], o.scale_exponent[1]},
                         o.total != acc_});
+  if (expr_.stored_zero == Zero::rescale) subtract_zeros(per_group);
   emit(body, For{o.group, groups_, std::move(per_group)});
 }
 
@@ -96,9 +107,7 @@ void Lowering::ring_rounds(Body& body) {
   const auto round = Affine::of(round_);
   Body each;
   emit(each, Wait{schedule_.stages - 2});
-  emit(each, Load{words_, ring_, ring_origin(round)});
-  emit(each, Load{loaded_scale_, scale_ring_, scale_ring_origin(round)});
-  emit(each, Reinterpret{scale_, loaded_scale_});
+  load_round(each, round);
   fetch(each, round + Affine(schedule_.stages - 1));
   multiply_round(each, round);
   emit(body, For{round_, schedule_.rounds, std::move(each), 1});
@@ -108,23 +117,12 @@ void Lowering::ring_rounds(Body& body) {
 void Lowering::register_rounds(Body& body) {
   round_ = variable("round", schedule_.rounds - 1);
   const auto round = Affine::of(round_), following = round + Affine(1);
-  const auto next = reg("next_words", Scalar::u32, word_layout());
-  const auto next_scale = reg("next_scale", *expr_.scale, scale_layout_);
   Body each;
-  emit(each, Load{next, image_, word_origin(following), Cache::once});
-  emit(each, Load{next_scale, table_, scale_origin(following)});
+  load_next(each, following);
   multiply_round(each, round);
-  emit(each, Reinterpret{words_, next});
-  emit(each, Reinterpret{loaded_scale_, next_scale});
-  emit(each, Reinterpret{scale_, loaded_scale_});
+  take_next(each);
   emit(body, For{round_, schedule_.rounds - 1, std::move(each), 2});
   multiply_round(body, schedule_.rounds - 1);
-}
-
-// The largest power of two that the multiply-add can give to (code - zero).
-int Lowering::operand_exponent() const {
-  const int largest = expr_.activation == Scalar::f16 ? 15 : 127;
-  return largest + linear_exponent(expr_.activation);
 }
 
 }  // namespace ladder

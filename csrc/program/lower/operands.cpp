@@ -16,7 +16,7 @@ std::vector<Affine> Lowering::word_origin(const Affine& round) const {
   return {Affine::of(kTile, schedule_.warps_n), first + times(round, round_blocks()), 0, 0, 0};
 }
 
-std::vector<Affine> Lowering::scale_origin(const Affine& round) const {
+std::vector<Affine> Lowering::group_origin(const Affine& round) const {
   return {first_group_(round), Affine::of(kTile, schedule_.warps_n), 0, 0, 0};
 }
 
@@ -27,13 +27,13 @@ void Lowering::declare_weights() {
   image_ =
       view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
   words_ = reg("words", Scalar::u32, word_layout());
-  declare_scales(n_blocks);
+  declare_per_group(n_blocks);
 }
 
 // Columns of a warp in a round belong to one group, or to several whole ones; `sharing` warps in
 // the order of K belong to one. The table has a dimension of lanes that share a scale: all read
 // the same element from global memory, each keeps its own in shared memory.
-void Lowering::declare_scales(std::int64_t n_blocks) {
+void Lowering::declare_per_group(std::int64_t n_blocks) {
   const auto group = expr_.group_size();
   const std::int64_t warps_k = schedule_.warps_k, rounds = schedule_.rounds;
   const bool one = expr_.groups() == 1;
@@ -43,7 +43,7 @@ void Lowering::declare_scales(std::int64_t n_blocks) {
   Layout over_k = replicated(warps_k, 5);
   if (one) {
     first_group_ = [](const Affine&) { return Affine(0); };
-  } else if (sharing >= warps_k) {
+  } else if (groups_ == 1 && sharing >= warps_k) {
     first_group_ = [=](const Affine& round) {
       const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
                                               : Affine::of(kSplit, per_block / sharing);
@@ -56,23 +56,56 @@ void Lowering::declare_scales(std::int64_t n_blocks) {
       return Affine::of(kSplit, step * rounds) + times(round, step);
     };
   }
-  table_ = view(scales_, {expr_.groups(), n_blocks, 8, 4, 8}, {n_blocks * kBlock, kBlock, 8, 0, 1});
   const auto of_lanes =
       local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 8});
-  scale_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
+  group_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
   // [stage and warp]: in the ring each warp has its own copy.
-  scale_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
-  loaded_scale_ = reg("scale_table", *expr_.scale, staged() ? scale_ring_layout_ : scale_layout_);
-  scale_ = reg("scale", *expr_.scale,
-               spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
-                   lifted(scale_fragment()));
+  group_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
+  const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
+                    lifted(scale_fragment());
+  for (PerGroup& part : per_group_) {
+    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+    part.loaded =
+        reg(part.name + "_table", part.scalar, staged() ? group_ring_layout_ : group_layout_);
+    part.rows = reg(part.name, part.scalar, rows);
+  }
 }
 
 void Lowering::load_weights(Body& body) {
   declare_weights();
   emit(body, Load{words_, image_, word_origin(0), Cache::once});
-  emit(body, Load{loaded_scale_, table_, scale_origin(0)});
-  emit(body, Reinterpret{scale_, loaded_scale_});
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{part.loaded, part.table, group_origin(0)});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+void Lowering::load_round(Body& body, const Affine& round) {
+  emit(body, Load{words_, ring_, ring_origin(round)});
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{part.loaded, part.ring, group_ring_origin(round)});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+void Lowering::load_next(Body& body, const Affine& round) {
+  next_words_ = reg("next_words", Scalar::u32, word_layout());
+  for (PerGroup& part : per_group_) {
+    part.next = reg("next_" + part.name, part.scalar, group_layout_);
+  }
+  emit(body, Load{next_words_, image_, word_origin(round), Cache::once});
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{part.next, part.table, group_origin(round)});
+  }
+}
+
+void Lowering::take_next(Body& body) {
+  emit(body, Reinterpret{words_, next_words_});
+  for (const PerGroup& part : per_group_) {
+    emit(body, Reinterpret{part.loaded, part.next});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
 }
 
 // Shared memory for `stages` rounds: what each thread copies and later reads itself.
@@ -85,9 +118,11 @@ void Lowering::declare_ring() {
                {words, b * 128, 128, 4, 1});
   // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
   const auto warps = warps_n * schedule_.warps_k;
-  const auto scales =
-      buffer("scale_ring", Level::shared, *expr_.scale, stages * warps * groups_ * 256);
-  scale_ring_ = view(scales, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
+  for (PerGroup& part : per_group_) {
+    const auto all =
+        buffer(part.name + "_ring", Level::shared, part.scalar, stages * warps * groups_ * 256);
+    part.ring = view(all, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
+  }
   round_ = variable("round", schedule_.rounds);
 }
 
@@ -95,7 +130,7 @@ std::vector<Affine> Lowering::ring_origin(const Affine& round) const {
   return {times(remainder(round, schedule_.stages), schedule_.warps_n), 0, 0, 0, 0};
 }
 
-std::vector<Affine> Lowering::scale_ring_origin(const Affine& round) const {
+std::vector<Affine> Lowering::group_ring_origin(const Affine& round) const {
   const auto warps = schedule_.warps_n * schedule_.warps_k;
   return {0, times(remainder(round, schedule_.stages), warps), 0, 0, 0};
 }
@@ -103,8 +138,10 @@ std::vector<Affine> Lowering::scale_ring_origin(const Affine& round) const {
 void Lowering::fetch(Body& body, const Affine& round) {
   emit(body, CopyOwn{ring_, image_, word_layout(), word_layout(), ring_origin(round),
                      word_origin(round), round, schedule_.rounds});
-  emit(body, CopyOwn{scale_ring_, table_, scale_ring_layout_, scale_layout_,
-                     scale_ring_origin(round), scale_origin(round), round, schedule_.rounds});
+  for (const PerGroup& part : per_group_) {
+    emit(body, CopyOwn{part.ring, part.table, group_ring_layout_, group_layout_,
+                       group_ring_origin(round), group_origin(round), round, schedule_.rounds});
+  }
   emit(body, Commit{});
 }
 
@@ -118,7 +155,14 @@ void Lowering::copy_activations(Body& body) {
       staged,
       {schedule_.warps_k, schedule_.tokens, columns - (schedule_.warps_k - 1) * warp_columns()},
       {warp_columns(), pitch, 1});
-  emit(body, CopyAsync{all, x, {0, Affine::of(kSplit, columns)}});
+  const std::vector<Affine> first = {0, Affine::of(kSplit, columns)};
+  if (expr_.gather) {
+    emit(body, CopyElements{all, x, first, view(gather_, {expr_.k}, {1})});
+  } else if (expr_.k * bytes_of(expr_.activation) % 16 != 0) {
+    emit(body, CopyElements{all, x, first});
+  } else {
+    emit(body, CopyAsync{all, x, first});
+  }
   emit(body, Commit{});
 }
 

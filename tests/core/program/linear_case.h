@@ -106,6 +106,9 @@ struct LinearCase {
     return y;
   }
 
+  /// The largest finite y.
+  double largest() const { return to_number(expr.activation, bits(HUGE_VAL) - 1); }
+
   /// How far y[i] may be from `reference`: sums in f32, operands of tables rounded, y rounded.
   double bound(const Reference& reference, std::size_t i) const {
     const int significant = expr.activation == Scalar::f16 ? 11 : 8;

@@ -30,6 +30,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
 std::string Emitter::run() {
   out_ << prelude() << '\n';
   if (uses_tiles(program_, program_.body)) out_ << tile_prelude() << '\n';
+  table_values(program_.body);
   signature();
   declarations();
   body(program_.body, 1);
@@ -42,7 +43,8 @@ std::int64_t Emitter::words(RegisterId id) const {
 }
 
 const char* Emitter::type_of(Scalar scalar) {
-  return scalar == Scalar::f32 ? "float" : scalar == Scalar::u32 ? "u32" : "u16";
+  if (scalar == Scalar::f32) return "float";
+  return bits_of(scalar) == 32 ? "u32" : bits_of(scalar) == 16 ? "u16" : "u8";
 }
 
 void Emitter::signature() {
@@ -150,7 +152,14 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Fill& i) { fill(i); },
                    [&](const Reinterpret& i) { reinterpret_bits(i); },
                    [&](const Scale& i) { scale(i); },
-                   [&](const Add& i) { add(i); },
+                   [&](const Add& i) { combine(i.to, i.from, "+="); },
+                   [&](const Multiply& i) { combine(i.to, i.from, "*="); },
+                   [&](const UnpackFloat& i) { unpack_float(i); },
+                   [&](const Lookup& i) { lookup(i); },
+                   [&](const FillTable& i) { fill_table(i); },
+                   [&](const ZeroOperand& i) { zero_operand(i); },
+                   [&](const Offset& i) { offset(i); },
+                   [&](const CopyElements& i) { copy_elements(i); },
                    [&](const Cast& i) { cast(i); },
                    [&](const Ticket& i) { ticket(i); },
                    [&](const SignalInit& i) { signal_init(i); },

@@ -4,19 +4,26 @@
 // the instruction's print. Registers become arrays of 32-bit words that only constants index, so
 // that the compiler keeps them in registers: variables that index them are unrolled here. Internal
 // to csrc/codegen/cuda/emit: emit.cpp has the frame and the control flow, memory.cpp,
-// bulk_copy.cpp, arithmetic.cpp and elementwise.cpp the instructions, access.h how a tile is read
-// and written.
+// bulk_copy.cpp, decode.cpp, arithmetic.cpp and elementwise.cpp the instructions, access.h how a
+// tile is read and written.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "codegen/cuda/emit/access.h"
+#include "layout/bit_plan.h"
 #include "program/program.h"
 
 namespace ladder::cuda {
+
+/// "0x000f000fu".
+std::string hex(std::uint32_t value);
+/// An exact float.
+std::string literal(double value);
 
 class Emitter {
  public:
@@ -54,6 +61,7 @@ class Emitter {
   void store(const Store& i);
   void copy(const CopyAsync& i);
   void copy_own(const CopyOwn& i);
+  void copy_elements(const CopyElements& i);
   void load_matrix(const LoadMatrix& i);
   void ticket(const Ticket& i);
   void atomic_add(const AtomicAdd& i);
@@ -62,12 +70,34 @@ class Emitter {
   std::string word_of(RegisterId id, std::int64_t index) const;
 
   // arithmetic.cpp
-  void unpack(const Unpack& i);
   void mma(const Mma& i);
   void fill(const Fill& i);
   void reinterpret_bits(const Reinterpret& i);
   void scale(const Scale& i);
-  void add(const Add& i);
+  void offset(const Offset& i);
+  /// to <operation> from, slot by slot.
+  void combine(RegisterId to, RegisterId from, const char* operation);
+  /// C++ for the number in a slot, as a float.
+  std::string number_in(RegisterId id, std::int64_t slot) const;
+  /// The slot of a lane's row in registers [groups, rows].
+  std::int64_t slot_of_row(RegisterId id, std::int64_t group, std::int64_t row) const;
+  /// The name of a variable that holds the number of that row times 2^exponent; written once.
+  std::string factor_of_row(RegisterId rows, const Affine& group, std::int64_t row, int exponent,
+                            std::set<std::int64_t>& declared);
+
+  // decode.cpp
+  /// Writes `decode(unit, register of the step, pair of the unit, first word of the unit)`, C++ for
+  /// each word of operands of the step.
+  template <class Op, class Decode>
+  void for_each_pair(const Op& i, int bits, const Decode& decode);
+  std::string pieces(RegisterId from, std::int64_t first,
+                     const std::vector<UnpackPiece>& pieces) const;
+  void unpack(const Unpack& i);
+  void unpack_float(const UnpackFloat& i);
+  void lookup(const Lookup& i);
+  void fill_table(const FillTable& i);
+  void table_values(const std::vector<Statement>& statements);
+  void zero_operand(const ZeroOperand& i);
 
   // elementwise.cpp
   void cast(const Cast& i);

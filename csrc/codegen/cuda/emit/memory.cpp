@@ -35,13 +35,15 @@ void Emitter::load(const Load& i) {
   const int size = bytes_of(to.scalar);
   line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
   if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
+  const auto there = from.optional ? from.name + " != nullptr" : std::string();
   for (const Piece& piece : access.pieces) {
     const auto count = piece.width * size / 4;
+    const auto guard = there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
     if (count == 0) {  // one 16-bit element
       if (i.remote) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
       const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
-      line("{ u32 h = 0; ", guarded(piece.guard, "h = from[" + std::to_string(piece.offset) + "];"),
-           " ", word, " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | h << 16" : "h", "; }");
+      line("{ u32 h = 0; ", guarded(guard, "h = from[" + std::to_string(piece.offset) + "];"), " ",
+           word, " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | h << 16" : "h", "; }");
       continue;
     }
     const auto type = "Words" + std::to_string(count);
@@ -57,8 +59,8 @@ void Emitter::load(const Load& i) {
       action = std::string("v = ") + (i.cache == Cache::once ? "load_once" : "load_constant") +
                "(" + at + ");";
     }
-    const auto initial = piece.guard.empty() ? "" : " = {}";
-    line("{ ", type, " v", initial, "; ", guarded(piece.guard, action),
+    const auto initial = guard.empty() ? "" : " = {}";
+    line("{ ", type, " v", initial, "; ", guarded(guard, action),
          assign(i.to, piece.slot * size / 4, count), " }");
   }
 }
@@ -150,7 +152,7 @@ void Emitter::copy_own(const CopyOwn& i) {
   const auto from =
       plan_access(program_, i.from_layout, scalar, program_.views[i.from], i.from_at, unrolled_);
   const auto piece_bytes = from.pieces.front().width * size;
-  if (piece_bytes != 16 || to.pieces.front().width * size != 16) {
+  if ((piece_bytes != 16 && piece_bytes != 8) || to.pieces.front().width * size != piece_bytes) {
     fail<Unsupported>("copies in pieces of ", piece_bytes, " bytes");
   }
   line("if (", expr(i.guard), " < ", i.below, ") {");
@@ -158,9 +160,37 @@ void Emitter::copy_own(const CopyOwn& i) {
        ");");
   line("  const u32 to = shared_address(", buffer_of(i.to).name, " + (", to.base, "));");
   for (std::size_t p = 0; p < from.pieces.size(); ++p) {
-    line("  copy_async(to + ", to.pieces[p].offset * size, "u, from + ", from.pieces[p].offset,
-         ", ", from.pieces[p].guard.empty() ? "16u" : from.pieces[p].guard + " ? 16u : 0u", ");");
+    const auto bytes = std::to_string(piece_bytes) + "u";
+    line("  copy_async", piece_bytes == 8 ? "_8" : "", "(to + ", to.pieces[p].offset * size,
+         "u, from + ", from.pieces[p].offset, ", ",
+         from.pieces[p].guard.empty() ? bytes : from.pieces[p].guard + " ? " + bytes + " : 0u",
+         ");");
   }
+  line("}");
+}
+
+void Emitter::copy_elements(const CopyElements& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const auto words = to.extents[1] / 2;
+  const auto& source = buffer_of(i.from).name;
+  const bool ends = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  line("#pragma unroll 4");
+  line("for (u32 word = thread; word < ", to.extents[0] * words, "u; word += ", program_.threads,
+       "u) {");
+  line("  const u32 row = word / ", words, "u, column = word % ", words, "u * 2u;");
+  line("  const u32 from_row = row + ", expr(i.at[0]), ", first = column + ", expr(i.at[1]), ";");
+  line("  u32 v[2] = {};");
+  line("  for (u32 half = 0; half < 2u; ++half) {");
+  line("    if (from_row < ", limit(from.extents[0]),
+       ends ? " && first + half < " + limit(from.extents[1]) : std::string(), ") {");
+  line("      const u32 from_column = ",
+       i.columns < 0 ? "first + half" : buffer_of(i.columns).name + "[first + half]", ";");
+  line("      v[half] = load_element(", source, " + (u64)from_row * ", from.strides[0],
+       "u + from_column);");
+  line("    }");
+  line("  }");
+  line("  *(u32*)(", buffer_of(i.to).name, " + row * ", to.strides[0],
+       "u + column) = v[0] | v[1] << 16;");
   line("}");
 }
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From codes to operands: shifts, masks and look-ups. The compiler finds the shifts that pairs
+// share.
+#include <cmath>
+#include <cstdio>
+
+#include "codegen/cuda/emit/emitter.h"
+#include "layout/weight_image.h"
+
+namespace ladder::cuda {
+
+std::string hex(std::uint32_t value) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08xu", value);
+  return text;
+}
+
+std::string literal(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%af", value);
+  return text;
+}
+
+namespace {
+
+/// The number in both halves of a word.
+std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value) * 0x10001u); }
+
+}  // namespace
+
+std::string Emitter::pieces(RegisterId from, std::int64_t first,
+                            const std::vector<UnpackPiece>& pieces) const {
+  std::ostringstream code;
+  for (const auto& piece : pieces) {
+    const auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
+    code << (code.tellp() > 0 ? " | " : "") << '(';
+    if (piece.shift == 0) code << word;
+    if (piece.shift > 0) code << '(' << word << " >> " << piece.shift << ')';
+    if (piece.shift < 0) code << '(' << word << " << " << -piece.shift << ')';
+    code << " & " << hex(piece.mask) << ')';
+  }
+  return code.str();
+}
+
+template <class Op, class Decode>
+void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
+  const auto first = constant(i.block) * 4 * bits, step = constant(i.step);
+  for (int unit = 0; unit < kUnits; ++unit) {
+    for (int r = 0; r < 4; ++r) {
+      const auto to = reg(i.to).name + "[" + std::to_string(unit * 4 + r) + "]";
+      decode(to, static_cast<int>(4 * step + r), first + unit * bits, unit * 2 + r % 2);
+    }
+  }
+}
+
+void Emitter::unpack(const Unpack& i) {
+  const Scalar operand = reg(i.to).scalar;
+  const auto plan = unpack_plan(i.bits, linear_window(operand));
+  for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
+    const UnpackPair& pair = plan.pairs[p];
+    const auto code = pieces(i.from, first, pair.pieces);
+    if (i.in_place) {
+      line(to, " = ", code, ";");
+      return;
+    }
+    const int exponent = i.exponent + i.shift - linear_exponent(operand) - pair.offset;
+    const auto zero = i.zeros < 0 ? both(operand, -std::ldexp(i.zero, i.exponent))
+                                  : reg(i.zeros).name + "[" + std::to_string(row) + "]";
+    line(to, " = fma_", name_of(operand), "(", code, ", ", both(operand, std::ldexp(1.0, exponent)),
+         ", ", zero, ");");
+  });
+}
+
+void Emitter::unpack_float(const UnpackFloat& i) {
+  const Scalar operand = reg(i.to).scalar;
+  const FloatFields& f = i.fields;
+  const int carry = f.place + f.bits - 1;
+  for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int) {
+    const auto magnitude = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place));
+    const auto sign = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15));
+    std::string value = magnitude + " | " + sign;
+    if (f.special != 0) {
+      // The bits above the magnitude, all of them where it is no number.
+      std::string carried =
+          "(m + " + hex(f.special * 0x10001u) + " & " + hex(0x10001u << carry) + ")";
+      if (carry < 14) carried += " * " + std::to_string((1u << (15 - carry)) - 1) + "u";
+      line("{ const u32 m = ", magnitude, ";");
+      value = "m | " + carried + " | " + sign;
+    }
+    if (f.factor != 1) {
+      // Plus -0, which keeps the sign of a zero.
+      value = std::string("fma_") + std::string(name_of(operand)) + "(" + value + ", " +
+              both(operand, f.factor) + ", 0x80008000u)";
+    }
+    line("  ", to, " = ", value, ";", f.special != 0 ? " }" : "");
+  });
+}
+
+void Emitter::lookup(const Lookup& i) {
+  const auto plan = unpack_plan(i.bits, kFloat16Window);
+  const std::uint32_t codes = (1u << i.bits) - 1;
+  line("const u32* const entry = ", buffer_of(i.table).name, " + thread % 32;");
+  for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int) {
+    const UnpackPair& pair = plan.pairs[p];
+    line("{ const u32 c = ", pieces(i.from, first, pair.pieces), ";");
+    // Element offset of an entry: kLanes times the index, which lies at bit `offset`.
+    const auto at = [&](const std::string& index) {
+      return pair.offset <= 5
+                 ? "entry[" + index + " * " + std::to_string(kLanes >> pair.offset) + "]"
+                 : "entry[" + index + " >> " + std::to_string(pair.offset - 5) + "]";
+    };
+    if (i.bits <= kLargestPairTable) {
+      const std::uint32_t index = (codes | codes << i.bits) << pair.offset;
+      line("  ", to, " = ",
+           at("((c | c >> " + std::to_string(16 - i.bits) + ") & " + hex(index) + ")"), "; }");
+    } else {
+      line("  ", to, " = ", at("(c & " + hex(codes << pair.offset) + ")"), " | ", at("(c >> 16)"),
+           " << 16; }");
+    }
+  });
+}
+
+void Emitter::table_values(const std::vector<Statement>& statements) {
+  for (const Statement& statement : statements) {
+    const auto* fill = std::get_if<FillTable>(&statement.op);
+    if (fill == nullptr) continue;
+    out_ << "__device__ const u16 " << buffer_of(fill->to).name << "_values[] = {";
+    for (std::size_t v = 0; v < fill->values.size(); ++v) {
+      out_ << (v == 0 ? "" : v % 16 == 0 ? ",\n    " : ", ") << hex(fill->values[v]);
+    }
+    out_ << "};\n";
+  }
+}
+
+void Emitter::fill_table(const FillTable& i) {
+  const auto& table = buffer_of(i.to).name;
+  const auto pieces = table_entries(i.bits) * kLanes / 4;
+  line("for (u32 piece = thread; piece < ", pieces, "u; piece += ", program_.threads, "u) {");
+  line("  const u32 entry = piece / ", kLanes / 4, "u;");
+  if (i.bits <= kLargestPairTable) {
+    line("  const u32 v = ", table, "_values[entry & ", (1u << i.bits) - 1, "u] | (u32)", table,
+         "_values[entry >> ", i.bits, "] << 16;");
+  } else {
+    line("  const u32 v = ", table, "_values[entry];");
+  }
+  line("  ((Words4*)", table, ")[piece] = {{v, v, v, v}};");
+  line("}");
+}
+
+void Emitter::zero_operand(const ZeroOperand& i) {
+  const Register &to = reg(i.to), &from = reg(i.from);
+  const auto factor = both(to.scalar, -std::ldexp(1.0, i.exponent - linear_exponent(to.scalar)));
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    const auto slot = slot_of_row(i.from, constant(i.group), to.layout(0, 2 * w)[1]);
+    // The byte in both halves is the number times the weight of the format's lowest bit.
+    line(to.name, "[", w, "] = fma_", name_of(to.scalar), "(__byte_perm(", from.name, "[", slot / 4,
+         "], 0u, ", hex(0x4040u | static_cast<std::uint32_t>(slot % 4) * 0x101u), "), ", factor,
+         ", 0x80008000u);");
+  }
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Codes to operands, by the shifts, masks and look-ups that kernels execute.
+#include <array>
+#include <cmath>
+
+#include "layout/bit_plan.h"
+#include "layout/weight_image.h"
+#include "program/interpret/interpreter.h"
+
+namespace ladder {
+
+template <class Op, class Decode>
+void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decode& decode) {
+  const auto slots = program_.registers[i.from].layout.slot_count();
+  const auto first = value(block, i.block) * 4 * bits, step = value(block, i.step);
+  for (int thread = 0; thread < program_.threads; ++thread) {
+    for (int unit = 0; unit < kUnits; ++unit) {
+      std::array<std::uint32_t, 8> words;
+      for (int w = 0; w < bits; ++w) {
+        words[w] = get(block, i.from, thread * slots + first + unit * bits + w);
+      }
+      for (int r = 0; r < 4; ++r) {
+        const std::uint32_t both =
+            decode(thread, unit, r, static_cast<int>(4 * step + r), words.data());
+        for (int half = 0; half < 2; ++half) {
+          set(block, i.to, thread * 8 * kUnits + unit * 8 + r * 2 + half,
+              both >> (16 * half) & 0xffff);
+        }
+      }
+    }
+  }
+}
+
+void Interpreter::unpack(Block& block, const Unpack& i) {
+  const Scalar operand = program_.registers[i.to].scalar;
+  const auto plan = unpack_plan(i.bits, linear_window(operand));
+  for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* words) {
+    const auto in_place = read_pieces(plan.pairs[pair].pieces, words);
+    if (i.in_place) return in_place;
+    const double factor =
+        std::ldexp(1.0, i.exponent + i.shift - linear_exponent(operand) - plan.pairs[pair].offset);
+    const double zero = i.zeros < 0 ? -std::ldexp(i.zero, i.exponent)
+                                    : number(block, i.zeros, thread * 16 + (unit * 2 + r % 2) * 2);
+    std::uint32_t both = 0;
+    for (int half = 0; half < 2; ++half) {
+      const auto code = to_number(operand, in_place >> (16 * half) & 0xffff);
+      both |= to_bits(operand, code * factor + zero) << (16 * half);
+    }
+    return both;
+  });
+}
+
+void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
+  const Scalar operand = program_.registers[i.to].scalar;
+  const FloatFields& f = i.fields;
+  const int carry = f.place + f.bits - 1;
+  for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
+    const auto magnitude = read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);
+    const auto sign = read_pieces(move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15), words);
+    auto both = magnitude | sign;
+    if (f.special != 0) {
+      const auto carried = (magnitude + f.special * 0x10001u) & 0x10001u << carry;
+      both |= carried * ((1u << (15 - carry)) - 1);
+    }
+    if (f.factor == 1) return both;
+    const auto scaled = [&](std::uint32_t bits) {
+      return to_bits(operand, to_number(operand, bits) * f.factor);
+    };
+    return scaled(both & 0xffff) | scaled(both >> 16) << 16;
+  });
+}
+
+void Interpreter::lookup(Block& block, const Lookup& i) {
+  const auto plan = unpack_plan(i.bits, kFloat16Window);
+  const auto table = program_.shared_offset(program_.views[i.table].buffer);
+  for_each_pair(block, i, i.bits, [&](int thread, int, int, int pair, const auto* words) {
+    const auto codes = unpack_pair(plan, words, pair);
+    const auto entry = [&](std::uint32_t index) {
+      std::uint32_t bits = 0;
+      const auto why = block.shared.read(table + (index * kLanes + thread % kLanes) * 4, 4, thread,
+                                         reinterpret_cast<std::uint8_t*>(&bits));
+      if (!why.empty()) fault(why);
+      return bits;
+    };
+    if (i.bits <= kLargestPairTable) return entry(codes[0] | codes[1] << i.bits);
+    return (entry(codes[0]) & 0xffff) | entry(codes[1]) << 16;
+  });
+}
+
+void Interpreter::fill_table(Block& block, const FillTable& i) {
+  const auto table = program_.shared_offset(program_.views[i.to].buffer);
+  for (std::int64_t piece = 0; piece < table_entries(i.bits) * kLanes / 4; ++piece) {
+    const auto entry = piece / (kLanes / 4);
+    const auto codes = (std::int64_t{1} << i.bits) - 1;
+    const std::uint32_t both =
+        i.bits <= kLargestPairTable
+            ? i.values[entry & codes] | std::uint32_t{i.values[entry >> i.bits]} << 16
+            : i.values[entry];
+    for (int copy = 0; copy < 4; ++copy) {
+      const auto why = block.shared.write(table + (piece * 4 + copy) * 4, 4,
+                                          static_cast<int>(piece % program_.threads),
+                                          reinterpret_cast<const std::uint8_t*>(&both));
+      if (!why.empty()) fault(why);
+    }
+  }
+}
+
+void Interpreter::zero_operand(Block& block, const ZeroOperand& i) {
+  const Scalar operand = program_.registers[i.to].scalar;
+  const Coordinates& zeros = coordinates_[i.from];
+  const auto group = value(block, i.group);
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
+    const auto slot = slot_of_row(i.from, thread, group, at[1]);
+    const double zero = number(block, i.from, thread * zeros.slots + slot);
+    set(block, i.to, index, to_bits(operand, -std::ldexp(zero, i.exponent)));
+  });
+}
+
+void Interpreter::offset(Block& block, const Offset& i) {
+  const Coordinates& zeros = coordinates_[i.zero];
+  const auto group = value(block, i.group);
+  const auto sums = coordinates_[i.sum].slots, slots = coordinates_[i.to].slots;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
+    const auto slot = slot_of_row(i.zero, thread, group, at[1]);
+    const auto zero = static_cast<float>(
+        std::ldexp(number(block, i.zero, thread * zeros.slots + slot), i.exponent[at[1] / 8 % 2]));
+    const auto sum = static_cast<float>(number(block, i.sum, thread * sums + index % slots % sums));
+    set_number(block, i.to, index, static_cast<float>(number(block, i.to, index)) + zero * sum);
+  });
+}
+
+std::int64_t Interpreter::slot_of_row(RegisterId id, int thread, std::int64_t group,
+                                      std::int64_t row) const {
+  const Coordinates& at = coordinates_[id];
+  for (std::int64_t slot = 0; slot < at.slots; ++slot) {
+    const auto* c = at.at(thread, slot);
+    if (c[0] == group && c[1] == row) return slot;
+  }
+  fault("thread ", thread, " has no row ", row, " of ", program_.registers[id].name);
+}
+
+}  // namespace ladder

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The instructions that make operands and sums out of what a weight stores: codes, zero points and
+// scales.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "expr/decoding.h"
+#include "program/affine.h"
+
+namespace ladder {
+
+// A operands of one k-step out of packed words. `from` holds blocks of the weight image, `block`
+// picks one and `step` one of its four k-steps.
+
+/// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
+/// `in_place` the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h).
+struct Unpack {
+  RegisterId to, from;
+  Affine block, step;
+  int bits;
+  bool in_place;
+  int zero, exponent;
+  int shift = 0;
+  RegisterId zeros = -1;
+};
+/// Floating formats: what `fields` makes of the code.
+struct UnpackFloat {
+  RegisterId to, from;
+  Affine block, step;
+  FloatFields fields;
+};
+/// Any format of `bits` bits: what the table says. The table was filled by FillTable and has one
+/// copy of each entry per lane, each in a bank of its own. Up to 4 bits one entry has both codes of
+/// a pair, more would be too many.
+struct Lookup {
+  RegisterId to, from;
+  Affine block, step;
+  int bits;
+  ViewId table;
+};
+/// to[entry, lane] for all lanes: entry e of `values`, or up to 4 bits the values of its low and of
+/// its high `bits` bits in the low and high half. Plain writes to shared memory.
+struct FillTable {
+  ViewId to;
+  int bits;
+  std::vector<std::uint16_t> values;
+};
+
+/// What Unpack adds, out of integer zero points: to[w, row, 2] = -from[group, row] * 2^exponent.
+struct ZeroOperand {
+  RegisterId to, from;
+  Affine group;
+  int exponent;
+};
+/// to[w, row, n] += zero[group, row] * sum[w, row, n] * 2^exponent[row / 8 % 2]; a `sum` of 16 rows
+/// repeats over the row units of a block.
+struct Offset {
+  RegisterId to, zero, sum;
+  Affine group;
+  int exponent[2];
+};
+/// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row / 8 % 2]; without a
+/// scale, the power of two only.
+struct Scale {
+  RegisterId to, acc, scale;
+  Affine group;
+  int exponent[2];
+  bool accumulate;
+};
+/// to += from or to *= from, slot by slot, in f32; the slots of a shorter `from` repeat, as 16 rows
+/// do over the row units of a block.
+struct Add {
+  RegisterId to, from;
+};
+struct Multiply {
+  RegisterId to, from;
+};
+
+/// to[i, j] = from[at[0] + i, columns[at[1] + j]], or without `columns` from[at[0] + i, at[1] + j];
+/// zero outside `from`. For the whole of `to`, a shared view of two dimensions, by plain reads and
+/// writes of single elements: for rows that are not whole pieces of 16 bytes, or out of order.
+struct CopyElements {
+  ViewId to, from;
+  std::vector<Affine> at;
+  ViewId columns = -1;
+};
+
+}  // namespace ladder

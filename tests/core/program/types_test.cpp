@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every type that has a kernel, through the interpreter, against the expression in double.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "expr/of_ttype.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr Schedule kRing{8, 2, 1, 1, 2, 2, Reduction::none, Route::multiply_add, true, 1};
+
+Schedule in_place(Schedule schedule) {
+  schedule.route = Route::in_place;
+  return schedule;
+}
+
+Program checked(const Linear& expr, const Schedule& schedule) {
+  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  return program;
+}
+
+void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+}
+
+void expect_within_bound(const LinearCase& data, const Schedule& schedule) {
+  const auto y = data.run(checked(data.expr, schedule), schedule);
+  const auto reference = evaluate(data.expr, data.data);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const double bound = data.bound(reference, i), largest = data.largest();
+    if (std::isinf(y[i]) && std::fabs(reference.y[i]) + bound > largest) continue;
+    ASSERT_LE(std::fabs(y[i] - reference.y[i]), bound)
+        << to_string(data.expr) << "; " << to_string(schedule) << "; y[" << i << "] is " << y[i]
+        << ", not " << reference.y[i];
+  }
+}
+
+/// The elements that a device multiplies by `activation`, built in and a user's.
+std::vector<const Element*> multiplied(Scalar activation) {
+  const double steps[] = {-3.0, 0.25, 7.0, 1e-3};
+  register_table("test_table2", 2, steps);
+  std::vector<double> wide;
+  for (int i = 0; i < 64; ++i) wide.push_back(i * i * 0.37 - 100);
+  register_table("test_table6", 6, wide);
+  register_float("test_e3m3_ieee", 3, 3, Specials::ieee, 5);
+  std::vector<const Element*> out;
+  for (const Element* element : elements()) {
+    if (element->bits > 8 || element->encoding == Encoding::exponent) continue;
+    try {
+      decoding_of(linear_of(TType{element}, 64, 64, activation, 1));
+      out.push_back(element);
+    } catch (const Unsupported&) {
+      EXPECT_GE(element->exponent_bits, 6) << element->name;
+      EXPECT_EQ(activation, Scalar::f16) << element->name;
+    }
+  }
+  return out;
+}
+
+class Types : public ::testing::TestWithParam<Scalar> {};
+
+// Integers are exact; other values have more digits than a sum of them keeps.
+TEST_P(Types, every_element_is_multiplied_to_its_bound_whatever_the_borders) {
+  for (const Element* element : multiplied(GetParam())) {
+    TType type{element, {1, 32}, &ladder::element("float16")};
+    const Linear small = linear_of(type, 63, 120, GetParam(), 8);
+    expect_within_bound(LinearCase::integers(small, 3), kOnce);
+    expect_within_bound(LinearCase::reals(linear_of(type, 65, 128, GetParam(), 8), 1), kRing);
+    if (small.element == nullptr) expect_exact(small, kOnce, 3);
+  }
+}
+
+TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
+  for (const NamedTType& named : named_ttypes()) {
+    const Linear expr = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
+    for (const Schedule& schedule :
+         {Schedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1}, kRing}) {
+      if (!objection(schedule, expr, h200()).empty()) continue;
+      expect_within_bound(LinearCase::integers(expr, 2), schedule);
+    }
+  }
+}
+
+TEST_P(Types, scales_have_a_format_of_their_own) {
+  for (Scalar scale : {Scalar::f16, Scalar::bf16, Scalar::f32, Scalar::e8m0, Scalar::e4m3}) {
+    for (std::int64_t group : {0, 16, 64}) {
+      const Linear expr{4, 8, group, GetParam(), 8, 65, 128, scale};
+      expect_exact(expr, kOnce, 3);
+      expect_exact(expr, kRing, 3);
+      if (GetParam() == Scalar::f16) expect_exact(expr, in_place(kRing), 3);
+    }
+  }
+}
+
+TEST_P(Types, a_weight_without_scales_is_the_sum_of_its_codes) {
+  const Linear expr{3, 4, 0, GetParam(), 8, 65, 128, std::nullopt};
+  expect_exact(expr, kOnce, 3);
+  expect_exact(expr, kRing, 3);
+}
+
+// Groups: a row, one warp's columns, a k-step. Every zero point from 0 to 2^bits.
+TEST_P(Types, stored_integer_zero_points_are_exact) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (std::int64_t group : {0, 64, 16}) {
+      Linear expr{bits, 0, group, GetParam(), 8, 65, 120, GetParam()};
+      expr.stored_zero = Zero::integer;
+      expect_exact(expr, kOnce, 2);
+      expect_exact(expr, kRing, 2);
+      const auto route = in_place(kRing);
+      if (objection(route, expr, h200()).empty()) expect_exact(expr, route, 2);
+      expr.scale = std::nullopt;
+      expect_exact(expr, kOnce, 2);
+    }
+  }
+}
+
+TEST_P(Types, floating_zero_points_are_exact_on_integers_and_within_the_bound_on_reals) {
+  for (Zero zero : {Zero::original, Zero::rescale}) {
+    for (Scalar scale : {Scalar::f16, Scalar::bf16, Scalar::f32}) {
+      for (int constant : {0, 8}) {
+        Linear expr{4, constant, 32, GetParam(), 8, 65, 128, scale};
+        expr.stored_zero = zero;
+        for (const Schedule& schedule : {kOnce, kRing, in_place(kRing)}) {
+          if (!objection(schedule, expr, h200()).empty()) continue;
+          expect_exact(expr, schedule, 2);
+          expect_within_bound(LinearCase::reals(expr, 2), schedule);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Types, a_second_scale_a_bias_and_a_permutation_are_applied_in_every_reduction) {
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    Linear expr{4, 8, 64, GetParam(), 8, 63, reduction == Reduction::none ? 120 : 240};
+    expr.scale2 = expr.bias = expr.gather = true;
+    Schedule schedule = kOnce;
+    schedule.reduction = reduction;
+    schedule.dependent_launch = true;
+    expect_exact(expr, schedule, 3);
+    expect_within_bound(LinearCase::reals(expr, 3), schedule);
+  }
+}
+
+TEST_P(Types, no_bias_is_a_bias_of_zero) {
+  Linear expr{4, 8, 64, GetParam(), 8, 64, 128};
+  expr.bias = true;
+  auto without = LinearCase::integers(expr, 2);
+  without.data.bias.clear();
+  auto zero = without;
+  zero.data.bias.assign(expr.n, 0);
+  EXPECT_EQ(without.run(checked(expr, kOnce), kOnce), zero.exact());
+}
+
+// Rows of activations that end inside 16 bytes, and inside a word.
+TEST_P(Types, k_need_be_no_multiple_of_anything) {
+  for (std::int64_t k : {1, 7, 121, 124}) {
+    for (bool gather : {false, true}) {
+      Linear expr{4, 8, 0, GetParam(), 8, 64, k};
+      expr.gather = gather;
+      expect_exact(expr, kOnce, 3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, Types, ::testing::Values(Scalar::f16, Scalar::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
+  Linear zeros{4, 0, 32, Scalar::bf16, 8, 512, 1024, Scalar::f32};
+  zeros.stored_zero = Zero::original;
+  const std::vector<Linear> exprs = {
+      {4, 8, 128, Scalar::f16, 24, 8192, 8192},
+      {3, 4, 0, Scalar::f16, 16, 1000, 1032, std::nullopt},
+      zeros,
+      linear_of(ttype("nf4,group=64,scale=float16"), 4096, 4096, Scalar::f16, 8),
+      linear_of(ttype("nvfp4"), 4096, 4096, Scalar::bf16, 8),
+  };
+  for (const Linear& expr : exprs) {
+    int kept = 0;
+    for (const Candidate& candidate : candidates(expr, h200())) {
+      if (!candidate.dropped.empty()) continue;
+      ++kept;
+      const auto program = lower(expr, candidate.schedule, h200());
+      EXPECT_EQ(program.shared_bytes(), shared_bytes(candidate.schedule, expr))
+          << to_string(candidate.schedule);
+      EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes));
+    }
+    EXPECT_GE(kept, 1) << to_string(expr);
+  }
+}
+
+}  // namespace
+}  // namespace ladder
