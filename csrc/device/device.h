@@ -44,6 +44,7 @@ struct Device {
   double bf16_flops = 0;  ///< dense, f32 accumulation; 0: no such instruction
   double f8_flops = 0;    ///< dense, f32 accumulation
   double i8_flops = 0;    ///< dense, int32 accumulation
+  int fill_bytes = 0;     ///< that a multiprocessor takes from L2 in a cycle; 0: not published
   int max_cluster;        ///< blocks that may share memory on any such device; 1: none
   std::string_view source;
 
@@ -55,6 +56,8 @@ struct Device {
   double shared_bytes_per_second() const {
     return double(shared.banks) * shared.bank_bytes * multiprocessors * clock();
   }
+  /// The most that L2 gives all multiprocessors together; 0: not known.
+  double fill_bytes_per_second() const { return double(fill_bytes) * multiprocessors * clock(); }
 };
 
 /// All rows, by name.

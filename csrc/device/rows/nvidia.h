@@ -5,6 +5,10 @@
 
 namespace ladder::rows {
 
+// Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (arXiv
+// 1804.06826): load throughput of L2; later generations kept the width.
+constexpr int kFill = 64;
+
 constexpr Memory dram(double gigabytes, double gigabytes_per_second) {
   return {"global", gigabytes * kGB, gigabytes_per_second * kGB, 32};
 }
@@ -30,6 +34,7 @@ inline constexpr Device kNvidia[] = {
      .f16_flops = 312 * kTera,
      .bf16_flops = 312 * kTera,
      .i8_flops = 624 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "A100 80GB SXM datasheet; NVIDIA A100 Tensor Core GPU Architecture (L2: 5120 bytes "
                "a clock); "
@@ -50,6 +55,7 @@ inline constexpr Device kNvidia[] = {
      .f16_flops = 154.8 * kTera,
      .bf16_flops = 154.8 * kTera,
      .i8_flops = 309.7 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "RTX A6000 datasheet; NVIDIA Ampere GA102 GPU Architecture; "
                "CUDA C++ Programming Guide, table of capabilities"},
@@ -70,6 +76,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 2250 * kTera,
      .f8_flops = 4500 * kTera,
      .i8_flops = 4500 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 8,
      .source = "DGX B200 and HGX B200 datasheets, per GPU; CUDA C++ Programming Guide, table of "
                "capabilities"},
@@ -90,6 +97,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 989.4 * kTera,
      .f8_flops = 1978.9 * kTera,
      .i8_flops = 1978.9 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 8,
      .source = "H100 SXM datasheet; NVIDIA H100 Tensor Core GPU Architecture; "
                "CUDA C++ Programming Guide, table of capabilities"},
@@ -110,6 +118,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 761 * kTera,
      .f8_flops = 1978.9 * kTera,
      .i8_flops = 1978.9 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 8,
      .source =
          "bandwidth, L2 and f16 rate measured on one (docs/performance.md; datasheet: 4.8 TB/s, "
@@ -132,6 +141,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 362 * kTera,
      .f8_flops = 733 * kTera,
      .i8_flops = 733 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "L40S datasheet; CUDA C++ Programming Guide, table of capabilities"},
     {.name = "rtx4090",
@@ -151,6 +161,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 165.2 * kTera,
      .f8_flops = 330.3 * kTera,
      .i8_flops = 660.6 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "NVIDIA Ada GPU Architecture; CUDA C++ Programming Guide, table of capabilities"},
     {.name = "rtx5090",
@@ -170,6 +181,7 @@ inline constexpr Device kNvidia[] = {
      .bf16_flops = 209.5 * kTera,
      .f8_flops = 419 * kTera,
      .i8_flops = 838 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 8,
      .source = "NVIDIA RTX Blackwell GPU Architecture; CUDA C++ Programming Guide, table of "
                "capabilities"},
@@ -188,6 +200,7 @@ inline constexpr Device kNvidia[] = {
      .f32_flops = 8.1 * kTera,
      .f16_flops = 65 * kTera,
      .i8_flops = 130 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "T4 datasheet; NVIDIA Turing GPU Architecture; "
                "CUDA C++ Programming Guide, table of capabilities"},
@@ -205,6 +218,7 @@ inline constexpr Device kNvidia[] = {
      .f32_lanes = 64,
      .f32_flops = 15.7 * kTera,
      .f16_flops = 125 * kTera,
+     .fill_bytes = kFill,
      .max_cluster = 1,
      .source = "V100 SXM2 datasheet; NVIDIA Tesla V100 GPU Architecture; "
                "CUDA C++ Programming Guide, table of capabilities"},

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/pruned.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+
+#include "base/error.h"
+#include "bounds/verdict.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+/// Codes and scales, once.
+double weight_bytes(const Linear& expr) {
+  const double activations = static_cast<double>(expr.n + expr.k) * bytes_of(expr.activation);
+  return least_bytes(expr, 1) - activations;
+}
+
+bounds::Einsum einsum(const Linear& expr) {
+  const double activation = bytes_of(expr.activation);
+  const double weight = weight_bytes(expr) / (static_cast<double>(expr.n) * expr.k);
+  return bounds::matmul(
+      expr.max_m, expr.n, expr.k,
+      {{activation, activation}, {weight, weight, expr.bits / 8.0}, {activation, activation}});
+}
+
+std::vector<bounds::Level> levels(const Device& device) {
+  std::vector<bounds::Level> out = {{std::string(device.global.name), device.l2.capacity_bytes, 1,
+                                     device.global.bytes_per_second}};
+  if (device.fill_bytes_per_second() > 0) {
+    out.push_back({std::string(device.l2.name), device.shared.capacity_bytes,
+                   device.multiprocessors, device.fill_bytes_per_second()});
+  }
+  return out;
+}
+
+}  // namespace
+
+Traffic traffic(const Schedule& s, const Linear& expr, const Device& device) {
+  const double tiles = static_cast<double>(s.tiles(expr.n));
+  const double splits = static_cast<double>(s.splits(expr.k));
+  const double blocks = tiles * splits, m = static_cast<double>(expr.max_m);
+  const double scalar = bytes_of(expr.activation);
+  const double weights = weight_bytes(expr);
+  const double outputs = m * static_cast<double>(expr.n) * scalar;
+  const double inputs = m * static_cast<double>(expr.k) * scalar;
+  // A block reads its columns of the activations whatever its neighbours have.
+  const double of_blocks = weights + tiles * inputs + outputs;
+  const double fullest = std::ceil(blocks / device.multiprocessors);
+  const double uneven = fullest * device.multiprocessors / blocks;
+  return {weights + inputs + outputs, of_blocks * std::max(uneven, 1.0)};
+}
+
+std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
+                              const Device& device, double best_seconds) {
+  LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
+  const auto known = levels(device);
+  const bounds::Ruler ruler(einsum(expr), known, device.f16_flops);
+  for (Candidate& candidate : candidates) {
+    if (!candidate.dropped.empty()) continue;
+    const auto moved = traffic(candidate.schedule, expr, device);
+    const std::array<double, 2> bytes = {moved.global_bytes, moved.shared_bytes};
+    const auto verdict = ruler.judge({bytes.data(), known.size()});
+    if (!bounds::prunes(verdict, best_seconds)) continue;
+    std::ostringstream why;
+    why << std::fixed << std::setprecision(1) << "needs " << 1e6 * verdict.seconds << " us for "
+        << verdict.binding << " alone, the best takes " << 1e6 * best_seconds << " us";
+    candidate.dropped = why.str();
+  }
+  return candidates;
+}
+
+}  // namespace ladder

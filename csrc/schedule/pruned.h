@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// Bytes that a candidate moves, by the tensors that its blocks read: nothing it does takes less.
+struct Traffic {
+  double global_bytes;  ///< weights with their padding, scales, activations and outputs, once
+  /// What the multiprocessor with most blocks reads, times the number of multiprocessors: the
+  /// device waits for it.
+  double shared_bytes;
+};
+Traffic traffic(const Schedule& schedule, const Linear& expr, const Device& device);
+
+/// The same candidates, those dropped that cannot beat `best_seconds`, measured or estimated: their
+/// own traffic takes longer. The reason says which memory. A candidate that took `best_seconds` is
+/// never dropped, since the traffic is a bound of it too.
+/// Throws InvalidArgument unless best_seconds > 0.
+std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
+                              const Device& device, double best_seconds);
+
+}  // namespace ladder
