@@ -19,7 +19,8 @@ constexpr std::string_view kReserved =
     "protected public register return short signed sizeof static struct switch template this "
     "thread_local throw true try typedef typeid typename union unsigned using virtual void "
     "volatile "
-    "while xor u16 u32 u64 thread split tile rank tokens shared from to v h i lane address piece "
+    "while xor u16 u32 u64 thread split tile rank tokens shared from to v whole element lane "
+    "address piece "
     "row "
     "column source inside before peer from_row from_column "
     "load_once load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 from_e4m3 "
@@ -78,12 +79,12 @@ std::string Builder::named(std::string name, const char* otherwise) {
   return name;
 }
 
-Memory Builder::memory(std::string name, Level level, Scalar scalar, Extents extents,
-                       Extents strides, bool constant) {
+Array Builder::memory(std::string name, Level level, Scalar scalar, Extents extents,
+                      Extents strides, bool constant) {
   LADDER_REQUIRE(level == Level::global || !extents.empty(), "shared memory without an extent");
   program_.buffers.push_back({named(std::move(name), "memory"), level, scalar, 0, constant});
   const auto id = static_cast<BufferId>(program_.buffers.size() - 1);
-  const Memory out = add_view(id, std::move(extents), std::move(strides), 0);
+  const Array out = add_view(id, std::move(extents), std::move(strides), 0);
   if (level == Level::shared) {
     std::int64_t last = 0;
     const View& view = program_.views[out.id];
@@ -95,27 +96,27 @@ Memory Builder::memory(std::string name, Level level, Scalar scalar, Extents ext
   return out;
 }
 
-Memory Builder::input(std::string name, Scalar scalar, Extents extents, Extents strides) {
+Array Builder::input(std::string name, Scalar scalar, Extents extents, Extents strides) {
   return memory(std::move(name), Level::global, scalar, std::move(extents), std::move(strides),
                 true);
 }
 
-Memory Builder::output(std::string name, Scalar scalar, Extents extents, Extents strides) {
+Array Builder::output(std::string name, Scalar scalar, Extents extents, Extents strides) {
   return memory(std::move(name), Level::global, scalar, std::move(extents), std::move(strides),
                 false);
 }
 
-Memory Builder::shared(std::string name, Scalar scalar, Extents extents, Extents strides) {
+Array Builder::shared(std::string name, Scalar scalar, Extents extents, Extents strides) {
   return memory(std::move(name), Level::shared, scalar, std::move(extents), std::move(strides),
                 false);
 }
 
-Memory Builder::view(Memory of, Extents extents, Extents strides, Affine offset) {
+Array Builder::view(Array of, Extents extents, Extents strides, Affine offset) {
   return add_view(program_.views[of.id].buffer, std::move(extents), std::move(strides),
                   std::move(offset));
 }
 
-Memory Builder::add_view(BufferId buffer, Extents extents, Extents strides, Affine offset) {
+Array Builder::add_view(BufferId buffer, Extents extents, Extents strides, Affine offset) {
   if (strides.empty()) {
     strides.assign(extents.size(), 1);
     for (std::size_t d = extents.size(); d-- > 1;) {
@@ -137,16 +138,16 @@ Tile Builder::tile(ElementType type, Layout layout, std::string name) {
   return {static_cast<RegisterId>(program_.registers.size() - 1)};
 }
 
-Tile Builder::load(Memory from, At at, Layout layout, std::string name) {
+Tile Builder::load(Array from, At at, Layout layout, std::string name) {
   const Scalar scalar = program_.buffers[program_.views[from.id].buffer].scalar;
   const Tile to = tile(scalar, std::move(layout), std::move(name));
   emit(Load{to.id, from.id, std::move(at)});
   return to;
 }
 
-void Builder::store(Tile from, Memory to, At at) { emit(Store{from.id, to.id, std::move(at)}); }
+void Builder::store(Tile from, Array to, At at) { emit(Store{from.id, to.id, std::move(at)}); }
 
-void Builder::atomic_add(Tile from, Memory to, At at) {
+void Builder::atomic_add(Tile from, Array to, At at) {
   emit(AtomicAdd{from.id, to.id, std::move(at)});
 }
 
@@ -204,7 +205,7 @@ Tile Builder::reduce(ReduceOp op, Tile from, int dim, std::string name) {
   return to;
 }
 
-Tile Builder::load_matrix(Memory from, At at, Layout layout, std::string name) {
+Tile Builder::load_matrix(Array from, At at, Layout layout, std::string name) {
   const Scalar scalar = program_.buffers[program_.views[from.id].buffer].scalar;
   const Tile to = tile(scalar, std::move(layout), std::move(name));
   emit(LoadMatrix{to.id, from.id, std::move(at)});
@@ -213,7 +214,7 @@ Tile Builder::load_matrix(Memory from, At at, Layout layout, std::string name) {
 
 void Builder::mma(Tile acc, Tile a, Tile b) { emit(Mma{acc.id, a.id, b.id}); }
 
-void Builder::copy_async(Memory to, Memory from, At at) {
+void Builder::copy_async(Array to, Array from, At at) {
   emit(CopyAsync{to.id, from.id, std::move(at)});
 }
 void Builder::commit() { emit(Commit{}); }
@@ -235,7 +236,7 @@ void Builder::arrive(SignalHandle signal, Affine index) {
 void Builder::await(SignalHandle signal, Affine index, Affine parity) {
   emit(Await{signal.id, std::move(index), std::move(parity)});
 }
-void Builder::copy_bulk(Memory to, Memory from, At at, SignalHandle signal, Affine index) {
+void Builder::copy_bulk(Array to, Array from, At at, SignalHandle signal, Affine index) {
   emit(CopyBulk{to.id, from.id, std::move(at), signal.id, std::move(index)});
 }
 

@@ -34,7 +34,8 @@ struct ElementType {
 struct Tile {
   RegisterId id;
 };
-struct Memory {
+/// Memory seen as an array.
+struct Array {
   ViewId id;
 };
 struct SignalHandle {
@@ -64,17 +65,17 @@ class Builder {
   // Memory. Parameters of the kernel are inputs, outputs and updates in order of their calls;
   // arrays are row-major unless `strides` (in elements) say else. kTokens as an extent is the
   // number of tokens of the call.
-  Memory input(std::string name, Scalar scalar, Extents extents, Extents strides = {});
-  Memory output(std::string name, Scalar scalar, Extents extents, Extents strides = {});
-  Memory shared(std::string name, Scalar scalar, Extents extents, Extents strides = {});
+  Array input(std::string name, Scalar scalar, Extents extents, Extents strides = {});
+  Array output(std::string name, Scalar scalar, Extents extents, Extents strides = {});
+  Array shared(std::string name, Scalar scalar, Extents extents, Extents strides = {});
   /// The same memory as another array.
-  Memory view(Memory of, Extents extents, Extents strides = {}, Affine offset = 0);
+  Array view(Array of, Extents extents, Extents strides = {}, Affine offset = 0);
 
   // Tiles. An empty name is replaced by a number.
   Tile tile(ElementType type, Layout layout, std::string name = "");
-  Tile load(Memory from, At at, Layout layout, std::string name = "");
-  void store(Tile from, Memory to, At at);
-  void atomic_add(Tile from, Memory to, At at);
+  Tile load(Array from, At at, Layout layout, std::string name = "");
+  void store(Tile from, Array to, At at);
+  void atomic_add(Tile from, Array to, At at);
   Tile fill(ElementType type, Layout layout, double value, std::string name = "");
   /// The bits of `from` under another layout and type.
   Tile view(Tile from, ElementType type, Layout layout, std::string name = "");
@@ -86,11 +87,11 @@ class Builder {
   /// to = op(to, with): for sums that a loop carries.
   void update(BinaryOp op, Tile to, Tile with);
   Tile reduce(ReduceOp op, Tile from, int dim, std::string name = "");
-  Tile load_matrix(Memory from, At at, Layout layout, std::string name = "");
+  Tile load_matrix(Array from, At at, Layout layout, std::string name = "");
   void mma(Tile acc, Tile a, Tile b);
 
   // Copies and order.
-  void copy_async(Memory to, Memory from, At at);
+  void copy_async(Array to, Array from, At at);
   void commit();
   void wait(int pending);
   void barrier();
@@ -99,7 +100,7 @@ class Builder {
   void expect(SignalHandle signal, Affine index, std::int64_t bytes);
   void arrive(SignalHandle signal, Affine index);
   void await(SignalHandle signal, Affine index, Affine parity);
-  void copy_bulk(Memory to, Memory from, At at, SignalHandle signal, Affine index);
+  void copy_bulk(Array to, Array from, At at, SignalHandle signal, Affine index);
 
   // Control. Each begin_ is closed by end(); loop() does both.
   /// `unroll` 0: written out; else a loop, so many trips at a time.
@@ -118,9 +119,9 @@ class Builder {
   void emit(Op op) {
     bodies_.back().push_back({std::move(op)});
   }
-  Memory memory(std::string name, Level level, Scalar scalar, Extents extents, Extents strides,
-                bool constant);
-  Memory add_view(BufferId buffer, Extents extents, Extents strides, Affine offset);
+  Array memory(std::string name, Level level, Scalar scalar, Extents extents, Extents strides,
+               bool constant);
+  Array add_view(BufferId buffer, Extents extents, Extents strides, Affine offset);
   std::string named(std::string name, const char* otherwise);
 
   Program program_{};

@@ -13,7 +13,7 @@ Interpreter::Interpreter(const Program& program, std::vector<Argument>& argument
     coordinates_.push_back(coordinates_of(reg.layout));
   }
   for (const Argument& argument : arguments) {
-    writers_.emplace_back(argument.bytes.size(), kGiven);
+    writers_.emplace_back(argument.bytes.size(), Writer{kGiven, 0, 0});
   }
 }
 

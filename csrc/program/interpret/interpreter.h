@@ -77,8 +77,10 @@ class Interpreter {
                                       const std::vector<std::int64_t>& origin,
                                       const std::int64_t* offset) const;
   void touch_global(const Block& block, BufferId id, bool write) const;
-  void read_global(Block& block, BufferId id, std::int64_t at, int size, std::uint8_t* to);
-  void write_global(Block& block, BufferId id, std::int64_t at, int size, const std::uint8_t* from);
+  void read_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
+                   std::uint8_t* to);
+  void write_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
+                    const std::uint8_t* from);
   void load(Block& block, const Load& i);
   void store(Block& block, const Store& i);
   void copy(Block& block, const CopyAsync& i);
@@ -141,16 +143,21 @@ class Interpreter {
   const Program& program_;
   std::vector<Argument>& arguments_;
   const std::int64_t tokens_;
-  std::vector<Coordinates> coordinates_;            // by register
-  std::map<Scalar, Fragments> fragments_;           // by operand
-  std::vector<std::vector<std::int64_t>> writers_;  // by argument and byte: a block, or kGiven
-  std::vector<bool> published_;                     // by block
+  std::vector<Coordinates> coordinates_;   // by register
+  std::map<Scalar, Fragments> fragments_;  // by operand
+  struct Writer {
+    std::int64_t block;  // or kGiven, kAdded
+    int thread, epoch;
+  };
+  std::vector<std::vector<Writer>> writers_;  // by argument and byte
+  std::vector<bool> published_;               // by block
   std::vector<Block*> cluster_;
   bool remote_reads_open_ = false;
   const Statement* statement_ = nullptr;
 
-  static constexpr int kGiven = -1;  // written before the kernel started
-  static constexpr int kAdded = -2;  // by atomics of any block
+  static constexpr int kGiven = -1;   // written before the kernel started
+  static constexpr int kAdded = -2;   // by atomics of any block
+  static constexpr int kEngine = -3;  // no thread: the copy engine
 };
 
 }  // namespace ladder

@@ -27,7 +27,7 @@ void Interpreter::touch_global(const Block& block, BufferId id, bool write) cons
   if (write && buffer.constant) fault("writes the constant ", buffer.name);
 }
 
-void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int size,
+void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
                               std::uint8_t* to) {
   touch_global(block, id, false);
   const Argument& argument = arguments_[id];
@@ -39,17 +39,21 @@ void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int si
     fault("reads past the end of ", program_.buffers[id].name);
   }
   for (int i = 0; i < size; ++i) {
-    const auto writer = writers_[id][at + i];
+    const auto [writer, other, epoch] = writers_[id][at + i];
     if (!argument.written[at + i]) fault("reads what nobody wrote to ", program_.buffers[id].name);
     if (writer == kAdded) fault("reads what blocks still add to ", program_.buffers[id].name);
     if (writer != kGiven && writer != block.number && !(published_[writer] && block.ticketed)) {
       fault("reads what another block wrote to ", program_.buffers[id].name, ", without a ticket");
     }
+    if (writer == block.number && other != thread && !block.shared.synchronised(epoch)) {
+      fault("reads what another thread wrote to ", program_.buffers[id].name,
+            ", without a barrier");
+    }
     to[i] = argument.bytes[at + i];
   }
 }
 
-void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int size,
+void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
                                const std::uint8_t* from) {
   touch_global(block, id, true);
   Argument& argument = arguments_[id];
@@ -58,10 +62,10 @@ void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int s
   }
   for (int i = 0; i < size; ++i) {
     auto& writer = writers_[id][at + i];
-    if (writer != kGiven && writer != block.number) {
+    if (writer.block != kGiven && writer.block != block.number) {
       fault("overwrites what another block wrote to ", program_.buffers[id].name);
     }
-    writer = block.number;
+    writer = {block.number, thread, block.shared.now()};
     argument.bytes[at + i] = from[i];
     argument.written[at + i] = true;
   }
@@ -79,7 +83,7 @@ void Interpreter::load(Block& block, const Load& i) {
       const auto byte = program_.shared_offset(view.buffer) + *at * size;
       std::string why;
       if (buffer.level == Level::global) {
-        read_global(block, view.buffer, *at * size, size, to);
+        read_global(block, view.buffer, *at * size, size, thread, to);
       } else if (i.remote) {
         remote_reads_open_ = true;
         why = cluster_.at(value(block, i.rank))->shared.read_remote(byte, size, to);
@@ -103,7 +107,7 @@ void Interpreter::store(Block& block, const Store& i) {
     const auto bits = get(block, i.from, index);
     const auto* from = reinterpret_cast<const std::uint8_t*>(&bits);
     if (buffer.level == Level::global) {
-      write_global(block, view.buffer, *at * size, size, from);
+      write_global(block, view.buffer, *at * size, size, thread, from);
     } else if (auto why = block.shared.write(program_.shared_offset(view.buffer) + *at * size, size,
                                              thread, from);
                !why.empty()) {
@@ -124,7 +128,8 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
     for (std::int64_t e = 0; e < run; ++e) {
       const std::int64_t offset[] = {row, column + e};
       if (const auto at = element(block, from, origin, offset)) {
-        read_global(block, from.buffer, *at * size, size, bytes + e * size);
+        read_global(block, from.buffer, *at * size, size,
+                    static_cast<int>(piece % program_.threads), bytes + e * size);
       }
     }
     const auto why = block.shared.write_async(
@@ -145,7 +150,7 @@ void Interpreter::copy_own(Block& block, const CopyOwn& i) {
     for (std::int64_t slot = 0; slot < at.slots; ++slot) {
       std::uint8_t bytes[4] = {};
       if (const auto source = element(block, from, origin, at.at(thread, slot))) {
-        read_global(block, from.buffer, *source * size, size, bytes);
+        read_global(block, from.buffer, *source * size, size, thread, bytes);
       }
       const auto place = element(block, to, target, to_at.at(thread, slot));
       if (!place) fault("copies outside ", program_.buffers[to.buffer].name);
@@ -169,7 +174,7 @@ void Interpreter::copy_bulk(Block& block, const CopyBulk& i) {
     const auto target = element(block, to, zero, at.data());
     if (!source || !target) fault("a bulk copy leaves ", program_.buffers[from.buffer].name);
     std::uint8_t bytes[4] = {};
-    read_global(block, from.buffer, *source * size, size, bytes);
+    read_global(block, from.buffer, *source * size, size, kEngine, bytes);
     const auto place = program_.shared_offset(to.buffer) + *target * size;
     refuse(block.shared.write_bulk(place, size, bytes));
     refuse(block.signals.copied(i.signal, index, place, size));
@@ -194,7 +199,7 @@ void Interpreter::atomic_add(Block& block, const AtomicAdd& i) {
       fault("adds past the end of ", name);
     }
     for (int b = 0; b < 4; ++b) {
-      auto& writer = writers_[view.buffer][*at * 4 + b];
+      auto& writer = writers_[view.buffer][*at * 4 + b].block;
       if (!argument.written[*at * 4 + b]) fault("adds to what nobody wrote to ", name);
       if (writer != kGiven && writer != kAdded) fault("adds to what a block stored to ", name);
       writer = kAdded;

@@ -60,7 +60,7 @@ TEST(EmitTiles, each_instruction_is_a_line_that_says_what_it_does) {
   // Code 10 of three bits lies in bits 30 to 32: two words.
   EXPECT_THAT(text, HasSubstr("(((code[0] >> 30) | code[1] << 2) & 7u)"));
   EXPECT_THAT(text, HasSubstr("columns[0] = add_f32(columns[0], shuffle_xor(columns[0], 16u));"));
-  EXPECT_THAT(text, HasSubstr("h = from[0];"));
+  EXPECT_THAT(text, HasSubstr("element = from[0];"));
   EXPECT_THAT(text, HasSubstr("atomic_add_f32(to + 31, "));
 }
 

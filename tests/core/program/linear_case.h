@@ -4,10 +4,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -175,5 +177,25 @@ struct LinearCase {
     return packed(out, scalar);
   }
 };
+
+/// Schedules of every shape that lowering has, with the smallest layers that they serve.
+inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
+  std::vector<std::pair<Linear, Schedule>> out;
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (auto route : {Route::multiply_add, Route::in_place}) {
+      for (bool dependent : {false, true}) {
+        for (auto [warps_n, warps_k, rounds, stages] :
+             {std::array{1, 2, 1, 1}, {2, 1, 2, 1}, {1, 1, 4, 2}, {2, 2, 3, 3}, {1, 4, 1, 1}}) {
+          const Schedule schedule{8,      warps_n,   warps_k, 1,         rounds,
+                                  stages, reduction, route,   dependent, 1};
+          const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
+          const Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
+          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        }
+      }
+    }
+  }
+  return out;
+}
 
 }  // namespace ladder::testing

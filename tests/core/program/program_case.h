@@ -90,4 +90,41 @@ inline Program bulk_ring() {
   return program;
 }
 
+/// y = the sum over trips of x [trips * 8, 32], copied tile by tile.
+inline Program summed(std::int64_t trips, bool bulk) {
+  Builder p("summed", {.x = 1, .y = 1, .threads = 64});
+  const auto x = p.input("x", Scalar::f32, {trips * 8, 32}),
+             y = p.output("y", Scalar::f32, {8, 32});
+  const auto staged = p.shared("staged", Scalar::f32, {8, 32});
+  const Layout layout = column_spatial({8, 8}) * local({1, 4});
+  const auto full = p.signal("full", 1);
+  if (bulk) p.signal_init(full);
+  const auto sum = p.fill(Scalar::f32, layout, 0, "sum");
+  p.loop("i", trips, [&](const Affine& i) {
+    if (bulk) {
+      p.expect(full, 0, 1024);
+      p.copy_bulk(staged, x, {times(i, 8), 0}, full, 0);
+      p.await(full, 0, remainder(i, 2));
+    } else {
+      p.copy_async(staged, x, {times(i, 8), 0});
+      p.commit();
+      p.wait(0);
+    }
+    p.update(BinaryOp::add, sum, p.load(staged, {0, 0}, layout));
+  });
+  p.store(sum, y, {0, 0});
+  return p.finish();
+}
+
+/// Why `summed` is wrong, or "".
+inline std::string summed_objection(const Program& program, std::int64_t trips) {
+  std::vector<Argument> memory{given(counting(trips * 256)), Argument::output(1024)};
+  if (auto why = objection_to(program, memory); !why.empty()) return why;
+  const auto out = values_of<float>(memory[1]);
+  for (int i = 0; i < 256; ++i) {
+    if (out[i] != trips * i + 256 * (trips * (trips - 1) / 2)) return "wrong numbers";
+  }
+  return "";
+}
+
 }  // namespace ladder::testing

@@ -49,16 +49,16 @@ void Emitter::cast(const Cast& i) {
     std::int64_t begun = 0;  // words whose first bits are there
     for (std::int64_t s = 0; s < slots; ++s) {
       const bool integer = reg(i.from).scalar == Scalar::u32;
-      line(
-          "{ u32 i = ", integer ? integer_of(i.from, s) : "to_integer(" + float_of(i.from, s) + ")",
-          "; if (i > ", largest, ") i = ", largest, ";");
+      line("{ u32 whole = ",
+           integer ? integer_of(i.from, s) : "to_integer(" + float_of(i.from, s) + ")",
+           "; if (whole > ", largest, ") whole = ", largest, ";");
       const auto bit = s * bits_of(to), shift = bit % 32;
       const auto put = [&](std::int64_t word, const std::string& text) {
         line("  ", to.name, "[", word, "] ", word < begun ? "|= " : "= ", text, ";");
         begun = std::max(begun, word + 1);
       };
-      put(bit / 32, "i << " + std::to_string(shift));
-      if (shift + bits_of(to) > 32) put(bit / 32 + 1, "i >> " + std::to_string(32 - shift));
+      put(bit / 32, "whole << " + std::to_string(shift));
+      if (shift + bits_of(to) > 32) put(bit / 32 + 1, "whole >> " + std::to_string(32 - shift));
       line("}");
     }
   }

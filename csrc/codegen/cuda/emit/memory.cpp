@@ -42,8 +42,9 @@ void Emitter::load(const Load& i) {
     if (count == 0) {  // one 16-bit element
       if (i.remote) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
       const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
-      line("{ u32 h = 0; ", guarded(guard, "h = from[" + std::to_string(piece.offset) + "];"), " ",
-           word, " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | h << 16" : "h", "; }");
+      line("{ u32 element = 0; ",
+           guarded(guard, "element = from[" + std::to_string(piece.offset) + "];"), " ", word,
+           " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
       continue;
     }
     const auto type = "Words" + std::to_string(count);

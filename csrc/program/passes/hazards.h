@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where a program without barriers goes wrong: the first access that another thread's must precede.
+// Internal to csrc/program/passes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+
+namespace ladder {
+
+/// One execution of an instruction: its index in each body from the outermost, and the trip of the
+/// loop that each index but the first is in (0 for a condition).
+struct Moment {
+  std::vector<int> path;
+  std::vector<std::int64_t> trips;
+};
+
+/// `before` and `after` touch the same memory from different threads, one writes, and no barrier
+/// lies between.
+struct Hazard {
+  Moment before, after;
+  std::string instruction;  ///< `after`, printed
+};
+
+/// Follows one block through a program. What is only the other checks' business, such as a copy
+/// that nobody waits for, is passed over.
+class Hazards {
+ public:
+  explicit Hazards(const Program& program);
+
+  /// The first of any block, or nothing.
+  std::optional<Hazard> first();
+
+ private:
+  struct Facts {
+    int writer = kNobody, reader = kNobody;
+    int write_epoch = 0, read_epoch = 0;
+    int write_moment = 0, read_moment = 0;
+    bool pending = false;
+  };
+  /// What a thread adds to an index, and a slot; the same for the dimensions that the call bounds.
+  struct Part {
+    std::vector<std::int64_t> threads, slots;
+  };
+  struct Footprint {
+    Part elements;
+    std::vector<std::pair<Part, std::int64_t>> bounded;  // with their limits
+  };
+  struct Copy {
+    std::int64_t first, count;  // granules
+  };
+  struct Phase {
+    int number = 0, arrived_at = -1;
+    std::vector<Copy> copies;
+  };
+  struct GlobalUse {
+    int epoch = -1, moment = 0;
+    const Layout* layout = nullptr;
+    ViewId view = -1;
+    std::vector<Affine> at;
+  };
+  static constexpr int kNobody = -1, kSeveral = -2, kEngine = -3;
+
+  void run(const std::vector<Statement>& body);
+  void instruction(const Statement& statement);
+  std::int64_t value(const Affine& affine) const;
+  const Footprint& footprint(const void* key, const Layout& layout, const View& view);
+  std::int64_t limit(const View& view, std::size_t d) const;
+  void access(const void* key, const Layout& layout, ViewId view, const std::vector<Affine>& at,
+              bool write, bool pending);
+  void copy_async(const CopyAsync& i);
+  void copy_bulk(const CopyBulk& i);
+  void reduce(const Reduce& i);
+  void global(BufferId buffer, const Layout& layout, ViewId view, const std::vector<Affine>& at,
+              bool write);
+  void touch(std::int64_t granule, int thread, bool write, bool pending);
+  void clash(int before);
+  void barrier() { synchronised_ = epoch_++; }
+  std::int64_t granules(BufferId buffer) const;
+  std::int64_t place(const View& view) const;
+  std::vector<VariableId> block_variables() const;
+
+  const Program& program_;
+  const int granule_;  // bytes
+  std::vector<Facts> facts_;
+  std::vector<std::int64_t> variables_;
+  std::map<const void*, Footprint> footprints_;
+  std::vector<std::vector<Phase>> phases_;
+  std::vector<int> initialised_, initialised_moment_;  // by signal: epoch
+  std::vector<GlobalUse> written_, read_;              // by buffer
+  std::vector<std::vector<Copy>> groups_;              // the last is open
+  std::vector<Moment> moments_;
+  Moment now_;
+  std::optional<Hazard> found_;
+  const Statement* statement_ = nullptr;
+  int epoch_ = 0, synchronised_ = -1;
+};
+
+}  // namespace ladder
