@@ -217,6 +217,7 @@ void Interpreter::copy_elements(Block& block, const CopyElements& i) {
   const std::int64_t words = to.extents[1] / 2;
   for (std::int64_t word = 0; word < to.extents[0] * words; ++word) {
     const std::int64_t row = word / words, column = word % words * 2;
+    const int thread = static_cast<int>(word % program_.threads);
     std::uint8_t bytes[4] = {};
     for (int half = 0; half < 2; ++half) {
       std::int64_t source = origin[1] + column + half;
@@ -224,19 +225,20 @@ void Interpreter::copy_elements(Block& block, const CopyElements& i) {
       if (i.columns >= 0) {
         const View& columns = program_.views[i.columns];
         std::uint32_t index;
-        read_global(block, columns.buffer, source * columns.strides[0] * 4, 4,
+        read_global(block, columns.buffer, source * columns.strides[0] * 4, 4, thread,
                     reinterpret_cast<std::uint8_t*>(&index));
         if (index >= from.extents[1]) fault("column ", index, " of ", from.extents[1]);
         source = index;
       }
       const std::int64_t offset[] = {row, source - origin[1]};
       if (const auto at = element(block, from, origin, offset)) {
-        read_global(block, from.buffer, *at * 2, 2, bytes + 2 * half);
+        read_global(block, from.buffer, *at * 2, 2, thread, bytes + 2 * half);
       }
     }
     const auto why =
-        block.shared.write(program_.shared_offset(to.buffer) + (row * to.strides[0] + column) * 2,
-                           4, static_cast<int>(word % program_.threads), bytes);
+        block.shared.write(program_.shared_offset(to.buffer) +
+                               (value(block, to.offset) + row * to.strides[0] + column) * 2,
+                           4, thread, bytes);
     if (!why.empty()) fault(why);
   }
 }

@@ -59,17 +59,19 @@ bool only_registers(const Program& program, const Statement& statement) {
     return std::all_of(body.begin(), body.end(),
                        [&](const Statement& s) { return only_registers(program, s); });
   };
-  return std::visit(Match{[&](const Load& i) {
-                            return !shared(i.from) &&
-                                   program.buffers[program.views[i.from].buffer].constant;
-                          },
-                          [&](const For& i) { return all(i.body); },
-                          [](const Unpack&) { return true; }, [](const Mma&) { return true; },
-                          [](const Fill&) { return true; }, [](const Reinterpret&) { return true; },
-                          [](const Scale&) { return true; }, [](const Add&) { return true; },
-                          [](const Cast&) { return true; }, [](const Unary&) { return true; },
-                          [](const Binary&) { return true; }, [](const auto&) { return false; }},
-                    statement.op);
+  return std::visit(
+      Match{[&](const Load& i) {
+              return !shared(i.from) && program.buffers[program.views[i.from].buffer].constant;
+            },
+            [&](const For& i) { return all(i.body); }, [](const Unpack&) { return true; },
+            [](const UnpackFloat&) { return true; }, [](const ZeroOperand&) { return true; },
+            [](const Offset&) { return true; }, [](const Multiply&) { return true; },
+            [](const Mma&) { return true; }, [](const Fill&) { return true; },
+            [](const Reinterpret&) { return true; }, [](const Scale&) { return true; },
+            [](const Add&) { return true; }, [](const Cast&) { return true; },
+            [](const Unary&) { return true; }, [](const Binary&) { return true; },
+            [](const auto&) { return false; }},
+      statement.op);
 }
 
 /// Barriers go up to what they wait for, so that a program has one text.

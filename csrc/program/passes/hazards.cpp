@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "layout/weight_image.h"
 
 namespace ladder {
 namespace {
@@ -79,6 +80,7 @@ std::optional<Hazard> Hazards::first() {
     written_.assign(program_.buffers.size(), {});
     read_ = written_;
     groups_.assign(1, {});
+    looked_up_.clear();
     moments_.clear();
     now_ = {};
     epoch_ = 0;
@@ -114,7 +116,8 @@ std::vector<VariableId> Hazards::block_variables() const {
                 [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
                 [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
                 [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
-                [&](const Await& i) { note(i.index), note(i.parity); }, [](const auto&) {}},
+                [&](const Await& i) { note(i.index), note(i.parity); },
+                [&](const CopyElements& i) { at(i.to, {}); }, [](const auto&) {}},
           statement.op);
     }
   };
@@ -229,7 +232,19 @@ void Hazards::instruction(const Statement& statement) {
                      synchronised_ = std::max(synchronised_, phase.arrived_at);
                      phase = {phase.number + 1, -1, {}};
                    },
-                   [](const auto&) {}},
+                   [&](const FillTable& i) { plain_copy(i.to, table_entries(i.bits), kLanes, 4); },
+                   [&](const CopyElements& i) {
+                     const View& to = program_.views[i.to];
+                     plain_copy(i.to, to.extents[0], to.extents[1], 2);
+                   },
+                   [&](const Lookup& i) { lookup(i); },
+                   // Registers only, or the business of other checks.
+                   [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
+                   [](const Offset&) {}, [](const Multiply&) {}, [](const Mma&) {},
+                   [](const Fill&) {}, [](const Reinterpret&) {}, [](const Scale&) {},
+                   [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {}, [](const Binary&) {},
+                   [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
+                   [](const DependentWait&) {}, [](const For&) {}, [](const If&) {}},
              statement.op);
 }
 
@@ -323,6 +338,32 @@ void Hazards::copy_async(const CopyAsync& i) {
       touch(g, static_cast<int>(piece % program_.threads), true, true);
     }
     groups_.back().push_back({first, width});
+  }
+}
+
+// Rows in pieces of `run` elements, one after the other by one thread after the other.
+void Hazards::plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run) {
+  const View& to = program_.views[id];
+  const std::int64_t width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
+  for (std::int64_t piece = 0; piece < rows * columns / run; ++piece) {
+    const auto row = piece / (columns / run), column = piece % (columns / run) * run;
+    const auto first = place(to) + (row * to.strides[0] + column) * width;
+    for (auto g = first; g < first + run * width; ++g) {
+      touch(g, static_cast<int>(piece % program_.threads), true, false);
+    }
+  }
+}
+
+// Which entries a thread reads depends on the codes: all of them, by all threads, once until the
+// next barrier.
+void Hazards::lookup(const Lookup& i) {
+  int& looked = looked_up_.emplace(i.table, -1).first->second;
+  if (looked == epoch_) return;
+  looked = epoch_;
+  const View& table = program_.views[i.table];
+  const auto size = table_entries(i.bits) * kLanes * 4 / granule_;
+  for (std::int64_t g = place(table); g < place(table) + size; ++g) {
+    touch(g, kSeveral, false, false);
   }
 }
 

@@ -77,6 +77,8 @@ class Hazards {
               bool write, bool pending);
   void copy_async(const CopyAsync& i);
   void copy_bulk(const CopyBulk& i);
+  void plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run);
+  void lookup(const Lookup& i);
   void reduce(const Reduce& i);
   void global(BufferId buffer, const Layout& layout, ViewId view, const std::vector<Affine>& at,
               bool write);
@@ -96,6 +98,7 @@ class Hazards {
   std::vector<int> initialised_, initialised_moment_;  // by signal: epoch
   std::vector<GlobalUse> written_, read_;              // by buffer
   std::vector<std::vector<Copy>> groups_;              // the last is open
+  std::map<ViewId, int> looked_up_;                    // the epoch of the last look into each table
   std::vector<Moment> moments_;
   Moment now_;
   std::optional<Hazard> found_;

@@ -190,7 +190,14 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
                                   stages, reduction, route,   dependent, 1};
           const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
           const Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
-          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+          if (!objection(schedule, expr, device("h200")).empty()) continue;
+          out.emplace_back(expr, schedule);
+          if (route == Route::in_place || warps_n != warps_k) continue;
+          // A table in shared memory; columns gathered one by one.
+          const TType nf4 = ttype("nf4");
+          Linear other = expr;
+          other.zero = 0, other.element = nf4.element, other.gather = true, other.bias = true;
+          if (objection(schedule, other, device("h200")).empty()) out.emplace_back(other, schedule);
         }
       }
     }
