@@ -33,21 +33,21 @@ void Lowering::load_first(Body& body) {
       emit(body, DependentWait{});
       copy_activations(body);
       fetch(body, ahead - 1);
-      emit(body, Wait{1});
+      await_activations(body, 1);
     } else {
       copy_activations(body);
       for (std::int64_t i = 0; i < ahead; ++i) fetch(body, i);
-      emit(body, Wait{static_cast<int>(ahead)});
+      await_activations(body, static_cast<int>(ahead));
     }
   } else if (schedule_.dependent_launch) {
     load_weights(body);
     emit(body, DependentWait{});
     copy_activations(body);
-    emit(body, Wait{0});
+    await_activations(body, 0);
   } else {
     copy_activations(body);
     load_weights(body);
-    emit(body, Wait{0});
+    await_activations(body, 0);
   }
 }
 

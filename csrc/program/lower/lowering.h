@@ -88,6 +88,10 @@ class Lowering {
   /// Starts the copies of one round; always closes a group, so that groups count rounds.
   void fetch(Body& body, const Affine& round);
   void copy_activations(Body& body);
+  /// True when rows of activations are copied asynchronously, in pieces of 16 bytes.
+  bool whole_pieces() const;
+  /// Waits for those copies with `pending` younger groups on their way; other copies need no wait.
+  void await_activations(Body& body, int pending);
 
   // decode.cpp: from stored codes to operands, and what else the type of the weight needs.
   void declare_table(Body& body);

@@ -158,12 +158,20 @@ void Lowering::copy_activations(Body& body) {
   const std::vector<Affine> first = {0, Affine::of(kSplit, columns)};
   if (expr_.gather) {
     emit(body, CopyElements{all, x, first, view(gather_, {expr_.k}, {1})});
-  } else if (expr_.k * bytes_of(expr_.activation) % 16 != 0) {
+  } else if (!whole_pieces()) {
     emit(body, CopyElements{all, x, first});
   } else {
     emit(body, CopyAsync{all, x, first});
+    emit(body, Commit{});
   }
-  emit(body, Commit{});
+}
+
+bool Lowering::whole_pieces() const {
+  return !expr_.gather && expr_.k * bytes_of(expr_.activation) % 16 == 0;
+}
+
+void Lowering::await_activations(Body& body, int pending) {
+  if (whole_pieces()) emit(body, Wait{pending});
 }
 
 }  // namespace ladder
