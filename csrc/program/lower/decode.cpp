@@ -63,7 +63,7 @@ void Lowering::subtract_zeros(Body& body) {
 }
 
 void Lowering::scale_and_bias(Body& body, const Affine& first) {
-  const Layout& layout = program_.registers[sum_].layout;
+  const Layout layout = program_.registers[sum_].layout;
   if (expr_.scale2) {
     const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
     emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
