@@ -10,6 +10,7 @@
 
 #include "codegen/cuda/prelude.h"
 #include "compile.h"
+#include "expr/of_ttype.h"
 
 namespace ladder {
 namespace {
@@ -42,6 +43,23 @@ TEST(Golden, rounds_through_registers_summed_in_order) {
 TEST(Golden, a_ring_of_rounds_in_place) {
   expect_golden("ring", {4, 8, 128, Scalar::f16, 8, 128, 512},
                 {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
+}
+
+TEST(Golden, floats_moved_into_place_with_scales_of_one_byte) {
+  expect_golden("mxfp4", linear_of(ttype("mxfp4"), 64, 128, Scalar::bf16, 8),
+                {8, 1, 1, 1, 2, 2, Reduction::none, Route::multiply_add, false, 1});
+}
+
+TEST(Golden, a_table_in_shared_memory) {
+  expect_golden("nf4", linear_of(ttype("nf4,group=64,scale=float16"), 64, 128, Scalar::f16, 8),
+                {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
+}
+
+TEST(Golden, stored_zero_points_a_bias_and_permuted_columns) {
+  Linear expr =
+      linear_of(ttype("uint4,group=64,scale=bfloat16,zero=integer"), 64, 128, Scalar::f16, 8);
+  expr.bias = expr.gather = true;
+  expect_golden("zeros", expr, {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
 }
 
 }  // namespace

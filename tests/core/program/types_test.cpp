@@ -177,6 +177,31 @@ TEST_P(Types, k_need_be_no_multiple_of_anything) {
   }
 }
 
+// One code a row, infinities and NaN among them, times one.
+TEST_P(Types, every_code_of_a_floating_format_is_its_value) {
+  for (const Element* element : multiplied(GetParam())) {
+    if (element->encoding != Encoding::floating) continue;
+    const std::int64_t n = element->code_count();
+    Linear expr = linear_of(TType{element}, n, 64, GetParam(), 8);
+    LinearCase data{expr, 1, {}};
+    data.data.codes.assign(n * 64, 0);
+    data.data.x.assign(64, 0);
+    data.data.x[0] = data.bits(1);
+    for (std::int64_t row = 0; row < n; ++row) {
+      data.data.codes[row * 64] = static_cast<std::uint8_t>(row);
+    }
+    constexpr Schedule kOne{8, 1, 1, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+    const auto y = data.run(checked(expr, kOne), kOne);
+    for (std::int64_t row = 0; row < n; ++row) {
+      const double value = decode(*element, static_cast<std::uint32_t>(row));
+      const double expected = to_number(GetParam(), data.bits(value));
+      EXPECT_TRUE(y[row] == expected || (std::isnan(y[row]) && std::isnan(expected)))
+          << element->name << ' ' << name_of(GetParam()) << ", code " << row << ": " << y[row]
+          << " for " << expected;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Activations, Types, ::testing::Values(Scalar::f16, Scalar::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
@@ -202,6 +227,133 @@ TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
     }
     EXPECT_GE(kept, 1) << to_string(expr);
   }
+}
+
+// Mutations: each is one slip in what a type adds to a program, and each is caught.
+
+/// Calls change(op) on every instruction of type Op.
+template <class Op, class Change>
+void for_each_op(std::vector<Statement>& body, const Change& change) {
+  for (Statement& statement : body) {
+    if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
+    if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
+    if (auto* branch = std::get_if<If>(&statement.op)) for_each_op<Op>(branch->body, change);
+  }
+}
+
+/// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
+template <class Mutate>
+std::string caught(const Linear& expr, const Schedule& schedule, const Mutate& mutate) {
+  auto program = lower(expr, schedule, h200());
+  mutate(program);
+  const auto data = LinearCase::integers(expr, 3);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    const auto y = data.run(program, schedule), exact = data.exact();
+    const auto reference = evaluate(expr, data.data);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (!(std::fabs(y[i] - reference.y[i]) <= data.bound(reference, i))) return "wrong numbers";
+    }
+    return "";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+template <class Op, class Change>
+auto changing(const Change& change) {
+  return [change](Program& program) { for_each_op<Op>(program.body, change); };
+}
+
+Linear typed(const char* type) { return linear_of(ttype(type), 64, 128, Scalar::f16, 8); }
+
+TEST(TypeMutation, none_is_not_reported) {
+  for (const char* type : {"nf4,scale=float16", "float8_e4m3,scale=float16",
+                           "uint4,group=32,scale=float16,zero=integer",
+                           "uint4,group=32,scale=float16,zero=original"}) {
+    EXPECT_EQ(caught(typed(type), kOnce, [](Program&) {}), "") << type;
+  }
+}
+
+TEST(TypeMutation, a_table_that_is_wrong_or_read_too_early_or_too_short_is_caught) {
+  const Linear expr = typed("nf4,scale=float16");
+  EXPECT_EQ(caught(expr, kOnce,
+                   changing<FillTable>([](FillTable& i) { std::swap(i.values[3], i.values[12]); })),
+            "wrong numbers");
+  EXPECT_THAT(caught(expr, kOnce, changing<FillTable>([](FillTable& i) { i.values.pop_back(); })),
+              ::testing::HasSubstr("15 values of 4 bits"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       std::erase_if(p.body, [](const Statement& s) {
+                         return std::holds_alternative<Barrier>(s.op);
+                       });
+                     }),
+              ::testing::HasSubstr("without a barrier"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       std::erase_if(p.body, [](const Statement& s) {
+                         return std::holds_alternative<FillTable>(s.op);
+                       });
+                     }),
+              ::testing::HasSubstr("reads what nobody wrote"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       for_each_op<Lookup>(p.body,
+                                           [&](Lookup& i) { p.views[i.table].strides[0]++; });
+                     }),
+              ::testing::HasSubstr("code_table is not a table of 4 bits"));
+}
+
+TEST(TypeMutation, a_field_in_the_wrong_place_is_caught) {
+  const Linear expr = typed("float8_e4m3,scale=float16");
+  const auto wrong = [&](const auto& change) {
+    EXPECT_EQ(caught(expr, kOnce, changing<UnpackFloat>(change)), "wrong numbers");
+  };
+  wrong([](UnpackFloat& i) { ++i.fields.place; });
+  wrong([](UnpackFloat& i) { i.fields.factor = 2; });
+  wrong([](UnpackFloat& i) { i.fields.special <<= 2; });
+}
+
+TEST(TypeMutation, a_zero_point_of_another_group_or_size_is_caught) {
+  const Linear integer = typed("uint4,group=32,scale=float16,zero=integer");
+  EXPECT_EQ(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { i.group = 0; })),
+            "wrong numbers");
+  EXPECT_EQ(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { ++i.exponent; })),
+            "wrong numbers");
+  EXPECT_THAT(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { i.group = 2; })),
+              ::testing::HasSubstr("group 2 of 2 with zero points"));
+  EXPECT_EQ(caught(integer, kOnce, changing<Unpack>([](Unpack& i) { i.zeros = -1; })),
+            "wrong numbers");
+  for (const char* type : {"uint4,group=32,scale=float16,zero=original",
+                           "uint4,group=32,scale=float16,zero=rescale"}) {
+    EXPECT_EQ(caught(typed(type), kOnce, changing<Offset>([](Offset& i) { i.group = 0; })),
+              "wrong numbers");
+    EXPECT_EQ(caught(typed(type), kOnce, changing<Offset>([](Offset& i) { ++i.exponent[1]; })),
+              "wrong numbers");
+  }
+}
+
+TEST(TypeMutation, a_bias_of_other_rows_and_columns_that_are_not_permuted_are_caught) {
+  Linear expr{4, 8, 64, Scalar::f16, 8, 128, 128};
+  expr.bias = expr.gather = true;
+  EXPECT_EQ(caught(expr, kOnce,
+                   [](Program& p) {
+                     for_each_op<Load>(p.body, [&](Load& i) {
+                       if (p.buffers[p.views[i.from].buffer].name == "bias") i.at[1] = 0;
+                     });
+                   }),
+            "wrong numbers");
+  EXPECT_EQ(caught(expr, kOnce, changing<CopyElements>([](CopyElements& i) { i.columns = -1; })),
+            "wrong numbers");
+  expr.gather = false;
+  expr.scale2 = true;
+  EXPECT_EQ(caught(expr, kOnce,
+                   [](Program& p) {
+                     std::erase_if(p.body, [](const Statement& s) {
+                       return std::holds_alternative<Multiply>(s.op);
+                     });
+                   }),
+            "wrong numbers");
 }
 
 }  // namespace

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// y[m<=8, n=64] bf16 = sum k=128: x[m, k] bf16 * s[n, k/32] e8m0 * float4_e2m1[n, k]
+// tokens 8, warps 1x1, blocks 1, rounds 2, stages 2, none, multiply_add, 1 per multiprocessor
+extern "C" __global__ void __launch_bounds__(32, 1)
+linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const u32 thread = threadIdx.x, split = blockIdx.x, tile = blockIdx.y;
+  u32* const ring = (u32*)(shared + 0);
+  u8* const scale_ring = (u8*)(shared + 4096);
+  u16* const x_tile = (u16*)(shared + 5120);
+  float* const sums = (float*)(shared + 0);
+  u32 words[16];
+  u32 scale_table[4];
+  u32 scale[4];
+  u32 a[16];
+  u32 b[2];
+  float acc[16];
+  float total[16];
+  float sum[16];
+  float part[16];
+  u32 out[8];
+  {  // copy_async x_tile = x[0, split*128]
+    #pragma unroll
+    for (u32 piece = thread; piece < 128u; piece += 32u) {
+      const u32 row = piece / 16u, column = piece % 16u * 8u;
+      const u32 from_row = row + 0, from_column = column + split * 128;
+      const bool inside = from_row < tokens;
+      const u16* const source = x + (inside ? (u64)from_row * 128u + from_column : 0u);
+      copy_async(shared_address(x_tile + row * 136u + column), source, inside ? 16u : 0u);
+    }
+  }
+  {  // commit
+    copy_commit();
+  }
+  {  // copy_own ring[0, 0, 0, 0, 0] = weight[tile, split*2, 0, 0, 0] while 0 < 2
+    if (0 < 2) {
+      const u32* const from = weight + (((thread) * 4) + tile * 1024 + split * 1024);
+      const u32 to = shared_address(ring + (((thread) * 4)));
+      copy_async(to + 0u, from + 0, 16u);
+      copy_async(to + 512u, from + 128, 16u);
+      copy_async(to + 1024u, from + 256, 16u);
+      copy_async(to + 1536u, from + 384, 16u);
+    }
+  }
+  {  // copy_own scale_ring[0, 0, 0, 0, 0] = scales[split*4, tile, 0, 0, 0] while 0 < 2
+    if (0 < 2) {
+      const u8* const from = scales + (((thread / 4) * 8) + split * 256 + tile * 64);
+      const u32 to = shared_address(scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8)));
+      copy_async_8(to + 0u, from + 0, 8u);
+      copy_async_8(to + 256u, from + 64, 8u);
+    }
+  }
+  {  // commit
+    copy_commit();
+  }
+  {  // wait pending<=1
+    copy_wait<1>();
+  }
+  {  // barrier
+    barrier();
+  }
+  {  // total = 0
+    total[0] = 0x0p+0f;
+    total[1] = 0x0p+0f;
+    total[2] = 0x0p+0f;
+    total[3] = 0x0p+0f;
+    total[4] = 0x0p+0f;
+    total[5] = 0x0p+0f;
+    total[6] = 0x0p+0f;
+    total[7] = 0x0p+0f;
+    total[8] = 0x0p+0f;
+    total[9] = 0x0p+0f;
+    total[10] = 0x0p+0f;
+    total[11] = 0x0p+0f;
+    total[12] = 0x0p+0f;
+    total[13] = 0x0p+0f;
+    total[14] = 0x0p+0f;
+    total[15] = 0x0p+0f;
+  }
+  #pragma unroll 1
+  for (u32 round = 0; round < 2; ++round) {
+    {  // wait pending<=0
+      copy_wait<0>();
+    }
+    {  // words = load ring[round%2, 0, 0, 0, 0]
+      const u32* const from = ring + (((thread) * 4) + (round % 2u) * 512);
+      { Words4 v; v = *(const Words4*)(from + 0); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
+      { Words4 v; v = *(const Words4*)(from + 128); words[4] = v.w[0]; words[5] = v.w[1]; words[6] = v.w[2]; words[7] = v.w[3]; }
+      { Words4 v; v = *(const Words4*)(from + 256); words[8] = v.w[0]; words[9] = v.w[1]; words[10] = v.w[2]; words[11] = v.w[3]; }
+      { Words4 v; v = *(const Words4*)(from + 384); words[12] = v.w[0]; words[13] = v.w[1]; words[14] = v.w[2]; words[15] = v.w[3]; }
+    }
+    {  // scale_table = load scale_ring[0, round%2, 0, 0, 0]
+      const u8* const from = scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + (round % 2u) * 512);
+      { Words2 v; v = *(const Words2*)(from + 0); scale_table[0] = v.w[0]; scale_table[1] = v.w[1]; }
+      { Words2 v; v = *(const Words2*)(from + 256); scale_table[2] = v.w[0]; scale_table[3] = v.w[1]; }
+    }
+    {  // scale = view scale_table
+      scale[0] = scale_table[0];
+      scale[1] = scale_table[1];
+      scale[2] = scale_table[2];
+      scale[3] = scale_table[3];
+    }
+    {  // copy_own ring[(round + 1)%2, 0, 0, 0, 0] = weight[tile, split*2 + round + 1, 0, 0, 0] while round + 1 < 2
+      if (round + 1 < 2) {
+        const u32* const from = weight + (((thread) * 4) + tile * 1024 + split * 1024 + round * 512 + 512);
+        const u32 to = shared_address(ring + (((thread) * 4) + ((round + 1) % 2u) * 512));
+        copy_async(to + 0u, from + 0, split * 2 + round + 1 < 2u ? 16u : 0u);
+        copy_async(to + 512u, from + 128, split * 2 + round + 1 < 2u ? 16u : 0u);
+        copy_async(to + 1024u, from + 256, split * 2 + round + 1 < 2u ? 16u : 0u);
+        copy_async(to + 1536u, from + 384, split * 2 + round + 1 < 2u ? 16u : 0u);
+      }
+    }
+    {  // copy_own scale_ring[0, (round + 1)%2, 0, 0, 0] = scales[split*4 + round*2 + 2, tile, 0, 0, 0] while round + 1 < 2
+      if (round + 1 < 2) {
+        const u8* const from = scales + (((thread / 4) * 8) + split * 256 + round * 128 + tile * 64 + 128);
+        const u32 to = shared_address(scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + ((round + 1) % 2u) * 512));
+        copy_async_8(to + 0u, from + 0, split * 4 + round * 2 + 2 < 4u ? 8u : 0u);
+        copy_async_8(to + 256u, from + 64, split * 4 + round * 2 + 3 < 4u ? 8u : 0u);
+      }
+    }
+    {  // commit
+      copy_commit();
+    }
+    // group = 0
+    {  // acc = 0
+      acc[0] = 0x0p+0f;
+      acc[1] = 0x0p+0f;
+      acc[2] = 0x0p+0f;
+      acc[3] = 0x0p+0f;
+      acc[4] = 0x0p+0f;
+      acc[5] = 0x0p+0f;
+      acc[6] = 0x0p+0f;
+      acc[7] = 0x0p+0f;
+      acc[8] = 0x0p+0f;
+      acc[9] = 0x0p+0f;
+      acc[10] = 0x0p+0f;
+      acc[11] = 0x0p+0f;
+      acc[12] = 0x0p+0f;
+      acc[13] = 0x0p+0f;
+      acc[14] = 0x0p+0f;
+      acc[15] = 0x0p+0f;
+    }
+    // step = 0
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+      const u32 lane = thread % 32;
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64)));
+    }
+    {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
+        a[0] = fma_bf16(((words[0] << 6) & 0x01c001c0u) | ((words[0] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16(((words[0] << 2) & 0x01c001c0u) | ((words[0] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((words[0] >> 2) & 0x01c001c0u) | ((words[0] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16(((words[0] >> 6) & 0x01c001c0u) | (words[0] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((words[4] << 6) & 0x01c001c0u) | ((words[4] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16(((words[4] << 2) & 0x01c001c0u) | ((words[4] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((words[4] >> 2) & 0x01c001c0u) | ((words[4] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16(((words[4] >> 6) & 0x01c001c0u) | (words[4] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((words[8] << 6) & 0x01c001c0u) | ((words[8] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16(((words[8] << 2) & 0x01c001c0u) | ((words[8] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((words[8] >> 2) & 0x01c001c0u) | ((words[8] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16(((words[8] >> 6) & 0x01c001c0u) | (words[8] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((words[12] << 6) & 0x01c001c0u) | ((words[12] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16(((words[12] << 2) & 0x01c001c0u) | ((words[12] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((words[12] >> 2) & 0x01c001c0u) | ((words[12] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16(((words[12] >> 6) & 0x01c001c0u) | (words[12] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+    }
+    {  // acc += mma a, b
+      mma_bf16(acc + 0, a + 0, b + 0);
+      mma_bf16(acc + 4, a + 4, b + 0);
+      mma_bf16(acc + 8, a + 8, b + 0);
+      mma_bf16(acc + 12, a + 12, b + 0);
+    }
+    // step = 1
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+      const u32 lane = thread % 32;
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 16)));
+    }
+    {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
+        a[0] = fma_bf16(((words[1] << 6) & 0x01c001c0u) | ((words[1] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16(((words[1] << 2) & 0x01c001c0u) | ((words[1] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((words[1] >> 2) & 0x01c001c0u) | ((words[1] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16(((words[1] >> 6) & 0x01c001c0u) | (words[1] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((words[5] << 6) & 0x01c001c0u) | ((words[5] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16(((words[5] << 2) & 0x01c001c0u) | ((words[5] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((words[5] >> 2) & 0x01c001c0u) | ((words[5] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16(((words[5] >> 6) & 0x01c001c0u) | (words[5] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((words[9] << 6) & 0x01c001c0u) | ((words[9] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16(((words[9] << 2) & 0x01c001c0u) | ((words[9] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((words[9] >> 2) & 0x01c001c0u) | ((words[9] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16(((words[9] >> 6) & 0x01c001c0u) | (words[9] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((words[13] << 6) & 0x01c001c0u) | ((words[13] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16(((words[13] << 2) & 0x01c001c0u) | ((words[13] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((words[13] >> 2) & 0x01c001c0u) | ((words[13] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16(((words[13] >> 6) & 0x01c001c0u) | (words[13] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+    }
+    {  // acc += mma a, b
+      mma_bf16(acc + 0, a + 0, b + 0);
+      mma_bf16(acc + 4, a + 4, b + 0);
+      mma_bf16(acc + 8, a + 8, b + 0);
+      mma_bf16(acc + 12, a + 12, b + 0);
+    }
+    {  // total += acc * scale[group] * 2^0
+      const float s0 = from_e8m0(scale[0] >> 0 & 0xffu) * 0x1p+0f;
+      total[0] += acc[0] * s0;
+      total[1] += acc[1] * s0;
+      const float s1 = from_e8m0(scale[0] >> 8 & 0xffu) * 0x1p+0f;
+      total[2] += acc[2] * s1;
+      total[3] += acc[3] * s1;
+      const float s2 = from_e8m0(scale[0] >> 16 & 0xffu) * 0x1p+0f;
+      total[4] += acc[4] * s2;
+      total[5] += acc[5] * s2;
+      const float s3 = from_e8m0(scale[0] >> 24 & 0xffu) * 0x1p+0f;
+      total[6] += acc[6] * s3;
+      total[7] += acc[7] * s3;
+      const float s4 = from_e8m0(scale[1] >> 0 & 0xffu) * 0x1p+0f;
+      total[8] += acc[8] * s4;
+      total[9] += acc[9] * s4;
+      const float s5 = from_e8m0(scale[1] >> 8 & 0xffu) * 0x1p+0f;
+      total[10] += acc[10] * s5;
+      total[11] += acc[11] * s5;
+      const float s6 = from_e8m0(scale[1] >> 16 & 0xffu) * 0x1p+0f;
+      total[12] += acc[12] * s6;
+      total[13] += acc[13] * s6;
+      const float s7 = from_e8m0(scale[1] >> 24 & 0xffu) * 0x1p+0f;
+      total[14] += acc[14] * s7;
+      total[15] += acc[15] * s7;
+    }
+    // group = 1
+    {  // acc = 0
+      acc[0] = 0x0p+0f;
+      acc[1] = 0x0p+0f;
+      acc[2] = 0x0p+0f;
+      acc[3] = 0x0p+0f;
+      acc[4] = 0x0p+0f;
+      acc[5] = 0x0p+0f;
+      acc[6] = 0x0p+0f;
+      acc[7] = 0x0p+0f;
+      acc[8] = 0x0p+0f;
+      acc[9] = 0x0p+0f;
+      acc[10] = 0x0p+0f;
+      acc[11] = 0x0p+0f;
+      acc[12] = 0x0p+0f;
+      acc[13] = 0x0p+0f;
+      acc[14] = 0x0p+0f;
+      acc[15] = 0x0p+0f;
+    }
+    // step = 0
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+      const u32 lane = thread % 32;
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 32)));
+    }
+    {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
+        a[0] = fma_bf16(((words[2] << 6) & 0x01c001c0u) | ((words[2] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16(((words[2] << 2) & 0x01c001c0u) | ((words[2] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((words[2] >> 2) & 0x01c001c0u) | ((words[2] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16(((words[2] >> 6) & 0x01c001c0u) | (words[2] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((words[6] << 6) & 0x01c001c0u) | ((words[6] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16(((words[6] << 2) & 0x01c001c0u) | ((words[6] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((words[6] >> 2) & 0x01c001c0u) | ((words[6] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16(((words[6] >> 6) & 0x01c001c0u) | (words[6] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((words[10] << 6) & 0x01c001c0u) | ((words[10] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16(((words[10] << 2) & 0x01c001c0u) | ((words[10] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((words[10] >> 2) & 0x01c001c0u) | ((words[10] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16(((words[10] >> 6) & 0x01c001c0u) | (words[10] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((words[14] << 6) & 0x01c001c0u) | ((words[14] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16(((words[14] << 2) & 0x01c001c0u) | ((words[14] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((words[14] >> 2) & 0x01c001c0u) | ((words[14] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16(((words[14] >> 6) & 0x01c001c0u) | (words[14] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+    }
+    {  // acc += mma a, b
+      mma_bf16(acc + 0, a + 0, b + 0);
+      mma_bf16(acc + 4, a + 4, b + 0);
+      mma_bf16(acc + 8, a + 8, b + 0);
+      mma_bf16(acc + 12, a + 12, b + 0);
+    }
+    // step = 1
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+      const u32 lane = thread % 32;
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 48)));
+    }
+    {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
+        a[0] = fma_bf16(((words[3] << 6) & 0x01c001c0u) | ((words[3] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16(((words[3] << 2) & 0x01c001c0u) | ((words[3] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((words[3] >> 2) & 0x01c001c0u) | ((words[3] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16(((words[3] >> 6) & 0x01c001c0u) | (words[3] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((words[7] << 6) & 0x01c001c0u) | ((words[7] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16(((words[7] << 2) & 0x01c001c0u) | ((words[7] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((words[7] >> 2) & 0x01c001c0u) | ((words[7] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16(((words[7] >> 6) & 0x01c001c0u) | (words[7] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((words[11] << 6) & 0x01c001c0u) | ((words[11] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16(((words[11] << 2) & 0x01c001c0u) | ((words[11] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((words[11] >> 2) & 0x01c001c0u) | ((words[11] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16(((words[11] >> 6) & 0x01c001c0u) | (words[11] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((words[15] << 6) & 0x01c001c0u) | ((words[15] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16(((words[15] << 2) & 0x01c001c0u) | ((words[15] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((words[15] >> 2) & 0x01c001c0u) | ((words[15] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16(((words[15] >> 6) & 0x01c001c0u) | (words[15] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+    }
+    {  // acc += mma a, b
+      mma_bf16(acc + 0, a + 0, b + 0);
+      mma_bf16(acc + 4, a + 4, b + 0);
+      mma_bf16(acc + 8, a + 8, b + 0);
+      mma_bf16(acc + 12, a + 12, b + 0);
+    }
+    {  // total += acc * scale[group] * 2^0
+      const float s8 = from_e8m0(scale[2] >> 0 & 0xffu) * 0x1p+0f;
+      total[0] += acc[0] * s8;
+      total[1] += acc[1] * s8;
+      const float s9 = from_e8m0(scale[2] >> 8 & 0xffu) * 0x1p+0f;
+      total[2] += acc[2] * s9;
+      total[3] += acc[3] * s9;
+      const float s10 = from_e8m0(scale[2] >> 16 & 0xffu) * 0x1p+0f;
+      total[4] += acc[4] * s10;
+      total[5] += acc[5] * s10;
+      const float s11 = from_e8m0(scale[2] >> 24 & 0xffu) * 0x1p+0f;
+      total[6] += acc[6] * s11;
+      total[7] += acc[7] * s11;
+      const float s12 = from_e8m0(scale[3] >> 0 & 0xffu) * 0x1p+0f;
+      total[8] += acc[8] * s12;
+      total[9] += acc[9] * s12;
+      const float s13 = from_e8m0(scale[3] >> 8 & 0xffu) * 0x1p+0f;
+      total[10] += acc[10] * s13;
+      total[11] += acc[11] * s13;
+      const float s14 = from_e8m0(scale[3] >> 16 & 0xffu) * 0x1p+0f;
+      total[12] += acc[12] * s14;
+      total[13] += acc[13] * s14;
+      const float s15 = from_e8m0(scale[3] >> 24 & 0xffu) * 0x1p+0f;
+      total[14] += acc[14] * s15;
+      total[15] += acc[15] * s15;
+    }
+  }
+  {  // barrier
+    barrier();
+  }
+  {  // store sums[0, 0, 0] = total
+    float* const to = sums + (thread / 4 + ((thread % 4) * 136));
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 0) = {{as_bits(total[0])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 68) = {{as_bits(total[1])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 8) = {{as_bits(total[2])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 76) = {{as_bits(total[3])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 16) = {{as_bits(total[4])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 84) = {{as_bits(total[5])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 24) = {{as_bits(total[6])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 92) = {{as_bits(total[7])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 32) = {{as_bits(total[8])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 100) = {{as_bits(total[9])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 40) = {{as_bits(total[10])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 108) = {{as_bits(total[11])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 48) = {{as_bits(total[12])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 116) = {{as_bits(total[13])}}; }
+    if (((thread % 4) * 2) + 0 < tokens) { *(Words1*)(to + 56) = {{as_bits(total[14])}}; }
+    if (((thread % 4) * 2) + 1 < tokens) { *(Words1*)(to + 124) = {{as_bits(total[15])}}; }
+  }
+  {  // barrier
+    barrier();
+  }
+  {  // sum = load sums[0, 0, 0]
+    const float* const from = sums + (((thread) * 2));
+    { Words2 v = {}; if (0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
+    { Words2 v = {}; if (1 < tokens) { v = *(const Words2*)(from + 68); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
+    { Words2 v = {}; if (2 < tokens) { v = *(const Words2*)(from + 136); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
+    { Words2 v = {}; if (3 < tokens) { v = *(const Words2*)(from + 204); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
+    { Words2 v = {}; if (4 < tokens) { v = *(const Words2*)(from + 272); } sum[8] = as_float(v.w[0]); sum[9] = as_float(v.w[1]); }
+    { Words2 v = {}; if (5 < tokens) { v = *(const Words2*)(from + 340); } sum[10] = as_float(v.w[0]); sum[11] = as_float(v.w[1]); }
+    { Words2 v = {}; if (6 < tokens) { v = *(const Words2*)(from + 408); } sum[12] = as_float(v.w[0]); sum[13] = as_float(v.w[1]); }
+    { Words2 v = {}; if (7 < tokens) { v = *(const Words2*)(from + 476); } sum[14] = as_float(v.w[0]); sum[15] = as_float(v.w[1]); }
+  }
+  {  // out = cast sum
+    out[0] = pack_bf16(sum[0], sum[1]);
+    out[1] = pack_bf16(sum[2], sum[3]);
+    out[2] = pack_bf16(sum[4], sum[5]);
+    out[3] = pack_bf16(sum[6], sum[7]);
+    out[4] = pack_bf16(sum[8], sum[9]);
+    out[5] = pack_bf16(sum[10], sum[11]);
+    out[6] = pack_bf16(sum[12], sum[13]);
+    out[7] = pack_bf16(sum[14], sum[15]);
+  }
+  {  // store y[0, tile*64, 0] = out
+    u16* const to = y + (((thread) * 2) + tile * 64);
+    if (0 < tokens) { *(Words1*)(to + 0) = {{out[0]}}; }
+    if (1 < tokens) { *(Words1*)(to + 64) = {{out[1]}}; }
+    if (2 < tokens) { *(Words1*)(to + 128) = {{out[2]}}; }
+    if (3 < tokens) { *(Words1*)(to + 192) = {{out[3]}}; }
+    if (4 < tokens) { *(Words1*)(to + 256) = {{out[4]}}; }
+    if (5 < tokens) { *(Words1*)(to + 320) = {{out[5]}}; }
+    if (6 < tokens) { *(Words1*)(to + 384) = {{out[6]}}; }
+    if (7 < tokens) { *(Words1*)(to + 448) = {{out[7]}}; }
+  }
+}
