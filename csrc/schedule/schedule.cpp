@@ -9,6 +9,7 @@
 #include "expr/decoding.h"
 #include "layout/bit_plan.h"
 #include "layout/weight_image.h"
+#include "schedule/wavefronts.h"
 
 namespace ladder {
 namespace {
@@ -167,6 +168,9 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   Cost out{};
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
   out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
+  const double blocks = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
+  out.shared_seconds =
+      static_cast<double>(shared_wavefronts(s, expr)) * blocks / (kClock * device.multiprocessors);
   // A cluster waits for its slowest block, and places eight at a time.
   const double together = s.reduction == Reduction::cluster && s.rounds == 1 ? 1.0e-6 : 0.0;
   out.fixed_seconds = start + (per_wave + together) * std::max(waves, 1.0);
@@ -177,7 +181,8 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   const double hidden = std::min(1.0, resident * s.warps_n * s.warps_k / 16);
   const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
   out.seconds =
-      std::max(out.memory_seconds, out.issue_seconds) * uneven / hidden + out.fixed_seconds;
+      std::max({out.memory_seconds, out.issue_seconds, out.shared_seconds}) * uneven / hidden +
+      out.fixed_seconds;
   return out;
 }
 

@@ -80,8 +80,9 @@ struct Cost {
   double memory_seconds;  ///< codes, scales, activations and outputs, once each, at the read rate
   double
       issue_seconds;  ///< masks, shifts, multiply-adds and matrix instructions, one after another
-  double fixed_seconds;  ///< launch, first bytes and reduction, per wave of blocks
-  double seconds;        ///< the larger of the first two, plus the third
+  double shared_seconds;  ///< wavefronts of shared memory, bank conflicts among them, one a clock
+  double fixed_seconds;   ///< launch, first bytes and reduction, per wave of blocks
+  double seconds;         ///< the largest of the first three, plus the fixed
 };
 Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
 

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/wavefronts.h"
+
+#include <array>
+
+#include "layout/conflicts.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::int64_t kMatrix = 8;  // rows, and 16-bit columns, of what load-matrix reads at once
+constexpr std::int64_t kWavefrontBytes = std::int64_t{kBanks} * kBankBytes;
+
+}  // namespace
+
+std::int64_t shared_wavefronts(const Schedule& s, const Linear& expr) {
+  const std::int64_t row_bytes = s.block_columns() * bytes_of(expr.activation);
+  std::array<std::int64_t, kMatrix> rows;
+  for (std::int64_t row = 0; row < kMatrix; ++row) {
+    rows[row] = row * (row_bytes + kActivationPadBytes);
+  }
+  const auto matrices = s.block_columns() / kMatrix * (s.tokens / kMatrix) * s.warps_n;
+  const auto ring =
+      s.stages == 1 ? 0 : 2 * s.block_rows() * s.block_columns() * expr.bits / 8 / kWavefrontBytes;
+  return s.tokens * row_bytes / kWavefrontBytes + matrices * shared_wavefronts(rows, 16) + ring;
+}
+
+}  // namespace ladder

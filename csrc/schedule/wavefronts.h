@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "expr/linear.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// Wavefronts of shared memory (layout/conflicts.h) that one block takes at the least: activations
+/// written once and read by load-matrix in every warp, with the padding that the schedule gives
+/// their rows, and weights of the ring written and read once. Sums come on top.
+std::int64_t shared_wavefronts(const Schedule& schedule, const Linear& expr);
+
+}  // namespace ladder

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/wavefronts.h"
+
+#include <gtest/gtest.h>
+
+#include "program/lower.h"
+#include "program/traffic.h"
+
+namespace ladder {
+namespace {
+
+TEST(SharedWavefronts, are_those_of_activations_matrices_and_ring) {
+  const Linear expr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
+  const Schedule schedule{.tokens = 8,
+                          .warps_n = 4,
+                          .warps_k = 1,
+                          .blocks_per_warp = 2,
+                          .rounds = 4,
+                          .stages = 3,
+                          .reduction = Reduction::cluster,
+                          .route = Route::in_place,
+                          .dependent_launch = false,
+                          .blocks_per_multiprocessor = 3};
+  // 512 columns: 8 rows of 1 KiB; four warps read 64 matrices each, without conflicts; 64 KiB of
+  // weights go in and out.
+  EXPECT_EQ(shared_wavefronts(schedule, expr), 8 * 1024 / 128 + 4 * 64 + 2 * 65536 / 128);
+}
+
+TEST(SharedWavefronts, of_a_schedule_are_never_more_than_its_program_takes) {
+  for (int bits : {1, 4, 7}) {
+    for (std::int64_t m : {1, 16}) {
+      const Linear expr{bits, 1 << (bits - 1), 128, Scalar::f16, m, 8192, 8192};
+      int kept = 0;
+      for (const auto& candidate : candidates(expr, device("h200"))) {
+        if (!candidate.dropped.empty() || ++kept > 6) break;
+        const auto program = lower(expr, candidate.schedule, device("h200"));
+        const auto counted = total(program, traffic(program, m), Level::shared);
+        EXPECT_LE(shared_wavefronts(candidate.schedule, expr), counted.wavefronts)
+            << to_string(candidate.schedule);
+      }
+      EXPECT_GT(kept, 0);
+    }
+  }
+}
+
+TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit) {
+  // Matrices grow with the tokens, codes do not.
+  const Linear few{1, 1, 128, Scalar::f16, 8, 8192, 8192};
+  auto schedule = best_schedule(few, device("h200"));
+  const auto before = cost(schedule, few, device("h200"));
+  EXPECT_LT(before.shared_seconds, before.issue_seconds);
+  schedule.tokens *= 2;
+  EXPECT_GT(cost(schedule, few, device("h200")).shared_seconds, 1.5 * before.shared_seconds);
+}
+
+}  // namespace
+}  // namespace ladder
