@@ -42,9 +42,11 @@ compile-test: build
 	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
 	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1
 
-# After a change of the emitter: look at the difference before you keep it.
+# After a change of the compiler: the golden texts and the blocks of docs/compiler.md. Look at the
+# difference before you keep it.
 golden: build
 	LADDER_RENEW_GOLDEN=1 build/tests/core/core_tests --gtest_brief=1 --gtest_filter='Golden*'
+	LADDER_RENEW_GOLDEN=1 $(PY) -m pytest -q tests/cli/test_explain.py
 
 python-test: build
 	$(PY) -m pytest tests

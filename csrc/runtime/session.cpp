@@ -14,6 +14,7 @@
 #include "runtime/counters.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
+#include "schedule/pruned.h"
 
 namespace ladder {
 namespace {
@@ -191,7 +192,8 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
   const Linear expr = expression(activation, m);
   const Device& device = device_row(ordinal);
   std::vector<std::string> out, sources;
-  for (const Candidate& candidate : candidates(expr, device)) {
+  const auto all = candidates(expr, device);
+  for (const Candidate& candidate : pruned(all, expr, device, all.front().cost.seconds)) {
     if (!candidate.dropped.empty() || out.size() == count) break;
     try {
       sources.push_back(compile(expr, candidate.schedule, device).source);

@@ -2,7 +2,6 @@
 #include "schedule/pruned.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iomanip>
 #include <sstream>
@@ -55,22 +54,40 @@ Traffic traffic(const Schedule& s, const Linear& expr, const Device& device) {
   return {weights + inputs + outputs, of_blocks * std::max(uneven, 1.0)};
 }
 
+bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
+  return {einsum(expr), levels(device), device.f16_flops};
+}
+
+namespace {
+
+bounds::Verdict judged(const bounds::Ruler& ruler, const Schedule& schedule, const Linear& expr,
+                       const Device& device) {
+  const auto moved = traffic(schedule, expr, device);
+  std::vector<double> bytes = {moved.global_bytes};
+  if (device.fill_bytes_per_second() > 0) bytes.push_back(moved.shared_bytes);
+  return ruler.judge(bytes);
+}
+
+}  // namespace
+
+bounds::Verdict verdict_of(const Schedule& schedule, const Linear& expr, const Device& device) {
+  return judged(ruler_of(expr, device), schedule, expr, device);
+}
+
 std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
                               const Device& device, double best_seconds) {
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
-  const auto known = levels(device);
-  const bounds::Ruler ruler(einsum(expr), known, device.f16_flops);
+  const auto ruler = ruler_of(expr, device);
   for (Candidate& candidate : candidates) {
     if (!candidate.dropped.empty()) continue;
-    const auto moved = traffic(candidate.schedule, expr, device);
-    const std::array<double, 2> bytes = {moved.global_bytes, moved.shared_bytes};
-    const auto verdict = ruler.judge({bytes.data(), known.size()});
+    const auto verdict = judged(ruler, candidate.schedule, expr, device);
     if (!bounds::prunes(verdict, best_seconds)) continue;
     std::ostringstream why;
     why << std::fixed << std::setprecision(1) << "needs " << 1e6 * verdict.seconds << " us for "
         << verdict.binding << " alone, the best takes " << 1e6 * best_seconds << " us";
     candidate.dropped = why.str();
   }
+  std::ranges::stable_partition(candidates, [](const Candidate& c) { return c.dropped.empty(); });
   return candidates;
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "bounds/verdict.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -16,10 +17,18 @@ struct Traffic {
 };
 Traffic traffic(const Schedule& schedule, const Linear& expr, const Device& device);
 
-/// The same candidates, those dropped that cannot beat `best_seconds`, measured or estimated: their
-/// own traffic takes longer. The reason says which memory. A candidate that took `best_seconds` is
-/// never dropped, since the traffic is a bound of it too.
-/// Throws InvalidArgument unless best_seconds > 0.
+/// What any schedule must move for `expr`, against the memories of `device`: L2 before global
+/// memory and, where its rate is known, shared memory before L2.
+bounds::Ruler ruler_of(const Linear& expr, const Device& device);
+
+/// `traffic` against the ruler: how much of it is needed, and which memory binds.
+bounds::Verdict verdict_of(const Schedule& schedule, const Linear& expr, const Device& device);
+
+/// The same candidates, kept ones first, those dropped that cannot beat `best_seconds`, measured or
+/// estimated: their own traffic takes longer. The reason says which memory. A candidate that took
+/// `best_seconds` is never dropped, since the traffic is a bound of it too. Measured means with
+/// weights that come from global memory, as layers of a model find them. Throws InvalidArgument
+/// unless best_seconds > 0.
 std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
                               const Device& device, double best_seconds);
 

@@ -124,8 +124,9 @@ std::string to_string(const TileMove& move) {
   std::ostringstream out;
   out << move.from.level << ' ' << to_string(move.from.type) << ' ' << to_string(move.from.shape)
       << " to " << move.to.level << ' ' << to_string(move.to.type) << ' '
-      << to_string(move.to.shape) << ": " << move.pieces()
-      << (move.pieces() == 1 ? " piece" : " pieces");
+      << to_string(move.to.shape);
+  if (move.map) out << " as " << to_string(move.map->shape());
+  out << ": " << move.pieces() << (move.pieces() == 1 ? " piece" : " pieces");
   for (const Transform& step : move.steps(0)) out << "\n  " << to_string(step);
   return out.str();
 }

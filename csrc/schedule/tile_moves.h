@@ -55,8 +55,8 @@ struct ViewMap {
 ViewMap view_of_a(const MatmulForm& form);
 ViewMap view_of_b(const MatmulForm& form);
 
-/// "global uint4 - 8 [4096, 4096] to shared float16 [16, 64]: 16384 pieces" and the first piece's
-/// steps, one a line.
+/// "global uint4 - 8 [4096, 4096] to shared float16 [16, 64] as [4, 4, 64]: 16384 pieces" and the
+/// first piece's steps, one a line.
 std::string to_string(const TileMove& move);
 
 }  // namespace ladder

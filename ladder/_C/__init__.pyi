@@ -4,7 +4,7 @@ Inspection of ladder's types, layouts, devices, schedules, programs and bounds.
 from __future__ import annotations
 import typing
 from . import bounds
-__all__: list[str] = ['Element', 'bounds', 'element']
+__all__: list[str] = ['Element', 'bounds', 'element', 'explain']
 class Element:
     """
     An element format: one row of csrc/types/table.cpp.
@@ -31,4 +31,8 @@ class Element:
 def element(name: str) -> Element:
     """
     The element format of this name or alias.
+    """
+def explain(m: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, k: typing.SupportsInt | typing.SupportsIndex, weight: str, activation: str, device: str, candidates: typing.SupportsInt | typing.SupportsIndex = 8, all: bool = False) -> list[tuple[str, str]]:
+    """
+    Every value between a tType and a kernel: (title, text), in order.
     """

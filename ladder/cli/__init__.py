@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from ladder.cli import bench, bounds, checkpoint, perplexity, types
+from ladder.cli import bench, bounds, checkpoint, explain, perplexity, types
 
 app = typer.Typer(
     name="ladder",
@@ -23,6 +23,7 @@ app.command("info")(checkpoint.info)
 app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)
 app.command("bench")(bench.bench)
+app.command("explain")(explain.explain)
 app.add_typer(bounds.app, name="bounds")
 
 

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_C, module) {
   });
   ladder::inspect::add_types(module);
   ladder::inspect::add_bounds(module);
+  ladder::inspect::add_explain(module);
 }

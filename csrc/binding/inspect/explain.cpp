@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// ladder._C.explain: every value between a tType and a kernel, as text. `ladder explain` prints it.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <sstream>
+
+#include "base/error.h"
+#include "binding/inspect/inspect.h"
+#include "codegen/target.h"
+#include "compile.h"
+#include "expr/iterators.h"
+#include "expr/of_ttype.h"
+#include "schedule/pruned.h"
+#include "schedule/tile_plan.h"
+
+namespace py = pybind11;
+
+namespace ladder::inspect {
+namespace {
+
+using Section = std::pair<std::string, std::string>;
+
+struct Request {
+  std::int64_t m, n, k;
+  std::string weight, activation, device;
+  int candidates;
+  bool all;
+};
+
+std::string_view element_of(Scalar activation) {
+  return activation == Scalar::bf16 ? "bfloat16" : "float16";
+}
+
+std::string type_text(const TType& type, std::int64_t n, std::int64_t k) {
+  std::ostringstream out;
+  const Element& element = *type.element;
+  out << to_string(type) << '\n'
+      << element.name << ": " << element.bits << " bits a code, values " << min_value(element)
+      << " to " << max_value(element) << "; source: " << element.source << '\n'
+      << type.bits_per_weight(n, k) << " bits a weight with scales and zero points\n"
+      << "held exactly by:";
+  for (const Element* to : exact_targets(element)) out << ' ' << to->name;
+  out << '\n';
+  return out.str();
+}
+
+/// "a cluster of 8, of at most 1" and its like with other numbers are one reason.
+std::string reason_of(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit) {
+      out += c;
+    } else if (out.empty() || out.back() != '#') {
+      out += '#';
+    }
+  }
+  return out;
+}
+
+void print(std::ostream& out, const Candidate& candidate) {
+  const auto microseconds = [](double seconds) { return 1e6 * seconds; };
+  const Cost& cost = candidate.cost;
+  out << microseconds(cost.seconds) << " us (memory " << microseconds(cost.memory_seconds)
+      << ", issue " << microseconds(cost.issue_seconds) << ", fixed "
+      << microseconds(cost.fixed_seconds) << "): " << to_string(candidate.schedule) << '\n';
+}
+
+std::string candidates_text(const std::vector<Candidate>& all, const Request& request) {
+  std::ostringstream out;
+  out.precision(3);
+  struct Dropped {
+    int count = 0;
+    const Candidate* first = nullptr;
+  };
+  std::map<std::string, Dropped> reasons;
+  const auto kept =
+      std::ranges::count_if(all, [](const Candidate& c) { return c.dropped.empty(); });
+  out << all.size() << " candidates, " << kept << " kept\n";
+  int shown = 0;
+  for (const Candidate& candidate : all) {
+    if (candidate.dropped.empty()) {
+      if (request.all || shown++ < request.candidates) print(out, candidate);
+      continue;
+    }
+    auto& dropped = reasons[reason_of(candidate.dropped)];
+    if (dropped.count++ == 0) dropped.first = &candidate;
+  }
+  out << "dropped:\n";
+  if (request.all) {
+    for (const Candidate& candidate : all) {
+      if (candidate.dropped.empty()) continue;
+      out << "  " << candidate.dropped << ": " << to_string(candidate.schedule) << '\n';
+    }
+  }
+  for (const auto& [reason, dropped] : reasons) {
+    out << "  " << dropped.count << " x " << reason << '\n';
+    if (reason != dropped.first->dropped) out << "      such as " << dropped.first->dropped << '\n';
+    out << "      first " << to_string(dropped.first->schedule) << '\n';
+  }
+  return out.str();
+}
+
+std::vector<Section> explain(const Request& request) {
+  const TType& type = ttype(request.weight);
+  LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
+                 "activation is ", request.activation, ", not float16 or bfloat16");
+  const Scalar activation = request.activation == "float16" ? Scalar::f16 : Scalar::bf16;
+  const Device& machine = device(request.device);
+  const TType& plain = ttype(element_of(activation));
+
+  std::vector<Section> out = {{"tType", type_text(type, request.n, request.k)}};
+  const Linear expr = linear_of(type, request.n, request.k, activation, request.m);
+  check(expr);
+  out.emplace_back("expression", to_string(expr) + '\n');
+  const auto form = normalise(linear_expr(request.m, request.n, request.k, {plain, type, plain}));
+  out.emplace_back("matmul", to_string(form.expr) + '\n' + to_string(form) + '\n');
+  out.emplace_back("device", to_string(machine));
+
+  const TileType out_type{plain.element};
+  const TileType weight{
+      type.element,
+      static_cast<double>(expr.element == nullptr && type.zero == Zero::midpoint ? expr.zero : 0)};
+  const TilePlan plan =
+      tile_plan({request.m, request.n, request.k, out_type, weight, out_type}, machine);
+  out.emplace_back("transforms", to_string(plan));
+
+  if (const auto why_not = no_target(machine); !why_not.empty()) {
+    std::ostringstream bound;
+    bound << "no schedule takes less than " << 1e6 * ruler_of(expr, machine).floor_seconds()
+          << " us\n";
+    out.emplace_back("bound", bound.str());
+    out.emplace_back("program", why_not + '\n');
+    return out;
+  }
+  auto all = candidates(expr, machine);
+  all = pruned(std::move(all), expr, machine, all.front().cost.seconds);
+  out.emplace_back("candidates", candidates_text(all, request));
+  const Compiled compiled = compile(expr, machine);
+  out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
+  out.emplace_back("schedule", to_string(compiled.schedule) + '\n');
+  out.emplace_back("program", to_string(compiled.program));
+  out.emplace_back("source", compiled.source);
+  return out;
+}
+
+}  // namespace
+
+void add_explain(py::module_& module) {
+  module.def(
+      "explain",
+      [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
+         const std::string& activation, const std::string& device, int candidates, bool all) {
+        return explain({m, n, k, weight, activation, device, candidates, all});
+      },
+      py::arg("m"), py::arg("n"), py::arg("k"), py::arg("weight"), py::arg("activation"),
+      py::arg("device"), py::arg("candidates") = 8, py::arg("all") = false,
+      "Every value between a tType and a kernel: (title, text), in order.");
+}
+
+}  // namespace ladder::inspect

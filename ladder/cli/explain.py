@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder explain``: every value between a tType and a kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ladder.cli.output import Json, console, print_json
+
+
+def explain(
+    m: Annotated[int, typer.Option("--m", help="Tokens: the most that the kernel serves.")],
+    n: Annotated[int, typer.Option("--n", help="Out features.")],
+    k: Annotated[int, typer.Option("--k", help="In features.")],
+    weight: Annotated[str, typer.Option(help="A format, such as uint4, mxfp4, or a whole tType.")],
+    group: Annotated[int, typer.Option(help="Weights of a row that share a scale.")] = 0,
+    scale: Annotated[str, typer.Option(help="Format of the scales.")] = "float16",
+    zero: Annotated[
+        str | None, typer.Option(help="Kind of zero point; else midpoint for unsigned integers.")
+    ] = None,
+    activation: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
+    device: Annotated[str, typer.Option(help="A row of csrc/device; none is needed.")] = "h200",
+    candidates: Annotated[int, typer.Option(help="Kept schedules to print.")] = 8,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print all candidates, and why each was dropped.")
+    ] = False,
+    source: Annotated[bool, typer.Option("--source", help="Print the emitted text too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile a linear layer for a device that need not be there, and print every step.
+
+    Examples:
+
+        ladder explain --m 16 --n 4096 --k 4096 --weight uint4 --group 128 --device h200
+
+        ladder explain --m 1 --n 8192 --k 8192 --weight mxfp4 --device b200 --all --source
+    """
+    from ladder._C import explain as native
+
+    sections = native(
+        m, n, k, spelled(weight, group, scale, zero), activation, device, candidates, everything
+    )
+    if not source:
+        sections = [section for section in sections if section[0] != "source"]
+    if as_json:
+        print_json(dict(sections))
+        return
+    for title, text in sections:
+        console.print(f"[bold]== {title} ==[/bold]")
+        # The text is what tests compare: no markup, no wrapping.
+        console.print(text.rstrip("\n"), highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+
+def spelled(weight: str, group: int, scale: str, zero: str | None) -> str:
+    """The tType that the options name; a ``weight`` with fields of its own is left alone."""
+    from ladder.types import parse
+
+    parsed = parse(weight)  # "mxfp4" and its like name their scales
+    if "," in weight or parsed.scale is not None:
+        return weight
+    fields = [weight]
+    if group:
+        fields += [f"group={group}", f"scale={scale}"]
+    if zero is None and weight.startswith("uint") and group:
+        zero = "midpoint"
+    if zero is not None:
+        fields.append(f"zero={zero}")
+    return ",".join(fields)

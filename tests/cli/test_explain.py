@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder explain``, and that docs/compiler.md shows what it prints.
+
+After a change of the compiler ``make golden`` renews the blocks; the difference belongs to the
+review.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ladder._C import explain
+from ladder.cli import main
+from ladder.cli.explain import spelled
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "compiler.md"
+#: Before a block: <!-- explain: SECTION --> for all of it, <!-- explain: SECTION WORD COUNT --> for
+#: so many lines from the first that has the word.
+BLOCK = re.compile(r"<!-- explain: (\S+)(?: (\S+) (\d+))? -->\n```\n(.*?)```\n", re.S)
+ORDER = ["tType", "expression", "matmul", "device", "transforms"]
+
+
+def arguments(**changes):
+    named = {"m": 16, "n": 4096, "k": 4096, "weight": "uint4", "group": 128, "device": "h200"}
+    named |= changes
+    return [
+        "explain",
+        *(part for name, value in named.items() for part in (f"--{name}", str(value))),
+    ]
+
+
+def run(capsys, *more, **changes):
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments(**changes), *more])
+    assert not stop.value.code
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def document_sections():
+    text = DOCUMENT.read_text()
+    command = re.search(r"^ladder explain (.*)$", text, re.M)[1].split()
+    named = dict(zip(command[::2], command[1::2], strict=True))
+    weight = spelled(named["--weight"], int(named["--group"]), "float16", None)
+    shape = [int(named[name]) for name in ("--m", "--n", "--k")]
+    return dict(explain(*shape, weight, "float16", named["--device"]))
+
+
+def test_the_blocks_of_the_compiler_page_are_what_explain_prints(document_sections):
+    text = DOCUMENT.read_text()
+    shown = {block[1] for block in BLOCK.finditer(text)}
+    assert shown == set(document_sections), "a section of explain is not on the page"
+
+    def renewed(block):
+        section, word, count, _ = block.groups()
+        lines = document_sections[section].rstrip("\n").split("\n")
+        if word is not None:
+            first = next(i for i, line in enumerate(lines) if word in line)
+            lines = lines[first : first + int(count)]
+        head = block[0].split("\n", 1)[0]
+        return "\n".join([head, "```", *lines, "```", ""])
+
+    new = BLOCK.sub(renewed, text)
+    if os.environ.get("LADDER_RENEW_GOLDEN"):
+        DOCUMENT.write_text(new)
+    assert DOCUMENT.read_text() == new
+
+
+def test_explain_prints_every_value_and_the_source_when_asked(capsys):
+    text = run(capsys)
+    titles = re.findall(r"^== (\w+) ==$", text, re.M)
+    assert titles == [*ORDER, "candidates", "bound", "schedule", "program"]
+    assert "granularity 16 B" in text
+    with_source = run(capsys, "--source")
+    assert with_source.startswith(text.rstrip("\n"))
+    assert "__global__" in with_source and "__global__" not in text
+
+
+def test_explain_gives_every_candidate_with_its_cost_or_its_reason(capsys):
+    sections = json.loads(run(capsys, "--all", "--json"))
+    head, *lines = sections["candidates"].splitlines()
+    total, kept = map(int, re.findall(r"\d+", head))
+    costs = [line for line in lines if re.match(r"[\d.e+]+ us \(memory ", line)]
+    dropped = [line for line in lines if re.match(r"  (?!\d+ x ).*: tokens ", line)]
+    assert len(costs) == kept
+    assert len(dropped) == total - kept
+
+
+@pytest.mark.parametrize("device", ["v100", "mi300x", "x86_avx512"])
+def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, device):
+    text = run(capsys, device=device)
+    assert re.findall(r"^== (\w+) ==$", text, re.M) == [*ORDER, "bound", "program"]
+    assert f"no target writes kernels for {device}" in text
+
+
+def test_explain_names_the_devices_when_there_is_no_such(capsys):
+    assert main(arguments(device="h300")) == 1
+    assert "h200" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("weight", "group", "zero", "whole"),
+    [
+        ("uint4", 128, None, "uint4,group=128,scale=float16,zero=midpoint"),
+        ("uint4", 128, "integer", "uint4,group=128,scale=float16,zero=integer"),
+        ("nf4", 64, None, "nf4,group=64,scale=float16"),
+        ("mxfp4", 0, None, "mxfp4"),
+        ("int8,channel,scale=float16", 0, None, "int8,channel,scale=float16"),
+    ],
+)
+def test_the_options_spell_a_ttype(weight, group, zero, whole):
+    assert spelled(weight, group, "float16", zero) == whole
