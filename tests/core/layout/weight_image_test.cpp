@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "layout/bit_plan.h"
 
 namespace ladder {
@@ -110,13 +111,15 @@ TEST(BitPlan, signed_bytes_read_every_code_at_the_top_of_its_byte) {
   }
 }
 
-/// Per unit of 32 codes. Unsigned bytes need no shift where the codes lie side by side in a byte.
+/// Per unit of 32 codes. Unsigned bytes need no shift where the codes lie side by side in a byte
+/// and every offset has two quads.
 TEST(BitPlan, bytes_cost_what_the_counts_in_its_table_say) {
   struct Row {
     int bits, in_place_masks, in_place_shifts, top_masks, top_shifts;
   };
-  for (auto [bits, masks, shifts, top_masks, top_shifts] :
-       {Row{1, 8, 1, 8, 7}, {2, 8, 0, 8, 6}, {4, 8, 0, 8, 4}, {8, 8, 0, 8, 0}}) {
+  const Row rows[] = {{1, 8, 1, 8, 7},    {2, 8, 0, 8, 6},    {3, 10, 3, 10, 9},  {4, 8, 0, 8, 4},
+                      {5, 12, 7, 12, 11}, {6, 12, 6, 12, 10}, {7, 14, 7, 14, 13}, {8, 8, 0, 8, 0}};
+  for (auto [bits, masks, shifts, top_masks, top_shifts] : rows) {
     const auto& places = bit_plan(bits, 8);
     const auto in_place = unpack_plan(places, kByteWindow);
     const auto top = unpack_plan(places, kByteWindow, Align::top);
@@ -192,6 +195,19 @@ TEST_P(EveryWidth, an_image_unpacks_to_the_rows_it_was_packed_from) {
   }
 }
 
+/// Every K that ends at another bit of a word, of a lane's codes or of a block, and its N.
+TEST_P(EveryWidth, an_image_of_any_shape_unpacks_to_its_rows) {
+  const auto [bits, operand_bits] = GetParam();
+  for (std::int64_t k = 1; k <= 130; ++k) {
+    const std::int64_t n = 1 + k * 7 % 66;
+    const auto rows = random_rows(n, k, bits);
+    std::vector<std::uint32_t> image(image_words(n, k, bits)), back(rows.size());
+    pack_image(rows.data(), n, k, bits, 0, image.data(), operand_bits);
+    unpack_image(image.data(), n, k, bits, back.data(), operand_bits);
+    ASSERT_EQ(back, rows) << n << " x " << k;
+  }
+}
+
 TEST_P(EveryWidth, image_place_agrees_with_the_packer) {
   const auto [bits, operand_bits] = GetParam();
   const std::int64_t n = 128, k = 128;
@@ -227,6 +243,20 @@ TEST_P(EveryWidth, padding_holds_the_pad_code) {
       ASSERT_EQ(code, r < 1 && c < 65 ? 0 : pad);
     }
   }
+}
+
+TEST(WeightImage, a_block_is_whole_a_operands_of_the_instructions_that_multiply_it) {
+  int checked = 0;
+  for (const auto& row : matrix_instructions()) {
+    if (row.family != Family::nvidia || row.fragment != Fragment::warp || row.m != 16) continue;
+    if (row.operand_bits() * row.k != 256) continue;
+    ++checked;
+    const auto instructions = block_fragment(row.operand_bits()) / row.a();
+    ASSERT_TRUE(instructions) << row.name;
+    EXPECT_THAT(instructions->shape, testing::ElementsAre(4, 64 / row.k)) << row.name;
+    EXPECT_EQ(instructions->thread_count(), 1) << row.name;
+  }
+  EXPECT_GE(checked, 4);  // two of halves, two of bytes
 }
 
 TEST(ScaleImage, a_lane_finds_the_scales_of_its_rows_side_by_side) {
