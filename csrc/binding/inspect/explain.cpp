@@ -117,7 +117,9 @@ std::vector<Section> explain(const Request& request) {
   check(expr);
   out.emplace_back("expression", to_string(expr) + '\n');
   const auto form = normalise(linear_expr(request.m, request.n, request.k, {plain, type, plain}));
-  out.emplace_back("matmul", to_string(form.expr) + '\n' + to_string(form) + '\n');
+  out.emplace_back("matmul", to_string(form.expr) + '\n' + to_string(form) +
+                                 "\na at (s, i, k): " + to_string(view_of_a(form).map) +
+                                 "\nw at (s, j, k): " + to_string(view_of_b(form).map) + '\n');
   out.emplace_back("device", to_string(machine));
 
   const TileType out_type{plain.element};

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "device/device.h"
+#include "layout/conflicts.h"
 #include "schedule/tile_moves.h"
 
 namespace ladder {
@@ -105,6 +107,51 @@ TEST(Primitive, says_what_it_does) {
   EXPECT_EQ(to_string(Transform(Slice{{0, 64}, {16, 63}})), "slice [16, 63] at [0, 64]");
   EXPECT_EQ(to_string(Transform(Pad{{0, 0}, {0, 1}, 7})), "pad (0, 0, 0, 1) with code 7");
   EXPECT_EQ(to_string(Transform(ConvertTo{{&element("uint4"), 8}})), "convert to uint4 - 8");
+}
+
+// A phase of ldmatrix reads 16 bytes of eight rows. In a row-major tile of 128-byte rows all eight
+// lie in the same banks; folded by the default rule every second one does. The paper calls the rule
+// "not guaranteed optimal"; the order of ldmatrix below is.
+TEST(PieceMap, leaves_two_of_the_eight_wavefronts_that_ldmatrix_takes_in_row_major_tiles) {
+  const auto map = piece_map({16, 64}, {16, 16}, 64);
+  for (std::int64_t column = 0; column < 64; column += 8) {
+    for (std::int64_t row : {0, 8}) {
+      std::vector<std::int64_t> stored, row_major;
+      for (std::int64_t lane = 0; lane < 8; ++lane) {
+        const auto at = map({row + lane, column});
+        stored.push_back(2 * ((at[0] * 4 + at[1]) * 64 + at[2]));
+        row_major.push_back(2 * ((row + lane) * 64 + column));
+      }
+      EXPECT_EQ(shared_wavefronts(row_major, 16), 8);
+      EXPECT_EQ(shared_wavefronts(stored, 16), 2);
+    }
+  }
+}
+
+// The stored order of BitBLAS' last stage: 32 vectors of 8 halves in the order of ldmatrix (kind
+// 2), then element (t, l) of those to lane and slot (kind 3). Together they are the B fragments of
+// two m16n8k16, which is how the layout algebra has them.
+TEST(PieceMap, the_order_of_ldmatrix_and_then_of_registers_is_the_fragment) {
+  const auto kind2 = index_map({32, 8}, [](const IndexExprs& x) {  // (t, l) to (row, column)
+    return IndexExprs{x[0] / 16 * 8 + x[0] % 8, x[0] % 16 / 8 * 8 + x[1]};
+  });
+  const auto kind3 = index_map({32, 8}, [](const IndexExprs& x) {  // (t, l) to (lane, slot)
+    return IndexExprs{x[0] % 8 * 4 + x[1] / 2, x[0] / 8 * 2 + x[1] % 2};
+  });
+  // Vector t lies at 16 t bytes: phases of eight vectors, and no conflict.
+  std::vector<std::int64_t> addresses;
+  for (std::int64_t t = 0; t < 32; ++t) addresses.push_back(16 * t);
+  EXPECT_EQ(shared_wavefronts(addresses, 16), shared_phases(addresses, 16));
+  const auto found = kind3 * *inverse(kind2);
+  const auto fragment = local({2, 1}) * tile_instruction(Scalar::f16)->b();
+  EXPECT_EQ(found, *inverse(index_map(fragment)));
+  for (std::int64_t lane = 0; lane < 32; ++lane) {
+    for (std::int64_t slot = 0; slot < 8; ++slot) {
+      const auto q = slot / 2, e = slot % 2;
+      EXPECT_EQ((*inverse(found))({lane, slot}),
+                (Shape{8 * (q / 2) + lane / 4, 8 * (q % 2) + 2 * (lane % 4) + e}));
+    }
+  }
 }
 
 // Granule (r, c) of a [16, 2] tile is number 2 r + c and goes to row e / 8, place e % 8.
