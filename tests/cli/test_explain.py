@@ -72,7 +72,7 @@ def test_the_blocks_of_the_compiler_page_are_what_explain_prints(document_sectio
 def test_explain_prints_every_value_and_the_source_when_asked(capsys):
     text = run(capsys)
     titles = re.findall(r"^== (\w+) ==$", text, re.M)
-    assert titles == [*ORDER, "candidates", "bound", "schedule", "program"]
+    assert titles == [*ORDER, "candidates", "bound", "schedule", "program", "traffic"]
     assert "granularity 16 B" in text
     with_source = run(capsys, "--source")
     assert with_source.startswith(text.rstrip("\n"))

@@ -13,6 +13,7 @@
 #include "compile.h"
 #include "expr/iterators.h"
 #include "expr/of_ttype.h"
+#include "program/traffic.h"
 #include "schedule/pruned.h"
 #include "schedule/tile_plan.h"
 
@@ -65,8 +66,9 @@ void print(std::ostream& out, const Candidate& candidate) {
   const auto microseconds = [](double seconds) { return 1e6 * seconds; };
   const Cost& cost = candidate.cost;
   out << microseconds(cost.seconds) << " us (memory " << microseconds(cost.memory_seconds)
-      << ", issue " << microseconds(cost.issue_seconds) << ", fixed "
-      << microseconds(cost.fixed_seconds) << "): " << to_string(candidate.schedule) << '\n';
+      << ", issue " << microseconds(cost.issue_seconds) << ", shared "
+      << microseconds(cost.shared_seconds) << ", fixed " << microseconds(cost.fixed_seconds)
+      << "): " << to_string(candidate.schedule) << '\n';
 }
 
 std::string candidates_text(const std::vector<Candidate>& all, const Request& request) {
@@ -145,6 +147,7 @@ std::vector<Section> explain(const Request& request) {
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
   out.emplace_back("schedule", to_string(compiled.schedule) + '\n');
   out.emplace_back("program", to_string(compiled.program));
+  out.emplace_back("traffic", to_string(compiled.program, traffic(compiled.program, request.m)));
   out.emplace_back("source", compiled.source);
   return out;
 }
