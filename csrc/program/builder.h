@@ -62,7 +62,7 @@ class Builder {
   Affine x() const { return Affine::of(kSplit); }
   Affine y() const { return Affine::of(kTile); }
 
-  // Memory. Parameters of the kernel are inputs, outputs and updates in order of their calls;
+  // Memory. Parameters of the kernel are inputs and outputs in order of their calls;
   // arrays are row-major unless `strides` (in elements) say else. kTokens as an extent is the
   // number of tokens of the call.
   Array input(std::string name, Scalar scalar, Extents extents, Extents strides = {});

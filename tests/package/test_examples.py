@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 #: Arguments that make an example fast, and words that its output must have.
 EXAMPLES = {
     "demo.py": (["--windows", "1", "--tokens", "4", "--out"], "bytes in memory, whole model"),
+    "dequantize_transpose.py": ([], "equal to the reference"),
     "load_gptq.py": ([], "uint4,group=128,scale=float16,zero=midpoint"),
     "lora.py": ([], "step 7"),
     "own_format.py": ([], "lloyd3,group=64"),

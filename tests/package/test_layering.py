@@ -21,6 +21,7 @@ PYTHON_ALIASES = {
     "_version": "errors",
     "fallback": "ops",
     "image": "ops",
+    "program": "ops",
     "tune": "ops",
     "warmup": "linear",
     "testing": "errors",

@@ -10,5 +10,6 @@ namespace ladder::inspect {
 void add_types(pybind11::module_& module);
 void add_bounds(pybind11::module_& module);
 void add_explain(pybind11::module_& module);
+void add_program_module(pybind11::module_& module);
 
 }  // namespace ladder::inspect

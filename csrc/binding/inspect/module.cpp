@@ -14,4 +14,5 @@ PYBIND11_MODULE(_C, module) {
   ladder::inspect::add_types(module);
   ladder::inspect::add_bounds(module);
   ladder::inspect::add_explain(module);
+  ladder::inspect::add_program_module(module);
 }

@@ -14,11 +14,7 @@
 #include "runtime/session.h"
 
 namespace ladder::binding {
-namespace {
 
-using Transform = Session::Transform;
-
-/// The cudaStream_t that torch uses now. Torch is not linked: this library also serves CPU builds.
 void* current_stream(std::int32_t ordinal) {
   using Get = AOTITorchError (*)(std::int32_t, void**);
   static const Get get = [] {
@@ -32,6 +28,10 @@ void* current_stream(std::int32_t ordinal) {
   STABLE_TORCH_ERROR_CODE_CHECK(get(ordinal, &stream));
   return stream;
 }
+
+namespace {
+
+using Transform = Session::Transform;
 
 /// An uninitialised tensor, without the dispatcher: this is on the path of every call.
 Tensor empty(const std::vector<std::int64_t>& shape, std::int32_t dtype, std::int32_t ordinal) {

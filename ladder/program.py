@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tile programs written by hand: a kernel as a value that is printed, proved and run.
+
+    from ladder import program as tile
+
+    p = tile.Builder("doubled", grid=(4, 1), threads=64)
+    x, y = p.input("x", "f32", (4, 256)), p.output("y", "f32", (4, 256))
+    values = p.load(x, (p.x, 0), tile.spatial(1, 64) * tile.local(1, 4))
+    p.store(values + values, y, (p.x, 0))
+    doubled = p.build()
+    doubled(torch.rand(4, 256), out := torch.empty(4, 256))
+
+On CPU tensors the interpreter runs it and names the instruction that reads too early, overwrites
+too early or leaves memory; on CUDA tensors the same program runs as a kernel. docs/programs.md is
+the tour; csrc/program has the instructions with their rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ladder import _C, image
+from ladder.errors import InvalidArgument
+from ladder.types import _checked
+
+_core = _C.program
+Layout = _core.Layout
+Index = _core.Index
+#: The number of tokens of the call, as an extent.
+TOKENS = -1
+#: What a parameter of a scalar may be in torch.
+DTYPES = {
+    "f32": (torch.float32,),
+    "f16": (torch.float16,),
+    "bf16": (torch.bfloat16,),
+    "u32": (torch.int32, torch.uint32),
+}
+
+
+def local(*shape: int) -> Layout:
+    """One thread holds the whole tile, row-major."""
+    return _core.local(shape)
+
+
+def spatial(*shape: int) -> Layout:
+    """One element per thread, row-major over the threads."""
+    return _core.spatial(shape)
+
+
+def column_local(*shape: int) -> Layout:
+    """:func:`local` with the first dimension running fastest."""
+    return _core.column_local(shape)
+
+
+def column_spatial(*shape: int) -> Layout:
+    """:func:`spatial` with the first dimension running fastest."""
+    return _core.column_spatial(shape)
+
+
+def replicated(count: int, rank: int = 2) -> Layout:
+    """``count`` threads that all hold the one element of a tile of ``rank`` dimensions."""
+    return _core.replicated(count, rank)
+
+
+class Tile:
+    """Registers spread over the threads of a block. Arithmetic with another tile or a number adds
+    an instruction; ``+=``, ``-=`` and ``*=`` change the tile itself, as sums over a loop need."""
+
+    def __init__(self, builder: Builder, handle) -> None:
+        self._builder, self._handle = builder, handle
+
+    @property
+    def layout(self) -> Layout:
+        return self._builder._core.layout(self._handle)
+
+    def _with(self, op: str, other: Tile | float) -> Tile:
+        return self._builder.binary(op, self, other)
+
+    def _change(self, op: str, other: Tile) -> Tile:
+        self._builder._core.update(op, self._handle, other._handle)
+        return self
+
+    def __add__(self, other: Tile | float) -> Tile:
+        return self._with("add", other)
+
+    def __sub__(self, other: Tile | float) -> Tile:
+        return self._with("subtract", other)
+
+    def __mul__(self, other: Tile | float) -> Tile:
+        return self._with("multiply", other)
+
+    def __truediv__(self, other: Tile | float) -> Tile:
+        return self._with("divide", other)
+
+    def __and__(self, other: Tile | float) -> Tile:
+        return self._with("bit_and", other)
+
+    def __rshift__(self, other: Tile | float) -> Tile:
+        return self._with("shift_right", other)
+
+    def __lshift__(self, other: Tile | float) -> Tile:
+        return self._with("shift_left", other)
+
+    def __neg__(self) -> Tile:
+        return self._builder.unary("negate", self)
+
+    def __iadd__(self, other: Tile) -> Tile:
+        return self._change("add", other)
+
+    def __isub__(self, other: Tile) -> Tile:
+        return self._change("subtract", other)
+
+    def __imul__(self, other: Tile) -> Tile:
+        return self._change("multiply", other)
+
+
+class Builder:
+    """Writes a program, an instruction a call.
+
+    Element types are "f16", "bf16", "f32", "u32" and, for tiles, "u1" to "u31": unsigned integers
+    packed in words. Names are lower case and unique; numbers replace the empty ones.
+
+    Args:
+        name: of the kernel.
+        grid: blocks; ``builder.x`` and ``builder.y`` are a block's numbers.
+        threads: of a block, a multiple of 32.
+    Raises:
+        InvalidArgument: by every method, for what no program may have.
+    """
+
+    def __init__(self, name: str, grid: tuple[int, int] = (1, 1), threads: int = 128) -> None:
+        self._core = _checked(_core.Builder, name, *grid, threads)
+        self._given: list[bool] = []
+
+    @property
+    def x(self) -> Index:
+        return self._core.x
+
+    @property
+    def y(self) -> Index:
+        return self._core.y
+
+    # --- memory ---
+
+    def input(self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()):
+        """A parameter that the program only reads. Row-major unless ``strides`` say else."""
+        return self._memory("input", name, type, shape, strides, True)
+
+    def output(
+        self,
+        name: str,
+        type: str,
+        shape: Sequence[int],
+        strides: Sequence[int] = (),
+        given: bool = False,
+    ):
+        """A parameter that the program writes; with ``given``, one that it may read before."""
+        return self._memory("output", name, type, shape, strides, given)
+
+    def shared(self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()):
+        """Memory that the threads of a block share."""
+        return _checked(self._core.memory, "shared", name, type, list(shape), list(strides))
+
+    def _memory(self, kind, name, type, shape, strides, given):
+        array = _checked(self._core.memory, kind, name, type, list(shape), list(strides))
+        self._given.append(given)
+        return array
+
+    def array(self, of, shape: Sequence[int], strides: Sequence[int] = (), offset=0):
+        """The same memory with other extents and strides, from element ``offset`` on."""
+        return _checked(self._core.array_view, of, list(shape), list(strides), offset)
+
+    # --- tiles ---
+
+    def _tile(self, method, *arguments) -> Tile:
+        return Tile(self, _checked(method, *arguments))
+
+    def load(self, array, at: Sequence[Index | int], layout: Layout, name: str = "") -> Tile:
+        """The tile of ``array`` whose first element is ``at``; zero outside."""
+        return self._tile(self._core.load, array, list(at), layout, name)
+
+    def store(self, tile: Tile, array, at: Sequence[Index | int]) -> None:
+        """Writes a tile; nothing outside of ``array``."""
+        _checked(self._core.store, tile._handle, array, list(at))
+
+    def atomic_add(self, tile: Tile, array, at: Sequence[Index | int]) -> None:
+        """Adds a float32 tile to global memory, in any order: the one thing that may differ from
+        run to run."""
+        _checked(self._core.atomic_add, tile._handle, array, list(at))
+
+    def fill(self, type: str, layout: Layout, value: float, name: str = "") -> Tile:
+        return self._tile(self._core.fill, type, layout, value, name)
+
+    def view(self, tile: Tile, type: str, layout: Layout, name: str = "") -> Tile:
+        """The bits of a tile as another type under another layout: the same threads, as many bits
+        in each. Costs nothing."""
+        return self._tile(self._core.view, tile._handle, type, layout, name)
+
+    def cast(self, tile: Tile, type: str, name: str = "") -> Tile:
+        """Numbers in another type: floats rounded to nearest even, integers towards zero and into
+        their range."""
+        return self._tile(self._core.cast, tile._handle, type, name)
+
+    def unary(self, op: str, tile: Tile, name: str = "") -> Tile:
+        """negate, absolute, reciprocal, square_root, round_to_even of a float32 tile."""
+        return self._tile(self._core.unary, op, tile._handle, name)
+
+    def binary(self, op: str, a: Tile, b: Tile | float, name: str = "") -> Tile:
+        """add, subtract, multiply, divide, minimum, maximum of float32 or uint32 tiles (divide:
+        float32), bit_and, bit_or, bit_xor, shift_left, shift_right of uint32. A dimension of extent
+        1 repeats."""
+        other = b._handle if isinstance(b, Tile) else float(b)
+        return self._tile(self._core.binary, op, a._handle, other, name)
+
+    def reduce(self, op: str, tile: Tile, dim: int, name: str = "") -> Tile:
+        """add, minimum or maximum of a float32 tile along ``dim``, in a fixed order."""
+        return self._tile(self._core.reduce, op, tile._handle, dim, name)
+
+    # --- copies and order ---
+
+    def copy_async(self, to, source, at: Sequence[Index | int]) -> None:
+        """Starts copying a tile to the shared array ``to``, by all threads."""
+        _checked(self._core.copy_async, to, source, list(at))
+
+    def commit(self) -> None:
+        """Closes the group of copies since the last one."""
+        self._core.commit()
+
+    def wait(self, pending: int = 0) -> None:
+        """Waits until at most ``pending`` groups are unfinished."""
+        self._core.wait(pending)
+
+    def barrier(self) -> None:
+        """All threads of a block. :meth:`build` places those that are needed."""
+        self._core.barrier()
+
+    def signal(self, name: str, count: int = 1, arrivals: int = 1):
+        """``count`` mbarriers, each phase of which takes ``arrivals``. Initialise it first."""
+        return _checked(self._core.signal, name, count, arrivals)
+
+    def signal_init(self, signal) -> None:
+        self._core.signal_init(signal)
+
+    def expect(self, signal, index: Index | int, bytes: int) -> None:
+        """The phase does not end before ``bytes`` have been copied."""
+        _checked(self._core.expect, signal, index, bytes)
+
+    def copy_bulk(self, to, source, at: Sequence[Index | int], signal, index=0) -> None:
+        """Starts the copy engine on a tile; its bytes are counted by a phase. sm_90 and later."""
+        _checked(self._core.copy_bulk, to, source, list(at), signal, index)
+
+    def arrive(self, signal, index: Index | int = 0) -> None:
+        """All threads arrive at a phase."""
+        _checked(self._core.arrive, signal, index)
+
+    def await_phase(self, signal, index: Index | int, parity: Index | int) -> None:
+        """All threads wait for the end of the phase of that parity: 0, 1, 0, 1, ..."""
+        _checked(self._core.await_phase, signal, index, parity)
+
+    # --- control ---
+
+    @contextlib.contextmanager
+    def loop(self, name: str, trips: int, unroll: int = 1) -> Iterator[Index]:
+        """``with p.loop("i", 8) as i:``. ``unroll`` 0 writes every trip out."""
+        yield _checked(self._core.begin_for, name, trips, unroll)
+        self._core.end()
+
+    @contextlib.contextmanager
+    def when(self, number: Index, value: int) -> Iterator[None]:
+        """What follows only where a block or loop number is ``value``."""
+        _checked(self._core.begin_if, number, value)
+        yield
+        self._core.end()
+
+    def build(self, stages: int = 1, device: str = "h200", barriers: bool = True) -> Program:
+        """The program, checked.
+
+        Args:
+            stages: with 2 or more, loops that begin with copies start them so many trips ahead,
+                less one.
+            device: the machine whose shared memory it is to fit.
+            barriers: False keeps those that were written; True places those that are needed.
+        Raises:
+            RuntimeError: naming every instruction that is not well formed.
+        """
+        core = _checked(self._core.finish)
+        core = _checked(core.with_pipeline, stages)
+        if barriers:
+            core = core.with_barriers()
+        core.verify(device)
+        return Program(core, tuple(self._given))
+
+
+class Program:
+    """A tile program. ``print`` it; call it with a tensor for each parameter, in their order."""
+
+    def __init__(self, core, given: tuple[bool, ...]) -> None:
+        self._core, self._given = core, given
+
+    def __str__(self) -> str:
+        return str(self._core)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._core.shared_bytes
+
+    @property
+    def barriers(self) -> int:
+        """Barriers in its text."""
+        return self._core.barriers
+
+    @property
+    def cuda_source(self) -> str:
+        """The kernel's complete text, which includes nothing."""
+        return self._core.cuda_source()
+
+    def __call__(self, *arguments: Tensor, tokens: int = 1) -> None:
+        """Run it: on CPU tensors through the interpreter, on CUDA tensors as a kernel on the
+        current stream, compiled at the first call.
+
+        Args:
+            arguments: contiguous, all on one device, in the dtypes of the parameters (int32 or
+                uint32 for "u32") and with at least as many elements. Outputs are written.
+            tokens: what :data:`TOKENS` stands for.
+        Raises:
+            InvalidArgument: an argument that does not fit its parameter.
+            RuntimeError: the interpreter found that the program breaks the rules; names the
+                instruction.
+        """
+        parameters = self._core.parameters(tokens)
+        if len(arguments) != len(parameters):
+            raise InvalidArgument(f"{len(arguments)} arguments for {len(parameters)} parameters")
+        for argument, (name, scalar, _, elements) in zip(arguments, parameters, strict=True):
+            if argument.dtype not in DTYPES[scalar]:
+                raise InvalidArgument(f"{name} is {argument.dtype}, not {DTYPES[scalar][0]}")
+            if argument.numel() < elements:
+                raise InvalidArgument(f"{name} has {argument.numel()} elements, not {elements}")
+            if not argument.is_contiguous() or argument.device != arguments[0].device:
+                raise InvalidArgument(f"{name} is not contiguous on {arguments[0].device}")
+        if arguments[0].is_cuda:
+            image._find_compiler()
+            core, (x, y) = self._core, self._core.grid
+            torch.ops.ladder.run_program(
+                core.cuda_source(), core.name, x, y, core.threads, core.shared_bytes,
+                list(arguments), tokens,
+            )  # fmt: skip
+            return
+        memory = [
+            (argument.data_ptr(), argument.numel() * argument.element_size(), given)
+            for argument, given in zip(arguments, self._given, strict=True)
+        ]
+        self._core.interpret(memory, tokens)
