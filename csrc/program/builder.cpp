@@ -35,8 +35,8 @@ constexpr std::string_view kReserved =
 
 bool is_reserved(std::string_view name) {
   if (kReserved.find(" " + std::string(name) + " ") != std::string_view::npos) return true;
-  // add_f32, s0, row1: made by rule.
-  static const std::regex made("(s|row)[0-9]+|.*_(f32|u32)");
+  // add_f32, s0: made by rule.
+  static const std::regex made("s[0-9]+|.*_(f32|u32)");
   return std::regex_match(std::string(name), made);
 }
 

@@ -4,7 +4,8 @@ Inspection of ladder's types, layouts, devices, schedules, programs and bounds.
 from __future__ import annotations
 import typing
 from . import bounds
-__all__: list[str] = ['Element', 'bounds', 'element', 'explain']
+from . import program
+__all__: list[str] = ['Element', 'bounds', 'element', 'explain', 'program']
 class Element:
     """
     An element format: one row of csrc/types/table.cpp.

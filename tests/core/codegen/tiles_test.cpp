@@ -64,7 +64,7 @@ TEST(EmitTiles, each_instruction_is_a_line_that_says_what_it_does) {
   EXPECT_THAT(text, HasSubstr("atomic_add_f32(to + 31, "));
 }
 
-TEST(EmitTiles, bulk_copies_are_started_by_one_thread_and_awaited_by_all) {
+TEST(EmitTiles, bulk_copies_are_started_by_a_warp_and_awaited_by_all) {
   const auto text = body_of(bulk_ring());
   EXPECT_THAT(text, HasSubstr("const u32 full = shared_address(shared + 2048);"));
   EXPECT_THAT(text, HasSubstr("if (thread == 0) signal_init(full, 2u, 1u);"));

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "codegen/cuda/emit/emitter.h"
+#include "layout/weight_image.h"
 #include "program/check.h"
 
 namespace ladder::cuda {
@@ -28,24 +31,30 @@ void Emitter::await(const Await& i) {
   line("signal_await(", signal(i.signal, i.index), ", ", expr(i.parity), ");");
 }
 
-// One thread starts all rows, after its own Expect.
+// Rows are started by the lanes of the first warp. One may be ahead of the first thread's Expect:
+// the phase cannot end without that arrival, and bytes that come early are counted.
 void Emitter::copy_bulk(const CopyBulk& i) {
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const auto rows = bulk_rows(program_, i);
   const int size = bytes_of(buffer_of(i.to).scalar);
   Affine first = from.offset;
   for (std::size_t d = 0; d < i.at.size(); ++d) first = first + times(i.at[d], from.strides[d]);
-  line("if (thread == 0", condition(i.guard, i.below), ") {");
+  std::int64_t count = 1;
   std::string target, source;
-  for (std::size_t d = 0; d < rows.outer.size(); ++d) {
-    const auto row = "row" + std::to_string(d);
-    line("for (u32 ", row, " = 0; ", row, " < ", rows.outer[d], "u; ++", row, ")");
+  for (std::size_t d = rows.outer.size(); d-- > 0;) {
+    auto row = count == 1 ? std::string("row") : "(row / " + std::to_string(count) + "u)";
+    if (d > 0) row = "(" + row + " % " + std::to_string(rows.outer[d]) + "u)";
     target += " + " + row + " * " + std::to_string(to.strides[d]) + "u";
     source += " + (u64)" + row + " * " + std::to_string(from.strides[d]) + "u";
+    count *= rows.outer[d];
   }
-  line("  copy_bulk(shared_address(", buffer_of(i.to).name, " + (", expr(to.offset), ")", target,
+  const auto lanes = std::min<std::int64_t>(count, kLanes);
+  line("if (thread < ", lanes, "u", condition(i.guard, i.below), ") {");
+  line("  for (u32 row = thread; row < ", count, "u; row += ", lanes, "u) {");
+  line("    copy_bulk(shared_address(", buffer_of(i.to).name, " + (", expr(to.offset), ")", target,
        "), ", buffer_of(i.from).name, " + (", expr(first), ")", source, ", ", rows.elements * size,
        "u, ", signal(i.signal, i.index), ");");
+  line("  }");
   line("}");
 }
 
