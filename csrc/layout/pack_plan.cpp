@@ -13,13 +13,13 @@ namespace ladder {
 // The image of a block is linear over bits for these widths: where a code with one bit of its
 // coordinates set lies says where that bit goes. Which bits of an address in the image a thread's
 // words span, in order, numbers its results.
-WordPermutation image_permutation(int bits) {
+WordPermutation image_permutation(int bits, int operand_bits) {
   if (bits != 1 && bits != 2 && bits != 4) {
     fail<Unsupported>("codes of ", bits, " bits do not move by whole words");
   }
   std::vector<std::uint64_t> columns;
   const auto add = [&](std::int64_t row, std::int64_t column, int bit) {
-    const auto at = image_place(kBlock, bits, row, column, bit);
+    const auto at = image_place(kBlock, bits, row, column, bit, operand_bits);
     columns.push_back(static_cast<std::uint64_t>(at.word) * 32 +
                       static_cast<std::uint64_t>(at.bit));
     LADDER_CHECK(std::has_single_bit(columns.back()), "row ", row, ", column ", column, ", bit ",

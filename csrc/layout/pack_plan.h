@@ -16,6 +16,6 @@ namespace ladder {
 /// Word i of the input is word i % (2 b) of row r + 8 (i / (2 b)); word j of the result is word
 /// j % b of the unit for lane 4 g + j / b.
 /// Throws Unsupported for widths but 1, 2 and 4, where a lane has a unit in one piece of 16 bytes.
-WordPermutation image_permutation(int bits);
+WordPermutation image_permutation(int bits, int operand_bits = 16);
 
 }  // namespace ladder

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -63,17 +64,19 @@ TEST(WordPermutation, what_is_no_permutation_is_refused) {
   EXPECT_THROW(plan_words({0, 1, 2, 3}), InvalidArgument);
 }
 
-class WholeWords : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Bits, WholeWords, testing::Values(1, 2, 4));
+class WholeWords : public testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(BitsAndOperands, WholeWords,
+                         testing::Combine(testing::Values(1, 2, 4), testing::Values(16, 8)));
 
 /// What the kernels of codegen/cuda/image_words.h do, one quad of lanes at a time.
 TEST_P(WholeWords, permuting_the_words_of_two_rows_gives_those_of_four_lanes) {
-  const int b = GetParam();
+  const auto [bits, operand_bits] = GetParam();
+  const int b = bits;
   std::mt19937 random(b);
   const auto rows = random_words(random, 64 * 2 * b);
   std::vector<std::uint32_t> image(image_words(64, 64, b)), ours(image.size()), back(rows.size());
-  pack_image(rows.data(), 64, 64, b, 0, image.data());
-  const auto plan = image_permutation(b);
+  pack_image(rows.data(), 64, 64, b, 0, image.data(), operand_bits);
+  const auto plan = image_permutation(b, operand_bits);
   for (int u = 0; u < 4; ++u) {
     for (int g = 0; g < 8; ++g) {
       std::vector<std::uint32_t> words(4 * b);
