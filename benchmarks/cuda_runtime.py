@@ -92,7 +92,7 @@ def host_table() -> list[str]:
     x, w = torch.randn(1, 256, device="cuda").half(), torch.randn(128, 256, device="cuda").half()
     layer(x)
     op = torch.ops.ladder.linear_image.default
-    args = (x, layer.image, layer.image_scales, None, layer._weight_number, 128)
+    args = (x, layer.image, None, layer._weight_number, 128)
     rows = ["| call, M=1 | host us |", "|---|---|"]
     with torch.inference_mode():
         rows.append(f"| torch.ops.ladder.linear_image | {host_us(lambda: op(*args)):.1f} |")
@@ -125,13 +125,12 @@ def pack_table() -> list[str]:
     n, k = 28672, 8192
     for bits in range(1, 9):
         layer = random_layer(n, k, TYPE.replace("uint4", f"uint{bits}"))
-        words, number = layer.qweight, image.open_weight(str(layer.weight_type), n, k)
-        packed = image.pack(words, number)
-        scales = image.pack_scales(layer.scales)
+        weight, number = layer.packed_weight, image.open_weight(str(layer.weight_type), n, k)
+        packed, words = image.pack(weight, number), weight.qweight
         ops, codes = torch.ops.ladder, 4 * words.numel()
-        pack = rate(partial(ops.pack_image, words, number), 2 * codes)
+        pack = rate(partial(ops.pack_image, words, packed, number), 2 * codes)
         unpack = rate(partial(ops.unpack_image, packed, number, n, words.shape[1]), 2 * codes)
-        to_dense = partial(ops.dequantize_image, packed, scales, number, n, k, torch.float16)
+        to_dense = partial(ops.dequantize_image, packed, number, n, k, torch.float16)
         dense = rate(to_dense, codes + 2 * n * k)
         rows.append(
             f"| {bits} | {pack:.2f} | {pack / copy:.0%} "

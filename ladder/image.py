@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weight images: the order in which kernels of a GPU read the codes of a weight.
+"""Weight images: what kernels of a GPU read of a weight, in one tensor.
 
 An image has the bits of the canonical codes (docs/format.md) in another order, rows and columns
-padded to multiples of 64; it is made on the device in one pass and gives the canonical form back
-to the bit. What is stored on disk is always canonical.
+padded to multiples of 64, and behind them the scales, zeros and order of columns as kernels read
+them (csrc/runtime/image_parts.h). It is made on the device and gives the canonical codes back to
+the bit. What is stored on disk is always canonical.
 """
 
 from __future__ import annotations
@@ -12,22 +13,37 @@ import functools
 import importlib.util
 import logging
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
-from ladder.errors import InvalidArgument
-from ladder.types import TType, _checked
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.types import TType, _checked, element
+from ladder.weight import Weight
 
 _ops = torch.ops.ladder
 _linear_image = torch.ops.ladder.linear_image.default
-_linear_image_no_grad = torch.ops.ladder.linear_image_no_grad.default
+# What calling the overload calls: a fifth of the time of Python on the way to the kernel.
+_linear_image_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
 _log = logging.getLogger("ladder")
 
 #: Rows and columns of the blocks of an image.
 BLOCK = 64
+#: How torch sees the scalars of parts; narrow formats are bytes.
+_DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "u8": torch.uint8,
+    "e8m0": torch.uint8,
+    "e4m3": torch.uint8,
+    "u32": torch.int32,
+}
+#: First and last + 1 of the codes between 1/2 and 2.
+_NEAR_ONE = {"e8m0": (126, 129), "e4m3": (0x30, 0x41)}
 #: More tokens than any kernel serves.
 MANY_TOKENS = 1 << 30
 #: Held while a weight changes its form.
@@ -45,62 +61,175 @@ def _find_compiler() -> None:
 
 
 @functools.cache
-def objection(type: str, n: int, k: int, device: int) -> str:
-    """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has."""
+def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
+    """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has.
+
+    ``gather``: its image has the columns in another order.
+    """
     _find_compiler()
-    why = _ops.image_objection(type, n, k, device)
+    why = _ops.image_objection(type, n, k, gather, device)
     if why:
         _log.info("%s [%d, %d] goes through torch on cuda:%d: %s", type, n, k, device, why)
     return why
 
 
-def open_weight(type: str, n: int, k: int) -> int:
-    """The number by which ops know weights of this type and shape, the same in every process."""
-    return _ops.open_weight(type, n, k)
+@dataclass(frozen=True)
+class Part:
+    """Where an image has scales, zeros, scale2 or gather (csrc/runtime/image_parts.h)."""
+
+    offset_bytes: int
+    elements: int
+    scalar: str
+
+    def of(self, image: Tensor) -> Tensor:
+        """The part, flat, sharing the memory of ``image``."""
+        dtype = _DTYPES[self.scalar]
+        end = self.offset_bytes + self.elements * dtype.itemsize
+        return image.view(torch.uint8)[self.offset_bytes : end].view(dtype)
 
 
-def pack(qweight: Tensor, weight: int) -> Tensor:
-    """The image of canonical codes, on their CUDA device; ``weight`` from :func:`open_weight`."""
-    return _checked(_ops.pack_image, qweight, weight)
+@dataclass(frozen=True)
+class Parts:
+    """What an image of ``words`` int32 has behind its codes."""
+
+    code_words: int
+    words: int
+    parts: dict[str, Part]
 
 
-def unpack(image: Tensor, weight: int, ttype: TType, n: int, k: int) -> Tensor:
-    """The inverse of :func:`pack`, bit for bit."""
-    return _checked(_ops.unpack_image, image, weight, n, ttype.words(k))
+@functools.cache
+def parts(weight: int) -> Parts:
+    """Of the weights that are called ``weight`` (:func:`open_weight`)."""
+    first, *lines = _ops.image_parts(weight).splitlines()
+    code_words, words = map(int, first.split())
+    found = {}
+    for name, offset, elements, scalar in map(str.split, lines):
+        found[name] = Part(int(offset), int(elements), scalar)
+    return Parts(code_words, words, found)
 
 
-def pack_scales(scales: Tensor) -> Tensor:
-    """[N, groups] to [groups, ceil(N / 64), 8, 8]: element [g][j] of a block is row g + 8 j. Rows
-    beyond N have scale 0."""
-    n, groups = scales.shape
-    blocks = -(-n // BLOCK)
-    padded = torch.nn.functional.pad(scales.t(), (0, blocks * BLOCK - n))
-    return padded.view(groups, blocks, 8, 8).transpose(2, 3).contiguous()
+def open_weight(type: str, n: int, k: int, gather: bool = False) -> int:
+    """The number by which ops know weights of this type, shape and order of columns, the same in
+    every process. Only for weights without an :func:`objection`."""
+    return _ops.open_weight(type, n, k, gather)
 
 
-def linear(
-    x: Tensor, image: Tensor, scales: Tensor | None, bias: Tensor | None, weight: int, n: int
-) -> Tensor:
+def column_order(weight: Weight) -> Tensor | None:
+    """[K] int32: the column of the weight that each column of its image is, so that groups lie
+    side by side; None where they do already.
+
+    Raises:
+        Unsupported: the groups of ``g_idx`` differ in length from those of the type.
+    """
+    if weight.g_idx is None:
+        return None
+    k = weight.shape[1]
+    columns = torch.arange(k, device=weight.g_idx.device)
+    groups, order = weight.g_idx.long().sort(stable=True)
+    if not torch.equal(groups, columns // (weight.type.columns or k)):
+        raise Unsupported(
+            f"g_idx does not give {weight.type.columns or k} columns to each group of {weight.type}"
+        )
+    return None if torch.equal(order, columns) else order.to(torch.int32)
+
+
+def pack(weight: Weight, number: int, order: Tensor | None = None) -> Tensor:
+    """The image of a weight, on its CUDA device.
+
+    Args:
+        number: from :func:`open_weight`.
+        order: from :func:`column_order`.
+    """
+    layout = parts(number)
+    qweight = weight.qweight.contiguous()
+    if order is not None:
+        qweight = _checked(_ops.permute_codes, qweight, order, number)
+    image = torch.empty(layout.words, dtype=torch.int32, device=qweight.device)
+    image[layout.code_words :].zero_()
+    _checked(_ops.pack_image, qweight, image, number)
+    for name, part in layout.parts.items():
+        to = part.of(image)
+        if name == "gather":
+            to.copy_(order)
+        elif name == "scale2":
+            to.copy_(weight.scale2)
+        else:
+            to.copy_(_reordered(_numbers(weight, name, _DTYPES[part.scalar]), weight).view(-1))
+    return image
+
+
+def unpack(image: Tensor, number: int, ttype: TType, n: int, k: int) -> Tensor:
+    """The canonical codes of an image, bit for bit."""
+    qweight = _checked(_ops.unpack_image, image, number, n, ttype.words(k))
+    gather = parts(number).parts.get("gather")
+    if gather is None:
+        return qweight
+    order = gather.of(image).long()
+    return _checked(_ops.permute_codes, qweight, order.argsort().to(torch.int32), number)
+
+
+def _numbers(weight: Weight, name: str, dtype: torch.dtype) -> Tensor:
+    """Scales or zeros [block rows, groups] in the dtype of the image, which holds them exactly."""
+    ttype, stored = weight.type, getattr(weight, name)
+    if name == "zeros" and ttype.zero == "quantized":
+        return _ops.unpack(stored.contiguous(), ttype.groups(weight.shape[1]), ttype.bits)
+    if stored.dtype == torch.uint8 and dtype != torch.uint8:  # codes of a format kernels know not
+        return element(ttype.scale).values.to(dtype).to(stored.device)[stored.long()]
+    return stored.to(dtype)
+
+
+def _reordered(blocks: Tensor, weight: Weight) -> Tensor:
+    """[block rows, groups] to [groups, ceil(N / 64), 8, 8]: element [g][j] of a block is row
+    g + 8 j. Rows of a block of rows repeat its number; rows beyond N have 0."""
+    n, rows = weight.shape[0], weight.type.rows
+    numbers = blocks.expand(n, -1) if rows == 0 else blocks.repeat_interleave(rows, 0)[:n]
+    padded = torch.nn.functional.pad(numbers.t(), (0, -n % BLOCK))
+    return padded.view(-1, padded.shape[1] // BLOCK, 8, 8).transpose(2, 3).contiguous()
+
+
+def random_images(count: int, number: int, bits: int, device: torch.device) -> Tensor:
+    """[count, words] images to measure with: random codes, scales near 1, zeros within the codes,
+    random orders of columns."""
+    layout = parts(number)
+    images = torch.empty((count, layout.words), dtype=torch.int32, device=device)
+    images.random_(-(2**31), 2**31 - 1)
+    for image in images:
+        for name, part in layout.parts.items():
+            to = part.of(image)
+            if name == "gather":
+                to.copy_(torch.randperm(part.elements, device=device))
+            elif part.scalar in _NEAR_ONE:
+                to.random_(*_NEAR_ONE[part.scalar])
+            elif part.scalar == "u8":
+                to.random_(0, 1 << bits)
+            else:
+                to.uniform_(0.5, 1.5)
+    return images
+
+
+def linear(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
     """:func:`ladder.ops.linear` on an image.
 
     Args:
         x: [..., K] float32, float16 or bfloat16 on the device of ``image``, any strides.
         image: from :func:`pack`.
-        scales: from :func:`pack_scales`.
         bias: [n] in the dtype of ``x``.
         weight: from :func:`open_weight`.
     Error:
-        Up to 16 tokens in the dtype of the scales: within :func:`ladder.testing.bound`, the bias
-        added with one more rounding. Otherwise the values of the weight are first rounded to the
-        dtype of ``x``.
+        Up to 16 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
+        of the weight, which are not rounded, the bias one of the terms; exact when every partial
+        sum is an integer below 2**24. Values of tables (nf4, a user's own) are rounded to the
+        dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8 (bfloat16) of
+        ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the dtype of ``x``,
+        which adds the same, and the product is torch's.
     """
     if torch.compiler.is_compiling() or (
         torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     ):
-        return _checked(_linear_image, x, image, scales, bias, weight, n)
+        return _checked(_linear_image, x, image, bias, weight, n)
     # Nothing asks for a gradient: torch's autograd of Python ops would cost more than the kernel.
     try:
-        return _linear_image_no_grad(x, image, scales, bias, weight, n)
+        return _linear_image_no_grad(x, image, bias, weight, n)
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
 
@@ -110,13 +239,18 @@ def linear(
 
 @torch.library.register_fake("ladder::linear_image_no_grad")
 @torch.library.register_fake("ladder::linear_image")
-def _(x, image, scales, bias, weight: int, n: int) -> Tensor:
+def _(x, image, bias, weight: int, n: int) -> Tensor:
     return x.new_empty((*x.shape[:-1], n))
 
 
 @torch.library.register_fake("ladder::pack_image")
-def _(qweight: Tensor, weight: int) -> Tensor:
+def _(qweight: Tensor, image: Tensor, weight: int) -> None:
     raise NotImplementedError("an image is made outside of traced code: call ladder.warmup first")
+
+
+@torch.library.register_fake("ladder::permute_codes")
+def _(qweight: Tensor, columns: Tensor, weight: int) -> Tensor:
+    return torch.empty_like(qweight)
 
 
 @torch.library.register_fake("ladder::unpack_image")
@@ -125,25 +259,25 @@ def _(image: Tensor, weight: int, n: int, words: int) -> Tensor:
 
 
 @torch.library.register_fake("ladder::dequantize_image")
-def _(image, scales, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
+def _(image, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
     return image.new_empty((n, k), dtype=dtype)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    x, image, scales, _bias, weight, n = inputs
-    ctx.save_for_backward(image, scales)
+    x, image, _bias, weight, n = inputs
+    ctx.save_for_backward(image)
     ctx.weight, ctx.n, ctx.k = weight, n, x.shape[-1]
 
 
 def _backward(ctx, grad: Tensor):
-    image, scales = ctx.saved_tensors
+    (image,) = ctx.saved_tensors
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:
-        values = _ops.dequantize_image(image, scales, ctx.weight, ctx.n, ctx.k, grad.dtype)
+        values = _ops.dequantize_image(image, ctx.weight, ctx.n, ctx.k, grad.dtype)
         grad_x = grad @ values
-    if ctx.needs_input_grad[3]:
+    if ctx.needs_input_grad[2]:
         grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
-    return grad_x, None, None, grad_bias, None, None
+    return grad_x, None, grad_bias, None, None
 
 
 torch.library.register_autograd("ladder::linear_image", _backward, setup_context=_setup_context)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 
 from ladder import image as images
 from ladder import ops
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.quantize import quantize
 from ladder.tune import tune
 from ladder.types import TType, parse, with_defaults
 from ladder.weight import PARTS, Weight, check_columns
+
+_log = logging.getLogger("ladder")
 
 
 class Linear(nn.Module):
@@ -124,7 +127,7 @@ class Linear(nn.Module):
                 f"{[self.out_features, self.in_features]} of type {self.weight_type}"
             )
         weight.check()
-        self._set_image(None, None, 0)
+        self._set_image(None, 0)
         for name in PARTS:
             self.register_buffer(name, getattr(weight, name))
 
@@ -133,12 +136,11 @@ class Linear(nn.Module):
         """The codes in the form that kernels read; None while they are canonical."""
         return self._buffers.get("image")
 
-    def _set_image(self, image: Tensor | None, scales: Tensor | None, number: int) -> None:
-        for name, tensor in (("image", image), ("image_scales", scales)):
-            self._buffers.pop(name, None)
-            if tensor is not None:  # moved and counted with the module, never saved
-                self._buffers[name] = tensor
-                self._non_persistent_buffers_set.add(name)
+    def _set_image(self, image: Tensor | None, number: int) -> None:
+        self._buffers.pop("image", None)
+        if image is not None:  # moved and counted with the module, never saved
+            self._buffers["image"] = image
+            self._non_persistent_buffers_set.add("image")
         self._weight_number, self._has_kernels = number, None if image is None else True
 
     def prepare(self) -> bool:
@@ -161,8 +163,7 @@ class Linear(nn.Module):
         device, (n, k) = self.qweight.device, (self.out_features, self.in_features)
         # accelerate moves the parts of an offloaded module by the names that they had at first.
         offloaded = getattr(getattr(self, "_hf_hook", None), "offload", False)
-        served = device.type == "cuda" and self.g_idx is None and not offloaded
-        if not served or images.objection(self._type_text, n, k, device.index):
+        if device.type != "cuda" or offloaded:
             self._has_kernels = False
             return
         if torch.cuda.is_current_stream_capturing():
@@ -170,13 +171,22 @@ class Linear(nn.Module):
                 "a weight cannot be brought into the form of kernels while a CUDA graph is being "
                 "captured: call ladder.warmup(model) before the capture"
             )
-        number = images.open_weight(self._type_text, n, k)
+        weight = self.packed_weight
         with torch.inference_mode(False), torch.no_grad():  # training may follow inference
-            image = images.pack(self.qweight, number)
-            blocks = self.scales.expand(n, -1) if self.scales.shape[0] == 1 else self.scales
-            scales = images.pack_scales(blocks)
+            try:
+                order = images.column_order(weight)
+            except Unsupported as error:
+                _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, error)
+                self._has_kernels = False
+                return
+            gather = order is not None
+            if images.objection(self._type_text, n, k, gather, device.index):
+                self._has_kernels = False
+                return
+            number = images.open_weight(self._type_text, n, k, gather)
+            image = images.pack(weight, number, order)
         torch.cuda.current_stream(device).synchronize()  # other streams may come next
-        self._set_image(image, scales, number)
+        self._set_image(image, number)
         self.register_buffer("qweight", None)
 
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
@@ -204,7 +214,7 @@ class Linear(nn.Module):
         """Back to the canonical form, before something reads or writes the parts."""
         if self.image is not None:
             self.register_buffer("qweight", self._canonical_codes())
-        self._set_image(None, None, 0)
+        self._set_image(None, 0)
 
     @property
     def packed_weight(self) -> Weight:
@@ -236,11 +246,19 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
-        image = self._buffers.get("image")  # as attributes, buffers cost a look through the module
-        if image is not None and not torch.is_autocast_enabled("cuda"):
+        if torch.compiler.is_compiling():
+            self._prepare_for_trace()
+            return self._forward(x)
+        # As attributes, buffers and parameters cost a look through the module.
+        image, bias = self._buffers.get("image"), self._parameters.get("bias")
+        if bias is None:
             bias = self.bias
-            if bias is None or bias.dtype is x.dtype:
-                return self._through_image(x, image, bias)
+        fits = bias is None or bias.dtype is x.dtype
+        if image is not None and fits and not torch.is_autocast_enabled("cuda"):
+            return images.linear(x, image, bias, self._weight_number, self.out_features)
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         device = x.device.type
         # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
         if device != "meta" and torch.is_autocast_enabled(device):
@@ -249,10 +267,11 @@ class Linear(nn.Module):
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        if device == "cuda" and not torch.compiler.is_compiling() and self.prepare():
-            image = self.image
+        if device == "cuda" and not torch.compiler.is_compiling():
+            self.prepare()
+        image = self.image
         if image is not None:
-            return self._through_image(x, image, bias)
+            return images.linear(x, image, bias, self._weight_number, self.out_features)
         return ops.linear(
             x,
             self.qweight,
@@ -264,9 +283,15 @@ class Linear(nn.Module):
             bias=bias,
         )
 
-    def _through_image(self, x: Tensor, image: Tensor, bias: Tensor | None) -> Tensor:
-        scales = self._buffers["image_scales"]
-        return images.linear(x, image, scales, bias, self._weight_number, self.out_features)
+    def _prepare_for_trace(self) -> None:
+        """:meth:`prepare`, once, while ``torch.compile`` traces. An exported program keeps the
+        canonical form, which any machine can run; tensors without data cannot change theirs."""
+        if not torch.compiler.is_exporting() and type(self.qweight) is Tensor:
+            self.prepare()
+
+    # What torch.compiler.assume_constant_result does, without importing the compiler: the function
+    # runs when it is traced, on the module itself, before anything else of it is looked at.
+    _prepare_for_trace._dynamo_marked_constant = True
 
     def repack_from_gptq(self, module: nn.Module) -> None:
         """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``),
@@ -326,7 +351,7 @@ class Linear(nn.Module):
         state = {**self.__dict__, "weight_type": self._type_text}
         if self.image is not None:
             buffers = {**self._buffers, "qweight": self._canonical_codes()}
-            del buffers["image"], buffers["image_scales"]
+            del buffers["image"]
             state |= {"_buffers": buffers, "_weight_number": 0}
         return state | {"_has_kernels": None}
 

@@ -71,17 +71,14 @@ def _calls(
 ) -> list[list[Callable[[], Tensor]]]:
     """For each number of tokens, calls that go through more weights than a cache holds."""
     n, k = shape
-    words = -(-n // image.BLOCK) * -(-k // image.BLOCK) * 128 * ttype.bits
-    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * words))))
-    images = torch.empty((count, words), dtype=torch.int32, device=device).random_()
-    scale_shape = (count, ttype.groups(k), -(-n // image.BLOCK), 8, 8)
-    scales = torch.rand(scale_shape, device=device).to(ttype.scale_dtype)
+    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * image.parts(weight).words))))
+    images = image.random_images(count, weight, ttype.bits, device)
     calls = []
     for tokens in m:
         x = torch.randn((tokens, k), device=device).to(dtype)
 
         def call(i: int, x: Tensor = x) -> Tensor:
-            return _ops.linear_image_no_grad(x, images[i], scales[i], None, weight, n)
+            return _ops.linear_image_no_grad(x, images[i], None, weight, n)
 
         calls.append([lambda i=i, call=call: call(i) for i in range(count)])
     return calls

@@ -231,7 +231,7 @@ def with_defaults(
 
     "uint4" with ``group_size=128`` becomes ``uint4,group=128,scale=float16,zero=midpoint``. A
     spelling that already has fields, and a named block type, is returned as it is, and then
-    ``group_size`` and ``symmetric`` must not contradict it.
+    ``group_size`` and ``symmetric`` must not contradict it; so is a :class:`TType` without either.
 
     Args:
         group_size: elements along K that share a scale, -1 for all of them.
@@ -240,7 +240,8 @@ def with_defaults(
         scale_dtype: float16, bfloat16 or float32.
     """
     given = parse(weight_type)
-    spelled = str(given) != given.element.name or given.element.bits > 8
+    complete = isinstance(weight_type, TType) and group_size is None and symmetric is None
+    spelled = complete or str(given) != given.element.name or given.element.bits > 8
     if spelled:
         if group_size is not None and given.group_size != group_size:
             raise InvalidArgument(

@@ -34,7 +34,8 @@ def warmup(
     Args:
         model: a module, or a Linear itself.
         m: numbers of tokens.
-        dtype: of the activations; that of each layer, or of its scales where that is float32.
+        dtype: of the activations; that of each layer, where that is float32 of its scales, where
+            they are not 16 bits wide either float16.
         tune: time the best schedules that the compiler proposes, for each shape and interval of m
             not yet in a store; about a second each. Without it the first proposal is taken.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
@@ -60,7 +61,8 @@ def warmup(
 def _compile(
     module: Linear, m: Sequence[int], dtype: torch.dtype | None, tune: bool
 ) -> dict[int, str]:
-    chosen = dtype or (module.dtype if module.dtype in _HALVES else module.scales.dtype)
+    stored = module.weight_type.scale_dtype
+    chosen = dtype or next((d for d in (module.dtype, stored) if d in _HALVES), torch.float16)
     if tune:
         module.tune_for(chosen, m)
     module.compile_for(chosen, image.MANY_TOKENS)

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "codegen/cuda/dequantize.h"
 #include "codegen/cuda/image_kernels.h"
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
@@ -26,28 +27,13 @@ const LinearKernel* declined() {
 }
 
 Operand operand_called(const std::string& name) {
-  constexpr const char* kNames[] = {"weight", "scales", "x", "y", "workspace", "counters"};
+  constexpr const char* kNames[] = {"weight", "scales", "zeros", "scale2",    "gather",
+                                    "bias",   "x",      "y",     "workspace", "counters"};
+  static_assert(std::size(kNames) == kOperands);
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<Operand>(i);
   }
   fail<Unsupported>("a kernel wants ", name, ", which a session has not");
-}
-
-/// The expression of such a weight, where a session can bind all that its kernel takes.
-Linear served(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
-              std::int64_t max_m) {
-  const Linear expr = linear_of(type, n, k, activation, max_m);
-  if (expr.element != nullptr || type.element->encoding == Encoding::table) {
-    fail<Unsupported>(type.element->name, " has no kernels yet");
-  }
-  if (expr.stored_zero != Zero::none) fail<Unsupported>("stored zero points have no kernels yet");
-  if (!expr.scale || type.scale2 != nullptr || type.block.rows > 1) {
-    fail<Unsupported>("scales as in ", to_string(type), " have no kernels yet");
-  }
-  if (expr.scale != activation) {
-    fail<Unsupported>("scales of ", type.scale->name, " are not those of the activations");
-  }
-  return expr;
 }
 
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
@@ -101,29 +87,39 @@ std::size_t interval_of(std::int64_t m) {
   return interval;
 }
 
-std::string objection(const TType& type, std::int64_t n, std::int64_t k, const Device& device) {
+Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
+                  std::int64_t m) {
+  LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
+  Linear expr = linear_of(type, n, k, activation, kTokenIntervals[interval_of(m)]);
+  expr.bias = true;
+  expr.gather = gather;
+  return expr;
+}
+
+std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                      const Device& device) {
   if (cuda::compiler_version().empty()) {
     return "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
   }
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
     try {
-      const Linear expr = served(type, n, k, activation, kTokenIntervals.front());
-      compile(expr, device);
+      compile(expression(type, n, k, gather, activation, 1), device);
       return {};
     } catch (const Unsupported& error) {
-      if (why.empty() || activation == Scalar::f16) why = error.what();
+      if (why.empty()) why = error.what();
     }
   }
   return why;
 }
 
-std::uint32_t Session::flip() const {
-  const Element& element = *type_.element;
-  return element.encoding == Encoding::signed_integer ? 1u << (element.bits - 1) : 0;
-}
-
-std::uint32_t Session::pad() const { return 0; }  // scales beyond n are 0, activations beyond k too
+Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather)
+    : type_(type),
+      n_(n),
+      k_(k),
+      gather_(gather),
+      // The activations are no part of the image.
+      parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
   const std::size_t interval = interval_of(m);
@@ -144,7 +140,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
   try {
-    const Linear expr = expression(activation, m);
+    const Linear expr = expression(type_, n_, k_, gather_, activation, m);
     for (const Schedule& schedule : schedules_of(expr, device_row(ordinal))) {
       try {
         return compile_linear(ordinal, expr, schedule);
@@ -156,11 +152,6 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
     // No kernel serves the expression.
   }
   return declined();
-}
-
-Linear Session::expression(Scalar activation, std::int64_t m) const {
-  LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
-  return served(type_, n_, k_, activation, kTokenIntervals[interval_of(m)]);
 }
 
 const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
@@ -189,7 +180,7 @@ const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
                                             std::size_t count) const {
-  const Linear expr = expression(activation, m);
+  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   const Device& device = device_row(ordinal);
   std::vector<std::string> out, sources;
   const auto all = candidates(expr, device);
@@ -207,7 +198,7 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
 }
 
 void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text) {
-  const Linear expr = expression(activation, m);
+  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   const auto schedule = schedule_called(text, expr, device_row(ordinal));
   if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
   const std::lock_guard lock(compiling_);
@@ -222,7 +213,7 @@ std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
     const auto known = measured_.find({ordinal, activation, interval_of(m)});
     if (known != measured_.end()) return known->second;
   }
-  const Linear expr = expression(activation, m);
+  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   const Device& device = device_row(ordinal);
   const std::string kept = stored_plan(problem_of(expr, device));
   if (kept.empty() || !schedule_called(kept, expr, device)) return {};
@@ -231,7 +222,8 @@ std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
 }
 
 void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule) {
-  keep_plan(problem_of(expression(activation, m), device_row(ordinal)), schedule);
+  keep_plan(problem_of(expression(type_, n_, k_, gather_, activation, m), device_row(ordinal)),
+            schedule);
   const std::lock_guard lock(compiling_);
   measured_.insert_or_assign({ordinal, activation, interval_of(m)}, schedule);
 }
@@ -253,27 +245,40 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) const {
   const int bits = type_.element->bits;
-  std::string source, name = "dequantize";
-  switch (which) {
-    case Transform::pack: source = cuda::pack_source(bits), name = "pack"; break;
-    case Transform::unpack: source = cuda::unpack_source(bits), name = "unpack"; break;
-    case Transform::dequantize_f16: source = cuda::dequantize_source(type_, Scalar::f16); break;
-    case Transform::dequantize_bf16: source = cuda::dequantize_source(type_, Scalar::bf16); break;
-    case Transform::dequantize_f32: source = cuda::dequantize_source(type_, Scalar::f32); break;
-  }
-  const bool moves_codes = which == Transform::pack || which == Transform::unpack;
-  const auto [threads, blocks] = moves_codes ? cuda::pack_tile(bits) : cuda::dequantize_tile(bits);
-  const auto tiles = [](std::int64_t extent, std::int64_t tile) {
-    return static_cast<unsigned>((extent + tile - 1) / tile);
+  const auto dequantize = [&](Scalar out) {
+    // Activations and tokens do not matter to it.
+    return cuda::dequantize_source(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
   };
-  return new LinearKernel{load_kernel(source, name, ordinal, 0),
-                          {{tiles(k_, kBlock * blocks), tiles(n_, kBlock), 1},
-                           static_cast<unsigned>(threads),
-                           0,
-                           false},
-                          {},
-                          {},
-                          name};
+  std::string source, name = "dequantize";
+  cuda::ImageTile tile = cuda::dequantize_tile(bits);
+  std::int64_t columns = 0;
+  switch (which) {
+    case Transform::pack:
+    case Transform::unpack:
+      name = which == Transform::pack ? "pack" : "unpack";
+      source = which == Transform::pack ? cuda::pack_source(bits) : cuda::unpack_source(bits);
+      tile = cuda::pack_tile(bits);
+      break;
+    case Transform::permute:
+      name = "permute";
+      source = cuda::permute_source(bits);
+      tile.threads = 256;
+      columns = 256 * 32 / bits;  // what 256 words begin
+      break;
+    case Transform::dequantize_f16: source = dequantize(Scalar::f16); break;
+    case Transform::dequantize_bf16: source = dequantize(Scalar::bf16); break;
+    case Transform::dequantize_f32: source = dequantize(Scalar::f32); break;
+  }
+  if (columns == 0) columns = kBlock * tile.blocks;
+  const auto tiles = [](std::int64_t extent, std::int64_t of) {
+    return static_cast<unsigned>((extent + of - 1) / of);
+  };
+  return new LinearKernel{
+      load_kernel(source, name, ordinal, 0),
+      {{tiles(k_, columns), tiles(n_, kBlock), 1}, static_cast<unsigned>(tile.threads), 0, false},
+      {},
+      {},
+      name};
 }
 
 namespace {
@@ -286,15 +291,15 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 
 }  // namespace
 
-std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k) {
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
-  const auto number =
-      number_of(to_string(type) + "|" + std::to_string(n) + "|" + std::to_string(k));
+  const auto number = number_of(to_string(type) + "|" + std::to_string(n) + "|" +
+                                std::to_string(k) + (gather ? "|gather" : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
-  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k);
-  LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type, "two weights are called ",
-               number);
+  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k, gather);
+  LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type && slot->gather() == gather,
+               "two weights are called ", number);
   return number;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a request to a kernel that is ready to start. A session is all that ladder knows of the
-// weights of one type and shape; for every device and dtype of activations it has a short table of
-// intervals of M, so that choosing is a branch. What is missing is compiled on first use.
+// weights of one type and shape and order of columns; for every device and dtype of activations it
+// has a short table of intervals of M, so that choosing is a branch. What is missing is compiled on
+// first use.
 #pragma once
 
 #include <array>
@@ -18,6 +19,7 @@
 #include "expr/of_ttype.h"
 #include "program/lower.h"
 #include "runtime/device_row.h"
+#include "runtime/image_parts.h"
 #include "types/ttype.h"
 
 namespace ladder {
@@ -30,7 +32,19 @@ constexpr std::array<std::int64_t, 2> kTokenIntervals{8, 16};
 std::size_t interval_of(std::int64_t m);
 
 /// What a kernel takes, in the order of its parameters; the number of tokens comes last.
-enum class Operand { weight, scales, x, y, workspace, counters };
+enum class Operand {
+  weight,
+  scales,
+  zeros,
+  scale2,
+  gather,
+  bias,
+  x,
+  y,
+  workspace,
+  counters,
+};
+constexpr std::size_t kOperands = 10;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
@@ -43,11 +57,15 @@ struct LinearKernel {
 
 class Session {
  public:
-  Session(const TType& type, std::int64_t n, std::int64_t k) : type_(type), n_(n), k_(k) {}
+  /// `gather`: the columns of the image are a permutation of the weight's, which it holds too.
+  Session(const TType& type, std::int64_t n, std::int64_t k, bool gather);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
+  bool gather() const { return gather_; }
+  /// Where the image has what.
+  const ImageParts& parts() const { return parts_; }
 
   /// The kernel for `m` tokens, or null when they are to be multiplied densely.
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
@@ -66,20 +84,20 @@ class Session {
   void keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
 
   /// Kernels between the canonical form, the image and dense values; arguments as
-  /// codegen/cuda/image_kernels.h says.
-  enum class Transform { pack, unpack, dequantize_f16, dequantize_bf16, dequantize_f32 };
+  /// codegen/cuda/image_kernels.h and dequantize.h say.
+  enum class Transform { pack, unpack, permute, dequantize_f16, dequantize_bf16, dequantize_f32 };
   const LinearKernel& transform(int ordinal, Transform which, void* stream);
 
-  /// XORed to codes on their way into the image: signed integers become unsigned ones with a zero
-  /// point. And what the image holds beyond n and k.
-  std::uint32_t flip() const;
-  std::uint32_t pad() const;
+  /// XORed to codes on their way into the image.
+  std::uint32_t flip() const { return flip_of(*type_.element); }
+  /// What the image holds beyond n and k: a finite number in every format, since activations are 0
+  /// there.
+  std::uint32_t pad() const { return 0; }
 
  private:
-  static constexpr int kTransforms = 5;
+  static constexpr int kTransforms = 6;
   using Slot = std::atomic<const LinearKernel*>;
 
-  Linear expression(Scalar activation, std::int64_t m) const;
   /// Of the stored plan, else of the first choice of the scheduler that compiles without spills;
   /// declined where there is none.
   const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m) const;
@@ -89,18 +107,27 @@ class Session {
 
   const TType& type_;
   std::int64_t n_, k_;
+  bool gather_;
+  ImageParts parts_;
   std::mutex compiling_;
   std::map<std::tuple<int, Scalar, std::size_t>, std::string> measured_;  // by interval
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };
 
+/// What the compiler is asked for: the expression of the type, with a bias that may be null, for
+/// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such
+/// codes.
+Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
+                  std::int64_t m);
+
 /// Why weights of this type and shape have no kernels on `device`, whatever the activations; empty
 /// when at least one dtype has.
-std::string objection(const TType& type, std::int64_t n, std::int64_t k, const Device& device);
+std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                      const Device& device);
 
-/// A number that names (type, n, k), the same in every process, and its session.
-std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k);
+/// A number that names (type, n, k, gather), the same in every process, and its session.
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

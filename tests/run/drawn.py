@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ladder import Weight
-from ladder.types import TType, element, parse
+from ladder.types import TType, element, float_type, parse, register_type, types
 
 #: Every kind of metadata once, on uint4 or the element that has it.
 KINDS = (
@@ -23,6 +23,40 @@ KINDS = (
     "mxfp4",
     "nvfp4",
 )
+
+#: What is stored beside codes, each kind at least once with each format of scales.
+STORED = (
+    "uint4",
+    "nf4",
+    "float8_e4m3",
+    *(
+        f"uint4,group=32,scale={scale},zero={zero}"
+        for scale in ("float16", "bfloat16", "float32")
+        for zero in ("none", "midpoint", "integer", "quantized", "original", "rescale")
+    ),
+    "uint4,group=32,scale=e8m0,zero=integer",
+    "uint4,zero=integer",
+    "uint2,group=64,scale=float16,zero=integer",
+    "uint3,channel,scale=float16,zero=quantized",
+    "uint8,group=64,scale=bfloat16,zero=integer",
+    "int4,group=64,scale=float32,zero=original",
+    "int5,tensor,scale=float16",
+    "uint4,block=8x32,scale=float16,zero=integer",
+    "float8_e4m3,block=64x64,scale=float32",
+    "nf4,block=16x64,scale=bfloat16",
+    "float6_e3m2,group=32,scale=float8_e5m2",
+    "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32",
+    "int8,channel,scale=float16,scale2=float32",
+    "user_table5,group=32,scale=float32",
+    "user_e3m1,group=32,scale=bfloat16",
+)
+
+
+def stored_types() -> tuple[str, ...]:
+    """Every type with scales, a table and a float of the user's own, and :data:`STORED`."""
+    register_type("user_table5", bits=5, values=[i * abs(i) / 16 for i in range(-16, 16)])
+    float_type("user_e3m1", exponent=3, mantissa=1, bias=4, specials="ieee")
+    return tuple(dict.fromkeys((*map(grouped, types()), *STORED)))
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -11,28 +11,15 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "codegen/cuda/image_tile.h"
 #include "codegen/cuda/image_words.h"
-#include "codegen/cuda/prelude.h"
+#include "codegen/cuda/literal.h"
 #include "layout/bit_plan.h"
-#include "layout/weight_image.h"
 
 namespace ladder::cuda {
 namespace {
 
 constexpr int kRun = 32;  // codes of a run
-
-/// "(text >> shift)" for shifts of either sign.
-std::string shifted(const std::string& text, int right) {
-  if (right == 0) return text;
-  return "(" + text + (right > 0 ? " >> " : " << ") + std::to_string(right > 0 ? right : -right) +
-         ")";
-}
-
-std::string hex(std::uint32_t value) {
-  std::ostringstream out;
-  out << "0x" << std::hex << value << 'u';
-  return out.str();
-}
 
 std::string indexed(const char* name, int index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
@@ -75,14 +62,6 @@ std::string words_from_codes(int bits) {
   return out.str();
 }
 
-/// The place of a pair of the unit `u` in shared memory.
-std::string place(int pair) {
-  const int step = pair / 4, reg = pair % 4;
-  std::ostringstream out;
-  out << "mine + (16 * u + " << 8 * (reg & 1) << ") * kPitch + " << 16 * step + 8 * (reg >> 1);
-  return out.str();
-}
-
 std::string pairs_to_image(int bits) {
   std::ostringstream out;
   for (int pair = 0; pair < kPairsPerUnit; ++pair) {
@@ -106,101 +85,7 @@ std::string pairs_to_image(int bits) {
   return out.str();
 }
 
-std::string image_to_pairs(int bits) {
-  const UnpackPlan plan = unpack_plan(bits, kFloat16Window);
-  std::ostringstream out;
-  for (int pair = 0; pair < kPairsPerUnit; ++pair) {
-    out << "    { const u32 both = (0";
-    for (const auto& piece : plan.pairs[pair].pieces) {
-      out << " | " << shifted("words[kBits * u + " + std::to_string(piece.word) + "]", piece.shift)
-          << " & " << hex(piece.mask);
-    }
-    out << ") >> " << plan.pairs[pair].offset << ";\n      *(u16*)(" << place(pair)
-        << ") = gather(both); }\n";
-  }
-  return out.str();
-}
-
-std::string opening(int bits, const std::string& name, const std::string& parameters) {
-  const int blocks = dequantize_tile(bits).blocks;
-  std::ostringstream out;
-  out << prelude() << R"(
-// Two codes in a 16-bit word, and in the two halves of a 32-bit one.
-DEVICE u32 spread(u32 pair) { return __byte_perm(pair, 0, 0x4140); }
-DEVICE u16 gather(u32 both) { return (u16)__byte_perm(both, 0, 0x4420); }
-constexpr u32 kBits = )"
-      << bits << ", kBlocks = " << blocks << R"(, kThreads = 32 * kBlocks;
-constexpr u32 kColumns = 64 * kBlocks, kPitch = kColumns + 4;  // bytes; rows start in other banks
-extern "C" __global__ void __launch_bounds__(kThreads) )"
-      << name << '(' << parameters << R"() {
-  __shared__ __align__(16) unsigned char codes[64 * kPitch];
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 row0 = blockIdx.y * 64, column0 = blockIdx.x * kColumns;
-  const u32 k_blocks = (k + 63) / 64, k_block = blockIdx.x * kBlocks + warp;
-  unsigned char* const mine = codes + lane / 4 * kPitch + 64 * warp + 2 * (lane % 4);
-  const u64 first = ((u64)blockIdx.y * k_blocks + k_block) * 128 * kBits + lane * 4;
-)";
-  return out.str();
-}
-
-std::string codes_of_image(int bits) {
-  std::ostringstream out;
-  out << R"(  if (k_block < k_blocks) {
-    u32 words[4 * kBits];
-#pragma unroll
-    for (u32 i = 0; i < kBits; ++i) {
-      const Words4 v = load_once((const Words4*)(image + first + 128 * i));
-      for (u32 j = 0; j < 4; ++j) words[4 * i + j] = v.w[j];
-    }
-#pragma unroll
-    for (u32 u = 0; u < 4; ++u) {
-)" << image_to_pairs(bits)
-      << R"(    }
-  }
-  __syncthreads();
-)";
-  return out.str();
-}
-
-std::string decode_function(const TType& type) {
-  const Element& element = *type.element;
-  std::ostringstream out;
-  out << std::hexfloat;
-  if (element.encoding == Encoding::unsigned_integer) {
-    out << "DEVICE float decode(u32 code) { return (float)code; }\n";
-  } else if (element.encoding == Encoding::signed_integer) {
-    out << "DEVICE float decode(u32 code) { return (float)((int)(code << " << 32 - element.bits
-        << ") >> " << 32 - element.bits << "); }\n";
-  } else {
-    fail<Unsupported>("no device decoder for ", element.name);
-  }
-  return out.str();
-}
-
-std::string zero_of(const TType& type) {
-  if (type.zero == Zero::none) return "0.0f";
-  if (type.zero == Zero::midpoint) {
-    return std::to_string(std::int64_t{1} << (type.element->bits - 1)) + ".0f";
-  }
-  fail<Unsupported>("stored zero points are not in the image of a weight");
-}
-
-std::string scale_of(const TType& type) {
-  if (type.scale == nullptr) return "1.0f";
-  if (type.scale->name == "float16") return "low_f16(scales[at])";
-  if (type.scale->name == "bfloat16") return "low_bf16(scales[at])";
-  fail<Unsupported>("scales of ", type.scale->name, " are not in the image of a weight");
-}
-
 }  // namespace
-
-// Eight blocks of one or two bits are a line of the memory system, or half of one. Fewer threads
-// wait for each other at the barriers with four: at 3 bits five pack 8 % faster, but their rows do
-// not end at 16 bytes, so that unpacking is 16 % slower; eight are the slowest.
-ImageTile dequantize_tile(int bits) {
-  const int blocks = bits < 3 ? 8 : 4;
-  return {32 * blocks, blocks};
-}
 
 ImageTile pack_tile(int bits) {
   return moves_words(bits) ? ImageTile{256, word_blocks_per_tile(bits)} : dequantize_tile(bits);
@@ -209,9 +94,9 @@ ImageTile pack_tile(int bits) {
 std::string pack_source(int bits) {
   if (moves_words(bits)) return pack_words_source(bits);
   std::ostringstream out;
-  out << opening(bits, "pack",
-                 "const u32* __restrict__ canonical, u32* __restrict__ image, u32 n, u32 k, "
-                 "u32 pad, u32 flip")
+  out << tile_opening(bits, "pack",
+                      "const u32* __restrict__ canonical, u32* __restrict__ image, u32 n, u32 k, "
+                      "u32 pad, u32 flip")
       << R"(  const u32 row_words = (k * kBits + 31) / 32, flips = flip * 0x01010101u;
   const bool inside = row0 + 64 <= n && column0 + kColumns <= k;
   const bool vectors = kBits % 4 == 0 && row_words % 4 == 0;
@@ -266,9 +151,9 @@ std::string pack_source(int bits) {
 std::string unpack_source(int bits) {
   if (moves_words(bits)) return unpack_words_source(bits);
   std::ostringstream out;
-  out << opening(bits, "unpack",
-                 "const u32* __restrict__ image, u32* __restrict__ canonical, u32 n, u32 k, "
-                 "u32 flip")
+  out << tile_opening(bits, "unpack",
+                      "const u32* __restrict__ image, u32* __restrict__ canonical, u32 n, u32 k, "
+                      "u32 flip")
       << codes_of_image(bits)
       << R"(  const u32 row_words = (k * kBits + 31) / 32, flips = flip * 0x01010101u;
   u32 words[4][kBits];
@@ -317,55 +202,6 @@ std::string unpack_source(int bits) {
   }
 }
 )";
-  return out.str();
-}
-
-std::string dequantize_source(const TType& type, Scalar out_scalar) {
-  const int bits = type.element->bits;
-  const bool wide = out_scalar == Scalar::f32;
-  const std::string name(name_of(out_scalar));
-  const std::string element = wide ? "float" : "u16";
-  std::ostringstream out;
-  auto text = opening(bits, "dequantize",
-                      "const u32* __restrict__ image, const u16* __restrict__ scales, " + element +
-                          "* __restrict__ out, u32 n, u32 k, u32 flip");
-  text.insert(text.find("constexpr u32 kBits"), decode_function(type));
-  out << text << codes_of_image(bits) << "  const u32 group = "
-      << (type.block.columns == 0 ? "k" : std::to_string(type.block.columns) + "u")
-      << ", n_blocks = (n + 63) / 64;\n"
-      << R"(  for (u32 i = threadIdx.x; i < 64 * 8 * kBlocks; i += kThreads) {
-    const u32 row = i / (8 * kBlocks), run = i % (8 * kBlocks), column = column0 + 8 * run;
-    if (row0 + row >= n || column >= k) continue;
-    float v[8];
-#pragma unroll
-    for (u32 e = 0; e < 8; ++e) {
-      const u32 code = codes[row * kPitch + 8 * run + e] ^ flip;
-      const u32 block = (column + e) / group * n_blocks + blockIdx.y;
-      const u32 at = column + e < k ? block * 64 + row % 8 * 8 + row / 8 : 0;
-      v[e] = (decode(code) - )"
-      << zero_of(type) << ") * " << scale_of(type) << R"(;
-    }
-    )" << element
-      << R"(* const to = out + (u64)(row0 + row) * k + column;
-    if (k % 8 == 0) {
-)";
-  if (wide) {
-    out << R"(      for (u32 h = 0; h < 2; ++h) {
-        Words4 w;
-        for (u32 e = 0; e < 4; ++e) w.w[e] = as_bits(v[4 * h + e]);
-        ((Words4*)to)[h] = w;
-      }
-    } else {
-      for (u32 e = 0; e < 8; ++e) if (column + e < k) to[e] = v[e];
-    }
-)";
-  } else {
-    out << "      Words4 w;\n      for (u32 e = 0; e < 4; ++e) w.w[e] = pack_" << name
-        << "(v[2 * e], v[2 * e + 1]);\n      *(Words4*)to = w;\n    } else {\n"
-        << "      for (u32 e = 0; e < 8; ++e) if (column + e < k) to[e] = (u16)pack_" << name
-        << "(v[e], 0.0f);\n    }\n";
-  }
-  out << "  }\n}\n";
   return out.str();
 }
 

@@ -8,17 +8,14 @@
 #include <cstdint>
 #include <string>
 
-#include "expr/scalar.h"
-#include "types/ttype.h"
-
 namespace ladder::cuda {
 
 /// What a block of threads takes: 64 rows by this many blocks of 64 columns.
 struct ImageTile {
   int threads, blocks;
 };
-ImageTile pack_tile(int bits);  ///< and unpack
-ImageTile dequantize_tile(int bits);
+ImageTile pack_tile(int bits);        ///< and unpack
+ImageTile dequantize_tile(int bits);  ///< dequantize.h
 
 /// pack(const u32* canonical, u32* image, u32 n, u32 k, u32 pad, u32 flip): `flip` is XORed to
 /// every code, `pad` is what padding holds.
@@ -26,11 +23,5 @@ std::string pack_source(int bits);
 
 /// unpack(const u32* image, u32* canonical, u32 n, u32 k, u32 flip).
 std::string unpack_source(int bits);
-
-/// dequantize(const u32* image, const u16* scales, T* out, u32 n, u32 k, u32 flip): the values
-/// [n, k] of a weight of `type` with scales in the order of layout/weight_image.h, rounded once to
-/// `out`. `scales` may be null for a type without.
-/// Throws Unsupported for zero points and scales of other kinds than constant and 16 bits.
-std::string dequantize_source(const TType& type, Scalar out);
 
 }  // namespace ladder::cuda

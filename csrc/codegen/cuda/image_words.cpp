@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "codegen/cuda/literal.h"
 #include "codegen/cuda/prelude.h"
 #include "layout/pack_plan.h"
 
@@ -16,12 +17,6 @@ constexpr int kPieces = 8;  // lanes along K
 
 /// Words of one row that a thread has: 16 bytes or a block, whichever is more.
 int row_words_of(int bits) { return std::max(4, 2 * bits); }
-
-std::string hex(std::uint32_t value) {
-  std::ostringstream out;
-  out << "0x" << std::hex << value << 'u';
-  return out.str();
-}
 
 /// The step for all words w[0..words).
 std::string exchange(const ExchangeBits& step, int words) {

@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "codegen/cuda/image_kernels.h"
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
+#include "layout/weight_image.h"
+#include "types/ttype.h"
 
 namespace ladder {
 namespace {
@@ -17,14 +22,22 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 TEST(Session, names_what_it_cannot_ask_for) {
-  const auto refused = [](const char* type, const char* why) {
-    EXPECT_THAT(objection(ttype(type), 128, 256, device("h200")), HasSubstr(why)) << type;
-  };
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
-  refused("nf4,group=64,scale=float16", "nf4");
-  refused("uint4,group=64,scale=float16,zero=integer", "zero points");
-  refused("uint4", "scales");
-  refused("mxfp4", "float4_e2m1");
+  EXPECT_THAT(objection(ttype("bfloat16"), 128, 256, false, device("h200")),
+              HasSubstr("bfloat16 has more than 8 bits"));
+}
+
+TEST(Session, asks_for_a_bias_and_for_columns_in_the_order_of_the_image) {
+  const auto& type = ttype("uint4,group=64,scale=float16");
+  for (const bool gather : {false, true}) {
+    const Linear expr = expression(type, 128, 256, gather, Scalar::bf16, 9);
+    EXPECT_TRUE(expr.bias);
+    EXPECT_EQ(expr.gather, gather);
+    EXPECT_EQ(expr.max_m, 16);
+    EXPECT_EQ(expr.scale, Scalar::f16);
+  }
+  EXPECT_THAT([&] { expression(type, 128, 256, false, Scalar::f16, 17); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("17 tokens")));
 }
 
 TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {
@@ -33,6 +46,7 @@ TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {
   EXPECT_EQ(open_session(type, 128, 256), number);
   EXPECT_NE(open_session(type, 256, 128), number);
   EXPECT_NE(open_session(ttype("uint4,group=64,scale=float16"), 128, 256), number);
+  EXPECT_NE(open_session(type, 128, 256, true), number);
   EXPECT_EQ(session(number).k(), 256);
   EXPECT_THAT([] { session(7); }, ThrowsMessage<InvalidArgument>(HasSubstr("ladder.warmup")));
 }
@@ -50,11 +64,48 @@ TEST(ImageKernels, are_one_text_for_one_width) {
   }
 }
 
-TEST(ImageKernels, decode_what_they_can_and_name_what_they_cannot) {
-  EXPECT_THAT(cuda::dequantize_source(ttype("int4,group=64,scale=float16"), Scalar::f32),
-              HasSubstr("low_f16(scales[at])"));
-  EXPECT_THAT([] { cuda::dequantize_source(ttype("nf4,channel,scale=float16"), Scalar::f16); },
-              ThrowsMessage<Unsupported>(HasSubstr("nf4")));
+/// Parts in the order of the image, as (first byte, bytes).
+std::vector<std::pair<std::int64_t, std::int64_t>> places(const ImageParts& parts) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> out{{0, 4 * parts.code_words}};
+  for (const auto* part : {&parts.scales, &parts.zeros, &parts.scale2, &parts.gather}) {
+    if (*part) {
+      out.emplace_back((*part)->offset_bytes, (*part)->elements * bytes_of((*part)->scalar));
+    }
+  }
+  return out;
+}
+
+TEST(ImageParts, lie_one_behind_the_other_at_lines_of_memory) {
+  for (const char* type : {"uint4", "uint3,group=32,scale=float32,zero=integer", "nvfp4",
+                           "uint4,group=8,scale=bfloat16,zero=rescale", "mxfp6_e3m2"}) {
+    for (const bool gather : {false, true}) {
+      const auto parts = image_parts(expression(ttype(type), 65, 200, gather, Scalar::f16, 1));
+      std::int64_t end = 0;
+      for (const auto& [first, bytes] : places(parts)) {
+        EXPECT_GE(first, end) << type;
+        EXPECT_LT(first - end, 128) << type;
+        EXPECT_EQ(first % 128, 0) << type;
+        end = first + bytes;
+      }
+      EXPECT_EQ(4 * parts.words, round_up(end, 128)) << type;
+      EXPECT_EQ(parts.gather.has_value(), gather);
+    }
+  }
+}
+
+TEST(ImageParts, have_the_metadata_that_the_type_asks_for) {
+  const auto of = [](const char* type) {
+    return image_parts(expression(ttype(type), 65, 200, false, Scalar::f16, 1));
+  };
+  EXPECT_FALSE(of("uint4").scales || of("uint4").zeros || of("uint4").scale2);
+  const auto gptq = of("uint3,group=32,scale=float32,zero=quantized");
+  EXPECT_EQ(gptq.scales->elements, 7 * 128);
+  EXPECT_EQ(gptq.scales->scalar, Scalar::f32);
+  EXPECT_EQ(gptq.zeros->scalar, Scalar::u8);
+  EXPECT_EQ(of("uint4,channel,scale=bfloat16,zero=original").zeros->scalar, Scalar::bf16);
+  EXPECT_EQ(of("mxfp4").scales->scalar, Scalar::e8m0);
+  EXPECT_EQ(of("nvfp4").scales->scalar, Scalar::e4m3);
+  EXPECT_EQ(of("nvfp4").scale2->elements, 1);
 }
 
 }  // namespace

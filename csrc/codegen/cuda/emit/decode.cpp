@@ -3,24 +3,11 @@
 // From codes to operands: shifts, masks and look-ups. The compiler finds the shifts that pairs
 // share.
 #include <cmath>
-#include <cstdio>
 
 #include "codegen/cuda/emit/emitter.h"
 #include "layout/weight_image.h"
 
 namespace ladder::cuda {
-
-std::string hex(std::uint32_t value) {
-  char text[16];
-  std::snprintf(text, sizeof text, "0x%08xu", value);
-  return text;
-}
-
-std::string literal(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%af", value);
-  return text;
-}
 
 namespace {
 
@@ -77,7 +64,8 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   const FloatFields& f = i.fields;
   const int carry = f.place + f.bits - 1;
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int) {
-    const auto magnitude = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place));
+    const auto magnitude =
+        pieces(i.from, first, move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place));
     const auto sign = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15));
     std::string value = magnitude + " | " + sign;
     if (f.special != 0) {

@@ -15,15 +15,11 @@
 #include <vector>
 
 #include "codegen/cuda/emit/access.h"
+#include "codegen/cuda/literal.h"
 #include "layout/bit_plan.h"
 #include "program/program.h"
 
 namespace ladder::cuda {
-
-/// "0x000f000fu".
-std::string hex(std::uint32_t value);
-/// An exact float.
-std::string literal(double value);
 
 class Emitter {
  public:

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ops on weight images share.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "binding/torch/tensors.h"
+#include "runtime/session.h"
+
+namespace ladder::binding {
+
+using Transform = Session::Transform;
+
+constexpr std::size_t kMaxDimensions = 16;
+
+/// An uninitialised tensor of at most kMaxDimensions, without the dispatcher: this is on the path
+/// of every call. `dtype` is torch's number of it.
+Tensor empty(std::span<const std::int64_t> shape, std::int32_t dtype, std::int32_t ordinal);
+template <class... Extents>
+Tensor empty_of(std::int32_t dtype, std::int32_t ordinal, Extents... extents) {
+  const std::array<std::int64_t, sizeof...(extents)> shape{extents...};
+  return empty(shape, dtype, ordinal);
+}
+
+struct Activation {
+  Scalar scalar;
+  std::int32_t dtype;  ///< torch's number of it
+  Transform dense;
+};
+/// Throws InvalidArgument for dtypes that activations never have.
+Activation activation_of(ScalarType dtype);
+
+inline void* address(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+
+/// Where a part of the image is; null for one that the weight has not.
+inline void* part_of(void* image, const std::optional<ImageParts::Part>& part) {
+  return part ? static_cast<char*>(image) + part->offset_bytes : nullptr;
+}
+
+/// Starts one of the kernels between canonical, image and dense: pointers, then numbers.
+template <std::size_t Pointers, std::size_t Numbers>
+void transform(Session& session, std::int32_t ordinal, Transform which,
+               std::array<void*, Pointers> pointers, std::array<std::uint32_t, Numbers> numbers) {
+  void* const stream = current_stream(ordinal);
+  const LinearKernel& kernel = session.transform(ordinal, which, stream);
+  std::array<void*, Pointers + Numbers> arguments;
+  for (std::size_t i = 0; i < Pointers; ++i) arguments[i] = &pointers[i];
+  for (std::size_t i = 0; i < Numbers; ++i) arguments[Pointers + i] = &numbers[i];
+  kernel.kernel.launch(kernel.launch, stream, arguments.data());
+}
+
+/// Throws InvalidArgument unless `image` is that of a weight of `session`, by its size.
+void require_image(const Tensor& image, const Session& session);
+
+/// The values [n, k] of an image.
+Tensor dense(const Tensor& image, Session& session, const Activation& as);
+
+}  // namespace ladder::binding

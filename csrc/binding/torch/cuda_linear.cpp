@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear layer on weight images.
+#include "base/error.h"
+#include "binding/torch/cuda.h"
+#include "runtime/counters.h"
+
+namespace ladder::binding {
+namespace {
+
+Tensor call(const char* op, const char* overload, std::array<StableIValue, 3> stack) {
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher(op, overload, stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
+  LADDER_REQUIRE(bias.scalar_type() == x.scalar_type() && bias.numel() == n &&
+                     bias.is_contiguous() && bias.is_cuda() &&
+                     bias.get_device_index() == x.get_device_index(),
+                 "bias is ", bias.numel(), " numbers of ", name(bias.scalar_type()), ", not ", n,
+                 " contiguous ones of ", name(x.scalar_type()), " on the device of x");
+}
+
+void launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
+            const Tensor& image, const std::optional<Tensor>& bias, const Tensor& y, std::int64_t m,
+            std::int32_t ordinal, void* stream) {
+  const ImageParts& parts = session.parts();
+  void* const first = address(image);
+  std::array<void*, kOperands> pointers{};
+  const auto pointer = [&](Operand operand) -> void*& {
+    return pointers[static_cast<std::size_t>(operand)];
+  };
+  pointer(Operand::weight) = first;
+  pointer(Operand::scales) = part_of(first, parts.scales);
+  pointer(Operand::zeros) = part_of(first, parts.zeros);
+  pointer(Operand::scale2) = part_of(first, parts.scale2);
+  pointer(Operand::gather) = part_of(first, parts.gather);
+  pointer(Operand::bias) = bias.has_value() ? address(*bias) : nullptr;
+  pointer(Operand::x) = address(x);
+  pointer(Operand::y) = address(y);
+  std::optional<Tensor> workspace;
+  if (kernel.workspace.floats > 0) {
+    workspace = empty_of(aoti_torch_dtype_float32(), ordinal, kernel.workspace.floats);
+    pointer(Operand::workspace) = address(*workspace);
+  }
+  if (kernel.workspace.counters > 0) {
+    pointer(Operand::counters) = take_counters(ordinal, kernel.workspace.counters, stream);
+  }
+  auto tokens = static_cast<std::uint32_t>(m);
+  std::array<void*, kOperands + 1> arguments;
+  std::size_t count = 0;
+  for (const Operand operand : kernel.operands) arguments[count++] = &pointer(operand);
+  arguments[count] = &tokens;
+  kernel.kernel.launch(kernel.launch, stream, arguments.data());
+}
+
+Tensor linear(Tensor x, Tensor image, std::optional<Tensor> bias, std::int64_t weight,
+              std::int64_t n) {
+  using torch::stable::detail::from;
+  Session& session = ladder::session(weight);
+  const std::int64_t dimensions = x.dim(), k = session.k();
+  LADDER_REQUIRE(1 <= dimensions && dimensions <= static_cast<std::int64_t>(kMaxDimensions),
+                 "x has ", dimensions, " dimensions, not 1 to ", kMaxDimensions,
+                 "; the last one must be the ", k, " columns");
+  std::array<std::int64_t, kMaxDimensions> extents;
+  std::int64_t m = 1;
+  for (std::int64_t d = 0; d < dimensions; ++d) extents[d] = x.size(d);
+  for (std::int64_t d = 0; d + 1 < dimensions; ++d) m *= extents[d];
+  LADDER_REQUIRE(extents[dimensions - 1] == k, "x has ", extents[dimensions - 1],
+                 " columns; the weight has ", k);
+  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
+  extents[dimensions - 1] = n;
+  const std::span<const std::int64_t> shape(extents.data(), static_cast<std::size_t>(dimensions));
+  require_image(image, session);
+  const auto ordinal = image.get_device_index();
+  LADDER_REQUIRE(x.is_cuda() && x.get_device_index() == ordinal,
+                 "x is not on the device of the weight");
+  const Activation as = activation_of(x.scalar_type());
+  if (bias.has_value()) require_bias(*bias, x, n);
+  if (m == 0) return empty(shape, as.dtype, ordinal);
+
+  void* const stream = current_stream(ordinal);
+  const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
+  if (kernel == nullptr) {
+    const Tensor values = dense(image, session, as);
+    return call("aten::linear", "", {from(x), from(values), from(bias)});
+  }
+  // Kernels copy rows of activations in pieces of 16 bytes.
+  if (!x.is_contiguous()) x = torch::stable::contiguous(x);
+  if (reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 != 0) x = torch::stable::clone(x);
+  Tensor y = empty(shape, as.dtype, ordinal);
+  launch(*kernel, session, x, image, bias, y, m, ordinal, stream);
+  return y;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def("linear_image(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
+  m.def("linear_image_no_grad(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
+  m.impl("linear_image", TORCH_BOX(&linear));
+  m.impl("linear_image_no_grad", TORCH_BOX(&linear));
+}
+
+}  // namespace ladder::binding

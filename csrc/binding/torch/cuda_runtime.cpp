@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that decide, compile and keep kernels before they are called.
+#include "base/error.h"
+#include "binding/torch/cuda.h"
+#include "codegen/cuda/toolchain.h"
+#include "runtime/device_row.h"
+#include "runtime/kernels.h"
+
+namespace ladder::binding {
+namespace {
+
+std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool gather,
+                         std::int64_t device) {
+  if (n < 1 || k < 1) return "the weight is empty";
+  try {
+    return objection(ttype(type), n, k, gather, device_row(static_cast<int>(device)));
+  } catch (const Unsupported& error) {
+    return error.what();
+  }
+}
+
+std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather) {
+  return open_session(ttype(type), n, k, gather);
+}
+
+/// Compiles what `m` tokens need. The schedule of their kernel, or "" when they go the dense way.
+std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
+  Session& session = ladder::session(weight);
+  const auto ordinal = static_cast<std::int32_t>(device);
+  const Activation as = activation_of(dtype);
+  void* const stream = current_stream(ordinal);
+  const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
+  if (kernel != nullptr) return kernel->schedule;
+  session.transform(ordinal, as.dense, stream);
+  return {};
+}
+
+/// Schedules worth measuring for `m` tokens, one a line; only the measured one where a store has
+/// it.
+std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                      std::int64_t count) {
+  Session& session = ladder::session(weight);
+  const auto ordinal = static_cast<int>(device);
+  const Scalar activation = activation_of(dtype).scalar;
+  if (const auto plan = session.plan(ordinal, activation, m); !plan.empty()) return plan;
+  std::string lines;
+  for (const auto& schedule :
+       session.schedules(ordinal, activation, m, static_cast<std::size_t>(count))) {
+    lines += (lines.empty() ? "" : "\n") + schedule;
+  }
+  return lines;
+}
+
+/// Takes the kernel of `schedule` for `m` tokens, and keeps it as the plan with `keep`.
+void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                  std::string schedule, bool keep) {
+  Session& session = ladder::session(weight);
+  const Scalar activation = activation_of(dtype).scalar;
+  session.use(static_cast<int>(device), activation, m, schedule);
+  if (keep) session.keep(static_cast<int>(device), activation, m, schedule);
+}
+
+/// The most tokens that the kernel for `m` serves; 0 when they are multiplied densely.
+std::int64_t token_interval(std::int64_t m) {
+  const auto interval = interval_of(m);
+  return interval == kTokenIntervals.size() ? 0 : kTokenIntervals[interval];
+}
+
+void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::move(directory)); }
+void use_store_folder(std::string folder, bool trust) { use_store(folder, trust); }
+std::string notices() { return take_notices(); }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def("image_objection(str type, int n, int k, bool gather, int device) -> str");
+  m.def("open_weight(str type, int n, int k, bool gather) -> int");
+  m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
+  m.def("schedules(int weight, int device, ScalarType dtype, int m, int count) -> str");
+  m.def(
+      "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep) "
+      "-> ()");
+  m.def("token_interval(int m) -> int");
+  m.def("add_nvrtc_directory(str directory) -> ()");
+  m.def("use_store(str folder, bool trust_kernels) -> ()");
+  m.def("take_notices() -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
+  m.impl("image_objection", TORCH_BOX(&objection_to));
+  m.impl("open_weight", TORCH_BOX(&open_weight));
+  m.impl("warm_up", TORCH_BOX(&warm_up));
+  m.impl("schedules", TORCH_BOX(&schedules));
+  m.impl("use_schedule", TORCH_BOX(&use_schedule));
+  m.impl("token_interval", TORCH_BOX(&token_interval));
+  m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
+  m.impl("use_store", TORCH_BOX(&use_store_folder));
+  m.impl("take_notices", TORCH_BOX(&notices));
+}
+
+}  // namespace ladder::binding

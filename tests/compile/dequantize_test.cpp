@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels that give the values of an image, and that move its columns, compile without spills
+// for every type. Needs libnvrtc, no GPU.
+#include "codegen/cuda/dequantize.h"
+
+#include <gtest/gtest.h>
+
+#include "codegen/cuda/toolchain.h"
+#include "device/device.h"
+#include "runtime/session.h"
+
+namespace ladder {
+namespace {
+
+void expect_no_spills(const std::string& source, const std::string& what) {
+  const auto binary = cuda::compile(source, device("h200").architecture);
+  EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;
+  EXPECT_EQ(binary.stack_bytes, 0) << what << binary.log;
+}
+
+std::vector<std::string> spellings() {
+  std::vector<std::string> out{"uint4", "uint4,group=12,scale=bfloat16,zero=integer",
+                               "uint3,group=32,scale=float16,zero=quantized",
+                               "uint4,group=32,scale=bfloat16,zero=original",
+                               "uint4,group=32,scale=float32,zero=rescale"};
+  for (const Element* e : elements()) {
+    if (e->bits <= 8 && e->encoding != Encoding::exponent) {
+      out.push_back(std::string(e->name) + ",group=32,scale=float16");
+    }
+  }
+  for (const NamedTType& named : named_ttypes()) out.emplace_back(named.name);
+  return out;
+}
+
+TEST(Dequantize, compiles_without_spills_for_every_type) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  const Scalar outs[] = {Scalar::f16, Scalar::bf16, Scalar::f32};
+  std::size_t turn = 0;  // every type in one dtype: the ends of the kernel do not depend on it
+  for (const auto& type : spellings()) {
+    const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
+    expect_no_spills(cuda::dequantize_source(expr, outs[turn++ % 3]), type);
+  }
+}
+
+TEST(Permute, compiles_without_spills_for_every_width) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  for (int bits = 1; bits <= 8; ++bits) expect_no_spills(cuda::permute_source(bits), "permute");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every type through a compiled kernel: exact on integers, then within the derived bound."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from drawn import exact_weight, formula, generator, grouped, integers, stored_types
+from torch import Tensor, nn
+
+import ladder
+from ladder.testing import SIGNIFICANT_BITS
+from ladder.types import parse
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+HALVES = (torch.float16, torch.bfloat16)
+# Rows and columns: ragged rows with whole columns; fewer rows than a block and ragged columns; and
+# rows of activations that end inside 16 bytes, with a last group of 5.
+SHAPES = ((200, 256), (40, 1000), (72, 101))
+TOKENS = (1, 3, 8, 9, 16, 17, 40)
+
+TYPES = stored_types()
+
+
+def declined(type: str, dtype: torch.dtype) -> bool:
+    """Formats whose values no float16 tells apart have kernels for bfloat16 only: half their
+    range, with exponents of 6 bits and more."""
+    element = parse(type).element
+    return dtype == torch.float16 and element.encoding == "floating" and element.exponent_bits > 5
+
+
+@pytest.fixture(autouse=True)
+def torch_sums_in_float32():
+    """Above the widest kernel the product is torch's, which may add halves in halves."""
+    settings, kept = torch.backends.cuda.matmul, {}
+    for name in ("fp16", "bf16"):
+        flag = f"allow_{name}_reduced_precision_reduction"
+        kept[flag] = getattr(settings, flag)
+        setattr(settings, flag, False)
+    yield
+    for flag, value in kept.items():
+        setattr(settings, flag, value)
+
+
+def prepared(weight: ladder.Weight, bias: Tensor | None = None) -> ladder.Linear:
+    layer = ladder.Linear.from_weight(weight, bias).cuda()
+    assert layer.prepare(), f"{weight.type} {weight.shape} has no image"
+    return layer
+
+
+def magnitude(weight: ladder.Weight) -> Tensor:
+    """[N, K] of what a kernel adds up for each weight: floating zeros are summed on their own."""
+    if weight.type.zero not in ("original", "rescale"):
+        return formula(weight).abs()
+    without = formula(dataclasses.replace(weight, zeros=torch.zeros_like(weight.zeros)))
+    return without.abs() + (without - formula(weight)).abs()
+
+
+def limit(x: Tensor, weight: ladder.Weight, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """What is right in float64, and how far a kernel may be from it: :func:`ladder.testing.bound`
+    with a bias, floating zeros as terms of their own, values of tables rounded to the dtype of x,
+    and results that the dtype has no normal number for."""
+    dtype, k = x.dtype, x.shape[-1]
+    x, bias = x.double(), bias.double()
+    exact = x @ formula(weight).cuda().T + bias
+    added = x.abs() @ magnitude(weight).cuda().T
+    allowed = 6 * math.sqrt(k + 1) * 2.0**-24 * (added + bias.abs())
+    allowed += 2.0 ** -SIGNIFICANT_BITS[dtype] * exact.abs()
+    if weight.type.element.encoding == "table":
+        allowed += 2.0 ** -SIGNIFICANT_BITS[dtype] * added
+    info = torch.finfo(dtype)
+    return exact, allowed + info.smallest_normal * info.eps
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", TYPES)
+def test_every_type_is_exact_on_integers(type, dtype):
+    """A wrong code, zero point or scale changes an integer, so nothing here needs a tolerance."""
+    for n, k in SHAPES:
+        weight = exact_weight(type, n, k)
+        bias = integers((n,), dtype, 7).cuda()
+        plain, biased = prepared(weight), prepared(weight, bias)
+        wanted = formula(weight).cuda()
+        for m in TOKENS:
+            schedule = plain.compile_for(dtype, m)
+            assert (schedule == "") == (m > 16 or declined(type, dtype)), (n, k, m)
+            x = integers((m, k), dtype, m).cuda()
+            exact = x.double() @ wanted.T
+            assert torch.equal(plain(x), exact.to(dtype)), (n, k, m, schedule)
+            assert torch.equal(biased(x), (exact + bias.double()).to(dtype)), (n, k, m, schedule)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", TYPES)
+def test_real_numbers_stay_within_the_bound(type, dtype):
+    if declined(type, dtype):
+        pytest.skip("float16 has not the range of the format")
+    n, k = 136, 1024
+    rng = generator(3)
+    dense = torch.randn(n, k, generator=rng) / 8
+    weight = ladder.quantize(dense, type, method="nearest")
+    bias = torch.randn(n, generator=rng).to(dtype).cuda()
+    layer = prepared(weight, bias)
+    for m in (1, 7, 16):
+        x = torch.randn(m, k, generator=rng).to(dtype).cuda()
+        exact, allowed = limit(x, weight, bias)
+        worst = ((layer(x).double() - exact).abs() / allowed).max().item()
+        assert worst <= 1, (m, worst, layer.compile_for(dtype, m))
+
+
+@pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
+@pytest.mark.parametrize("type", TYPES)
+def test_dequantising_an_image_gives_the_canonical_values(type, dtype):
+    """Every step rounded as docs/format.md says, so the last bit agrees."""
+    for n, k in SHAPES:
+        weight = ladder.quantize(torch.randn(n, k, generator=generator(5)), type, method="nearest")
+        layer = prepared(weight)
+        values = torch.ops.ladder.dequantize_image(layer.image, layer._weight_number, n, k, dtype)
+        assert torch.equal(values.cpu(), weight.dequantize().to(dtype)), (n, k)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "type",
+    [
+        "uint4,group=32,scale=float16,zero=midpoint",
+        "uint4,group=32,scale=float16,zero=integer",
+        "uint3,group=64,scale=bfloat16,zero=original",
+        "uint8,group=64,scale=float16,zero=quantized",
+        "nf4,group=64,scale=float16",
+        "uint1,group=64,scale=float16,zero=midpoint",
+    ],
+)
+def test_columns_in_the_order_of_their_groups(type, dtype):
+    """Act-order: the image has them sorted, everything else gives them back as they were."""
+    for n, k in ((200, 256), (40, 1024)):
+        weight = exact_weight(type, n, k, act_order=True)
+        layer, wanted = prepared(weight), formula(weight).cuda()
+        for m in TOKENS:
+            x = integers((m, k), dtype, m).cuda()
+            assert (layer.compile_for(dtype, m) == "") == (m > 16)
+            assert torch.equal(layer(x), (x.double() @ wanted.T).to(dtype)), (n, k, m)
+        x = integers((2, k), dtype).cuda().requires_grad_()
+        grad = integers((2, n), dtype, 5).cuda()
+        layer(x).backward(grad)
+        assert torch.equal(x.grad, (grad.double() @ wanted).to(dtype))
+        values = torch.ops.ladder.dequantize_image(layer.image, layer._weight_number, n, k, dtype)
+        assert torch.equal(values, wanted.to(dtype))
+        assert torch.equal(layer.packed_weight.qweight.cpu(), weight.qweight)
+        assert torch.equal(layer.state_dict()["g_idx"].cpu(), weight.g_idx)
+
+
+def test_groups_of_other_lengths_go_through_torch_and_say_so(caplog):
+    weight = exact_weight("uint4,group=32,scale=float16", 64, 128)
+    g_idx = torch.randint(0, 4, (128,), generator=generator()).to(torch.int32)
+    weight = dataclasses.replace(weight, g_idx=g_idx)
+    layer = ladder.Linear.from_weight(weight).cuda()
+    x = integers((3, 128), torch.float16).cuda()
+    with caplog.at_level("INFO", "ladder"):
+        assert not layer.prepare()
+    assert "32 columns to each group" in caplog.text
+    assert torch.equal(layer(x), (x.double() @ formula(weight).cuda().T).half())
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_the_canonical_codes_come_back(type):
+    for n, k in SHAPES:
+        weight = ladder.quantize(torch.randn(n, k, generator=generator(9)), type, method="nearest")
+        layer = prepared(weight)
+        assert layer.qweight is None
+        for name, part in weight.tensors().items():
+            assert torch.equal(layer.state_dict()[name].cpu(), part), name
+        assert torch.equal(layer.cpu().qweight, weight.qweight)
+
+
+def test_a_model_is_warmed_up_whatever_its_types(tmp_path):
+    """Tuning measures with metadata of its own making for each kind."""
+    types = ("mxfp4", "nvfp4", "nf4", "uint4,group=64,scale=float32,zero=rescale", "ternary")
+    layers = [ladder.Linear.from_linear(nn.Linear(256, 192), grouped(t)) for t in types]
+    act_order = exact_weight("uint4,group=32,scale=bfloat16,zero=integer", 192, 256, act_order=True)
+    model = nn.ModuleList([*layers, ladder.Linear.from_weight(act_order)]).cuda()
+    kernels = ladder.warmup(model, m=(1, 12, 100), cache=tmp_path)
+    assert len(kernels) == len(model)
+    assert all(row[1] and row[12] and row[100] == "" for row in kernels.values())
+
+
+def test_compiling_a_model_before_its_first_call_brings_it_to_its_kernels():
+    weight = exact_weight("uint4,group=32,scale=float16,zero=integer", 96, 256)
+    layer, wanted = ladder.Linear.from_weight(weight).cuda(), formula(weight).cuda()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, backend=backend, dynamic=True)
+    for m in (2, 7, 16, 30):
+        x = integers((m, 256), torch.float16).cuda()
+        with torch.no_grad():
+            assert torch.equal(compiled(x), (x.double() @ wanted.T).half())
+    assert len(graphs) == 1 and layer.image is not None
+    assert "linear_image" in str(graphs[0].code)

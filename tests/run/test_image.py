@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image has behind its codes: scales, zeros and columns in the order of kernels. No GPU."""
+
+import dataclasses
+
+import pytest
+import torch
+from drawn import KINDS, exact_weight, generator, unpacked
+
+import ladder
+from ladder import image
+from ladder.types import element
+
+N, K = 70, 200
+BLOCKED = (
+    *KINDS,
+    "uint4,block=16x32,scale=float16,zero=integer",
+    "int8,group=32,scale=float8_e5m2",
+)
+
+
+def parts_of(weight: ladder.Weight, order=None) -> dict[str, torch.Tensor]:
+    """What pack() writes behind the codes, as float64."""
+    number = image.open_weight(str(weight.type), *weight.shape, order is not None)
+    found = {}
+    for name, part in image.parts(number).parts.items():
+        if name in ("scales", "zeros"):
+            numbers = image._numbers(weight, name, image._DTYPES[part.scalar])
+            packed = image._reordered(numbers, weight)
+            assert packed.numel() == part.elements
+            if part.scalar in ("e8m0", "e4m3"):
+                packed = element(weight.type.scale).values[packed.long()]
+            found[name] = packed.double()
+    return found
+
+
+@pytest.mark.parametrize("type", BLOCKED)
+def test_a_lane_finds_the_scales_and_zeros_of_its_rows_together(type):
+    weight = exact_weight(type, N, K)
+    ttype, groups = weight.type, weight.type.groups(K)
+    wanted = {}
+    if weight.scales is not None:
+        codes = weight.scales.dtype == torch.uint8
+        table = element(ttype.scale).values if codes else None
+        wanted["scales"] = table[weight.scales.long()] if codes else weight.scales.double()
+    if weight.zeros is not None:
+        packed = ttype.zero == "quantized"
+        zeros = unpacked(weight.zeros, groups, ttype.bits) if packed else weight.zeros
+        wanted["zeros"] = zeros.double()
+    found = parts_of(weight)
+    assert set(found) == set(wanted)
+    for name, stored in wanted.items():
+        assert found[name].shape == (groups, 2, 8, 8)
+        for row in range(N):
+            block, g, j = row // 64, row % 8, row % 64 // 8
+            of = stored[row // (ttype.rows or N)]
+            assert torch.equal(found[name][:, block, g, j], of), (name, row)
+
+
+def test_columns_are_sorted_by_group_and_stay_in_order_within_one():
+    weight = exact_weight("uint4,group=32,scale=float16", N, 192, act_order=True)
+    order = image.column_order(weight).long()
+    groups = weight.g_idx[order].long()
+    assert torch.equal(groups, torch.arange(192) // 32)
+    assert all(bool((part.diff() > 0).all()) for part in order.view(-1, 32))
+
+
+def test_columns_in_order_need_no_order():
+    weight = exact_weight("uint4,group=32,scale=float16", N, 192)
+    assert image.column_order(weight) is None
+    in_order = dataclasses.replace(weight, g_idx=(torch.arange(192) // 32).to(torch.int32))
+    assert image.column_order(in_order) is None
+
+
+def test_groups_of_other_lengths_have_no_image_and_the_reason_is_said():
+    weight = exact_weight("uint4,group=32,scale=float16", N, 192)
+    uneven = torch.randint(0, 6, (192,), generator=generator()).to(torch.int32)
+    with pytest.raises(ladder.Unsupported, match="32 columns to each group"):
+        image.column_order(dataclasses.replace(weight, g_idx=uneven))
