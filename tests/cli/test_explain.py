@@ -96,6 +96,13 @@ def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, devic
     assert f"no target writes kernels for {device}" in text
 
 
+def test_explain_of_many_tokens_converts_once_and_says_why_there_is_no_decode_kernel(capsys):
+    text = run(capsys, m=4096)
+    places = re.search(r"weights are converted\n((?:  .*\n)+)", text)[1].splitlines()
+    assert places[0].startswith("  once in global memory")
+    assert "no decode kernel serves it: every candidate was dropped" in text
+
+
 def test_explain_names_the_devices_when_there_is_no_such(capsys):
     assert main(arguments(device="h300")) == 1
     assert "h200" in capsys.readouterr().err

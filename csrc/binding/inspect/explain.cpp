@@ -132,17 +132,21 @@ std::vector<Section> explain(const Request& request) {
       tile_plan({request.m, request.n, request.k, out_type, weight, out_type}, machine);
   out.emplace_back("transforms", to_string(plan));
 
-  if (const auto why_not = no_target(machine); !why_not.empty()) {
+  const auto without_program = [&](const std::string& why) {
     std::ostringstream bound;
     bound << "no schedule takes less than " << 1e6 * ruler_of(expr, machine).floor_seconds()
           << " us\n";
     out.emplace_back("bound", bound.str());
-    out.emplace_back("program", why_not + '\n');
+    out.emplace_back("program", why + '\n');
     return out;
-  }
+  };
+  if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   auto all = candidates(expr, machine);
   all = pruned(std::move(all), expr, machine, all.front().cost.seconds);
   out.emplace_back("candidates", candidates_text(all, request));
+  if (!all.front().dropped.empty()) {
+    return without_program("no decode kernel serves it: every candidate was dropped");
+  }
   const Compiled compiled = compile(expr, machine);
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
   out.emplace_back("schedule", to_string(compiled.schedule) + '\n');

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "expr/iterators.h"
+#include "expr/resnet18.h"
 
 namespace ladder {
 namespace {
@@ -73,32 +74,8 @@ std::vector<double> direct(const Convolution& conv, const std::vector<double>& i
   return out;
 }
 
-struct Layer {
-  std::int64_t kernel, stride, in, out, size;  ///< size: of the input
-  std::int64_t i, j, k;                        ///< at batch 128
-};
-// ResNet-18, batch 128.
-constexpr Layer kResNet18[] = {
-    {7, 2, 3, 64, 224, 1605632, 64, 147},    {3, 1, 64, 64, 56, 401408, 64, 576},
-    {3, 2, 64, 128, 56, 100352, 128, 576},   {1, 2, 64, 128, 56, 100352, 128, 64},
-    {3, 1, 128, 128, 28, 100352, 128, 1152}, {3, 2, 128, 256, 28, 25088, 256, 1152},
-    {1, 2, 128, 256, 28, 25088, 256, 128},   {3, 1, 256, 256, 14, 25088, 256, 2304},
-    {3, 2, 256, 512, 14, 6272, 512, 2304},   {1, 2, 256, 512, 14, 6272, 512, 256},
-    {3, 1, 512, 512, 7, 6272, 512, 4608},
-};
-Convolution convolution(const Layer& layer, std::int64_t batch) {
-  return {.batch = batch,
-          .in_channels = layer.in,
-          .out_channels = layer.out,
-          .height = layer.size,
-          .width = layer.size,
-          .kernel = layer.kernel,
-          .stride = layer.stride,
-          .padding = layer.kernel / 2};
-}
-
 TEST(MatmulForm, of_the_eleven_convolutions_of_resnet18_has_their_sizes_and_maps) {
-  for (const Layer& layer : kResNet18) {
+  for (const ConvolutionLayer& layer : kResNet18) {
     const auto form = normalise(convolution_nhwc(convolution(layer, 128), kTypes));
     EXPECT_EQ(form.s.extent, 1);
     EXPECT_EQ(form.i.extent, layer.i);
@@ -114,7 +91,7 @@ TEST(MatmulForm, of_the_eleven_convolutions_of_resnet18_has_their_sizes_and_maps
 }
 
 TEST(MatmulForm, of_the_eleven_convolutions_of_resnet18_computes_the_convolution) {
-  for (Layer layer : kResNet18) {
+  for (ConvolutionLayer layer : kResNet18) {
     layer.in = std::min<std::int64_t>(layer.in, 3);
     layer.out = std::min<std::int64_t>(layer.out, 4);
     layer.size = std::min<std::int64_t>(layer.size, 9);

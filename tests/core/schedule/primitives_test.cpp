@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "expr/resnet18.h"
 #include "layout/conflicts.h"
 #include "schedule/tile_moves.h"
 
@@ -166,7 +167,30 @@ TEST(PieceMap, of_a_ldmatrix_tile_folds_its_granules_to_the_hint) {
   }
 }
 
-TEST(ViewMap, of_the_convolutions_of_resnet18_is_the_place_that_normalise_says) {
+// At full size, in a stride that meets every kernel row, column and channel class.
+TEST(ViewMap, of_the_eleven_convolutions_of_resnet18_is_the_window_that_each_output_reads) {
+  const OperatorTypes types{ttype("float16"), ttype("float16"), ttype("float16")};
+  for (const ConvolutionLayer& layer : kResNet18) {
+    const auto conv = convolution(layer, 128);
+    const auto form = normalise(convolution_nhwc(conv, types));
+    const auto a = view_of_a(form), b = view_of_b(form);
+    ASSERT_EQ(a.map.extents, (Shape{1, layer.i, layer.k}));
+    EXPECT_EQ(b.map.shape(), form.expr.b.shape);
+    EXPECT_TRUE(inverse(b.map).has_value());  // weights: a permutation, done when they are stored
+    EXPECT_EQ(a.offset, (Shape{0, conv.padding, conv.padding, 0}));
+    const auto ow = conv.out_width(), oh = conv.out_height(), c = conv.in_channels;
+    for (std::int64_t i = 0; i < layer.i; i += 997) {
+      for (std::int64_t k = 0; k < layer.k; k += 13) {
+        // The input with its padding: row h * stride + y.
+        ASSERT_EQ(a.map({0, i, k}),
+                  (Shape{i / (oh * ow), i / ow % oh * conv.stride + k / c / conv.kernel,
+                         i % ow * conv.stride + k / c % conv.kernel, k % c}));
+      }
+    }
+  }
+}
+
+TEST(ViewMap, of_a_convolution_is_the_place_that_normalise_says) {
   const OperatorTypes types{ttype("float16"), ttype("float16"), ttype("float16")};
   for (const auto& conv : {Convolution{.batch = 2,
                           .in_channels = 3,

@@ -48,6 +48,17 @@ std::vector<std::vector<CodeTile>> carried(const std::vector<TileMove>& moves,
   return out;
 }
 
+/// The same as numbers.
+std::vector<std::vector<std::vector<double>>> carried_values(const std::vector<TileMove>& moves,
+                                                             const CodeTile& tensor) {
+  std::vector<std::vector<std::vector<double>>> out;
+  for (const auto& block : carried(moves, tensor)) {
+    out.emplace_back();
+    for (const CodeTile& piece : block) out.back().push_back(values(piece));
+  }
+  return out;
+}
+
 /// Whether every fragment holds what the tensor has at its place.
 void expect_carries(const std::vector<TileMove>& moves, const CodeTile& tensor, const Shape& block,
                     const Shape& fragment, const Element& operand) {
@@ -115,7 +126,7 @@ TEST(TilePlan, computes_the_expression_from_its_fragments) {
   const std::int64_t m = 21, n = 35, k = 130;
   const auto& plan = tile_plan({m, n, k, kF16, kU4, kF16}, device("a100"), {32, 32, 64});
   const auto a = random_codes(kF16, {m, k}, 4), b = random_codes(kU4, {n, k}, 5);
-  const auto x = carried(plan.a, a), w = carried(plan.b, b);
+  const auto x = carried_values(plan.a, a), w = carried_values(plan.b, b);
   const OperatorTypes types{ttype("float16"), ttype("uint4"), ttype("float16")};
   const auto want = evaluate(linear_expr(m, n, k, types), values(a), values(b));
   const auto across = (k + 63) / 64, f = plan.fragment[0], h = plan.fragment[1];
@@ -130,7 +141,7 @@ TEST(TilePlan, computes_the_expression_from_its_fragments) {
               const auto p = plan.fragment[2];
               const auto& left = x[row * across + step][i / f * (64 / p) + c / p];
               const auto& right = w[column * across + step][j / h * (64 / p) + c / p];
-              sum += values(left)[i % f * p + c % p] * values(right)[j % h * p + c % p];
+              sum += left[i % f * p + c % p] * right[j % h * p + c % p];
             }
           }
           sums.codes.push_back(encode(element("float32"), sum));
