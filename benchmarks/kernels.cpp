@@ -5,7 +5,8 @@
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `auto` or
-// tokens warps_n warps_k blocks rounds stages reduction route dependent resident. For each, OUT
+// tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
+// units depth sweeps. For each, OUT
 // gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
@@ -37,6 +38,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
                 : reduction == "ordered" ? Reduction::ordered
                                          : Reduction::none;
   s.route = route == "in_place" ? Route::in_place : Route::multiply_add;
+  if (int units; in >> units >> s.depth >> s.sweeps) s.units = units;
   return s;
 }
 

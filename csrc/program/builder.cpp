@@ -23,13 +23,13 @@ constexpr std::string_view kReserved =
     "address piece "
     "row "
     "column source inside before peer from_row from_column "
-    "load_once load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 from_e4m3 "
+    "load_once load_now load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 from_e4m3 "
     "shared_address peer_address load_peer copy_async "
     "copy_commit copy_wait barrier cluster_barrier dependent_launch dependent_wait cluster_rank "
     "ticket load_matrix program  fma_f16 fma_bf16 mma_f16 mma_bf16 as_float as_bits low_f16 "
     "high_f16 low_bf16 "
     "high_bf16 pack_f16 pack_bf16 to_integer shuffle_xor atomic_add_f32 signal_init signal_expect "
-    "signal_arrive signal_await copy_bulk ";
+    "signal_arrive signal_await copy_bulk keep_order ";
 
 }  // namespace
 

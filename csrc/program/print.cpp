@@ -100,6 +100,7 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << reg(i.to) << " = load " << place(program, i.from, i.at);
             if (i.remote) out << " of rank " << to_string(program, i.rank);
             if (i.cache == Cache::once) out << " once";
+            if (i.cache == Cache::now) out << " now";
           },
           [&](const Store& i) {
             out << "store " << place(program, i.to, i.at) << " = " << reg(i.from);

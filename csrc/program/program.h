@@ -73,6 +73,7 @@ std::string type_name(const Register& reg);
 
 enum class Cache {
   once,  ///< read once by the whole device: do not keep
+  now,   ///< the same, and the load starts here: it is for later, and what comes between hides it
   many,  ///< other blocks read it too
 };
 

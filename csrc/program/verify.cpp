@@ -109,12 +109,13 @@ class Verifier {
     if (const auto* mma = matrix(where, reg(i.to).scalar)) {
       operand(where, "A operand", reg(i.to), mma->a());
     }
-    if (reg(i.to).layout.slot_count() != 8 * kUnits) {
+    const auto units = reg(i.to).layout.slot_count() / 8;
+    if (units < 1 || kUnits % units != 0 || reg(i.to).layout.slot_count() % 8 != 0) {
       fault(where, reg(i.to).name, " has ", reg(i.to).layout.slot_count(),
             " slots, not one k-step of a block");
     }
     const auto blocks = range_of(program_, i.block), steps = range_of(program_, i.step);
-    if ((blocks.high + 1) * 4 * bits > reg(i.from).layout.slot_count()) {
+    if ((blocks.high + 1) * units * bits > reg(i.from).layout.slot_count()) {
       fault(where, "block ", blocks.high, " is not among the words loaded");
     }
     if (steps.high >= 4) fault(where, "step ", steps.high, " of a block of 4");

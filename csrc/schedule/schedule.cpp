@@ -36,19 +36,27 @@ std::string text(const Parts&... parts) {
 
 }  // namespace
 
+bool keeps_block_sums(const Schedule& s) {
+  return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
+}
+
 std::int64_t Schedule::splits(std::int64_t k) const {
   return (round_up(k, kBlock) + block_columns() - 1) / block_columns();
 }
 std::int64_t Schedule::tiles(std::int64_t n) const {
-  return (round_up(n, kBlock) + block_rows() - 1) / block_rows();
+  const auto rows = block_rows() * sweeps;
+  // Whole blocks of the image, so that a tile has the same part of its block in every sweep.
+  return round_up((round_up(n, kBlock) + rows - 1) / rows, kUnits / units);
 }
 
 std::string to_string(const Schedule& s) {
-  return text("tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ",
-              s.blocks_per_warp, ", rounds ", s.rounds, ", stages ", s.stages, ", ",
-              name_of(s.reduction), ", ", name_of(s.route),
-              s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
-              " per multiprocessor");
+  return text(
+      "tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ", s.blocks_per_warp,
+      ", rounds ", s.rounds, ", stages ", s.stages, ", ", name_of(s.reduction), ", ",
+      name_of(s.route), s.units < kUnits ? text(", units ", s.units) : "",
+      s.depth > 0 ? text(", depth ", s.depth) : "", s.sweeps > 1 ? text(", sweeps ", s.sweeps) : "",
+      s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
+      " per multiprocessor");
 }
 
 // In the order in which lowering declares buffers: words, scales and zero points of the ring, the
@@ -76,7 +84,7 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
   if (decoding.kind == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
   // The sums of the warps lie over the words of the ring when they fit.
   if (by_warp > ring) bytes += aligned(by_warp);
-  if (s.reduction == Reduction::cluster && s.warps_k > kWarpsReadByPeers) bytes += aligned(sums);
+  if (keeps_block_sums(s)) bytes += aligned(s.sweeps * sums);
   return bytes;
 }
 
@@ -95,6 +103,20 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     return text(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
   }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (s.units < kUnits) {
+    if (kUnits % s.units != 0) return text(s.units, " row units do not divide ", kUnits);
+    if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
+    if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
+    if (s.units * expr.bits % 4 != 0) {
+      return text(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
+    }
+  }
+  if (s.depth > 0 && (s.stages != 1 || s.rounds % s.depth != 0)) {
+    return text(s.rounds, " rounds, ", s.stages, " stages at depth ", s.depth);
+  }
+  if (s.sweeps > 1 && (s.depth == 0 || s.reduction == Reduction::ordered)) {
+    return "sweeps are for a depth, and for sums that wait in shared memory";
+  }
   if (s.stages > 1 && (s.stages > s.rounds + 1 || !device.async_copy())) return "idle stages";
   if (expr.groups() > 1) {
     if (group >= warp_columns) {
@@ -135,9 +157,12 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const auto outputs = s.block_rows() * s.tokens / threads;
   if (s.reduction == Reduction::ordered && outputs > 16) return text(outputs, " sums a thread");
   // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
-  const auto sums = (s.rounds > 1 || group < warp_columns ? 4 : 2) * s.tokens;
-  const auto registers = (s.stages == 1 && s.rounds > 1 ? 8 : 4) * expr.bits * s.blocks_per_warp +
-                         sums + 20 + (s.rounds > 1 && s.route == Route::in_place ? s.tokens : 0);
+  const auto sums = (s.rounds > 1 || group < warp_columns ? 2 : 1) * s.units * s.tokens / 2;
+  const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
+  const auto registers =
+      in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
+      (s.rounds > 1 && s.route == Route::in_place ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
+                                                  : 0);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }

@@ -26,10 +26,11 @@ enum class Route {
   in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
 };
 
-/// A decode kernel. A warp has 64 rows and, in each of `rounds`, some 64 x 64 blocks of the weight
-/// image. With one stage a round's weight goes straight to registers, while the one before is
-/// multiplied; with more, each lane copies what it will use itself to shared memory, that many
-/// rounds ahead.
+/// A decode kernel. A warp has 64 rows, or fewer, and, in each of `rounds`, some 64 x 64 blocks of
+/// the weight image. With one stage a round's weight goes straight to registers, while the one
+/// before is multiplied; with more, each lane copies what it will use itself to shared memory, that
+/// many rounds ahead. With a depth the registers of a round are loaded anew as soon as they were
+/// multiplied, across the end of a tile of rows where a block has several.
 struct Schedule {
   int tokens;           ///< multiple of 8: the most that the kernel serves
   int warps_n;          ///< warps side by side along N
@@ -41,14 +42,17 @@ struct Schedule {
   Route route;
   bool dependent_launch;          ///< load weights before the preceding kernel ends
   int blocks_per_multiprocessor;  ///< thread blocks to leave registers and shared memory for
+  int units = 4;   ///< 16 rows each, that a warp has: 4, or 2 or 1 of a block of the weight image
+  int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
+  int sweeps = 1;  ///< tiles of rows that a thread block has, for one staging of activations
 
   bool operator==(const Schedule&) const = default;
-  std::int64_t block_rows() const { return 64 * warps_n; }
+  std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep
   std::int64_t block_columns() const {
     return std::int64_t{64} * warps_k * blocks_per_warp * rounds;
   }
   std::int64_t splits(std::int64_t k) const;  ///< blocks along K
-  std::int64_t tiles(std::int64_t n) const;   ///< blocks along N
+  std::int64_t tiles(std::int64_t n) const;   ///< blocks along N; a sweep advances so many tiles
 };
 
 /// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
@@ -63,6 +67,8 @@ constexpr std::int64_t kSumPad = 4;
 constexpr std::int64_t kActivationPadBytes = 16;
 /// Up to this many warps along K leave their sums to the peers of the cluster to add.
 constexpr std::int64_t kWarpsReadByPeers = 2;
+/// The peers of a cluster read sums of the block, one for each sweep, rather than those of warps.
+bool keeps_block_sums(const Schedule& schedule);
 
 /// Every buffer begins at a multiple of this many bytes.
 constexpr std::int64_t kSharedAlignment = 128;

@@ -21,6 +21,30 @@ DEVICE Words4 load_once(const Words4* p) {
   return v;
 }
 template <class T> DEVICE T load_once(const T* p) { return *p; }
+// The same where it is written. Loads of the read-only path the assembler moves behind all that
+// follows until just before their use; others not past keep_order(), which costs a no-op.
+DEVICE Words4 load_now(const Words4* p) {
+  Words4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p) : "memory");
+  return v;
+}
+DEVICE Words2 load_now(const Words2* p) {
+  Words2 v;
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(p) : "memory");
+  return v;
+}
+DEVICE Words1 load_now(const Words1* p) {
+  Words1 v;
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v.w[0]) : "l"(p) : "memory");
+  return v;
+}
+DEVICE void keep_order() {
+  u32 lanes;
+  asm volatile("mov.u32 %0, 0xffffffff;" : "=r"(lanes));  // unknown to the assembler
+  asm volatile("bar.warp.sync %0;" :: "r"(lanes) : "memory");
+}
 DEVICE Words4 load_constant(const Words4* p) {
   Words4 v;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"

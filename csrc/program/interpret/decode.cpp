@@ -13,9 +13,10 @@ namespace ladder {
 template <class Op, class Decode>
 void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decode& decode) {
   const auto slots = program_.registers[i.from].layout.slot_count();
-  const auto first = value(block, i.block) * 4 * bits, step = value(block, i.step);
+  const int units = static_cast<int>(program_.registers[i.to].layout.slot_count() / 8);
+  const auto first = value(block, i.block) * units * bits, step = value(block, i.step);
   for (int thread = 0; thread < program_.threads; ++thread) {
-    for (int unit = 0; unit < kUnits; ++unit) {
+    for (int unit = 0; unit < units; ++unit) {
       std::array<std::uint32_t, 8> words;
       for (int w = 0; w < bits; ++w) {
         words[w] = get(block, i.from, thread * slots + first + unit * bits + w);
@@ -24,7 +25,7 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
         const std::uint32_t both =
             decode(thread, unit, r, static_cast<int>(4 * step + r), words.data());
         for (int half = 0; half < 2; ++half) {
-          set(block, i.to, thread * 8 * kUnits + unit * 8 + r * 2 + half,
+          set(block, i.to, thread * 8 * units + unit * 8 + r * 2 + half,
               both >> (16 * half) & 0xffff);
         }
       }
@@ -56,7 +57,8 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const FloatFields& f = i.fields;
   const int carry = f.place + f.bits - 1;
   for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
-    const auto magnitude = read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);
+    const auto magnitude =
+        read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);
     const auto sign = read_pieces(move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15), words);
     auto both = magnitude | sign;
     if (f.special != 0) {

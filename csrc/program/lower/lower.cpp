@@ -12,9 +12,13 @@ Program Lowering::run() {
   load_first(body);
   declare_table(body);
   emit(body, Barrier{});
+  if (schedule_.sweeps > 1) {
+    sweeps(body);
+    return std::move(program_);
+  }
   multiply(body);
   switch (schedule_.reduction) {
-    case Reduction::none: add_warps(body), finish(body, Affine::of(kTile, rows())); break;
+    case Reduction::none: add_warps(body), finish(body, first_row()); break;
     case Reduction::cluster: add_cluster(body); break;
     case Reduction::ordered: add_warps(body), add_in_order(body); break;
   }

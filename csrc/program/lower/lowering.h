@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the program of one linear layer. A warp has 64 rows; what it does with its columns is one
-// of three shapes:
+// Writes the program of one linear layer. A warp has 16 to 64 rows; what it does with its columns
+// is one of four shapes:
 //
 //     one round        all its words to registers, then multiply
 //     register rounds  the next round's words on their way to registers while this one's multiply
 //     ring rounds      each lane copies what it will use to shared memory, `stages` rounds ahead
+//     deep rounds      `depth` rounds in registers, each loaded anew once it was multiplied
 //
+// of which the last may go over several tiles of rows, one sweep after the other,
 // after which the sums of the warps, and of the blocks that share rows, are added up. Internal to
 // csrc/program/lower: lower.cpp has the order of things, operands.cpp what is loaded, decode.cpp
 // what becomes of codes, multiply.cpp the rounds, reduce.cpp the sums.
@@ -73,13 +75,19 @@ class Lowering {
   void declare_ring();
   /// A warp's words of one round: [N blocks, K blocks, chunks, lanes, words].
   Layout word_layout() const;
-  std::vector<Affine> word_origin(const Affine& round) const;
-  std::vector<Affine> group_origin(const Affine& round) const;
+  std::vector<Affine> word_origin(const Affine& round, const Affine& sweep = 0) const;
+  std::vector<Affine> group_origin(const Affine& round, const Affine& sweep = 0) const;
+  /// The row of blocks of the image that the block's first warp has, and which part of it.
+  Affine row_block(const Affine& sweep) const;
+  Affine block_part() const;
   /// Where a round lies in the ring of words, and in those of scales and zero points.
   std::vector<Affine> ring_origin(const Affine& round) const;
   std::vector<Affine> group_ring_origin(const Affine& round) const;
-  /// One round, straight to registers.
+  /// The first round, or as many as the depth, straight to registers.
   void load_weights(Body& body);
+  /// A round to the registers in use; those of a round that the depth keeps.
+  void refill(Body& body, const Affine& round, const Affine& sweep);
+  void use_piece(std::int64_t round);
   /// The words, scales and zero points of a round out of the ring.
   void load_round(Body& body, const Affine& round);
   /// Those of a round on their way to other registers, and from these to the ones that are used.
@@ -111,8 +119,13 @@ class Lowering {
   void multiply(Body& body);
   void declare_operands(Body& body);
   void multiply_round(Body& body, const Affine& round);
+  void load_activations(Body& body, const Affine& round);
+  void multiply_zeros(Body& body);
   void ring_rounds(Body& body);
   void register_rounds(Body& body);
+  void deep_rounds(Body& body, const Affine& sweep);
+  /// Multiplies and adds up one tile of rows after the other.
+  void sweeps(Body& body);
   RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
   RegisterId zero_rows() const { return per_group_.back().rows; }
 
@@ -128,16 +141,29 @@ class Lowering {
                  const std::function<Load(Affine)>& load);
   /// Every block of the cluster adds up its share of the rows, out of the memory of all.
   void add_cluster(Body& body);
+  /// The sums of the block, of one sweep, to where its peers will read them.
+  void keep_sums(Body& body, const Affine& sweep);
+  /// This block's share of what its peers kept of a sweep, added up into y.
+  void add_kept(Body& body, const Affine& sweep);
   /// The block that comes last adds what all left in global memory.
   void add_in_order(Body& body);
   /// Rounds `sum_` and writes it to y from row `first`.
   void finish(Body& body, const Affine& first);
+  /// The first row of the block in a sweep.
+  Affine first_row(const Affine& sweep = 0) const;
+
+  /// The registers of one round: words, and what is loaded and held of each of `per_group_`.
+  struct Piece {
+    RegisterId words;
+    std::vector<RegisterId> loaded, rows;
+  };
 
   /// What multiply_round works on.
   struct Operands {
     RegisterId a, b;
     RegisterId total;                         ///< acc_ itself when there is nothing to add it to
     RegisterId zero_row = -1, zero_sum = -1;  ///< set when a product of its own adds the zero point
+    std::vector<RegisterId> zero_sums = {};   ///< by round, where all sweeps share them
     RegisterId zeros = -1;                    ///< set when operands are made with stored ones
     int scale_exponent[2];                    ///< by parity of eight rows
     VariableId group, step;
@@ -155,6 +181,8 @@ class Lowering {
   ViewId image_ = -1, x_warp_ = -1, ring_ = -1, table_ = -1;
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
+  std::vector<Piece> pieces_;        // by round, modulo the depth
+  ViewId kept_ = -1;
   VariableId round_ = -1;
   Layout group_layout_, group_ring_layout_;
   std::function<Affine(const Affine&)> first_group_;  // of a warp, by round

@@ -9,13 +9,17 @@ namespace {
 
 constexpr std::int64_t kStep = 16;  // columns
 constexpr std::int64_t kStepsPerBlock = kBlock / kStep;
+// Sweeps whose sums are on their way from the peers of a cluster together.
+constexpr int kSweepsInFlight = 8;
 
 }  // namespace
 
 void Lowering::multiply(Body& body) {
   declare_operands(body);
   if (operands_.total != acc_) emit(body, Fill{operands_.total, {0, 0}});
-  if (staged()) {
+  if (schedule_.depth > 0) {
+    deep_rounds(body, 0);
+  } else if (staged()) {
     ring_rounds(body);
   } else if (schedule_.rounds > 1) {
     register_rounds(body);
@@ -27,17 +31,19 @@ void Lowering::multiply(Body& body) {
 
 void Lowering::declare_operands(Body& body) {
   const std::int64_t tokens = schedule_.tokens;
-  const auto sum_layout = [&](std::int64_t units) {
-    return warps() * local({1, units, 1}) * local({1, 1, tokens / 8}) * lifted(instruction_.d());
+  const auto sum_layout = [&](std::int64_t rows_of_16) {
+    return warps() * local({1, rows_of_16, 1}) * local({1, 1, tokens / 8}) *
+           lifted(instruction_.d());
   };
   Operands& o = operands_;
-  o.a = reg("a", expr_.activation, warps() * local({1, kUnits, 1}) * lifted(instruction_.a()));
+  const std::int64_t units = schedule_.units;
+  o.a = reg("a", expr_.activation, warps() * local({1, units, 1}) * lifted(instruction_.a()));
   o.b = reg("b", expr_.activation,
             replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
                 local({1, tokens / 8, 1}) * lifted(instruction_.b()));
-  acc_ = reg("acc", Scalar::f32, sum_layout(kUnits));
+  acc_ = reg("acc", Scalar::f32, sum_layout(units));
   o.total =
-      groups_ > 1 || schedule_.rounds > 1 ? reg("total", Scalar::f32, sum_layout(kUnits)) : acc_;
+      groups_ > 1 || schedule_.rounds > 1 ? reg("total", Scalar::f32, sum_layout(units)) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
@@ -79,19 +85,17 @@ void Lowering::declare_operands(Body& body) {
 
 void Lowering::multiply_round(Body& body, const Affine& round) {
   const Operands& o = operands_;
-  const bool zero_product = o.zero_row >= 0;
-  const auto column = Affine::of(o.group, o.steps * kStep) + Affine::of(o.step, kStep) +
-                      times(round, round_blocks() * kBlock);
+  const bool zero_known = !o.zero_sums.empty(), zero_product = o.zero_row >= 0 && !zero_known;
   Body per_step, per_group;
   prepare_group(per_group);
-  emit(per_step, LoadMatrix{o.b, x_warp_, {0, 0, column}});
+  load_activations(per_step, round);
   decode_step(per_step);
   emit(per_step, Mma{acc_, o.a, o.b});
   if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
   emit(per_group, Fill{acc_, {0, 0}});
   if (zero_product) emit(per_group, Fill{o.zero_sum, {0, 0}});
   emit(per_group, For{o.step, o.steps, std::move(per_step)});
-  if (zero_product && !zeros_by_product()) emit(per_group, Add{acc_, o.zero_sum});
+  if (o.zero_row >= 0 && !zeros_by_product()) emit(per_group, Add{acc_, o.zero_sum});
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(per_group);
   emit(per_group, Scale{o.total,
                         acc_,
@@ -101,6 +105,30 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
                         o.total != acc_});
   if (expr_.stored_zero == Zero::rescale) subtract_zeros(per_group);
   emit(body, For{o.group, groups_, std::move(per_group)});
+}
+
+void Lowering::load_activations(Body& body, const Affine& round) {
+  const Operands& o = operands_;
+  const auto column = Affine::of(o.group, o.steps * kStep) + Affine::of(o.step, kStep) +
+                      times(round, round_blocks() * kBlock);
+  emit(body, LoadMatrix{o.b, x_warp_, {0, 0, column}});
+}
+
+// The zero point's products are the same for all rows, so for all sweeps.
+void Lowering::multiply_zeros(Body& body) {
+  Operands& o = operands_;
+  if (o.zero_row < 0 || groups_ > 1) return;
+  for (int round = 0; round < schedule_.rounds; ++round) {
+    o.zero_sums.push_back(
+        round == 0 ? o.zero_sum
+                   : reg("zero_sum", Scalar::f32, Layout(program_.registers[o.zero_sum].layout)));
+    Body per_step, once;
+    load_activations(per_step, round);
+    emit(per_step, Mma{o.zero_sums.back(), o.zero_row, o.b});
+    emit(body, Fill{o.zero_sums.back(), {0, 0}});
+    emit(once, For{o.step, o.steps, std::move(per_step)});
+    emit(body, For{o.group, groups_, std::move(once)});
+  }
 }
 
 void Lowering::ring_rounds(Body& body) {
@@ -123,6 +151,52 @@ void Lowering::register_rounds(Body& body) {
   take_next(each);
   emit(body, For{round_, schedule_.rounds - 1, std::move(each), 2});
   multiply_round(body, schedule_.rounds - 1);
+}
+
+// All rounds are written out, since each has registers of its own. A round that was multiplied
+// makes room for the one `depth` later, which may be of the next tile of rows; past the last tile
+// nothing is loaded.
+void Lowering::deep_rounds(Body& body, const Affine& sweep) {
+  for (int round = 0; round < schedule_.rounds; ++round) {
+    use_piece(round);
+    if (!operands_.zero_sums.empty()) operands_.zero_sum = operands_.zero_sums[round];
+    multiply_round(body, round);
+    const int following = round + schedule_.depth;
+    if (following < schedule_.rounds) {
+      refill(body, following, sweep);
+    } else if (schedule_.sweeps > 1) {
+      refill(body, following - schedule_.rounds, sweep + Affine(1));
+    }
+  }
+}
+
+void Lowering::sweeps(Body& body) {
+  declare_operands(body);
+  multiply_zeros(body);
+  const auto number = variable("sweep", schedule_.sweeps);
+  const auto sweep = Affine::of(number);
+  const RegisterId round_sums = acc_;
+  const bool cluster = schedule_.reduction == Reduction::cluster;
+  Body each;
+  if (operands_.total != acc_) emit(each, Fill{operands_.total, {0, 0}});
+  deep_rounds(each, sweep);
+  emit(each, Barrier{});  // the sums of the sweep before have been read
+  acc_ = operands_.total;
+  add_warps(each);
+  if (cluster) {
+    keep_sums(each, sweep);
+  } else {
+    finish(each, first_row(sweep));
+  }
+  acc_ = round_sums;
+  emit(body, For{number, schedule_.sweeps, std::move(each), 1});
+  if (!cluster) return;
+  emit(body, ClusterBarrier{});
+  declare_sums(rows() / program_.cluster);
+  Body last;
+  add_kept(last, sweep);
+  emit(body, For{number, schedule_.sweeps, std::move(last), kSweepsInFlight});
+  emit(body, ClusterBarrier{});
 }
 
 }  // namespace ladder

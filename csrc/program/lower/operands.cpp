@@ -7,17 +7,29 @@ namespace ladder {
 
 Layout Lowering::word_layout() const {
   return spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
-         local({1, schedule_.blocks_per_warp, expr_.bits, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
-         local({1, 1, 1, 1, 4});
+         local({1, schedule_.blocks_per_warp, expr_.bits * schedule_.units / kUnits, 1, 1}) *
+         spatial({1, 1, 1, kLanes, 1}) * local({1, 1, 1, 1, 4});
 }
 
-std::vector<Affine> Lowering::word_origin(const Affine& round) const {
+Affine Lowering::row_block(const Affine& sweep) const {
+  const auto parts = kUnits / schedule_.units;
+  return Affine::of(kTile, schedule_.warps_n, parts) +
+         times(sweep, schedule_.tiles(expr_.n) * schedule_.warps_n / parts);
+}
+
+Affine Lowering::block_part() const {
+  const auto parts = kUnits / schedule_.units;
+  return parts == 1 ? Affine(0) : remainder(Affine::of(kTile), parts);
+}
+
+std::vector<Affine> Lowering::word_origin(const Affine& round, const Affine& sweep) const {
   auto first = Affine::of(kSplit, round_blocks() * schedule_.rounds);
-  return {Affine::of(kTile, schedule_.warps_n), first + times(round, round_blocks()), 0, 0, 0};
+  return {row_block(sweep), first + times(round, round_blocks()),
+          times(block_part(), expr_.bits * schedule_.units / kUnits), 0, 0};
 }
 
-std::vector<Affine> Lowering::group_origin(const Affine& round) const {
-  return {first_group_(round), Affine::of(kTile, schedule_.warps_n), 0, 0, 0};
+std::vector<Affine> Lowering::group_origin(const Affine& round, const Affine& sweep) const {
+  return {first_group_(round), row_block(sweep), 0, 0, times(block_part(), 2 * schedule_.units)};
 }
 
 void Lowering::declare_weights() {
@@ -26,8 +38,11 @@ void Lowering::declare_weights() {
   const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
   image_ =
       view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
-  words_ = reg("words", Scalar::u32, word_layout());
+  for (int i = 0; i < std::max(schedule_.depth, 1); ++i) {
+    pieces_.push_back({reg("words", Scalar::u32, word_layout()), {}, {}});
+  }
   declare_per_group(n_blocks);
+  use_piece(0);
 }
 
 // Columns of a warp in a round belong to one group, or to several whole ones; `sharing` warps in
@@ -56,27 +71,47 @@ void Lowering::declare_per_group(std::int64_t n_blocks) {
       return Affine::of(kSplit, step * rounds) + times(round, step);
     };
   }
-  const auto of_lanes =
-      local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 8});
+  const auto of_lanes = local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
+                        local({1, 1, 1, 1, 2 * schedule_.units});
   group_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
   // [stage and warp]: in the ring each warp has its own copy.
   group_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
   const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
-                    lifted(scale_fragment());
+                    lifted(local({2 * schedule_.units}) * spatial({8}) * replicated(4, 1));
   for (PerGroup& part : per_group_) {
     part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
-    part.loaded =
-        reg(part.name + "_table", part.scalar, staged() ? group_ring_layout_ : group_layout_);
-    part.rows = reg(part.name, part.scalar, rows);
+    for (Piece& piece : pieces_) {
+      piece.loaded.push_back(
+          reg(part.name + "_table", part.scalar, staged() ? group_ring_layout_ : group_layout_));
+      piece.rows.push_back(reg(part.name, part.scalar, rows));
+    }
   }
 }
 
 void Lowering::load_weights(Body& body) {
   declare_weights();
-  emit(body, Load{words_, image_, word_origin(0), Cache::once});
+  for (int round = 0; round < std::max(schedule_.depth, 1); ++round) {
+    use_piece(round);
+    refill(body, round, 0);
+  }
+}
+
+void Lowering::use_piece(std::int64_t round) {
+  const Piece& piece = pieces_[round % static_cast<std::int64_t>(pieces_.size())];
+  words_ = piece.words;
+  for (std::size_t i = 0; i < per_group_.size(); ++i) {
+    per_group_[i].loaded = piece.loaded[i], per_group_[i].rows = piece.rows[i];
+  }
+}
+
+// What a depth keeps is asked for at once, before the rounds that come first are multiplied.
+void Lowering::refill(Body& body, const Affine& round, const Affine& sweep) {
+  const auto words = schedule_.depth > 0 ? Cache::now : Cache::once;
+  const auto per_group = schedule_.depth > 0 ? Cache::now : Cache::many;
+  emit(body, Load{words_, image_, word_origin(round, sweep), words});
   for (const PerGroup& part : per_group_) {
-    emit(body, Load{part.loaded, part.table, group_origin(0)});
+    emit(body, Load{part.loaded, part.table, group_origin(round, sweep), per_group});
     emit(body, Reinterpret{part.rows, part.loaded});
   }
 }

@@ -69,30 +69,48 @@ void Lowering::finish(Body& body, const Affine& first) {
   emit(body, Store{out, y, {0, first, 0}});
 }
 
+Affine Lowering::first_row(const Affine& sweep) const {
+  return Affine::of(kTile, rows()) + times(sweep, schedule_.tiles(expr_.n) * rows());
+}
+
 void Lowering::add_cluster(Body& body) {
-  const std::int64_t pitch = rows() + kSumPad, share = rows() / program_.cluster;
-  std::int64_t parts = schedule_.warps_k;
-  ViewId sums;
-  if (parts > kWarpsReadByPeers) {
+  const std::int64_t share = rows() / program_.cluster;
+  if (keeps_block_sums(schedule_)) {
     add_warps(body);
-    const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.tokens * pitch);
-    sums = view(shared, {1, rows(), kTokens}, {0, 1, pitch});
-    emit(body, Store{sum_, sums, {0, 0, 0}});
-    parts = 1;
+    keep_sums(body, 0);
+    emit(body, ClusterBarrier{});
+    declare_sums(share);
+    add_kept(body, 0);
   } else {
-    sums = share_sums(body);
+    const auto sums = share_sums(body);
+    emit(body, ClusterBarrier{});
+    declare_sums(share);
+    const auto mine = Affine::of(kRank, share);
+    for (std::int64_t w = 0; w < schedule_.warps_k; ++w) {
+      if (w == 0) emit(body, Load{sum_, sums, {0, mine, 0}, Cache::many, true, 0});
+      add_parts(body, program_.cluster, w == 0 ? 1 : 0, "peer", [&](Affine rank) -> Load {
+        return {part_, sums, {w, mine, 0}, Cache::many, true, std::move(rank)};
+      });
+    }
+    finish(body, first_row() + mine);
   }
   emit(body, ClusterBarrier{});
-  declare_sums(share);
-  const auto mine = Affine::of(kRank, share);
-  for (std::int64_t w = 0; w < parts; ++w) {
-    if (w == 0) emit(body, Load{sum_, sums, {0, mine, 0}, Cache::many, true, 0});
-    add_parts(body, program_.cluster, w == 0 ? 1 : 0, "peer", [&](Affine rank) -> Load {
-      return {part_, sums, {w, mine, 0}, Cache::many, true, std::move(rank)};
-    });
-  }
-  finish(body, Affine::of(kTile, rows()) + mine);
-  emit(body, ClusterBarrier{});
+}
+
+void Lowering::keep_sums(Body& body, const Affine& sweep) {
+  const std::int64_t pitch = rows() + kSumPad, all = schedule_.tokens * pitch;
+  const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.sweeps * all);
+  kept_ = view(shared, {schedule_.sweeps, rows(), kTokens}, {all, 1, pitch});
+  emit(body, Store{sum_, kept_, {sweep, 0, 0}});
+}
+
+void Lowering::add_kept(Body& body, const Affine& sweep) {
+  const auto mine = Affine::of(kRank, rows() / program_.cluster);
+  emit(body, Load{sum_, kept_, {sweep, mine, 0}, Cache::many, true, 0});
+  add_parts(body, program_.cluster, 1, "peer", [&](Affine rank) -> Load {
+    return {part_, kept_, {sweep, mine, 0}, Cache::many, true, std::move(rank)};
+  });
+  finish(body, first_row(sweep) + mine);
 }
 
 void Lowering::add_in_order(Body& body) {

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "program/linear_case.h"
 
@@ -99,6 +101,74 @@ TEST(Program, keeps_a_ring_of_rounds_in_flight) {
       }
     }
   }
+}
+
+Schedule deep(int units, int depth, int sweeps, Reduction reduction, int tokens = 8) {
+  Schedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
+  out.units = units, out.depth = depth, out.sweeps = sweeps;
+  return out;
+}
+
+// A round that was multiplied makes room for a later one, of this tile of rows or the next; rows
+// end at a tile, inside one, and so that the last sweep has none for some blocks.
+TEST(Program, sweeps_over_tiles_of_rows_with_the_activations_staged_once) {
+  for (int sweeps : {1, 2, 3}) {
+    for (auto reduction : {Reduction::none, Reduction::cluster}) {
+      for (std::int64_t n : {192, 130}) {
+        const std::int64_t k = reduction == Reduction::none ? 256 : 512;
+        for (int depth : {1, 2}) {
+          expect_exact({4, 8, 64, Scalar::f16, 8, n, k}, deep(4, depth, sweeps, reduction), 3);
+          expect_exact({4, 8, 128, Scalar::bf16, 8, n, k}, deep(2, depth, sweeps, reduction), 8);
+          expect_exact({4, 8, 64, Scalar::f16, 8, n, k},
+                       with(deep(2, depth, sweeps, reduction), reduction, Route::in_place), 3);
+        }
+      }
+    }
+  }
+}
+
+// Where the words of a part of a block are whole pieces of 16 bytes; the others are objected to.
+TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (int units : {1, 2}) {
+      const Linear expr{bits, 1 << (bits - 1), 64, Scalar::f16, 8, 128, 256};
+      for (int sweeps : {1, 2}) {
+        const auto schedule = deep(units, 2, sweeps, Reduction::none);
+        if (units * bits % 4 == 0) {
+          expect_exact(expr, schedule, 2);
+        } else {
+          EXPECT_THAT(objection(schedule, expr, h200()),
+                      ::testing::HasSubstr("not whole pieces of 16 bytes"));
+        }
+      }
+    }
+  }
+}
+
+TEST(Program, sweeps_that_cannot_be_are_objected_to) {
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
+  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), expr, h200()),
+              ::testing::HasSubstr("sweeps are for a depth"));
+  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), expr, h200()),
+              ::testing::HasSubstr("2 rounds, 1 stages at depth 3"));
+  auto wide = deep(2, 2, 1, Reduction::cluster);
+  wide.warps_n = 2;
+  EXPECT_THAT(objection(wide, expr, h200()), ::testing::HasSubstr("one warp along N"));
+}
+
+TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
+  const auto schedule = deep(4, 2, 2, Reduction::none);
+  auto program = lower(expr, schedule, h200());
+  for (auto& statement : program.body) {
+    auto* loop = std::get_if<For>(&statement.op);
+    if (loop == nullptr || program.variables[loop->variable].name != "sweep") continue;
+    std::erase_if(loop->body, [first = true](const Statement& inner) mutable {
+      return std::holds_alternative<Barrier>(inner.op) && std::exchange(first, false);
+    });
+  }
+  EXPECT_THAT([&] { LinearCase::integers(expr, 3).run(program, schedule); },
+              ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("sums")));
 }
 
 TEST(Program, stays_within_the_bound_on_real_numbers) {

@@ -32,8 +32,9 @@ std::string Emitter::pieces(RegisterId from, std::int64_t first,
 
 template <class Op, class Decode>
 void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
-  const auto first = constant(i.block) * 4 * bits, step = constant(i.step);
-  for (int unit = 0; unit < kUnits; ++unit) {
+  const auto units = words(i.to) / 4;
+  const auto first = constant(i.block) * units * bits, step = constant(i.step);
+  for (int unit = 0; unit < units; ++unit) {
     for (int r = 0; r < 4; ++r) {
       const auto to = reg(i.to).name + "[" + std::to_string(unit * 4 + r) + "]";
       decode(to, static_cast<int>(4 * step + r), first + unit * bits, unit * 2 + r % 2);

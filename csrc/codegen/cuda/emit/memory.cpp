@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/error.h"
 #include "codegen/cuda/emit/emitter.h"
 #include "device/device.h"
@@ -6,6 +8,15 @@
 
 namespace ladder::cuda {
 namespace {
+
+const char* loader(Cache cache) {
+  switch (cache) {
+    case Cache::once: return "load_once";
+    case Cache::now: return "load_now";
+    case Cache::many: return "load_constant";
+  }
+  return "?";
+}
 
 std::string guarded(const std::string& guard, const std::string& action) {
   return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
@@ -36,9 +47,17 @@ void Emitter::load(const Load& i) {
   line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
   if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
   const auto there = from.optional ? from.name + " != nullptr" : std::string();
+  // All pieces inside or none: one branch, where zeros to start from would cost a move per word.
+  const auto& whole = access.pieces.front().guard;
+  const bool together =
+      !whole.empty() && there.empty() && access.pieces.front().width * size >= 4 &&
+      std::ranges::all_of(access.pieces, [&](const Piece& piece) { return piece.guard == whole; });
+  if (together) line("if (", whole, ") {");
   for (const Piece& piece : access.pieces) {
     const auto count = piece.width * size / 4;
-    const auto guard = there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
+    const auto guard =
+        together ? std::string()
+                 : there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
     if (count == 0) {  // one 16-bit element
       if (i.remote) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
       const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
@@ -57,13 +76,18 @@ void Emitter::load(const Load& i) {
     } else if (!from.constant) {
       action = "v = load_fresh(" + at + ");";
     } else {
-      action = std::string("v = ") + (i.cache == Cache::once ? "load_once" : "load_constant") +
-               "(" + at + ");";
+      action = std::string("v = ") + loader(i.cache) + "(" + at + ");";
     }
     const auto initial = guard.empty() ? "" : " = {}";
     line("{ ", type, " v", initial, "; ", guarded(guard, action),
          assign(i.to, piece.slot * size / 4, count), " }");
   }
+  if (together) {
+    line("} else {");
+    for (std::int64_t w = 0; w < words(i.to); ++w) line("  ", to.name, "[", w, "] = 0;");
+    line("}");
+  }
+  if (i.cache == Cache::now) line("keep_order();");
 }
 
 std::string Emitter::assign(RegisterId id, std::int64_t first, std::int64_t count) const {
