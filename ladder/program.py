@@ -66,6 +66,13 @@ def replicated(count: int, rank: int = 2) -> Layout:
     return _core.replicated(count, rank)
 
 
+def operand(type: str, which: str) -> Layout:
+    """How a warp holds an operand of the matrix instruction of "f16" or "bf16": "a" [1, 16, 16],
+    "b" [1, 8, 16], the sum "d" [1, 16, 8]. The first dimension is there for several warps:
+    ``spatial(4, 1, 1) * operand("f16", "a")``."""
+    return _checked(_core.operand, type, which)
+
+
 class Tile:
     """Registers spread over the threads of a block. Arithmetic with another tile or a number adds
     an instruction; ``+=``, ``-=`` and ``*=`` change the tile itself, as sums over a loop need."""
@@ -220,6 +227,14 @@ class Builder:
         """add, minimum or maximum of a float32 tile along ``dim``, in a fixed order."""
         return self._tile(self._core.reduce, op, tile._handle, dim, name)
 
+    def load_matrix(self, array, at: Sequence[Index | int], layout: Layout, name: str = "") -> Tile:
+        """A "b" operand out of a shared array [warps, n, k] with rows whole 16 bytes apart."""
+        return self._tile(self._core.load_matrix, array, list(at), layout, name)
+
+    def mma(self, total: Tile, a: Tile, b: Tile) -> None:
+        """``total[w, m, n] += sum_k a[w, m, k] * b[w, n, k]``, by tensor cores, in float32."""
+        _checked(self._core.mma, total._handle, a._handle, b._handle)
+
     # --- copies and order ---
 
     def copy_async(self, to, source, at: Sequence[Index | int]) -> None:
@@ -320,7 +335,7 @@ class Program:
 
     def __call__(self, *arguments: Tensor, tokens: int = 1) -> None:
         """Run it: on CPU tensors through the interpreter, on CUDA tensors as a kernel on the
-        current stream, compiled at the first call.
+        current stream, compiled at the first call: make one before a CUDA graph is captured.
 
         Args:
             arguments: contiguous, all on one device, in the dtypes of the parameters (int32 or

@@ -100,6 +100,33 @@ def test_rows_are_as_many_as_the_call_says(device):
     assert torch.equal(y[:5], -x) and not y[5:].any()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_matrix_instruction_multiplies_exactly_on_integers(device, dtype):
+    """32 rows by two warps, K in four steps; x through shared memory, as load_matrix wants it."""
+    k, type = 64, {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    p = tile.Builder("product", threads=64)
+    w, x = p.input("w", type, (2, 16, k)), p.input("x", type, (8, k))
+    y = p.output("y", "f32", (2, 16, 8))
+    staged = p.shared("staged", type, (8, k), (k + 8, 1))
+    p.copy_async(staged, x, (0, 0))
+    p.commit()
+    p.wait()
+    warps = tile.spatial(2, 1, 1)
+    total = p.fill("f32", warps * tile.operand(type, "d"), 0)
+    both = p.array(staged, (2, 8, k), (0, k + 8, 1))  # each warp reads all of x
+    with p.loop("step", k // 16) as step:
+        a = p.load(w, (0, 0, step * 16), warps * tile.operand(type, "a"))
+        b = p.load_matrix(both, (0, 0, step * 16), warps * tile.operand(type, "b"))
+        p.mma(total, a, b)
+    p.store(total, y, (0, 0, 0))
+    weight = torch.randint(-8, 8, (32, k), device=device).to(dtype)
+    x = torch.randint(-8, 8, (8, k), device=device).to(dtype)
+    y = torch.empty(2, 16, 8, device=device)
+    p.build()(weight, x, y)
+    assert torch.equal(y.view(32, 8), weight.float() @ x.float().t())
+
+
 def test_a_program_prints_its_instructions_and_its_kernel():
     assert "y[split, 0] = t1\n" in str(doubled())
     assert "#include" not in doubled().cuda_source

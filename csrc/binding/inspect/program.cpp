@@ -84,6 +84,13 @@ void add_values(py::module_& m) {
   m.def("column_local", &column_local);
   m.def("column_spatial", &column_spatial);
   m.def("replicated", &replicated, py::arg("count"), py::arg("rank"));
+  m.def("operand", [](const std::string& scalar, const std::string& which) {
+    const auto* row = tile_instruction(ElementType::of(scalar).scalar);
+    if (row == nullptr) fail<Unsupported>("no matrix instruction takes ", scalar);
+    LADDER_REQUIRE(which == "a" || which == "b" || which == "d", "operand ", which,
+                   " is not a, b or d");
+    return lifted(which == "a" ? row->a() : which == "b" ? row->b() : row->d());
+  });
   py::class_<Affine>(m, "Index", "An integer expression in block and loop numbers.")
       .def(py::init<std::int64_t>())
       .def("__add__", [](const Affine& a, const Affine& b) { return a + b; })
@@ -193,6 +200,8 @@ void add_builder(py::module_& m) {
            [](B& b, const std::string& op, Tile from, int dim, std::string name) {
              return b.reduce(op_of(op, ReduceOp::maximum), from, dim, std::move(name));
            })
+      .def("load_matrix", &B::load_matrix)
+      .def("mma", &B::mma)
       .def("copy_async", &B::copy_async)
       .def("commit", &B::commit)
       .def("wait", &B::wait)

@@ -29,8 +29,8 @@ struct Hazard {
   std::string instruction;  ///< `after`, printed
 };
 
-/// Follows one block through a program. What is only the other checks' business, such as a copy
-/// that nobody waits for, is passed over.
+/// Follows one block through a program: hazards.cpp steps, hazard_accesses.cpp touches memory. What
+/// is only the other checks' business, such as a copy that nobody waits for, is passed over.
 class Hazards {
  public:
   explicit Hazards(const Program& program);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which thread touches which bytes, instruction by instruction.
+#include <algorithm>
+
+#include "base/error.h"
+#include "layout/weight_image.h"
+#include "program/passes/hazards.h"
+
+namespace ladder {
+namespace {
+
+/// Sum of the digits of every number below their product.
+std::vector<std::int64_t> sums(const std::vector<Digit>& digits,
+                               const std::vector<std::int64_t>& weights) {
+  std::vector<std::int64_t> out{0};
+  for (const Digit& digit : digits) {
+    std::vector<std::int64_t> next;
+    for (auto sum : out) {
+      for (std::int64_t v = 0; v < digit.extent; ++v) {
+        next.push_back(sum + v * digit.stride * weights[digit.dim]);
+      }
+    }
+    out = std::move(next);
+  }
+  return out;
+}
+
+}  // namespace
+
+void Hazards::clash(int before) {
+  if (!found_) found_ = Hazard{moments_[before], now_, to_string(program_, *statement_)};
+}
+
+void Hazards::touch(std::int64_t granule, int thread, bool write, bool pending) {
+  Facts& facts = facts_[granule];
+  const int moment = static_cast<int>(moments_.size()) - 1;
+  if (facts.writer != kNobody && facts.writer != thread && !facts.pending &&
+      facts.write_epoch > synchronised_) {
+    clash(facts.write_moment);
+  }
+  const bool fresh = facts.reader != kNobody && facts.read_epoch > synchronised_;
+  if (write) {
+    if (fresh && facts.reader != thread) clash(facts.read_moment);
+    facts = {thread, kNobody, epoch_, 0, moment, 0, pending};
+  } else {
+    facts.reader = !fresh || facts.reader == thread ? thread : kSeveral;
+    facts.read_epoch = epoch_;
+    facts.read_moment = moment;
+  }
+}
+
+/// The extent of a dimension that the call decides, from how far its memory reaches.
+std::int64_t Hazards::limit(const View& view, std::size_t d) const {
+  auto within = program_.buffers[view.buffer].elements;
+  for (auto stride : view.strides) {
+    if (stride > view.strides[d]) within = std::min(within, stride);
+  }
+  return within / view.strides[d];
+}
+
+const Hazards::Footprint& Hazards::footprint(const void* key, const Layout& layout,
+                                             const View& view) {
+  const auto known = footprints_.find(key);
+  if (known != footprints_.end()) return known->second;
+  Footprint out{{sums(layout.threads, view.strides), sums(layout.slots, view.strides)}, {}};
+  for (std::size_t d = 0; d < view.extents.size(); ++d) {
+    if (view.extents[d] != kTokens) continue;
+    std::vector<std::int64_t> only(view.strides.size(), 0);
+    only[d] = 1;
+    out.bounded.push_back({{sums(layout.threads, only), sums(layout.slots, only)}, limit(view, d)});
+  }
+  return footprints_.emplace(key, std::move(out)).first->second;
+}
+
+std::int64_t Hazards::place(const View& view) const {
+  return granules(view.buffer) +
+         value(view.offset) * (bytes_of(program_.buffers[view.buffer].scalar) / granule_);
+}
+
+void Hazards::access(const void* key, const Layout& layout, ViewId id,
+                     const std::vector<Affine>& at, bool write, bool pending) {
+  const View& view = program_.views[id];
+  const Footprint& tile = footprint(key, layout, view);
+  const std::int64_t width = bytes_of(program_.buffers[view.buffer].scalar) / granule_;
+  std::int64_t origin = 0;
+  for (std::size_t d = 0; d < at.size(); ++d) origin += value(at[d]) * view.strides[d];
+  for (std::size_t thread = 0; thread < tile.elements.threads.size(); ++thread) {
+    for (std::size_t slot = 0; slot < tile.elements.slots.size(); ++slot) {
+      const bool outside =
+          std::any_of(tile.bounded.begin(), tile.bounded.end(), [&](const auto& bound) {
+            return bound.first.threads[thread] + bound.first.slots[slot] >= bound.second;
+          });
+      if (outside) continue;
+      const auto first =
+          place(view) +
+          (origin + tile.elements.threads[thread] + tile.elements.slots[slot]) * width;
+      LADDER_CHECK(first >= 0 && first + width <= static_cast<std::int64_t>(facts_.size()),
+                   "an access outside shared memory, in: ", to_string(program_, *statement_));
+      for (std::int64_t g = first; g < first + width; ++g) {
+        touch(g, static_cast<int>(thread), write, pending);
+      }
+      if (pending) groups_.back().push_back({first, width});
+      if (found_) return;
+    }
+  }
+}
+
+void Hazards::copy_async(const CopyAsync& i) {
+  if (value(i.guard) >= i.below) return;
+  const View& to = program_.views[i.to];
+  const int size = bytes_of(program_.buffers[to.buffer].scalar);
+  const std::int64_t pieces = to.extents[1] * size / 16, width = 16 / granule_;
+  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; ++piece) {
+    const auto first =
+        place(to) + piece / pieces * to.strides[0] * (size / granule_) + piece % pieces * width;
+    for (std::int64_t g = first; g < first + width; ++g) {
+      touch(g, static_cast<int>(piece % program_.threads), true, true);
+    }
+    groups_.back().push_back({first, width});
+  }
+}
+
+// Rows in pieces of `run` elements, one after the other by one thread after the other.
+void Hazards::plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run) {
+  const View& to = program_.views[id];
+  const std::int64_t width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
+  for (std::int64_t piece = 0; piece < rows * columns / run; ++piece) {
+    const auto row = piece / (columns / run), column = piece % (columns / run) * run;
+    const auto first = place(to) + (row * to.strides[0] + column) * width;
+    for (auto g = first; g < first + run * width; ++g) {
+      touch(g, static_cast<int>(piece % program_.threads), true, false);
+    }
+  }
+}
+
+// Which entries a thread reads depends on the codes: all of them, by all threads, once until the
+// next barrier.
+void Hazards::lookup(const Lookup& i) {
+  int& looked = looked_up_.emplace(i.table, -1).first->second;
+  if (looked == epoch_) return;
+  looked = epoch_;
+  const View& table = program_.views[i.table];
+  const auto size = table_entries(i.bits) * kLanes * 4 / granule_;
+  for (std::int64_t g = place(table); g < place(table) + size; ++g) {
+    touch(g, kSeveral, false, false);
+  }
+}
+
+void Hazards::copy_bulk(const CopyBulk& i) {
+  if (value(i.guard) >= i.below) return;
+  const View& to = program_.views[i.to];
+  const int width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
+  std::vector<std::int64_t> ones(to.strides.size(), 1);
+  std::vector<Digit> digits;
+  for (std::size_t d = 0; d < to.extents.size(); ++d) {
+    digits.push_back({static_cast<int>(d), to.extents[d], to.strides[d]});
+  }
+  auto& phase = phases_[i.signal][value(i.index)];
+  for (auto element : sums(digits, ones)) {
+    const auto first = place(to) + element * width;
+    for (auto g = first; g < first + width; ++g) touch(g, kEngine, true, true);
+    phase.copies.push_back({first, width});
+  }
+}
+
+// Each thread writes its own words of the scratch memory; two barriers follow.
+void Hazards::reduce(const Reduce& i) {
+  if (i.scratch < 0) return;
+  const auto slots = program_.registers[i.to].layout.slot_count();
+  const std::int64_t width = 4 / granule_;
+  for (std::int64_t word = 0; word < slots * program_.threads; ++word) {
+    for (std::int64_t g = 0; g < width; ++g) {
+      touch(granules(i.scratch) + word * width + g, static_cast<int>(word % program_.threads), true,
+            false);
+    }
+  }
+  barrier();
+}
+
+// By whole buffers, except that equal tiles at equal places have equal threads.
+void Hazards::global(BufferId buffer, const Layout& layout, ViewId view,
+                     const std::vector<Affine>& at, bool write) {
+  const int moment = static_cast<int>(moments_.size()) - 1;
+  const auto meets = [&](const GlobalUse& use) {
+    return use.epoch > synchronised_ &&
+           !(use.view == view && *use.layout == layout && use.at == at);
+  };
+  if (meets(written_[buffer]) && !write) clash(written_[buffer].moment);
+  if (write && meets(read_[buffer])) clash(read_[buffer].moment);
+  (write ? written_ : read_)[buffer] = {epoch_, moment, &layout, view, at};
+}
+
+}  // namespace ladder
