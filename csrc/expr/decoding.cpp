@@ -57,6 +57,11 @@ Decoding table_of(const Element& e, Scalar operand) {
 
 }  // namespace
 
+Decoding::Kind decoding_kind(const Linear& expr) {
+  if (expr.element == nullptr) return Decoding::Kind::integers;
+  return fields_of(*expr.element, expr.activation) ? Decoding::Kind::fields : Decoding::Kind::table;
+}
+
 Decoding decoding_of(const Linear& expr) {
   if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
   if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;

@@ -47,6 +47,9 @@ constexpr std::int64_t table_entries(int bits) {
   return std::int64_t{1} << (bits <= kLargestPairTable ? 2 * bits : bits);
 }
 
+/// decoding_of(expr).kind, without making a table.
+Decoding::Kind decoding_kind(const Linear& expr);
+
 /// Throws Unsupported when the values of a floating format span more than the operand's format
 /// holds.
 Decoding decoding_of(const Linear& expr);

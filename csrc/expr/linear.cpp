@@ -14,6 +14,7 @@ void check_codes(const Linear& expr) {
   if (expr.element == nullptr) {
     LADDER_REQUIRE(0 <= expr.zero && expr.zero <= 1 << (expr.bits + expr.shift), "zero is ",
                    expr.zero, ", not 0 to 2^", expr.bits + expr.shift);
+    LADDER_REQUIRE(!expr.three || expr.bits == 2, "three values in ", expr.bits, " bits, not 2");
     LADDER_REQUIRE(expr.shift == 0 || expr.shift == 1, "shift is ", expr.shift, ", not 0 or 1");
     return;
   }
@@ -79,8 +80,8 @@ std::string to_string(const Linear& expr) {
     code << expr.element->name << "[n, k]";
   } else {
     if (expr.exponent != 0) code << "2^" << expr.exponent << " * ";
-    code << '(' << (expr.shift != 0 ? "2 * u" : "u") << expr.bits << "[n, k] - " << expr.zero
-         << ')';
+    code << '(' << (expr.shift != 0 ? "2 * u" : "u") << expr.bits << (expr.three ? " of three" : "")
+         << "[n, k] - " << expr.zero << ')';
   }
   const bool subtracts = expr.stored_zero != Zero::none && !rescale;
   out << (subtracts ? "(" : "") << code.str();
@@ -93,6 +94,7 @@ std::string to_string(const Linear& expr) {
 
 double value_of(const Linear& expr, std::uint32_t code) {
   if (expr.element != nullptr) return decode(*expr.element, code);
+  if (expr.three && code == 3) code = 1;
   return std::ldexp(static_cast<double>(code << expr.shift) - expr.zero, expr.exponent);
 }
 

@@ -34,6 +34,7 @@ struct Linear {
   /// A floating or table format; null: integers, value = (code * 2^shift - zero) * 2^exponent.
   const Element* element = nullptr;
   int shift = 0, exponent = 0;
+  bool three = false;  ///< integers of 2 bits: code 3 stands for code 1, which ternary types need
   /// Stored zero points: none; integer, in u8; original or rescale, in the scalar of the scales.
   Zero stored_zero = Zero::none;
   bool scale2 = false, bias = false, gather = false;

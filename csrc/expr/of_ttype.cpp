@@ -13,14 +13,18 @@ namespace {
 struct Progression {
   std::uint32_t flip;
   int shift, zero, exponent;
+  bool three;
 };
 
 /// The values as multiples of a power of two in the order of codes, or of two's complement: such a
 /// table is an integer format, which needs no table to decode.
 std::optional<Progression> progression_of(const Element& element) {
   const auto& values = element.values;
-  const auto count = static_cast<std::uint32_t>(values.size());
+  // Ternary types have no fourth value: the last code repeats the middle one.
+  const bool three = values.size() == 4 && values[3] == values[1];
+  const auto count = static_cast<std::uint32_t>(values.size()) - (three ? 1 : 0);
   for (const std::uint32_t flip : {0u, count / 2}) {
+    if (three && flip != 0) break;
     const double first = values[flip], step = values[1 ^ flip] - first;
     if (!(step > 0) || std::ldexp(1.0, std::ilogb(step)) != step) continue;
     bool even = true;
@@ -29,7 +33,7 @@ std::optional<Progression> progression_of(const Element& element) {
     for (const int shift : {0, 1}) {
       const double zero = -std::ldexp(first / step, shift);
       if (zero != std::floor(zero) || zero < 0 || zero > std::ldexp(count, shift)) continue;
-      return Progression{flip, shift, static_cast<int>(zero), std::ilogb(step) - shift};
+      return Progression{flip, shift, static_cast<int>(zero), std::ilogb(step) - shift, three};
     }
   }
   return std::nullopt;
@@ -82,6 +86,7 @@ Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activ
       out.zero = progression->zero;
       out.shift = progression->shift;
       out.exponent = progression->exponent;
+      out.three = progression->three;
     } else {
       out.element = &element;
     }

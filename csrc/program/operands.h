@@ -16,7 +16,8 @@ namespace ladder {
 // picks one and `step` one of its four k-steps.
 
 /// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
-/// `in_place` the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h).
+/// `in_place` the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h). Of
+/// `three` values in 2 bits, code 3 is first made 1.
 struct Unpack {
   RegisterId to, from;
   Affine block, step;
@@ -25,7 +26,12 @@ struct Unpack {
   int zero, exponent;
   int shift = 0;
   RegisterId zeros = -1;
+  bool three = false;
 };
+/// The codes of a word, each 2 bits, with every 3 made 1.
+constexpr std::uint32_t three_values(std::uint32_t word) {
+  return word & ~(word << 1 & 0xaaaaaaaau);
+}
 /// Floating formats: what `fields` makes of the code.
 struct UnpackFloat {
   RegisterId to, from;

@@ -124,8 +124,9 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << reg(i.to) << " = load_matrix " << place(program, i.from, i.at);
           },
           [&](const Unpack& i) {
-            out << reg(i.to) << " = unpack u" << i.bits << ' ' << reg(i.from) << " block "
-                << to_string(program, i.block) << " step " << to_string(program, i.step);
+            out << reg(i.to) << " = unpack u" << i.bits << (i.three ? " of three " : " ")
+                << reg(i.from) << " block " << to_string(program, i.block) << " step "
+                << to_string(program, i.step);
             if (i.in_place) {
               out << " in place";
             } else {

@@ -9,6 +9,7 @@
 #include "expr/decoding.h"
 #include "layout/bit_plan.h"
 #include "layout/weight_image.h"
+#include "schedule/decoding_cost.h"
 #include "schedule/wavefronts.h"
 
 namespace ladder {
@@ -80,8 +81,7 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
   }
   bytes +=
       aligned(s.tokens * (s.block_columns() * bytes_of(expr.activation) + kActivationPadBytes));
-  const auto decoding = decoding_of(expr);
-  if (decoding.kind == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
+  if (decoding_kind(expr) == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
   // The sums of the warps lie over the words of the ring when they fit.
   if (by_warp > ring) bytes += aligned(by_warp);
   if (keeps_block_sums(s)) bytes += aligned(s.sweeps * sums);
@@ -162,7 +162,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const auto registers =
       in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
       (s.rounds > 1 && s.route == Route::in_place ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
-                                                  : 0);
+                                                  : 0) +
+      decoding_registers(expr);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return text(registers, " registers a thread");
   }
@@ -171,13 +172,10 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
 
 Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   constexpr double kClock = 1.75e9, kQuarters = 4;
-  // Cycles of a quarter of a multiprocessor: LOP3 and SHF run at half rate, packed multiply-adds at
-  // full rate, and one m16n8k16 takes 6.5.
-  const auto plan = unpack_plan(expr.bits, linear_window(expr.activation));
+  // Cycles of a quarter of a multiprocessor; one m16n8k16 takes 6.5.
   const double columns = s.tokens / 8.0;
   const bool in_place = s.route == Route::in_place;
-  const double unit = 2.0 * (plan.mask_count() + plan.shift_count()) +
-                      (in_place ? 0 : kPairsPerUnit) + 6.5 * 4 * columns * (in_place ? 1.25 : 1);
+  const double unit = decoding_cycles(expr, s.route) + 6.5 * 4 * columns * (in_place ? 1.25 : 1);
   const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
                        1024;  // of 16 rows and 64 columns
   const double waves = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) /
@@ -198,7 +196,7 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
       static_cast<double>(shared_wavefronts(s, expr)) * blocks / (kClock * device.multiprocessors);
   // A cluster waits for its slowest block, and places eight at a time.
   const double together = s.reduction == Reduction::cluster && s.rounds == 1 ? 1.0e-6 : 0.0;
-  out.fixed_seconds = start + (per_wave + together) * std::max(waves, 1.0);
+  out.fixed_seconds = start + (per_wave + together + table_seconds(expr)) * std::max(waves, 1.0);
   // Sixteen warps hide each other's latency; the fullest multiprocessor ends last.
   const double per_device =
       static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) / device.multiprocessors;

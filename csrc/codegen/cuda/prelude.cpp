@@ -148,6 +148,8 @@ template <> DEVICE void load_matrix<2>(u32* to, u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
 }
+// Codes of 2 bits, every 3 made 1.
+DEVICE u32 three_values(u32 word) { return word & ~(word << 1 & 0xaaaaaaaau); }
 DEVICE u32 fma_f16(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -188,11 +190,10 @@ DEVICE float from_u8(u32 code) { return (float)code; }
 DEVICE float from_e8m0(u32 code) {
   return as_float(code << 23 | (((code + 1) & 0xffu) < 2 ? 0x00400000u : 0u));
 }
-// The magnitude as a float is 2^-120 times its value, subnormals too; all ones is NaN.
-DEVICE float from_e4m3(u32 code) {
-  const u32 magnitude = code & 0x7fu;
-  const float value = magnitude == 0x7fu ? as_float(0x7fffffffu) : as_float(magnitude << 20) * 0x1p120f;
-  return code & 0x80u ? -value : value;
+// Two codes, in bytes 1 and 3 of a word, as f16 of 2^-8 times their values; all ones is NaN.
+DEVICE u32 halves_e4m3(u32 both) {
+  const u32 magnitude = both >> 1 & 0x3f803f80u;
+  return magnitude | (magnitude + 0x00800080u & 0x40004000u) | both & 0x80008000u;
 }
 DEVICE u32 pack_f16(float low, float high) {
   u32 both;

@@ -36,8 +36,10 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
 void Interpreter::unpack(Block& block, const Unpack& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const auto plan = unpack_plan(i.bits, linear_window(operand));
-  for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* words) {
-    const auto in_place = read_pieces(plan.pairs[pair].pieces, words);
+  for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* from) {
+    std::array<std::uint32_t, 8> words;
+    for (int w = 0; w < i.bits; ++w) words[w] = i.three ? three_values(from[w]) : from[w];
+    const auto in_place = read_pieces(plan.pairs[pair].pieces, words.data());
     if (i.in_place) return in_place;
     const double factor =
         std::ldexp(1.0, i.exponent + i.shift - linear_exponent(operand) - plan.pairs[pair].offset);

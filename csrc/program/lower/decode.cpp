@@ -35,9 +35,9 @@ void Lowering::decode_step(Body& body) {
   switch (decoding_.kind) {
     case Decoding::Kind::integers: {
       const bool in_place = schedule_.route == Route::in_place;
-      emit(body,
-           Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place, in_place ? 0 : expr_.zero,
-                  in_place ? 0 : operand_exponent(), in_place ? 0 : expr_.shift, o.zeros});
+      emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
+                        in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),
+                        in_place ? 0 : expr_.shift, o.zeros, expr_.three});
       break;
     }
     case Decoding::Kind::fields:

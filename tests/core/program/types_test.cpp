@@ -314,6 +314,12 @@ TEST(TypeMutation, a_field_in_the_wrong_place_is_caught) {
   wrong([](UnpackFloat& i) { i.fields.special <<= 2; });
 }
 
+TEST(TypeMutation, a_fourth_value_of_a_ternary_type_is_caught) {
+  EXPECT_EQ(caught(typed("ternary,scale=float16"), kOnce,
+                   changing<Unpack>([](Unpack& i) { i.three = false; })),
+            "wrong numbers");
+}
+
 TEST(TypeMutation, a_zero_point_of_another_group_or_size_is_caught) {
   const Linear integer = typed("uint4,group=32,scale=float16,zero=integer");
   EXPECT_EQ(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { i.group = 0; })),

@@ -20,6 +20,13 @@ void Emitter::reinterpret_bits(const Reinterpret& i) {
   }
 }
 
+namespace {
+
+/// What number_in leaves out: its text is 2^-that times the number.
+int kept_exponent(Scalar scalar) { return scalar == Scalar::e4m3 ? 8 : 0; }
+
+}  // namespace
+
 std::string Emitter::number_in(RegisterId id, std::int64_t slot) const {
   const Register& from = reg(id);
   const int per_word = 32 / bits_of(from.scalar);
@@ -28,8 +35,15 @@ std::string Emitter::number_in(RegisterId id, std::int64_t slot) const {
   switch (per_word) {
     case 1: return word;
     case 2: return (slot % 2 != 0 ? "high_" : "low_") + type + "(" + word + ")";
-    default:
-      return "from_" + type + "(" + word + " >> " + std::to_string(slot % 4 * 8) + " & 0xffu)";
+    default: {
+      if (from.scalar != Scalar::e4m3) {
+        return "from_" + type + "(" + word + " >> " + std::to_string(slot % 4 * 8) + " & 0xffu)";
+      }
+      const auto selector = slot % 4 < 2 ? "0x1404u" : "0x3424u";
+      return (slot % 2 != 0 ? "high_f16(halves_e4m3(__byte_perm("
+                            : "low_f16(halves_e4m3(__byte_perm(") +
+             word + ", 0u, " + selector + ")))";
+    }
   }
 }
 
@@ -46,7 +60,7 @@ std::string Emitter::factor_of_row(RegisterId rows, const Affine& group, std::in
   const auto name = "s" + std::to_string(slot);
   if (declared.insert(slot).second) {
     line("const float ", name, " = ", number_in(rows, slot), " * ",
-         literal(std::ldexp(1.0, exponent)), ";");
+         literal(std::ldexp(1.0, exponent + kept_exponent(reg(rows).scalar))), ";");
   }
   return name;
 }

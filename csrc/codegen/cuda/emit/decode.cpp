@@ -17,10 +17,12 @@ std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value
 }  // namespace
 
 std::string Emitter::pieces(RegisterId from, std::int64_t first,
-                            const std::vector<UnpackPiece>& pieces) const {
+                            const std::vector<UnpackPiece>& pieces,
+                            const std::string& through) const {
   std::ostringstream code;
   for (const auto& piece : pieces) {
-    const auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
+    auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
+    if (!through.empty()) word = through + "(" + word + ")";
     code << (code.tellp() > 0 ? " | " : "") << '(';
     if (piece.shift == 0) code << word;
     if (piece.shift > 0) code << '(' << word << " >> " << piece.shift << ')';
@@ -47,7 +49,7 @@ void Emitter::unpack(const Unpack& i) {
   const auto plan = unpack_plan(i.bits, linear_window(operand));
   for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
     const UnpackPair& pair = plan.pairs[p];
-    const auto code = pieces(i.from, first, pair.pieces);
+    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "");
     if (i.in_place) {
       line(to, " = ", code, ";");
       return;

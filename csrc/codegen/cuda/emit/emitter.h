@@ -73,7 +73,7 @@ class Emitter {
   void offset(const Offset& i);
   /// to <operation> from, slot by slot.
   void combine(RegisterId to, RegisterId from, const char* operation);
-  /// C++ for the number in a slot, as a float.
+  /// C++ for the number in a slot, as a float; of e4m3 2^-8 times that.
   std::string number_in(RegisterId id, std::int64_t slot) const;
   /// The slot of a lane's row in registers [groups, rows].
   std::int64_t slot_of_row(RegisterId id, std::int64_t group, std::int64_t row) const;
@@ -86,8 +86,9 @@ class Emitter {
   /// each word of operands of the step.
   template <class Op, class Decode>
   void for_each_pair(const Op& i, int bits, const Decode& decode);
-  std::string pieces(RegisterId from, std::int64_t first,
-                     const std::vector<UnpackPiece>& pieces) const;
+  /// C++ for the OR of the pieces, each word first passed through that function of the prelude.
+  std::string pieces(RegisterId from, std::int64_t first, const std::vector<UnpackPiece>& pieces,
+                     const std::string& through = {}) const;
   void unpack(const Unpack& i);
   void unpack_float(const UnpackFloat& i);
   void lookup(const Lookup& i);

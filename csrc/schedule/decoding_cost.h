@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What decoding a type adds to a kernel beside the matrix product: for ranking schedules and for
+// leaving room, not a promise.
+#pragma once
+
+#include "expr/decoding.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// Cycles in which a quarter of a multiprocessor issues the decoding of one unit, 16 rows by 64
+/// columns, by one warp: 2 for an operation on integers, 1 for a packed multiply-add, 4 for a
+/// look-up in shared memory.
+double decoding_cycles(const Linear& expr, Route route);
+
+/// Registers of a thread beyond what plain integers need.
+int decoding_registers(const Linear& expr);
+
+/// What filling its table adds to the time of a block.
+double table_seconds(const Linear& expr);
+
+}  // namespace ladder
