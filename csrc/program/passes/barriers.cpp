@@ -50,36 +50,30 @@ bool separate(Program& program, const Hazard& hazard) {
   return depth > 0;
 }
 
-/// True for what neither reads nor writes memory that threads share, nor waits for it.
-bool only_registers(const Program& program, const Statement& statement) {
-  const auto shared = [&](ViewId view) {
-    return program.buffers[program.views[view].buffer].level == Level::shared;
-  };
+/// True for what neither touches memory nor waits for it. A load is better begun before a
+/// barrier, and a view of it stays with it.
+bool only_registers(const Statement& statement) {
   const auto all = [&](const Body& body) {
     return std::all_of(body.begin(), body.end(),
-                       [&](const Statement& s) { return only_registers(program, s); });
+                       [](const Statement& s) { return only_registers(s); });
   };
   return std::visit(
-      Match{[&](const Load& i) {
-              return !shared(i.from) && program.buffers[program.views[i.from].buffer].constant;
-            },
-            [&](const For& i) { return all(i.body); }, [](const Unpack&) { return true; },
+      Match{[&](const For& i) { return all(i.body); }, [](const Unpack&) { return true; },
             [](const UnpackFloat&) { return true; }, [](const ZeroOperand&) { return true; },
             [](const Offset&) { return true; }, [](const Multiply&) { return true; },
             [](const Mma&) { return true; }, [](const Fill&) { return true; },
-            [](const Reinterpret&) { return true; }, [](const Scale&) { return true; },
-            [](const Add&) { return true; }, [](const Cast&) { return true; },
-            [](const Unary&) { return true; }, [](const Binary&) { return true; },
-            [](const auto&) { return false; }},
+            [](const Scale&) { return true; }, [](const Add&) { return true; },
+            [](const Cast&) { return true; }, [](const Unary&) { return true; },
+            [](const Binary&) { return true; }, [](const auto&) { return false; }},
       statement.op);
 }
 
 /// Barriers go up to what they wait for, so that a program has one text.
-void raise(const Program& program, Body& body) {
+void raise(Body& body) {
   for (std::size_t i = 0; i < body.size(); ++i) {
-    if (Body* inner = body_of(body[i])) raise(program, *inner);
+    if (Body* inner = body_of(body[i])) raise(*inner);
     if (!std::holds_alternative<Barrier>(body[i].op)) continue;
-    for (std::size_t at = i; at > 0 && only_registers(program, body[at - 1]); --at) {
+    for (std::size_t at = i; at > 0 && only_registers(body[at - 1]); --at) {
       std::swap(body[at - 1], body[at]);
     }
   }
@@ -124,7 +118,7 @@ Program with_barriers(Program program) {
   };
   while (in_loop && any_barrier(program.body, spare)) {
   }
-  raise(program, program.body);
+  raise(program.body);
   return program;
 }
 

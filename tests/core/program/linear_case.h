@@ -202,6 +202,18 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
       }
     }
   }
+  // Sweeps over tiles of rows, rounds refilled in place, parts of blocks.
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (int sweeps : {1, 2, 3}) {
+      for (auto [units, depth] : {std::array{4, 1}, {4, 2}, {2, 2}}) {
+        Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
+        schedule.units = units, schedule.depth = depth, schedule.sweeps = sweeps;
+        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
+        const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
+        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+      }
+    }
+  }
   return out;
 }
 
