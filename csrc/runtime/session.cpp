@@ -304,11 +304,21 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
 }
 
 Session& session(std::int64_t number) {
+  // On the path of every call: no lock for a weight that this thread asked for lately. Sessions
+  // live as long as the process.
+  struct Recent {
+    std::int64_t number;
+    Session* session;
+  };
+  thread_local std::array<Recent, 16> recents{};
+  Recent& recent = recents[static_cast<std::uint64_t>(number) % recents.size()];
+  if (recent.session != nullptr && recent.number == number) return *recent.session;
   const std::shared_lock lock(sessions_mutex);
   const auto found = sessions().find(number);
   LADDER_REQUIRE(found != sessions().end(), "no weight has the number ", number,
                  " in this process: call ladder.warmup on the model first");
-  return *found->second;
+  recent = {number, found->second.get()};
+  return *recent.session;
 }
 
 }  // namespace ladder
