@@ -44,8 +44,9 @@ FAMILIES = [
     (1, 8, 2, 2, 1, "cluster", "multiply_add", 2, 2, 2, 1),
     (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 2, 2, 1),
     (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 2, 4, 1),
-    (1, 8, 2, 2, 1, "cluster", "in_place", 1, 2, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 1),
     (1, 8, 2, 2, 1, "cluster", "in_place", 1, 2, 4, 1),
+    (1, 8, 2, 2, 1, "cluster", "in_place", 1, 4, 2, 1),
     (4, 2, 1, 8, 1, "ordered", "in_place", 2),
 ]
 MULTIPROCESSORS = 132
@@ -91,6 +92,7 @@ def widths():
             (4, 1, few, 8, 2, "cluster", "multiply_add", 3),
             (1, 4, 2 * few, 0, 1, "ordered", "multiply_add", 3),
             (1, 8, 2, 2, 1, "cluster", "multiply_add", 1 if m > 8 or bits > 4 else 2, units, 2, 1),
+            (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 1),
             (1, 8, 2, 2, 1, "cluster", "in_place", 1, units, 2, 1),
         ):
             if family[6] == "multiply_add" or activation == "f16":
@@ -113,7 +115,7 @@ def presets():
 def prepare(args):
     out = pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    requests = presets()[args.preset]
+    requests = list(dict.fromkeys(presets()[args.preset]))
     tool = ROOT / "build/benchmarks/ladder-kernels"
     with open(out / "compile.log", "w") as log:
         subprocess.run(

@@ -170,44 +170,80 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   return {};
 }
 
+namespace {
+
+/// What a way of going through the rounds costs beside moving and multiplying, in microseconds and
+/// exponents; fitted to the measurements of benchmarks/results/linear.md on one H200.
+struct Way {
+  double fixed;     ///< launch, first bytes, the last reduction
+  double per_wave;  ///< of blocks that are resident together
+  double latency;   ///< to the power of which fewer than sixteen warps hide less
+  double uneven;    ///< to the power of which the fullest multiprocessor holds up the others
+  double cluster;   ///< blocks that wait for each other
+};
+constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
+              kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0};
+
+const Way& way_of(const Schedule& s) {
+  return s.depth > 0 ? kDeep : s.stages > 1 ? kRing : s.rounds > 1 ? kRegisters : kOneRound;
+}
+
+}  // namespace
+
 Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
-  constexpr double kClock = 1.75e9, kQuarters = 4;
-  // Cycles of a quarter of a multiprocessor; one m16n8k16 takes 6.5.
+  constexpr double kClock = 1.755e9, kQuarters = 4;
+  // Cycles of a quarter of a multiprocessor. Masks and shifts run at half rate and one m16n8k16
+  // takes 6.5 by itself; fitted together, matrix instructions count 1.9 times, with all that feeds
+  // them, and the rest mostly hides behind them.
+  constexpr double kAlu = 0.4, kMatrix = 1.9 * 6.5, kLoadMatrix = 6;
+  // Activations and sums come from the second-level cache, in part while the weights come anyway.
+  constexpr double kActivations = 0.44, kSums = 0.3;
   const double columns = s.tokens / 8.0;
-  const bool in_place = s.route == Route::in_place;
-  const double unit = decoding_cycles(expr, s.route) + 6.5 * 4 * columns * (in_place ? 1.25 : 1);
+  const bool in_place = s.route == Route::in_place, own_zero = in_place && s.sweeps == 1;
+  const double unit = kAlu * decoding_cycles(expr, s.route) +
+                      kMatrix * 4 * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
+                      kLoadMatrix * 4 * columns / s.units;
   const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
                        1024;  // of 16 rows and 64 columns
-  const double waves = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) /
-                       (static_cast<double>(device.multiprocessors) * s.blocks_per_multiprocessor);
-  // One round: a block's cost grows with what it loads. Several: few blocks, whose ends do not
-  // overlap.
-  const double start = s.rounds > 1 ? 2.5e-6 : 3.0e-6;
-  const double block_bytes =
-      static_cast<double>(s.block_rows() * s.block_columns()) * expr.bits / 8;
-  const double per_wave = s.stages > 1   ? 3.5e-6 + 0.5e-6 * (s.stages - 2)
-                          : s.rounds > 1 ? 3.0e-6
-                                         : 1.5e-6 * std::max(1.0, block_bytes / 32768);
-  Cost out{};
-  out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
-  out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
   const double blocks = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
+  const double per_device = blocks / device.multiprocessors;
+  const double moved = kActivations * static_cast<double>(expr.max_m * s.block_columns() *
+                                                          bytes_of(expr.activation)) +
+                       (s.reduction == Reduction::ordered
+                            ? kSums * static_cast<double>(s.block_rows() * s.tokens * 8)
+                            : 0);
+  Cost out{};
+  out.memory_seconds =
+      (least_bytes(expr, expr.max_m) + blocks * moved) / device.global.bytes_per_second;
+  out.issue_seconds = units * unit / (kClock * kQuarters * device.multiprocessors);
   out.shared_seconds =
       static_cast<double>(shared_wavefronts(s, expr)) * blocks / (kClock * device.multiprocessors);
-  // A cluster waits for its slowest block, and places eight at a time.
-  const double together = s.reduction == Reduction::cluster && s.rounds == 1 ? 1.0e-6 : 0.0;
-  out.fixed_seconds = start + (per_wave + together + table_seconds(expr)) * std::max(waves, 1.0);
-  // Sixteen warps hide each other's latency; the fullest multiprocessor ends last.
-  const double per_device =
-      static_cast<double>(s.tiles(expr.n) * s.splits(expr.k)) / device.multiprocessors;
+  const Way& way = way_of(s);
+  const double waves = std::max(per_device / s.blocks_per_multiprocessor, 1.0);
+  // A block that loads all it has at once costs by what it loads.
+  const double block_bytes =
+      static_cast<double>(s.block_rows() * s.block_columns()) * expr.bits / 8;
+  const double share = s.rounds == 1 ? std::max(1.0, block_bytes / 32768) : 1.0;
+  out.fixed_seconds =
+      1e-6 * (way.fixed + (way.per_wave * share + 1e6 * table_seconds(expr)) * waves +
+              (s.reduction == Reduction::cluster ? way.cluster : 0));
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
-  const double hidden = std::min(1.0, resident * s.warps_n * s.warps_k / 16);
+  const double warps = resident * s.warps_n * s.warps_k;
   const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
+  // Memory and instructions overlap in part: more than the larger, less than the sum.
+  constexpr double kOverlap = 2.5;
+  const double both =
+      std::pow(std::pow(out.memory_seconds, kOverlap) +
+                   std::pow(std::max(out.issue_seconds, out.shared_seconds), kOverlap),
+               1 / kOverlap);
   out.seconds =
-      std::max({out.memory_seconds, out.issue_seconds, out.shared_seconds}) * uneven / hidden +
+      both * std::pow(std::max(16 / warps, 1.0), way.latency) * std::pow(uneven, way.uneven) +
       out.fixed_seconds;
   return out;
 }
+
+// Rounds that keep registers of their own are written out: more make long texts.
+constexpr int kMostDeepRounds = 8;
 
 std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   check(expr);
@@ -241,6 +277,37 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
               const auto split = stages == 1 ? Reduction::ordered : Reduction::cluster;
               add({tokens, warps.n, warps.k, blocks, rounds, stages,
                    splits == 1 ? Reduction::none : split, route, false, resident});
+            }
+          }
+        }
+      }
+    }
+    // Rounds kept in registers, over as many rows as fill the device once.
+    for (int splits : {1, 2}) {
+      for (Warps warps : {Warps{1, 8}, {1, 16}}) {
+        const auto columns = kBlock * 2 * warps.k * splits;
+        const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+        if (rounds > kMostDeepRounds) continue;
+        for (int units : {2, 4}) {
+          for (int depth : {2, 4}) {
+            for (int resident : {1, 2}) {
+              if (depth * resident > 4) continue;  // no registers left to move instructions about
+              Schedule deep{tokens,
+                            warps.n,
+                            warps.k,
+                            2,
+                            rounds,
+                            1,
+                            splits == 1 ? Reduction::none : Reduction::cluster,
+                            route,
+                            false,
+                            resident,
+                            units,
+                            depth};
+              const auto tiles = deep.tiles(expr.n) * splits;
+              const auto at_once = std::int64_t{device.multiprocessors} * resident;
+              deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
+              add(deep);
             }
           }
         }

@@ -83,12 +83,11 @@ std::string objection(const Schedule& schedule, const Linear& expr, const Device
 /// What the schedule is expected to take, and why. The constants were fitted to one H200
 /// (docs/performance.md); they rank candidates and promise nothing.
 struct Cost {
-  double memory_seconds;  ///< codes, scales, activations and outputs, once each, at the read rate
-  double
-      issue_seconds;  ///< masks, shifts, multiply-adds and matrix instructions, one after another
+  double memory_seconds;  ///< what must be moved, at the read rate, and part of what comes again
+  double issue_seconds;   ///< masks, shifts, multiply-adds and matrix instructions
   double shared_seconds;  ///< wavefronts of shared memory, bank conflicts among them, one a clock
   double fixed_seconds;   ///< launch, first bytes and reduction, per wave of blocks
-  double seconds;         ///< the largest of the first three, plus the fixed
+  double seconds;  ///< memory and the larger of the next two, overlapped in part, plus the last
 };
 Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
 

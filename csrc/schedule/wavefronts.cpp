@@ -20,7 +20,7 @@ std::int64_t shared_wavefronts(const Schedule& s, const Linear& expr) {
   for (std::int64_t row = 0; row < kMatrix; ++row) {
     rows[row] = row * (row_bytes + kActivationPadBytes);
   }
-  const auto matrices = s.block_columns() / kMatrix * (s.tokens / kMatrix) * s.warps_n;
+  const auto matrices = s.block_columns() / kMatrix * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
   const auto ring =
       s.stages == 1 ? 0 : 2 * s.block_rows() * s.block_columns() * expr.bits / 8 / kWavefrontBytes;
   return s.tokens * row_bytes / kWavefrontBytes + matrices * shared_wavefronts(rows, 16) + ring;
