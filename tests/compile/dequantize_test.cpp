@@ -43,6 +43,19 @@ TEST(Dequantize, compiles_without_spills_for_every_type) {
   }
 }
 
+TEST(Dequantize, looks_up_what_arithmetic_does_not_give) {
+  const auto has_table = [](const char* type) {
+    const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
+    return cuda::dequantize_source(expr, Scalar::f16).find("return values[code]") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(has_table("nf4,group=32,scale=float16"));
+  // Integers but for code 3, which stands for code 1.
+  EXPECT_TRUE(has_table("ternary,group=32,scale=float16"));
+  EXPECT_FALSE(has_table("int1,group=32,scale=float16"));
+  EXPECT_FALSE(has_table("uint4,group=32,scale=float16"));
+}
+
 TEST(Permute, compiles_without_spills_for_every_width) {
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
   for (int bits = 1; bits <= 8; ++bits) expect_no_spills(cuda::permute_source(bits), "permute");

@@ -7,15 +7,25 @@
 #include "base/error.h"
 #include "codegen/cuda/image_tile.h"
 #include "codegen/cuda/literal.h"
-#include "types/element.h"
 
 namespace ladder::cuda {
 namespace {
 
-/// `value(code)`, exact in f32: integers by arithmetic, all else from a table in shared memory.
+/// Whether (code * 2^shift - zero) * 2^exponent is what every code stands for.
+bool is_arithmetic(const Linear& expr) {
+  if (expr.element != nullptr) return false;
+  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
+    const double value = static_cast<double>(code << expr.shift) - expr.zero;
+    if (value_of(expr, code) != std::ldexp(value, expr.exponent)) return false;
+  }
+  return true;
+}
+
+/// `value(code)`, exact in f32: by arithmetic where that is right, else from a table in shared
+/// memory.
 std::string value_functions(const Linear& expr) {
   std::ostringstream out;
-  if (expr.element == nullptr) {
+  if (is_arithmetic(expr)) {
     out << "DEVICE float value(u32 code, const float*) { return (float)((int)(code << "
         << expr.shift << ") - " << expr.zero << ") * " << literal(std::ldexp(1.0, expr.exponent))
         << "; }\nconstexpr u32 kValues = 1;\n__device__ const u32 values_of_codes[kValues] = "
@@ -25,10 +35,8 @@ std::string value_functions(const Linear& expr) {
   out << "DEVICE float value(u32 code, const float* values) { return values[code]; }\n"
       << "constexpr u32 kValues = " << (1 << expr.bits)
       << ";\n__device__ const u32 values_of_codes[kValues] = {";
-  for (int code = 0; code < 1 << expr.bits; ++code) {
-    out << (code % 8 == 0 ? "\n  " : " ")
-        << hex(to_bits(Scalar::f32, decode(*expr.element, static_cast<std::uint32_t>(code))))
-        << ',';
+  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
+    out << (code % 8 == 0 ? "\n  " : " ") << hex(to_bits(Scalar::f32, value_of(expr, code))) << ',';
   }
   out << "\n};\n";
   return out.str();
