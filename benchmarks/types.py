@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every stored type through its tuned kernel, on this GPU.
+
+    python benchmarks/types.py [--out RESULTS.md] [--n 28672] [--k 8192]
+
+Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
+exceed twice the L2 (``ladder.tune``); floor = bytes of the image, activations and outputs at the
+measured read rate. Types without blocks of their own have groups of 128.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.machine import describe
+from ladder import image, tune
+from ladder.types import parse, types
+
+READ_BYTES_PER_SECOND = 4.53e12
+TOKENS = (1, 16)
+
+
+def problems() -> list[str]:
+    """One spelling per element type of at most 8 bits; MX and NVFP4 as they are."""
+    spelled = []
+    for name in types():
+        ttype = parse(name)
+        if ttype.bits > 8:
+            continue
+        if ttype.scale is None:
+            zero = ",zero=midpoint" if ttype.element.encoding == "unsigned_integer" else ""
+            name += f",group=128,scale=float16{zero}"
+        spelled.append(name)
+    return spelled
+
+
+def row(name: str, n: int, k: int, dtype: torch.dtype) -> str:
+    ttype, device = parse(name), torch.device("cuda", torch.cuda.current_device())
+    weight = image.open_weight(str(ttype), n, k)
+    words = image.parts(weight).words
+    cells, seconds = [], {}
+    start = time.perf_counter()
+    for m in TOKENS:
+        schedule = tune.tune(weight, ttype, (n, k), device, dtype, [m])
+        if not schedule:
+            return f"| {name} | {ttype.bits} | no kernel for {dtype} | | | | |"
+        seconds[m] = tune._seconds(tune._calls(weight, ttype, (n, k), device, dtype, [m])[0])
+    took = time.perf_counter() - start
+    for m in TOKENS:
+        floor = (4 * words + 2 * m * (n + k)) / READ_BYTES_PER_SECOND
+        cells.append(f"{seconds[m] * 1e6:.1f} | {floor / seconds[m]:.0%}")
+    ratio = seconds[TOKENS[-1]] / seconds[TOKENS[0]]
+    return f"| {name} | {ttype.bits} | {' | '.join(cells)} | {ratio:.2f} | {took:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--n", type=int, default=28672)
+    parser.add_argument("--k", type=int, default=8192)
+    arguments = parser.parse_args()
+    lines = [describe("python benchmarks/types.py")]
+    for dtype in (torch.float16, torch.bfloat16):
+        lines += [
+            "",
+            f"## {arguments.n} x {arguments.k}, activations {str(dtype).removeprefix('torch.')}",
+            "",
+            "| type | bits | M=1 us | of the read rate | M=16 us | of the read rate | M=16 / M=1 "
+            "| tuning both, s |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for name in problems():
+            try:
+                lines.append(row(name, arguments.n, arguments.k, dtype))
+            except (RuntimeError, ValueError) as error:
+                lines.append(f"| {name} | | {str(error).splitlines()[0]} | | | | | |")
+            print(lines[-1], flush=True)
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
