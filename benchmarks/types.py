@@ -48,7 +48,7 @@ def row(name: str, n: int, k: int, dtype: torch.dtype) -> str:
         schedule = tune.tune(weight, ttype, (n, k), device, dtype, [m])
         if not schedule:
             return f"| {name} | {ttype.bits} | no kernel for {dtype} | | | | |"
-        seconds[m] = tune._seconds(tune._calls(weight, ttype, (n, k), device, dtype, [m])[0])
+        seconds[m] = tune.seconds(tune.calls_of(weight, ttype, (n, k), device, dtype, [m])[0])
     took = time.perf_counter() - start
     for m in TOKENS:
         floor = (4 * words + 2 * m * (n + k)) / READ_BYTES_PER_SECOND

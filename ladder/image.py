@@ -51,7 +51,7 @@ changing = threading.Lock()
 
 
 @functools.cache
-def _find_compiler() -> None:
+def find_compiler() -> None:
     """Tells the library where pip put NVRTC, which no loader searches."""
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec else ():
@@ -66,7 +66,7 @@ def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
 
     ``gather``: its image has the columns in another order.
     """
-    _find_compiler()
+    find_compiler()
     why = _ops.image_objection(type, n, k, gather, device)
     if why:
         _log.info("%s [%d, %d] goes through torch on cuda:%d: %s", type, n, k, device, why)

@@ -357,7 +357,7 @@ class Program:
             if not argument.is_contiguous() or argument.device != arguments[0].device:
                 raise InvalidArgument(f"{name} is not contiguous on {arguments[0].device}")
         if arguments[0].is_cuda:
-            image._find_compiler()
+            image.find_compiler()
             core, (x, y) = self._core, self._core.grid
             torch.ops.ladder.run_program(
                 core.cuda_source(), core.name, x, y, core.threads, core.shared_bytes,

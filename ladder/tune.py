@@ -41,7 +41,7 @@ def tune(
     names = _ops.schedules(weight, index, dtype, most, CANDIDATES).splitlines()
     if len(names) < 2:
         return image.compile_for(weight, device, dtype, most)
-    calls = _calls(weight, ttype, shape, device, dtype, m)
+    calls = calls_of(weight, ttype, shape, device, dtype, m)
     start = time.perf_counter()
     times: dict[str, float] = {}
     for name in names:
@@ -52,7 +52,7 @@ def tune(
         except RuntimeError as error:  # spills, say: the next one
             _log.debug("%s: %s", name, error)
             continue
-        times[name] = sum(_seconds(group) for group in calls)
+        times[name] = sum(seconds(group) for group in calls)
     if not times:
         return image.compile_for(weight, device, dtype, most)
     best = min(times, key=times.__getitem__)
@@ -61,7 +61,7 @@ def tune(
     return best
 
 
-def _calls(
+def calls_of(
     weight: int,
     ttype: TType,
     shape: tuple[int, int],
@@ -84,7 +84,7 @@ def _calls(
     return calls
 
 
-def _seconds(calls: Sequence[Callable[[], Tensor]]) -> float:
+def seconds(calls: Sequence[Callable[[], Tensor]]) -> float:
     """Seconds a call, all of them in one graph: the least is what the host has not disturbed."""
     calls[0]()
     torch.cuda.synchronize()
