@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The space of schedules, and the choice.
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "layout/weight_image.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+namespace {
+
+// Rounds that keep registers of their own are written out: more make long texts.
+constexpr int kMostDeepRounds = 8;
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
+  check(expr);
+  std::vector<Candidate> all;
+  const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  auto add = [&](const Schedule& schedule) {
+    all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+  };
+  struct Warps {
+    int n, k;
+  };
+  for (Route route : {Route::in_place, Route::multiply_add}) {
+    for (int resident : {1, 2, 3, 4}) {
+      // All of a block's weight at once.
+      for (int blocks : {1, 2, 4}) {
+        for (Warps warps : {Warps{1, 8}, {2, 4}, {1, 4}}) {
+          for (Reduction reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+            add({tokens, warps.n, warps.k, blocks, 1, 1, reduction, route, false, resident});
+          }
+        }
+      }
+      // In rounds, through a ring or through registers.
+      for (int blocks : {1, 2}) {
+        for (Warps warps : {Warps{4, 2}, {4, 1}, {2, 4}, {2, 2}}) {
+          for (int splits : {1, 2, 4, 8, 14, 28}) {
+            const auto columns = kBlock * blocks * warps.k * splits;
+            const auto rounds =
+                static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+            if (rounds == 1) continue;
+            for (int stages : {1, 2, 3}) {
+              const auto split = stages == 1 ? Reduction::ordered : Reduction::cluster;
+              add({tokens, warps.n, warps.k, blocks, rounds, stages,
+                   splits == 1 ? Reduction::none : split, route, false, resident});
+            }
+          }
+        }
+      }
+    }
+    // Rounds kept in registers, over as many rows as fill the device once.
+    for (int splits : {1, 2}) {
+      for (Warps warps : {Warps{1, 8}, {1, 16}}) {
+        const auto columns = kBlock * 2 * warps.k * splits;
+        const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+        if (rounds > kMostDeepRounds) continue;
+        for (int units : {2, 4}) {
+          for (int depth : {2, 4}) {
+            for (int resident : {1, 2}) {
+              if (depth * resident > 4) continue;  // no registers left to move instructions about
+              Schedule deep{tokens,
+                            warps.n,
+                            warps.k,
+                            2,
+                            rounds,
+                            1,
+                            splits == 1 ? Reduction::none : Reduction::cluster,
+                            route,
+                            false,
+                            resident,
+                            units,
+                            depth};
+              const auto tiles = deep.tiles(expr.n) * splits;
+              const auto at_once = std::int64_t{device.multiprocessors} * resident;
+              deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
+              add(deep);
+            }
+          }
+        }
+      }
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
+    return a.cost.seconds < b.cost.seconds;
+  });
+  return all;
+}
+
+Schedule best_schedule(const Linear& expr, const Device& device) {
+  const auto all = candidates(expr, device);
+  if (all.front().dropped.empty()) return all.front().schedule;
+  std::ostringstream why;
+  for (const auto& candidate : all) {
+    why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;
+  }
+  fail<Unsupported>("no schedule for ", to_string(expr), " on ", device.name, ":", why.str());
+}
+
+}  // namespace ladder

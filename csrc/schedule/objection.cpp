@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a schedule cannot serve an expression on a device.
+#include <algorithm>
+
+#include "base/joined.h"
+#include "layout/bit_plan.h"
+#include "layout/weight_image.h"
+#include "schedule/decoding_cost.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
+  const auto splits = s.splits(expr.k), group = expr.group_size();
+  const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
+  if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
+  if (s.tokens % 8 != 0) return joined(s.tokens, " tokens are not whole instructions of 8");
+  if (s.reduction == Reduction::none && splits != 1) return joined("K is split over ", splits);
+  if (s.reduction != Reduction::none && splits == 1) return "nothing to reduce";
+  if (s.reduction == Reduction::cluster && splits > device.max_cluster) {
+    return joined("a cluster of ", splits, ", of at most ", device.max_cluster);
+  }
+  if (s.reduction == Reduction::cluster &&
+      (s.block_rows() % splits != 0 || s.block_rows() / splits % 2 != 0)) {
+    return joined(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
+  }
+  if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (s.units < kUnits) {
+    if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
+    if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
+    if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
+    if (s.units * expr.bits % 4 != 0) {
+      return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
+    }
+  }
+  if (s.depth > 0 && (s.stages != 1 || s.rounds % s.depth != 0)) {
+    return joined(s.rounds, " rounds, ", s.stages, " stages at depth ", s.depth);
+  }
+  if (s.sweeps > 1 && (s.depth == 0 || s.reduction == Reduction::ordered)) {
+    return "sweeps are for a depth, and for sums that wait in shared memory";
+  }
+  if (s.stages > 1 && (s.stages > s.rounds + 1 || !device.async_copy())) return "idle stages";
+  if (expr.groups() > 1) {
+    if (group >= warp_columns) {
+      const auto sharing = group / warp_columns;
+      const auto per_block = std::int64_t{s.rounds} * s.warps_k;
+      if (group % warp_columns != 0 ||
+          (sharing < s.warps_k ? s.warps_k % sharing : sharing % s.warps_k) != 0 ||
+          (sharing < per_block ? per_block % sharing : sharing % per_block) != 0) {
+        return joined("groups of ", group, " do not follow warps of ", warp_columns, " columns");
+      }
+    } else if (warp_columns % group != 0 || group % 16 != 0 || (group < 64 && 64 % group != 0) ||
+               (group > 64 && group % 64 != 0)) {
+      return joined("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
+    }
+  }
+  if (s.route == Route::in_place) {
+    if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
+    if (expr.shift != 0) return "a zero point between two codes";
+    if (expr.zero != 0 && expr.stored_zero != Zero::none)
+      return "a constant and a stored zero point";
+    if (expr.activation != Scalar::f16) return "products of bf16 codes in place underflow";
+    const auto plan = unpack_plan(expr.bits, kFloat16Window);
+    for (int pair = 4; pair < kPairsPerUnit; ++pair) {
+      if (plan.pairs[pair].offset != plan.pairs[pair % 2].offset) {
+        return joined("codes of ", expr.bits, " bits lie at offsets that differ by step");
+      }
+    }
+  }
+  const int threads = kLanes * s.warps_n * s.warps_k;
+  const auto pairs = s.block_rows() / 2, most = std::max<std::int64_t>(threads, pairs);
+  if (most % std::min<std::int64_t>(threads, pairs) != 0) return "threads do not divide the rows";
+  if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";
+  const auto bytes = shared_bytes(s, expr);
+  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
+  if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
+    return joined(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
+  }
+  const auto outputs = s.block_rows() * s.tokens / threads;
+  if (s.reduction == Reduction::ordered && outputs > 16) return joined(outputs, " sums a thread");
+  // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
+  const auto sums = (s.rounds > 1 || group < warp_columns ? 2 : 1) * s.units * s.tokens / 2;
+  const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
+  const auto registers =
+      in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
+      (s.rounds > 1 && s.route == Route::in_place ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
+                                                  : 0) +
+      decoding_registers(expr);
+  if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
+    return joined(registers, " registers a thread");
+  }
+  return {};
+}
+
+}  // namespace ladder
