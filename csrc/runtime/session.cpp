@@ -2,19 +2,15 @@
 #include "runtime/session.h"
 
 #include <memory>
-#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "codegen/cuda/dequantize.h"
-#include "codegen/cuda/image_kernels.h"
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "layout/weight_image.h"
-#include "runtime/counters.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
+#include "runtime/plan.h"
 #include "schedule/pruned.h"
 
 namespace ladder {
@@ -26,57 +22,11 @@ const LinearKernel* declined() {
   return mark;
 }
 
-Operand operand_called(const std::string& name) {
-  constexpr const char* kNames[] = {"weight", "scales", "zeros", "scale2",    "gather",
-                                    "bias",   "x",      "y",     "workspace", "counters"};
-  static_assert(std::size(kNames) == kOperands);
-  for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    if (name == kNames[i]) return static_cast<Operand>(i);
-  }
-  fail<Unsupported>("a kernel wants ", name, ", which a session has not");
-}
-
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
                                     std::int64_t m) {
   fail<Unsupported>("the kernel of ", to_string(type), " [", n, ", ", k, "] for ", m,
                     " tokens is not compiled, and a CUDA graph is being captured: call "
                     "ladder.warmup(model, m=...) before the capture");
-}
-
-// Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
-constexpr const char* kScheduler = "scheduler 2";
-
-/// What a plan is for, as plans.json spells it.
-std::string problem_of(const Linear& expr, const Device& device) {
-  return to_string(expr) + " on " + std::string(device.name) + ", " + kScheduler;
-}
-
-/// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
-std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
-                                        const Device& device) {
-  for (const Candidate& candidate : candidates(expr, device)) {
-    if (candidate.dropped.empty() && to_string(candidate.schedule) == text) {
-      return candidate.schedule;
-    }
-  }
-  return std::nullopt;
-}
-
-// The scheduler's estimate of registers errs by a few: of its first eight choices one has always
-// compiled without spills (tests/compile).
-constexpr std::size_t kTries = 8;
-
-/// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
-std::vector<Schedule> schedules_of(const Linear& expr, const Device& device) {
-  std::vector<Schedule> schedules;
-  if (const auto kept = stored_plan(problem_of(expr, device)); !kept.empty()) {
-    if (const auto schedule = schedule_called(kept, expr, device)) schedules.push_back(*schedule);
-  }
-  for (const Candidate& candidate : candidates(expr, device)) {
-    if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
-    schedules.push_back(candidate.schedule);
-  }
-  return schedules;
 }
 
 }  // namespace
@@ -141,7 +91,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
   try {
     const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-    for (const Schedule& schedule : schedules_of(expr, device_row(ordinal))) {
+    for (const Schedule& schedule : schedules_to_try(expr, device_row(ordinal))) {
       try {
         return compile_linear(ordinal, expr, schedule);
       } catch (const Unsupported&) {
@@ -152,30 +102,6 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
     // No kernel serves the expression.
   }
   return declined();
-}
-
-const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
-                                            const Schedule& schedule) const {
-  const Compiled compiled = compile(expr, schedule, device_row(ordinal));
-  const Program& program = compiled.program;
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
-  const auto shared = static_cast<unsigned>(program.shared_bytes());
-  const Workspace workspace = workspace_of(expr, schedule);
-  if (workspace.counters > 0) prepare_counters(ordinal);
-  std::vector<Operand> operands;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
-  }
-  return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
-                          {{extent(kSplit), extent(kTile), 1},
-                           static_cast<unsigned>(program.threads),
-                           shared,
-                           program.dependent_launch},
-                          std::move(operands),
-                          workspace,
-                          to_string(schedule)};
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
@@ -241,44 +167,6 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
     }
   }
   return *kernel;
-}
-
-const LinearKernel* Session::compile_transform(int ordinal, Transform which) const {
-  const int bits = type_.element->bits;
-  const auto dequantize = [&](Scalar out) {
-    // Activations and tokens do not matter to it.
-    return cuda::dequantize_source(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
-  };
-  std::string source, name = "dequantize";
-  cuda::ImageTile tile = cuda::dequantize_tile(bits);
-  std::int64_t columns = 0;
-  switch (which) {
-    case Transform::pack:
-    case Transform::unpack:
-      name = which == Transform::pack ? "pack" : "unpack";
-      source = which == Transform::pack ? cuda::pack_source(bits) : cuda::unpack_source(bits);
-      tile = cuda::pack_tile(bits);
-      break;
-    case Transform::permute:
-      name = "permute";
-      source = cuda::permute_source(bits);
-      tile.threads = 256;
-      columns = 256 * 32 / bits;  // what 256 words begin
-      break;
-    case Transform::dequantize_f16: source = dequantize(Scalar::f16); break;
-    case Transform::dequantize_bf16: source = dequantize(Scalar::bf16); break;
-    case Transform::dequantize_f32: source = dequantize(Scalar::f32); break;
-  }
-  if (columns == 0) columns = kBlock * tile.blocks;
-  const auto tiles = [](std::int64_t extent, std::int64_t of) {
-    return static_cast<unsigned>((extent + of - 1) / of);
-  };
-  return new LinearKernel{
-      load_kernel(source, name, ordinal, 0),
-      {{tiles(k_, columns), tiles(n_, kBlock), 1}, static_cast<unsigned>(tile.threads), 0, false},
-      {},
-      {},
-      name};
 }
 
 namespace {

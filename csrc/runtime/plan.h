@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plan is a schedule that was measured as the best for a problem, kept by a store as text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// What a plan is for, as plans.json spells it.
+std::string problem_of(const Linear& expr, const Device& device);
+
+/// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
+std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
+                                        const Device& device);
+
+/// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
+std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device);
+
+}  // namespace ladder

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session compiles: kernels of the linear layer, and between the forms of a weight.
+#include "base/error.h"
+#include "codegen/cuda/dequantize.h"
+#include "codegen/cuda/image_kernels.h"
+#include "compile.h"
+#include "layout/weight_image.h"
+#include "runtime/counters.h"
+#include "runtime/kernels.h"
+#include "runtime/session.h"
+
+namespace ladder {
+namespace {
+
+Operand operand_called(const std::string& name) {
+  constexpr const char* kNames[] = {"weight", "scales", "zeros", "scale2",    "gather",
+                                    "bias",   "x",      "y",     "workspace", "counters"};
+  static_assert(std::size(kNames) == kOperands);
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<Operand>(i);
+  }
+  fail<Unsupported>("a kernel wants ", name, ", which a session has not");
+}
+
+}  // namespace
+
+const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
+                                            const Schedule& schedule) const {
+  const Compiled compiled = compile(expr, schedule, device_row(ordinal));
+  const Program& program = compiled.program;
+  const auto extent = [&](VariableId id) {
+    return static_cast<unsigned>(program.variables[id].extent);
+  };
+  const auto shared = static_cast<unsigned>(program.shared_bytes());
+  const Workspace workspace = workspace_of(expr, schedule);
+  if (workspace.counters > 0) prepare_counters(ordinal);
+  std::vector<Operand> operands;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
+  }
+  return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
+                          {{extent(kSplit), extent(kTile), 1},
+                           static_cast<unsigned>(program.threads),
+                           shared,
+                           program.dependent_launch},
+                          std::move(operands),
+                          workspace,
+                          to_string(schedule)};
+}
+
+const LinearKernel* Session::compile_transform(int ordinal, Transform which) const {
+  const int bits = type_.element->bits;
+  const auto dequantize = [&](Scalar out) {
+    // Activations and tokens do not matter to it.
+    return cuda::dequantize_source(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
+  };
+  std::string source, name = "dequantize";
+  cuda::ImageTile tile = cuda::dequantize_tile(bits);
+  std::int64_t columns = 0;
+  switch (which) {
+    case Transform::pack:
+    case Transform::unpack:
+      name = which == Transform::pack ? "pack" : "unpack";
+      source = which == Transform::pack ? cuda::pack_source(bits) : cuda::unpack_source(bits);
+      tile = cuda::pack_tile(bits);
+      break;
+    case Transform::permute:
+      name = "permute";
+      source = cuda::permute_source(bits);
+      tile.threads = 256;
+      columns = 256 * 32 / bits;  // what 256 words begin
+      break;
+    case Transform::dequantize_f16: source = dequantize(Scalar::f16); break;
+    case Transform::dequantize_bf16: source = dequantize(Scalar::bf16); break;
+    case Transform::dequantize_f32: source = dequantize(Scalar::f32); break;
+  }
+  if (columns == 0) columns = kBlock * tile.blocks;
+  const auto tiles = [](std::int64_t extent, std::int64_t of) {
+    return static_cast<unsigned>((extent + of - 1) / of);
+  };
+  return new LinearKernel{
+      load_kernel(source, name, ordinal, 0),
+      {{tiles(k_, columns), tiles(n_, kBlock), 1}, static_cast<unsigned>(tile.threads), 0, false},
+      {},
+      {},
+      name};
+}
+
+}  // namespace ladder
