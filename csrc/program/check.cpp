@@ -2,58 +2,63 @@
 #include "program/check.h"
 
 #include <bit>
-#include <sstream>
 
 #include "layout/weight_image.h"
 
 namespace ladder {
-namespace {
 
-constexpr std::int64_t kBulkGranule = 16;          // bytes, of addresses and sizes
-constexpr std::int64_t kMaxTransaction = 1 << 20;  // bytes that an mbarrier can count
-
-template <class... Parts>
-void add(Faults& faults, const Parts&... parts) {
-  std::ostringstream text;
-  (text << ... << parts);
-  faults.push_back(text.str());
-}
-
-const Buffer& buffer_of(const Program& program, ViewId view) {
-  return program.buffers[program.views[view].buffer];
-}
-
-void check_index(const Program& program, SignalId id, const Affine& index, Faults& faults) {
-  const Signal& signal = program.signals[id];
-  const auto range = range_of(program, index);
-  if (range.low < 0 || range.high >= signal.count) {
-    add(faults, "mbarrier ", range.high, " of ", signal.count, " of ", signal.name);
-  }
-}
-
-/// Reduce's and Unary's tiles are f32.
 void check_f32(const Program& program, RegisterId id, Faults& faults) {
   const Register& reg = program.registers[id];
   if (reg.scalar != Scalar::f32) add(faults, reg.name, " is ", type_name(reg), ", not f32");
 }
 
-}  // namespace
+void check_same(const Register& a, const Register& b, Faults& faults) {
+  if (a.layout != b.layout) add(faults, a.name, " and ", b.name, " are laid out differently");
+}
+
+void check_repeats(const Register& to, const Register& from, Faults& faults) {
+  if (to.layout.slot_count() % from.layout.slot_count() != 0) {
+    add(faults, "tiles whose slots do not match");
+  }
+}
+
+Faults check(const Program& program, const Reinterpret& i) {
+  Faults faults;
+  const Register &to = program.registers[i.to], &from = program.registers[i.from];
+  if (!can_view(from.layout, bits_of(from), to.layout, bits_of(to))) {
+    add(faults, "a view that moves bits between threads");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const Fill& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  if (to.width != 0) add(faults, to.name, " is ", type_name(to));
+  return faults;
+}
+
+Faults check(const Program& program, const Add& i) {
+  Faults faults;
+  check_repeats(program.registers[i.to], program.registers[i.from], faults);
+  return faults;
+}
+
+Faults check(const Program& program, const Multiply& i) {
+  Faults faults;
+  check_repeats(program.registers[i.to], program.registers[i.from], faults);
+  return faults;
+}
 
 Faults check(const Program& program, const Cast& i) {
   Faults faults;
-  const Register &to = program.registers[i.to], &from = program.registers[i.from];
-  if (to.layout != from.layout) {
-    add(faults, to.name, " and ", from.name, " are laid out differently");
-  }
+  check_same(program.registers[i.to], program.registers[i.from], faults);
   return faults;
 }
 
 Faults check(const Program& program, const Unary& i) {
   Faults faults;
-  const Register &to = program.registers[i.to], &from = program.registers[i.from];
-  if (to.layout != from.layout) {
-    add(faults, to.name, " and ", from.name, " are laid out differently");
-  }
+  check_same(program.registers[i.to], program.registers[i.from], faults);
   for (RegisterId id : {i.to, i.from}) check_f32(program, id, faults);
   return faults;
 }
@@ -102,103 +107,6 @@ Faults check(const Program& program, const Reduce& i) {
     add(faults, scratch.name, " is not ", wanted, " shared f32");
   }
   return faults;
-}
-
-Faults check(const Program& program, const AtomicAdd& i) {
-  Faults faults;
-  check_f32(program, i.from, faults);
-  const Buffer& buffer = buffer_of(program, i.to);
-  if (buffer.level != Level::global) add(faults, buffer.name, " is not in global memory");
-  if (!is_bijective(program.registers[i.from].layout)) {
-    add(faults, "elements that several threads would add");
-  }
-  return faults;
-}
-
-Faults check(const Program& program, const SignalInit& i) {
-  Faults faults;
-  const Signal& signal = program.signals[i.signal];
-  if (signal.arrivals != 1 && signal.arrivals != program.threads &&
-      signal.arrivals != program.threads + 1) {
-    add(faults, signal.arrivals, " arrivals, not 1, ", program.threads, " or ",
-        program.threads + 1);
-  }
-  return faults;
-}
-
-Faults check(const Program& program, const Expect& i) {
-  Faults faults;
-  check_index(program, i.signal, i.index, faults);
-  if (i.bytes < 1 || i.bytes >= kMaxTransaction) {
-    add(faults, i.bytes, " bytes, not 1 to ", kMaxTransaction - 1);
-  }
-  return faults;
-}
-
-Faults check(const Program& program, const Arrive& i) {
-  Faults faults;
-  check_index(program, i.signal, i.index, faults);
-  return faults;
-}
-
-Faults check(const Program& program, const Await& i) {
-  Faults faults;
-  check_index(program, i.signal, i.index, faults);
-  const auto parity = range_of(program, i.parity);
-  if (parity.low < 0 || parity.high > 1) add(faults, "parity ", parity.high);
-  return faults;
-}
-
-Faults check(const Program& program, const CopyBulk& i) {
-  Faults faults;
-  check_index(program, i.signal, i.index, faults);
-  const View &to = program.views[i.to], &from = program.views[i.from];
-  const Scalar scalar = buffer_of(program, i.to).scalar;
-  if (buffer_of(program, i.to).level != Level::shared ||
-      buffer_of(program, i.from).level != Level::global) {
-    add(faults, "copies go from global to shared memory");
-  }
-  if (scalar != buffer_of(program, i.from).scalar) {
-    add(faults, "the two sides differ in their scalar");
-  }
-  const auto rank = to.extents.size();
-  if (rank == 0 || from.extents.size() != rank || i.at.size() != rank) {
-    add(faults, "a tile of rank ", rank, " at ", i.at.size(), " coordinates of a view of rank ",
-        from.extents.size());
-    return faults;
-  }
-  const auto granule = kBulkGranule / bytes_of(scalar);
-  bool aligned = multiple_of(to.offset, granule) && multiple_of(from.offset, granule) &&
-                 to.strides.back() == 1 && from.strides.back() == 1;
-  for (std::size_t d = 0; d < rank; ++d) {
-    if (to.extents[d] == kTokens || from.extents[d] == kTokens) {
-      add(faults, "an extent that the call decides");
-      continue;
-    }
-    const auto at = range_of(program, i.at[d]);
-    // A guard keeps the last trips from starting what would lie outside.
-    if (i.guard == Affine(0) && (at.low < 0 || at.high + to.extents[d] > from.extents[d])) {
-      add(faults, "dimension ", d, " reaches ", at.high + to.extents[d], " of ", from.extents[d]);
-    }
-    aligned = aligned && multiple_of(times(i.at[d], from.strides[d]), granule) &&
-              (d + 1 == rank || (to.strides[d] % granule == 0 && from.strides[d] % granule == 0));
-  }
-  if (!aligned || to.extents.back() % granule != 0) {
-    add(faults, "rows that are not whole pieces of ", kBulkGranule, " bytes");
-  }
-  return faults;
-}
-
-BulkRows bulk_rows(const Program& program, const CopyBulk& i) {
-  const View &to = program.views[i.to], &from = program.views[i.from];
-  BulkRows rows{to.extents, 1};
-  while (!rows.outer.empty()) {
-    const auto d = rows.outer.size() - 1;
-    if (to.strides[d] != rows.elements || from.strides[d] != rows.elements) break;
-    rows.elements *= rows.outer.back();
-    rows.outer.pop_back();
-  }
-  return rows;
 }
 
 Along threads_along(const Layout& layout, int dim) {

@@ -1,28 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the verifier demands of element-wise instructions and of the copy engine. Each returns the
-// faults it finds, as clauses. Internal to csrc/program.
+// What the verifier demands of each instruction. Each returns the faults it finds, as clauses; an
+// instruction without a check does not compile. Internal to csrc/program.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "base/joined.h"
 #include "program/program.h"
 
 namespace ladder {
 
 using Faults = std::vector<std::string>;
 
+template <class... Parts>
+void add(Faults& faults, const Parts&... parts) {
+  faults.push_back(joined(parts...));
+}
+
+// check_memory.cpp: between registers and memory, and between memories.
+Faults check(const Program& program, const Load& i);
+Faults check(const Program& program, const Store& i);
+Faults check(const Program& program, const CopyAsync& i);
+Faults check(const Program& program, const CopyElements& i);
+Faults check(const Program& program, const CopyOwn& i);
+Faults check(const Program& program, const AtomicAdd& i);
+/// The buffer that a view is of.
+inline const Buffer& buffer_of(const Program& program, ViewId view) {
+  return program.buffers[program.views[view].buffer];
+}
+/// That a tile fits the view that it is moved to or from at `at`.
+void check_access(const Program& program, const Register& tile, ViewId view,
+                  const std::vector<Affine>& at, Faults& faults);
+
+// check_matrix.cpp: decoding codes, and the matrix instruction.
+Faults check(const Program& program, const LoadMatrix& i);
+Faults check(const Program& program, const Unpack& i);
+Faults check(const Program& program, const UnpackFloat& i);
+Faults check(const Program& program, const Lookup& i);
+Faults check(const Program& program, const FillTable& i);
+Faults check(const Program& program, const ZeroOperand& i);
+Faults check(const Program& program, const Offset& i);
+Faults check(const Program& program, const Mma& i);
+Faults check(const Program& program, const Scale& i);
+
+// check.cpp: what stays in registers.
+void check_f32(const Program& program, RegisterId id, Faults& faults);
+/// That two tiles are laid out alike.
+void check_same(const Register& a, const Register& b, Faults& faults);
+/// That the slots of `from` repeat in `to` without a rest.
+void check_repeats(const Register& to, const Register& from, Faults& faults);
+Faults check(const Program& program, const Reinterpret& i);
+Faults check(const Program& program, const Fill& i);
+Faults check(const Program& program, const Add& i);
+Faults check(const Program& program, const Multiply& i);
 Faults check(const Program& program, const Cast& i);
 Faults check(const Program& program, const Unary& i);
 Faults check(const Program& program, const Binary& i);
 Faults check(const Program& program, const Reduce& i);
-Faults check(const Program& program, const AtomicAdd& i);
+
+// check_order.cpp: control, and who waits for whom.
+Faults check(const Program& program, const For& i);
+Faults check(const Program& program, const Ticket& i);
+Faults check(const Program& program, const ClusterBarrier& i);
 Faults check(const Program& program, const SignalInit& i);
 Faults check(const Program& program, const Expect& i);
 Faults check(const Program& program, const Arrive& i);
 Faults check(const Program& program, const Await& i);
 Faults check(const Program& program, const CopyBulk& i);
+// Nothing to check without running.
+inline Faults check(const Program&, const If&) { return {}; }
+inline Faults check(const Program&, const Commit&) { return {}; }
+inline Faults check(const Program&, const Wait&) { return {}; }
+inline Faults check(const Program&, const Barrier&) { return {}; }
+inline Faults check(const Program&, const DependentLaunch&) { return {}; }
+inline Faults check(const Program&, const DependentWait&) { return {}; }
 
 /// A bulk copy as rows of contiguous bytes: the outer extents, and elements of one row.
 struct BulkRows {

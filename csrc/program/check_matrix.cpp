@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/device.h"
+#include "layout/weight_image.h"
+#include "program/check.h"
+
+namespace ladder {
+namespace {
+
+const MatrixInstruction* matrix(Scalar operand, Faults& faults) {
+  const auto* row = tile_instruction(operand);
+  if (row == nullptr) add(faults, "no matrix instruction takes ", name_of(operand));
+  return row;
+}
+
+void check_operand(const char* which, const Register& tile, const Layout& fragment,
+                   Faults& faults) {
+  if (tile.layout.shape.size() != 3 || !(tile.layout / lifted(fragment))) {
+    add(faults, tile.name, " is not laid out as the ", which, " of the matrix instruction");
+  }
+}
+
+/// Of Unpack, UnpackFloat and Lookup: one k-step of a block becomes an A operand.
+template <class Op>
+void check_decoding(const Program& program, const Op& i, int bits, Faults& faults) {
+  const Register& to = program.registers[i.to];
+  if (const auto* mma = matrix(to.scalar, faults)) {
+    check_operand("A operand", to, mma->a(), faults);
+  }
+  const auto slots = to.layout.slot_count(), units = slots / 8;
+  if (units < 1 || kUnits % units != 0 || slots % 8 != 0) {
+    add(faults, to.name, " has ", slots, " slots, not one k-step of a block");
+  }
+  const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
+  if ((blocks.high + 1) * units * bits > program.registers[i.from].layout.slot_count()) {
+    add(faults, "block ", blocks.high, " is not among the words loaded");
+  }
+  if (steps.high >= 4) add(faults, "step ", steps.high, " of a block of 4");
+}
+
+/// Two of each of the rows that a lane holds, in the order of its slots.
+void check_zero_operand(const Register& tile, Scalar operand, Faults& faults) {
+  if (tile.scalar != operand) add(faults, "zero points of ", name_of(tile.scalar));
+  if (!(tile.layout / zero_fragment())) {
+    add(faults, tile.name, " is not laid out as the rows of an A operand");
+  }
+}
+
+void check_table(const Program& program, ViewId id, int bits, Faults& faults) {
+  const View& view = program.views[id];
+  const Buffer& buffer = buffer_of(program, id);
+  const std::vector<std::int64_t> extents{table_entries(bits), kLanes};
+  if (buffer.level != Level::shared || buffer.scalar != Scalar::u32 || view.extents != extents ||
+      view.strides != std::vector<std::int64_t>{kLanes, 1}) {
+    add(faults, buffer.name, " is not a table of ", bits, " bits");
+  }
+}
+
+void check_group(const Program& program, RegisterId tile, const Affine& at, const char* what,
+                 Faults& faults) {
+  const auto groups = program.registers[tile].layout.shape[0];
+  if (const auto group = range_of(program, at); group.high >= groups) {
+    add(faults, "group ", group.high, " of ", groups, " with ", what);
+  }
+}
+
+}  // namespace
+
+Faults check(const Program& program, const LoadMatrix& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  check_access(program, to, i.from, i.at, faults);
+  if (const auto* mma = matrix(to.scalar, faults)) {
+    check_operand("B operand", to, mma->b(), faults);
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const Unpack& i) {
+  Faults faults;
+  check_decoding(program, i, i.bits, faults);
+  if (i.zeros >= 0) {
+    check_zero_operand(program.registers[i.zeros], program.registers[i.to].scalar, faults);
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const UnpackFloat& i) {
+  Faults faults;
+  check_decoding(program, i, i.fields.bits, faults);
+  return faults;
+}
+
+Faults check(const Program& program, const Lookup& i) {
+  Faults faults;
+  check_decoding(program, i, i.bits, faults);
+  check_table(program, i.table, i.bits, faults);
+  return faults;
+}
+
+Faults check(const Program& program, const FillTable& i) {
+  Faults faults;
+  check_table(program, i.to, i.bits, faults);
+  if (i.values.size() != std::size_t{1} << i.bits) {
+    add(faults, i.values.size(), " values of ", i.bits, " bits");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const ZeroOperand& i) {
+  Faults faults;
+  const Scalar from = program.registers[i.from].scalar;
+  check_zero_operand(program.registers[i.to], program.registers[i.to].scalar, faults);
+  if (from != Scalar::u8) add(faults, "zero points of ", name_of(from), ", not u8");
+  check_group(program, i.from, i.group, "zero points", faults);
+  return faults;
+}
+
+Faults check(const Program& program, const Offset& i) {
+  Faults faults;
+  check_repeats(program.registers[i.to], program.registers[i.sum], faults);
+  check_group(program, i.zero, i.group, "zero points", faults);
+  return faults;
+}
+
+Faults check(const Program& program, const Mma& i) {
+  Faults faults;
+  const Register &a = program.registers[i.a], &b = program.registers[i.b],
+                 &acc = program.registers[i.acc];
+  const auto* mma = matrix(a.scalar, faults);
+  if (mma == nullptr) return faults;
+  if (b.scalar != a.scalar || acc.scalar != mma->accumulator) {
+    add(faults, "scalars that ", mma->name, " does not take");
+  }
+  check_operand("A operand", a, mma->a(), faults);
+  check_operand("B operand", b, mma->b(), faults);
+  check_operand("accumulator", acc, mma->d(), faults);
+  const auto &m = a.layout.shape, &n = b.layout.shape, &sum = acc.layout.shape;
+  if (m[1] != sum[1] || n[1] != sum[2] || m[2] != n[2] || m[0] != sum[0]) {
+    add(faults, "shapes that do not multiply");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const Scale& i) {
+  Faults faults;
+  check_same(program.registers[i.to], program.registers[i.acc], faults);
+  if (i.scale >= 0) check_group(program, i.scale, i.group, "scales", faults);
+  return faults;
+}
+
+}  // namespace ladder

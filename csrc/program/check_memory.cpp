@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/check.h"
+
+namespace ladder {
+namespace {
+
+/// Shared views are padded to their tiles: an access that leaves one is a bug, not a border.
+void check_inside(const Program& program, const Layout& tile, const View& view,
+                  const std::vector<Affine>& at, Faults& faults) {
+  for (std::size_t d = 0; d < at.size(); ++d) {
+    if (view.extents[d] == kTokens) continue;
+    const auto end = range_of(program, at[d]).high + tile.shape[d];
+    if (end > view.extents[d]) {
+      add(faults, "dimension ", d, " reaches ", end, " of ", view.extents[d]);
+    }
+  }
+}
+
+void check_to_shared(const Program& program, ViewId to, ViewId from, Faults& faults) {
+  if (buffer_of(program, to).level != Level::shared ||
+      buffer_of(program, from).level != Level::global) {
+    add(faults, "copies go from global to shared memory");
+  }
+}
+
+}  // namespace
+
+void check_access(const Program& program, const Register& tile, ViewId id,
+                  const std::vector<Affine>& at, Faults& faults) {
+  const View& view = program.views[id];
+  const Buffer& buffer = buffer_of(program, id);
+  if (tile.scalar != buffer.scalar || tile.width != 0) {
+    add(faults, type_name(tile), " registers for ", name_of(buffer.scalar), " memory");
+  }
+  if (at.size() != view.extents.size() || at.size() != tile.layout.shape.size()) {
+    add(faults, "a tile of rank ", tile.layout.shape.size(), " at ", at.size(),
+        " coordinates of a view of rank ", view.extents.size());
+    return;
+  }
+  for (const Affine& index : at) {
+    if (range_of(program, index).low < 0) add(faults, "a negative index");
+  }
+  if (buffer.level == Level::shared) check_inside(program, tile.layout, view, at, faults);
+}
+
+Faults check(const Program& program, const Load& i) {
+  Faults faults;
+  check_access(program, program.registers[i.to], i.from, i.at, faults);
+  return faults;
+}
+
+Faults check(const Program& program, const Store& i) {
+  Faults faults;
+  check_access(program, program.registers[i.from], i.to, i.at, faults);
+  return faults;
+}
+
+Faults check(const Program& program, const CopyAsync& i) {
+  Faults faults;
+  const View& to = program.views[i.to];
+  const Scalar scalar = buffer_of(program, i.to).scalar;
+  check_to_shared(program, i.to, i.from, faults);
+  if (scalar != buffer_of(program, i.from).scalar) {
+    add(faults, "the two sides differ in their scalar");
+  }
+  const int bytes = bytes_of(scalar);
+  if (to.extents.size() != 2 || to.strides[1] != 1 || to.extents[1] * bytes % 16 != 0 ||
+      to.strides[0] * bytes % 16 != 0) {
+    add(faults, "rows that are not whole pieces of 16 bytes");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const CopyElements& i) {
+  Faults faults;
+  const View& to = program.views[i.to];
+  const Scalar scalar = buffer_of(program, i.to).scalar;
+  check_to_shared(program, i.to, i.from, faults);
+  if (scalar != buffer_of(program, i.from).scalar || bits_of(scalar) != 16) {
+    add(faults, "sides that are not of one scalar of 16 bits");
+  }
+  if (to.extents.size() != 2 || to.strides[1] != 1 || to.extents[1] % 2 != 0 ||
+      to.strides[0] % 2 != 0) {
+    add(faults, "rows that are not whole words");
+  }
+  if (i.columns >= 0) {
+    const Scalar columns = buffer_of(program, i.columns).scalar;
+    if (columns != Scalar::u32) add(faults, "columns of ", name_of(columns), ", not u32");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const CopyOwn& i) {
+  Faults faults;
+  const Scalar scalar = buffer_of(program, i.to).scalar;
+  check_access(program, {"copy", scalar, i.to_layout}, i.to, i.to_at, faults);
+  check_access(program, {"copy", scalar, i.from_layout}, i.from, i.from_at, faults);
+  for (const Layout* side : {&i.to_layout, &i.from_layout}) {
+    if (side->thread_count() != program.threads || side->slot_count() != i.to_layout.slot_count()) {
+      add(faults, "sides that do not match");
+    }
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const AtomicAdd& i) {
+  Faults faults;
+  check_access(program, program.registers[i.from], i.to, i.at, faults);
+  check_f32(program, i.from, faults);
+  const Buffer& buffer = buffer_of(program, i.to);
+  if (buffer.level != Level::global) add(faults, buffer.name, " is not in global memory");
+  if (!is_bijective(program.registers[i.from].layout)) {
+    add(faults, "elements that several threads would add");
+  }
+  return faults;
+}
+
+}  // namespace ladder
