@@ -4,8 +4,8 @@
     python benchmarks/cuda_runtime.py [--out RESULTS.md]
 
 Times of layers are a replayed CUDA graph over layers whose weights together exceed twice the L2,
-median of nine replays; host times are without waiting for the GPU; first calls are in processes of
-their own, after torch has made its context.
+median of nine replays after 30 ms of warming up; host times are without waiting for the GPU; first
+calls are in processes of their own, after torch has made its context.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,10 @@ import torch
 from torch.nn import functional as F
 
 import ladder
+from benchmarks import graph
 from benchmarks.machine import describe
 from ladder import image
 
-ROTATION_BYTES = 192 * 2**20
 TYPE = "uint4,group=128,scale=float16,zero=midpoint"
 
 
@@ -40,38 +39,16 @@ def random_layer(n: int, k: int, type: str = TYPE) -> ladder.Linear:
     return layer
 
 
-def graph_us(calls) -> float:
-    """Microseconds a call of `calls`, all in one graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(9):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
-
-
 def layers_table(shapes, tokens) -> list[str]:
     rows = ["| N x K | M | ladder us | F.linear fp16 us | times faster |", "|---|---|---|---|---|"]
     for n, k in shapes:
-        layers = [random_layer(n, k) for _ in range(max(4, ROTATION_BYTES // (n * k // 2)))]
+        layers = [random_layer(n, k) for _ in range(max(4, graph.ROTATION_BYTES // (n * k // 2)))]
         dense = [torch.randn(n, k, device="cuda").half() for _ in range(max(4, len(layers) // 4))]
         ladder.warmup(torch.nn.ModuleList(layers), m=tokens, dtype=torch.float16)
         for m in tokens:
             x = torch.randn(m, k, device="cuda").half()
-            ours = graph_us([partial(layer, x) for layer in layers])
-            theirs = graph_us([partial(F.linear, x, w) for w in dense])
+            ours = graph.us([partial(layer, x) for layer in layers])
+            theirs = graph.us([partial(F.linear, x, w) for w in dense])
             rows.append(f"| {n} x {k} | {m} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.2f} |")
     return rows
 
@@ -107,7 +84,7 @@ def host_table() -> list[str]:
 def rate(call, moved: int) -> float:
     """TB/s of a call that moves this many bytes."""
     call()
-    return moved / graph_us([call] * 4) / 1e6
+    return moved / graph.us([call] * 4) / 1e6
 
 
 def pack_table() -> list[str]:

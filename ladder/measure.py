@@ -12,10 +12,9 @@ import torch
 
 from ladder.errors import InvalidArgument
 from ladder.linear import Linear
+from ladder.tune import ROTATION_BYTES
 from ladder.types import with_defaults
 
-#: Bytes that no last-level cache holds twice over.
-ROTATION_BYTES = 192 * 2**20
 _MOST_COPIES = 256  # of layers so small that a rotation would be all overhead
 _SECONDS = 0.6  # spent on each side of each shape
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

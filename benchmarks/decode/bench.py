@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks kernels of few tokens against float64 and times them."""
+
+import ctypes
+import pathlib
+from functools import partial
+
+import torch
+
+from benchmarks import graph
+from benchmarks.decode.driver import Kernel
+
+BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
+#: Most launches of one graph.
+LAUNCHES = 64
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+_SIGNIFICANT_BITS = {"f16": 11, "bf16": 8}
+
+
+def floor_us(row, m):
+    """Microseconds that the bytes of codes, scales, activations and outputs take, or the products
+    if those take longer."""
+    n, k = row["n"], row["k"]
+    size = n * k * row["bits"] / 8 + n * (k // row["group"]) * 2 + 2 * m * (n + k)
+    return max(size / BYTES_PER_SECOND, 2 * m * n * k / FLOPS) * 1e6
+
+
+class Bench:
+    """Data for the kernels of a folder that ``linear.py prepare`` filled."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        torch.cuda.init()
+        self.x0 = torch.zeros(1, device="cuda")  # makes the context that the driver uses
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        torch.manual_seed(1)
+        # 1.6 GB of random codes, and as many scales as any of them need.
+        codes = (3 << 27,)
+        self.pool = torch.randint(-(2**31), 2**31 - 1, codes, dtype=torch.int32, device="cuda")
+        self.scale_pool = torch.rand(1 << 26, device="cuda") * 0.01 + 0.001
+        self.operands, self.problem = {}, None
+
+    def load(self, row) -> Kernel:
+        return Kernel(self.driver, self.folder, row)
+
+    def image(self, codes, bits):
+        """The weight image of codes [N, K], N and K multiples of 64, by the table of positions."""
+        n, k = codes.shape
+        where = torch.frombuffer(
+            bytearray((self.folder / f"positions_{bits}.i32").read_bytes()), dtype=torch.int32
+        ).to("cuda", torch.int64)
+        blocks = codes.view(n // 64, 64, k // 64, 64).permute(0, 2, 1, 3).reshape(-1, 4096)
+        out = torch.empty(blocks.shape[0], 128 * bits, dtype=torch.int32, device="cuda")
+        weights = (1 << torch.arange(32, device="cuda", dtype=torch.int64))[None]
+        for first in range(0, blocks.shape[0], 4096):
+            part = blocks[first : first + 4096].to(torch.int64)
+            flat = torch.zeros(part.shape[0], 4096 * bits, dtype=torch.int8, device="cuda")
+            spread = ((part[:, :, None] >> torch.arange(bits, device="cuda")) & 1).to(torch.int8)
+            flat[:, where] = spread.reshape(part.shape[0], -1)
+            words = (flat.view(-1, 32).to(torch.int64) * weights).sum(1)
+            out[first : first + 4096] = words.to(torch.int32).view(part.shape[0], -1)
+        return out.view(-1)
+
+    def case(self, row, kind):
+        """Weight, scales and dequantised weight of one problem, kept for kernels that share it."""
+        key = (row["bits"], row["n"], row["k"], row["group"], row["activation"])
+        if self.problem != key:
+            self.problem = key
+            self.operands.clear()
+        if kind not in self.operands:
+            n, k, group = row["n"], row["k"], row["group"]
+            codes = torch.randint(0, 2 ** row["bits"], (n, k), dtype=torch.uint8, device="cuda")
+            shape = (n, -(-k // group))
+            if kind == "integers":
+                scales = 2.0 ** -torch.randint(0, 3, shape, device="cuda").float()
+            else:
+                scales = torch.rand(shape, device="cuda") * 0.01 + 0.002
+            scales = scales.to(DTYPES[row["activation"]])
+            table = scales.t().reshape(-1, n // 64, 8, 8).transpose(2, 3).contiguous()
+            value = codes.float().sub_(row["zero"]).view(n, -1, group) * scales.float()[:, :, None]
+            self.operands[kind] = (self.image(codes, row["bits"]), table, value.view(n, k))
+        return self.operands[kind]
+
+    def scratch(self, row, fill):
+        """Workspace and counters of one launch after the other."""
+        floats = torch.full((max(row["floats"], 1),), fill, device="cuda")
+        return floats, torch.zeros(max(row["counters"], 1), dtype=torch.int32, device="cuda")
+
+    def check(self, kernel):
+        """The largest error as a fraction of the bound; raises unless integers are exact."""
+        row, dtype = kernel.row, DTYPES[kernel.row["activation"]]
+        worst = 0.0
+        for kind in ("integers", "reals"):
+            image, table, value = self.case(row, kind)
+            scratch = self.scratch(row, float("nan"))
+            for m in sorted({1, 3, row["max_m"]}):
+                if kind == "integers":
+                    x = torch.randint(-2, 3, (m, row["k"]), device="cuda").to(dtype)
+                else:
+                    x = torch.randn(m, row["k"], device="cuda").to(dtype)
+                y = torch.full((m, row["n"]), float("nan"), dtype=x.dtype, device="cuda")
+                stream = torch.cuda.current_stream().cuda_stream
+                for _ in range(2):  # twice: the counters must be left at zero
+                    y.fill_(float("nan"))
+                    kernel(stream, image, table, x, y, *scratch, tokens=m)
+                torch.cuda.synchronize()
+                exact, magnitude = self.exact(x, value)
+                if kind == "integers":
+                    if not torch.equal(y, exact.to(y.dtype)):
+                        bad = (y != exact.to(y.dtype)).nonzero()
+                        raise AssertionError(f"not exact at {bad[:4].tolist()} of {len(bad)}")
+                else:
+                    rounding = 2.0 ** -_SIGNIFICANT_BITS[row["activation"]]
+                    bound = 6 * row["k"] ** 0.5 * 2.0**-24 * magnitude + rounding * exact.abs()
+                    ratio = ((y.double() - exact).abs() / bound).max().item()
+                    if not ratio <= 1:
+                        raise AssertionError(f"{ratio} of the bound")
+                    worst = max(worst, ratio)
+        return worst
+
+    @staticmethod
+    def exact(x, value):
+        """x @ value.T and |x| @ |value|.T in float64, in parts that fit."""
+        exact = torch.empty(len(x), len(value), dtype=torch.float64, device="cuda")
+        magnitude = torch.empty_like(exact)
+        for first in range(0, len(value), 8192):
+            w = value[first : first + 8192].double()
+            exact[:, first : first + 8192] = x.double() @ w.t()
+            magnitude[:, first : first + 8192] = x.double().abs() @ w.abs_().t()
+        return exact, magnitude
+
+    def time(self, kernel, m):
+        """Microseconds a launch, each with other weights than the ones before."""
+        row, dtype = kernel.row, DTYPES[kernel.row["activation"]]
+        words = row["n"] * row["k"] * row["bits"] // 32
+        scales = row["n"] * (row["k"] // row["group"])
+        pool = self.scale_pool.to(dtype)
+        x = torch.randn(m, row["k"], device="cuda").to(dtype)
+        y = torch.empty(m, row["n"], dtype=dtype, device="cuda")
+        scratch = self.scratch(row, 0.0)
+
+        def launch(i):
+            first = i * scales % (pool.numel() - scales) // 8 * 8
+            kernel(
+                torch.cuda.current_stream().cuda_stream,
+                self.pool[i * words : (i + 1) * words],
+                pool[first : first + scales],
+                x,
+                y,
+                *scratch,
+                tokens=m,
+            )
+
+        count = min(LAUNCHES, self.pool.numel() // words)
+        return graph.us([partial(launch, i) for i in range(count)])

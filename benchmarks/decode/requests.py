@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `ladder-kernels` is asked to compile: problems and the schedules worth measuring."""
+
+import itertools
+
+#: N and K of the layers that tables show.
+SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192)]
+
+# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
+# many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
+# rounds in registers: row units, depth, whether a block sweeps over rows.
+FAMILIES = [
+    (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
+    (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
+    (1, 4, 4, 0, 1, "ordered", "multiply_add", 3),
+    (4, 2, 1, 8, 1, "ordered", "multiply_add", 2),
+    (4, 2, 1, 14, 1, "ordered", "multiply_add", 2),
+    (2, 4, 1, 8, 1, "ordered", "multiply_add", 2),
+    (2, 4, 1, 4, 1, "ordered", "multiply_add", 2),
+    (2, 2, 1, 8, 1, "ordered", "multiply_add", 4),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 2, 0),
+    (1, 8, 2, 1, 1, "none", "multiply_add", 1, 2, 4, 0),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 2, 2, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 2, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 2, 4, 1),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "in_place", 1, 2, 4, 1),
+    (1, 8, 2, 2, 1, "cluster", "in_place", 1, 4, 2, 1),
+    (4, 2, 1, 8, 1, "ordered", "in_place", 2),
+]
+MULTIPROCESSORS = 132
+
+
+def scheduled(head, family, m, n, k, dependent):
+    """The request of one family for one problem; nothing where it does not divide."""
+    wn, wk, blocks, splits, stages, reduction, route, resident, *deep = family
+    if splits and k % (64 * wk * blocks * splits):
+        return None
+    rounds = k // (64 * wk * blocks * splits) if splits else 1
+    units, depth, sweeps = deep or (4, 0, 0)
+    if depth and (rounds % depth or rounds > 8):
+        return None
+    tiles = n // (16 * units * wn)
+    count = -(-tiles * splits // (MULTIPROCESSORS * resident)) if sweeps else 1
+    return (
+        f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
+        f"{dependent} {resident} {units} {depth} {max(count, 1)}"
+    )
+
+
+def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES, families=FAMILIES):
+    """Every shape and 8 or 16 tokens, each family and the schedule that the model prefers."""
+    for (n, k), m in itertools.product(shapes, (8, 16)):
+        head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
+        yield f"{head} auto"
+        for family in families:
+            if family[3] > 8 and k < 28672 or family[6] == "in_place" and activation == "bf16":
+                continue
+            if request := scheduled(head, family, m, n, k, dependent):
+                yield request
+
+
+def widths():
+    """One shape, every width: the families that served one of them best."""
+    n, k = 28672, 8192
+    for bits, activation, m in itertools.product(range(1, 9), ("f16", "bf16"), (8, 16)):
+        head = f"{bits} {2 ** (bits - 1)} 128 {activation} {m} {n} {k}"
+        units = next(u for u in (2, 4) if u * bits % 4 == 0)
+        few = 2 if bits <= 4 else 1
+        for family in (
+            (4, 1, few, 8, 2, "cluster", "multiply_add", 3),
+            (1, 4, 2 * few, 0, 1, "ordered", "multiply_add", 3),
+            (1, 8, 2, 2, 1, "cluster", "multiply_add", 1 if m > 8 or bits > 4 else 2, units, 2, 1),
+            (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 1),
+            (1, 8, 2, 2, 1, "cluster", "in_place", 1, units, 2, 1),
+        ):
+            if family[6] == "multiply_add" or activation == "f16":
+                yield scheduled(head, family, m, n, k, 0)
+
+
+def presets():
+    return {
+        "decode": [*decode("f16"), *decode("bf16")],
+        "f16": list(decode("f16")),
+        "small": [  # for compute-sanitizer, with run --only-check
+            *decode("f16", shapes=[(512, 2048)]),
+            *decode("bf16", bits=3, shapes=[(512, 2048)], dependent=1),
+        ],
+        "chain": list(decode("f16", dependent=1, shapes=[(4096, 4096)])),
+        "widths": list(widths()),
+    }
