@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every stored type through its tuned kernel, on this GPU.
 
-    python benchmarks/types.py [--out RESULTS.md] [--n 28672] [--k 8192]
+    python benchmarks/stored_types.py [--out RESULTS.md] [--n 28672] [--k 8192]
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
 exceed twice the L2 (``ladder.tune``); floor = bytes of the image, activations and outputs at the
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=28672)
     parser.add_argument("--k", type=int, default=8192)
     arguments = parser.parse_args()
-    lines = [describe("python benchmarks/types.py")]
+    lines = [describe("python benchmarks/stored_types.py")]
     for dtype in (torch.float16, torch.bfloat16):
         lines += [
             "",
