@@ -6,6 +6,7 @@ python benchmarks/bounds.py > benchmarks/results/bounds.md
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from benchmarks.machine import describe
@@ -89,6 +90,7 @@ def rows():
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("# Speed of the bounds\n")
     print(describe("python benchmarks/bounds.py"))
     print("One thread, least of several calls, in milliseconds, from Python.\n")

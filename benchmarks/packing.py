@@ -6,6 +6,7 @@ python benchmarks/packing.py > benchmarks/results/packing.md
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -30,6 +31,7 @@ def seconds(function, *arguments) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.manual_seed(0)
     weight = torch.randn(N, K)
     print("# Packing speed\n")
