@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout/bit_plan.h"
+#include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
@@ -32,30 +33,40 @@ double field_cycles(const FloatFields& f, Scalar activation) {
   return kInteger * static_cast<double>(masks + shifts.size()) + kPairsPerUnit * (special + factor);
 }
 
+// Masks and shifts, a sum of products and a look-up for each index, and one to join two values.
+double lookup_cycles(int bits) {
+  const bool joint = bits <= kLargestPairTable;
+  std::set<std::pair<int, int>> shifts;
+  double operations = 0, lookups = 0;
+  for (const auto& pair : lookup_plan(bit_plan(bits), joint)) {
+    for (const auto& piece : pair.pieces) {
+      operations += piece.mask != ~0u;
+      if (piece.shift != 0) shifts.insert({piece.word, piece.shift});
+    }
+    operations += static_cast<double>(pair.weights.size()) + (joint ? 0 : 1);
+    lookups += static_cast<double>(pair.weights.size());
+  }
+  return kInteger * (operations + static_cast<double>(shifts.size())) + kLookup * lookups;
+}
+
 }  // namespace
 
 double decoding_cycles(const Linear& expr, Route route) {
-  const auto kind = decoding_kind(expr);
-  if (kind == Decoding::Kind::fields) {
-    return field_cycles(decoding_of(expr).fields, expr.activation);
+  switch (decoding_kind(expr)) {
+    case Decoding::Kind::fields: return field_cycles(decoding_of(expr).fields, expr.activation);
+    case Decoding::Kind::table: return lookup_cycles(expr.bits);
+    case Decoding::Kind::integers: break;
   }
-  const bool table = kind == Decoding::Kind::table;
-  const auto plan = unpack_plan(expr.bits, table ? kFloat16Window : linear_window(expr.activation));
+  const auto plan = unpack_plan(expr.bits, linear_window(expr.activation));
   const double codes = kInteger * (plan.mask_count() + plan.shift_count());
-  if (!table) {
-    const double three = expr.three ? 2 * kInteger * expr.bits : 0;  // by words
-    return codes + three + (route == Route::in_place ? 0 : kPairsPerUnit * kPacked);
-  }
-  // Both codes in one index: a shift, a mask, an address. Or two of each, and one to join values.
-  const bool pairs = expr.bits <= kLargestPairTable;
-  const double each = pairs ? 3 * kInteger + kLookup : 6 * kInteger + 2 * kLookup;
-  return codes + kPairsPerUnit * each;
+  const double three = expr.three ? 2 * kInteger * expr.bits : 0;  // by words
+  return codes + three + (route == Route::in_place ? 0 : kPairsPerUnit * kPacked);
 }
 
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.
 int decoding_registers(const Linear& expr) {
   const bool table = decoding_kind(expr) == Decoding::Kind::table;
-  return (table ? 30 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
+  return (table ? 20 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
          (expr.scale == Scalar::e4m3 ? 30 : 0);
 }
 

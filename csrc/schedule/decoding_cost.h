@@ -11,7 +11,7 @@ namespace ladder {
 
 /// Cycles in which a quarter of a multiprocessor issues the decoding of one unit, 16 rows by 64
 /// columns, by one warp: 2 for an operation on integers, 1 for a packed multiply-add, 4 for a
-/// look-up in shared memory.
+/// look-up in shared memory, whose address is one sum of products.
 double decoding_cycles(const Linear& expr, Route route);
 
 /// Registers of a thread beyond what plain integers need.

@@ -160,6 +160,24 @@ DEVICE u32 fma_bf16(u32 a, u32 b, u32 c) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
+// Sums of products of bytes, or of halves and the lowest two bytes, plus c: addresses of entries.
+DEVICE u32 dot_bytes(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+DEVICE u32 dot_halves(u32 a, u32 b, u32 c) {
+  u32 d;
+  asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+// Of a table in shared memory, which nobody writes after a barrier: no other access holds it up.
+DEVICE u32 table_entry(u32 address) {
+  u32 value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address));
+  return value;
+}
+DEVICE u32 low_halves(u32 low, u32 high) { return __byte_perm(low, high, 0x5410); }
 #define MMA(TYPE) \
   DEVICE void mma_##TYPE(float* d, const u32* a, const u32* b) { \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 " \

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layout/bit_plan.h"
+#include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 #include "program/interpret/interpreter.h"
 
@@ -76,19 +77,22 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
 }
 
 void Interpreter::lookup(Block& block, const Lookup& i) {
-  const auto plan = unpack_plan(i.bits, kFloat16Window);
+  const bool joint = i.bits <= kLargestPairTable;
+  const auto plan = lookup_plan(bit_plan(i.bits), joint);
   const auto table = program_.shared_offset(program_.views[i.table].buffer);
-  for_each_pair(block, i, i.bits, [&](int thread, int, int, int pair, const auto* words) {
-    const auto codes = unpack_pair(plan, words, pair);
-    const auto entry = [&](std::uint32_t index) {
+  for_each_pair(block, i, i.bits, [&](int thread, int, int, int p, const auto* words) {
+    const LookupPair& pair = plan[p];
+    const auto codes = read_pieces(pair.pieces, words);
+    const auto entry = [&](std::uint32_t weights) {
       std::uint32_t bits = 0;
-      const auto why = block.shared.read(table + (index * kLanes + thread % kLanes) * 4, 4, thread,
-                                         reinterpret_cast<std::uint8_t*>(&bits));
+      const auto at = sum_of_products(codes, weights, pair.by_bytes) + thread % kLanes * 4;
+      const auto why =
+          block.shared.read(table + at, 4, thread, reinterpret_cast<std::uint8_t*>(&bits));
       if (!why.empty()) fault(why);
       return bits;
     };
-    if (i.bits <= kLargestPairTable) return entry(codes[0] | codes[1] << i.bits);
-    return (entry(codes[0]) & 0xffff) | entry(codes[1]) << 16;
+    if (joint) return entry(pair.weights[0]);
+    return (entry(pair.weights[0]) & 0xffff) | entry(pair.weights[1]) << 16;
   });
 }
 

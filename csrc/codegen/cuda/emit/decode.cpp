@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From codes to operands: shifts, masks and look-ups. The compiler finds the shifts that pairs
-// share.
+// share. Addresses of look-ups are sums of products (layout/lookup_plan.h), which run beside the
+// masks: shifts and masks for them took 4 more operations a pair.
 #include <cmath>
 
 #include "codegen/cuda/emit/emitter.h"
+#include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 
 namespace ladder::cuda {
@@ -27,7 +29,8 @@ std::string Emitter::pieces(RegisterId from, std::int64_t first,
     if (piece.shift == 0) code << word;
     if (piece.shift > 0) code << '(' << word << " >> " << piece.shift << ')';
     if (piece.shift < 0) code << '(' << word << " << " << -piece.shift << ')';
-    code << " & " << hex(piece.mask) << ')';
+    if (piece.mask != ~0u) code << " & " << hex(piece.mask);
+    code << ')';
   }
   return code.str();
 }
@@ -89,25 +92,22 @@ void Emitter::unpack_float(const UnpackFloat& i) {
 }
 
 void Emitter::lookup(const Lookup& i) {
-  const auto plan = unpack_plan(i.bits, kFloat16Window);
-  const std::uint32_t codes = (1u << i.bits) - 1;
-  line("const u32* const entry = ", buffer_of(i.table).name, " + thread % 32;");
+  const bool joint = i.bits <= kLargestPairTable;
+  const auto plan = lookup_plan(bit_plan(i.bits), joint);
+  line("const u32 copy = shared_address(", buffer_of(i.table).name, ") + thread % ", kLanes,
+       " * 4;");
   for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int) {
-    const UnpackPair& pair = plan.pairs[p];
-    line("{ const u32 c = ", pieces(i.from, first, pair.pieces), ";");
-    // Element offset of an entry: kLanes times the index, which lies at bit `offset`.
-    const auto at = [&](const std::string& index) {
-      return pair.offset <= 5
-                 ? "entry[" + index + " * " + std::to_string(kLanes >> pair.offset) + "]"
-                 : "entry[" + index + " >> " + std::to_string(pair.offset - 5) + "]";
+    const LookupPair& pair = plan[p];
+    const auto entry = [&](std::uint32_t weights) {
+      return std::string("table_entry(dot_") + (pair.by_bytes ? "bytes" : "halves") + "(c, " +
+             hex(weights) + ", copy))";
     };
-    if (i.bits <= kLargestPairTable) {
-      const std::uint32_t index = (codes | codes << i.bits) << pair.offset;
-      line("  ", to, " = ",
-           at("((c | c >> " + std::to_string(16 - i.bits) + ") & " + hex(index) + ")"), "; }");
+    line("{ const u32 c = ", pieces(i.from, first, pair.pieces), ";");
+    if (joint) {
+      line("  ", to, " = ", entry(pair.weights[0]), "; }");
     } else {
-      line("  ", to, " = ", at("(c & " + hex(codes << pair.offset) + ")"), " | ", at("(c >> 16)"),
-           " << 16; }");
+      line("  ", to, " = low_halves(", entry(pair.weights[0]), ", ", entry(pair.weights[1]),
+           "); }");
     }
   });
 }
