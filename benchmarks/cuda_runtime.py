@@ -65,7 +65,7 @@ def host_us(call, count: int = 3000) -> float:
 
 
 def host_table() -> list[str]:
-    layer = random_layer(128, 256)
+    layer, large = random_layer(128, 256), random_layer(4096, 4096)
     x, w = torch.randn(1, 256, device="cuda").half(), torch.randn(128, 256, device="cuda").half()
     layer(x)
     op = torch.ops.ladder.linear_image.default
@@ -78,6 +78,11 @@ def host_table() -> list[str]:
     with torch.no_grad():
         rows.append(f"| ladder.Linear, no_grad | {host_us(lambda: layer(x)):.1f} |")
     rows.append(f"| ladder.Linear, grad mode, no gradients | {host_us(lambda: layer(x)):.1f} |")
+    # Short bursts: the device must not fall behind.
+    x = torch.randn(1, 4096, device="cuda").half()
+    large(x)
+    with torch.no_grad():
+        rows.append(f"| ladder.Linear, no_grad, 4096 x 4096 | {host_us(lambda: large(x)):.1f} |")
     return rows
 
 
@@ -158,6 +163,7 @@ def first_call_table() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", help="the section that begins so")
     args = parser.parse_args()
     torch.manual_seed(0)
     sections = {
@@ -170,6 +176,8 @@ def main() -> None:
     lines = ["# The CUDA runtime", "", describe(command), f"Type {TYPE} unless bits are named."]
     lines += ["", *__doc__.strip().split("\n\n")[-1].split("\n")]
     for title, table in sections.items():
+        if args.only and not title.startswith(args.only):
+            continue
         with torch.inference_mode():
             part = ["", f"## {title}", "", *table()]
         print("\n".join(part), flush=True)

@@ -26,8 +26,9 @@ from ladder.weight import Weight
 
 _ops = torch.ops.ladder
 _linear_image = torch.ops.ladder.linear_image.default
-# What calling the overload calls: a fifth of the time of Python on the way to the kernel.
-_linear_image_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
+#: :func:`linear` where nothing asks for a gradient. What calling the overload calls: a fifth of the
+#: time of Python on the way to the kernel. Raises ValueError.
+linear_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
 _log = logging.getLogger("ladder")
 
 #: Rows and columns of the blocks of an image.
@@ -229,7 +230,7 @@ def linear(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -
         return _checked(_linear_image, x, image, bias, weight, n)
     # Nothing asks for a gradient: torch's autograd of Python ops would cost more than the kernel.
     try:
-        return _linear_image_no_grad(x, image, bias, weight, n)
+        return linear_no_grad(x, image, bias, weight, n)
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
 

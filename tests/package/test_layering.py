@@ -21,6 +21,8 @@ PYTHON_ALIASES = {
     "_version": "errors",
     "fallback": "ops",
     "image": "weight",
+    "packed": "weight",
+    "quick_call": "errors",
     "program": "weight",
     "tune": "weight",
     "warmup": "linear",

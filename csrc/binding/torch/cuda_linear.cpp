@@ -54,8 +54,16 @@ void launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
   kernel.kernel.launch(kernel.launch, stream, arguments.data());
 }
 
-Tensor linear(Tensor x, Tensor image, std::optional<Tensor> bias, std::int64_t weight,
-              std::int64_t n) {
+/// `x` as kernels can read it: they copy rows of activations in pieces of 16 bytes.
+Tensor readable(const Tensor& x) {
+  Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
+  const auto at = reinterpret_cast<std::uintptr_t>(rows.const_data_ptr());
+  return at % 16 == 0 ? rows : torch::stable::clone(rows);
+}
+
+// By reference: a Tensor counts its owners, and this is on the path of every call.
+Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
+              std::int64_t weight, std::int64_t n) {
   using torch::stable::detail::from;
   Session& session = ladder::session(weight);
   const std::int64_t dimensions = x.dim(), k = session.k();
@@ -85,11 +93,9 @@ Tensor linear(Tensor x, Tensor image, std::optional<Tensor> bias, std::int64_t w
     const Tensor values = dense(image, session, as);
     return call("aten::linear", "", {from(x), from(values), from(bias)});
   }
-  // Kernels copy rows of activations in pieces of 16 bytes.
-  if (!x.is_contiguous()) x = torch::stable::contiguous(x);
-  if (reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 != 0) x = torch::stable::clone(x);
+  const Tensor rows = readable(x);
   Tensor y = empty(shape, as.dtype, ordinal);
-  launch(*kernel, session, x, image, bias, y, m, ordinal, stream);
+  launch(*kernel, session, rows, image, bias, y, m, ordinal, stream);
   return y;
 }
 

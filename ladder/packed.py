@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that hold a packed weight, in the form of checkpoints or in that of kernels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder import image as images
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.quick_call import QuickCall
+from ladder.tune import tune
+from ladder.types import TType, parse
+from ladder.weight import PARTS, Weight
+
+_log = logging.getLogger("ladder")
+
+
+class PackedModule(QuickCall):
+    """The parts of a weight as buffers, named as in checkpoints, and what moves and saves them.
+
+    Args:
+        in_features: K.
+        out_features: N.
+        ttype: of the weight, whose parts are zeros at first.
+        act_order: make room for ``g_idx``.
+        dtype: what a cast of the module changes; the parts stay as the type says.
+    """
+
+    # Of the image, while there is one: on the class, because loaders make instances in other ways.
+    _weight_number = 0
+    _has_kernels: bool | None = None  # of this device; None: not asked yet
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        ttype: TType,
+        act_order: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight_type = ttype
+        self._type_text = str(ttype)
+        self.dtype = dtype
+
+        def add(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+            part = None if dtype is None else torch.zeros(shape, dtype=dtype, device=device)
+            self.register_buffer(name, part)
+
+        n, k = out_features, in_features
+        add("qweight", (n, ttype.words(k)), torch.int32)
+        add("scales", (ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype)
+        add("zeros", ttype.zeros_shape(n, k), ttype.zeros_dtype)
+        add("scale2", (1,), torch.float32 if ttype.scale2 else None)
+        add("g_idx", (k,), torch.int32 if act_order else None)
+
+    def set_weight(self, weight: Weight) -> None:
+        """Take over the parts of ``weight``. Raises InvalidArgument when type or shape differ."""
+        if weight.type != self.weight_type or weight.shape != (self.out_features, self.in_features):
+            raise InvalidArgument(
+                f"weight is {list(weight.shape)} of type {weight.type}, not "
+                f"{[self.out_features, self.in_features]} of type {self.weight_type}"
+            )
+        weight.check()
+        self._set_image(None, 0)
+        for name in PARTS:
+            self.register_buffer(name, getattr(weight, name))
+
+    @property
+    def image(self) -> Tensor | None:
+        """The codes in the form that kernels read; None while they are canonical."""
+        return self._buffers.get("image")
+
+    def _set_image(self, image: Tensor | None, number: int) -> None:
+        self._buffers.pop("image", None)
+        if image is not None:  # moved and counted with the module, never saved
+            self._buffers["image"] = image
+            self._non_persistent_buffers_set.add("image")
+        self._weight_number, self._has_kernels = number, None if image is None else True
+
+    def prepare(self) -> bool:
+        """Give the codes the form that kernels of this device read, if it has any for the type.
+
+        The canonical codes are let go: peak memory is that of one layer more. Returns whether the
+        weight is in that form.
+
+        Raises:
+            RuntimeError: a CUDA graph is being captured.
+        """
+        if self.image is None and self._has_kernels is None:
+            with images.changing:
+                self._prepare()
+        return self.image is not None
+
+    def _prepare(self) -> None:
+        if self.image is not None or self._has_kernels is not None:
+            return  # another thread was faster
+        device, (n, k) = self.qweight.device, (self.out_features, self.in_features)
+        # accelerate moves the parts of an offloaded module by the names that they had at first.
+        offloaded = getattr(getattr(self, "_hf_hook", None), "offload", False)
+        if device.type != "cuda" or offloaded:
+            self._has_kernels = False
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a weight cannot be brought into the form of kernels while a CUDA graph is being "
+                "captured: call ladder.warmup(model) before the capture"
+            )
+        weight = self.packed_weight
+        with torch.inference_mode(False), torch.no_grad():  # training may follow inference
+            try:
+                order = images.column_order(weight)
+            except Unsupported as error:
+                _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, error)
+                self._has_kernels = False
+                return
+            gather = order is not None
+            if images.objection(self._type_text, n, k, gather, device.index):
+                self._has_kernels = False
+                return
+            number = images.open_weight(self._type_text, n, k, gather)
+            image = images.pack(weight, number, order)
+        torch.cuda.current_stream(device).synchronize()  # other streams may come next
+        self._set_image(image, number)
+        self.register_buffer("qweight", None)
+
+    def compile_for(self, dtype: torch.dtype, m: int) -> str:
+        """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
+        return images.compile_for(self._weight_number, self.image.device, dtype, m)
+
+    def tune_for(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        """Measure the kernels of each interval in which some of ``m`` lies, after
+        :meth:`prepare`; what this process or a store has measured is not measured again."""
+        intervals: dict[int, list[int]] = {}
+        for tokens in sorted(set(m)):
+            intervals.setdefault(images.interval(tokens), []).append(tokens)
+        intervals.pop(0, None)  # multiplied densely
+        shape = (self.out_features, self.in_features)
+        for same in intervals.values():
+            tune(self._weight_number, self.weight_type, shape, self.image.device, dtype, same)
+
+    def _canonical_codes(self) -> Tensor:
+        if self.image is None:
+            return self.qweight
+        n, k = self.out_features, self.in_features
+        return images.unpack(self.image, self._weight_number, self.weight_type, n, k)
+
+    def _restore(self) -> None:
+        """Back to the canonical form, before something reads or writes the parts."""
+        if self.image is not None:
+            self.register_buffer("qweight", self._canonical_codes())
+        self._set_image(None, 0)
+
+    @property
+    def packed_weight(self) -> Weight:
+        """The weight as a value that shares this module's tensors; the codes are a copy where the
+        module has them in the form of kernels."""
+        parts = {name: getattr(self, name) for name in PARTS}
+        parts["qweight"] = self._canonical_codes()
+        return Weight(self.weight_type, (self.out_features, self.in_features), **parts)
+
+    def _device(self) -> torch.device:
+        return (self.qweight if self.image is None else self.image).device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedModule:
+        # .half() and .to(dtype) would round scales to another format than the type says.
+        self._restore()
+        kept = {name: getattr(self, name) for name in PARTS}
+        probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
+        super()._apply(fn, recurse)
+        for name, part in kept.items():
+            if part is not None and getattr(self, name).dtype != part.dtype:
+                self.register_buffer(name, part.to(probe.device))
+        self.dtype = probe.dtype
+        return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.image is not None:
+            destination[prefix + "qweight"] = self._canonical_codes()
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
+        self._restore()
+        # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
+        given = state_dict.get(prefix + "g_idx")
+        if given is not None and self.g_idx is None:
+            self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "weight_type": self._type_text}
+        if self.image is not None:
+            buffers = {**self._buffers, "qweight": self._canonical_codes()}
+            del buffers["image"]
+            state |= {"_buffers": buffers, "_weight_number": 0}
+        return state | {"_has_kernels": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short way from ``layer(x)`` to a kernel is taken only where nothing is lost."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import ladder
+import ladder.linear
+from ladder.errors import InvalidArgument
+
+K, N = 128, 64
+
+
+def layer_of(bias: bool = False) -> ladder.Linear:
+    return ladder.Linear(K, N, bias, dtype=torch.float16)
+
+
+# --- the call ------------------------------------------------------------------------------------
+
+
+def test_torch_looks_for_no_other_hooks_than_the_short_way_does():
+    """A torch with a new kind of hook fails here, before anyone's hook is passed over."""
+    looked_for = nn.Module._call_impl.__code__.co_names
+    kinds = {name for name in looked_for if re.fullmatch(r"(_global)?_\w+_hooks", name)}
+    sides = ("forward", "forward_pre", "backward", "backward_pre")
+    assert kinds == {f"{where}_{side}_hooks" for where in ("", "_global") for side in sides}
+
+
+HOOKS = ("forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook")
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_hooks_run(kind, everywhere):
+    layer, seen = layer_of(), []
+    x = torch.randn(2, K, dtype=torch.float32, requires_grad=True)
+    scope = nn.modules.module if everywhere else layer
+    name = f"register_module_{kind}" if everywhere else f"register_{kind}"
+    handle = getattr(scope, name)(lambda *_: seen.append(kind))
+    try:
+        layer(x).sum().backward()
+    finally:
+        handle.remove()
+    assert seen == [kind]
+    layer(x).sum().backward()
+    assert seen == [kind]
+
+
+def test_a_compiled_module_is_called_compiled():
+    layer, graphs = layer_of(), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    layer.compile(backend=backend, fullgraph=True)
+    x = torch.randn(2, K)
+    assert torch.equal(layer(x), layer.forward(x)) and len(graphs) == 1
+
+
+def test_who_replaces_the_call_of_modules_sees_it(monkeypatch):
+    """torch.fx and torch.export do."""
+    layer, seen, call = layer_of(), [], nn.Module.__call__
+
+    def replaced(module, *args, **kwargs):
+        seen.append(module)
+        return call(module, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", replaced)
+    layer(torch.randn(2, K))
+    assert seen == [layer]
+
+
+def test_a_replaced_forward_is_called():
+    """accelerate replaces it."""
+    layer = layer_of()
+    layer.forward = lambda x, *, twice: twice
+    assert layer(torch.randn(2, K), twice=7) == 7
+
+
+# --- the kernel ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """Which way calls go of a layer that has an image, without a device for it."""
+    taken = []
+    monkeypatch.setattr(ladder.linear, "_linear_no_grad", lambda *_: taken.append("short"))
+    monkeypatch.setattr(ladder.Linear, "_forward", lambda *_: taken.append("long"))
+    return taken
+
+
+def way(ways: list, layer: ladder.Linear, x: torch.Tensor) -> str:
+    layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
+    layer(x)
+    return ways.pop()
+
+
+X = torch.randn(2, K).half()
+
+
+def test_calls_that_ask_for_nothing_go_straight_to_the_kernel(ways):
+    assert way(ways, layer_of(), X) == "short"
+    with torch.no_grad():
+        assert way(ways, layer_of(bias=True), X) == "short"
+        assert way(ways, layer_of(), X.clone().requires_grad_()) == "short"
+
+
+def test_calls_that_ask_for_a_gradient_or_another_dtype_do_not(ways):
+    assert way(ways, layer_of(bias=True), X) == "long"
+    assert way(ways, layer_of(), X.clone().requires_grad_()) == "long"
+    with torch.no_grad():
+        assert way(ways, layer_of(bias=True), X.bfloat16()) == "long"
+        torch.set_autocast_enabled("cuda", True)  # torch.autocast does so only with a GPU
+        try:
+            assert way(ways, layer_of(), X) == "long"
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+
+
+def test_a_layer_without_an_image_or_with_a_bias_of_its_own_kind_does_not(ways):
+    layer = layer_of()
+    layer(X)
+    assert ways.pop() == "long"
+    del layer.bias
+    layer.bias = X.new_zeros(N)  # a tensor that is no parameter
+    assert way(ways, layer, X) == "long"
+
+
+def test_what_the_kernel_refuses_is_an_argument_of_the_caller(monkeypatch):
+    def refuse(*_):
+        raise ValueError("x has 3 columns; the weight has 128")
+
+    monkeypatch.setattr(ladder.linear, "_linear_no_grad", refuse)
+    layer = layer_of()
+    layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
+    with pytest.raises(InvalidArgument, match="x has 3 columns; the weight has 128"):
+        layer(X[:, :3])
