@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -120,6 +122,38 @@ std::array<std::uint32_t, Count> unpack_register(const UnpackPlan& plan, const s
   return out;
 }
 
+UnpackPlan read_at(const BitPlan& plan, int window, std::array<int, 2> offsets) {
+  UnpackPlan out{plan.bits, window, plan.operand_bits, {}};
+  for (int pair = 0; pair < plan.operand_bits; ++pair) {
+    const int offset = offsets[pair % 2];
+    out.pairs.push_back({move_bits(plan, pair, 0, plan.bits, offset), offset});
+  }
+  return out;
+}
+
+// The sums of a lane are by parity of eight rows, so sums over all steps need one offset for each
+// of the two. Few enough to try all: the fewest operations, then the fewest shifts to the right,
+// which share their pipe with the masks.
+UnpackPlan read_rows(const BitPlan& plan, int window, int lowest) {
+  LADDER_REQUIRE(plan.operand_bits == 16, "operands of ", plan.operand_bits, " bits by rows");
+  std::optional<UnpackPlan> best;
+  std::pair<int, int> least;
+  for (int even = lowest; even + plan.bits <= window; ++even) {
+    for (int odd = lowest; odd + plan.bits <= window; ++odd) {
+      auto candidate = read_at(plan, window, {even, odd});
+      const int shifts = candidate.shift_count();
+      const std::pair cost{candidate.mask_count() + shifts, candidate.right_shift_count()};
+      if (best && cost >= least) continue;
+      least = cost;
+      best = std::move(candidate);
+    }
+  }
+  if (!best) {
+    fail<Unsupported>(plan.bits, " bits do not fit a window of ", window, " from bit ", lowest);
+  }
+  return *best;
+}
+
 }  // namespace
 
 const BitPlan& bit_plan(int bits, int operand_bits) {
@@ -138,11 +172,12 @@ const BitPlan& bit_plan(int bits, int operand_bits) {
   return plans[operand_bits == 8][bits - 1];
 }
 
-UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align) {
+UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align, int lowest) {
   const int bits = plan.bits, operand_bits = plan.operand_bits;
   if (bits > window) fail<Unsupported>(bits, " bits do not fit a window of ", window);
   LADDER_REQUIRE(window <= operand_bits, "a window of ", window, " bits in operands of ",
                  operand_bits);
+  if (align == Align::rows) return read_rows(plan, window, lowest);
   const auto shifts =
       field_shifts(bits, operand_bits, std::min(window, placing_window(bits, operand_bits)));
   UnpackPlan out{bits, window, operand_bits, {}};
@@ -194,6 +229,16 @@ int UnpackPlan::shift_count() const {
   for (const auto& pair : pairs) {
     for (const auto& piece : pair.pieces) {
       if (piece.shift != 0) shifts.insert({piece.word, piece.shift});
+    }
+  }
+  return static_cast<int>(shifts.size());
+}
+
+int UnpackPlan::right_shift_count() const {
+  std::set<std::pair<int, int>> shifts;
+  for (const auto& pair : pairs) {
+    for (const auto& piece : pair.pieces) {
+      if (piece.shift > 0) shifts.insert({piece.word, piece.shift});
     }
   }
   return static_cast<int>(shifts.size());

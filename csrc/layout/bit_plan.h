@@ -67,18 +67,22 @@ struct UnpackPlan {
   int bits, window, operand_bits;
   std::vector<UnpackPair> pairs;
   int shift_count() const;  ///< distinct (word, shift != 0): shifts to execute per unit
-  int mask_count() const;   ///< pieces: AND or AND-OR operations per unit
+  int right_shift_count() const;
+  int mask_count() const;  ///< pieces: AND or AND-OR operations per unit
 };
 
 enum class Align {
   in_place,  ///< wherever a code fits the window, with the fewest shifts
   top,       ///< at the top of the window
+  rows,      ///< 16 bits: all codes of one parity of eight rows at one offset, at the fewest steps
 };
 
-/// How to read `plan` within the lowest `window` bits of each half.
+/// How to read `plan` within the lowest `window` bits of each half, with Align::rows at bits from
+/// `lowest` on.
 /// Throws Unsupported when the code is wider than the window, InvalidArgument when the window is
-/// wider than the operand.
-UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align = Align::in_place);
+/// wider than the operand, or when rows are asked for of bytes.
+UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align = Align::in_place,
+                       int lowest = 0);
 /// The same for `bit_plan(bits)`.
 UnpackPlan unpack_plan(int bits, int window);
 

@@ -50,6 +50,12 @@ Faults check(const Program& program, const Multiply& i) {
   return faults;
 }
 
+Faults check(const Program& program, const Spread& i) {
+  Faults faults;
+  check_repeats(program.registers[i.to], program.registers[i.from], faults);
+  return faults;
+}
+
 Faults check(const Program& program, const Cast& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.from], faults);

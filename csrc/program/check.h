@@ -55,6 +55,7 @@ Faults check(const Program& program, const Reinterpret& i);
 Faults check(const Program& program, const Fill& i);
 Faults check(const Program& program, const Add& i);
 Faults check(const Program& program, const Multiply& i);
+Faults check(const Program& program, const Spread& i);
 Faults check(const Program& program, const Cast& i);
 Faults check(const Program& program, const Unary& i);
 Faults check(const Program& program, const Binary& i);

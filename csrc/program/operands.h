@@ -16,8 +16,7 @@ namespace ladder {
 // picks one and `step` one of its four k-steps.
 
 /// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
-/// `in_place` the code times 2^(offset - 24), offset depending on the row (layout/bit_plan.h). Of
-/// `three` values in 2 bits, code 3 is first made 1.
+/// `in_place` what layout/in_place.h says. Of `three` values in 2 bits, code 3 is first made 1.
 struct Unpack {
   RegisterId to, from;
   Affine block, step;
@@ -82,6 +81,11 @@ struct Add {
   RegisterId to, from;
 };
 struct Multiply {
+  RegisterId to, from;
+};
+/// to = from, slot by slot, as Add repeats them. Costs nothing where the next step adds to `to` by
+/// the matrix instruction, which may leave its sum elsewhere.
+struct Spread {
   RegisterId to, from;
 };
 

@@ -167,6 +167,7 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << reg(i.to) << " += " << group(i.zero, i.group) << " * " << reg(i.sum) << " * "
                 << powers(i.exponent);
           },
+          [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
           [&](const CopyElements& i) {
             out << "copy_elements " << program.buffers[program.views[i.to].buffer].name << " = "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout/bit_plan.h"
+#include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 
@@ -57,7 +58,9 @@ double decoding_cycles(const Linear& expr, Route route) {
     case Decoding::Kind::table: return lookup_cycles(expr.bits);
     case Decoding::Kind::integers: break;
   }
-  const auto plan = unpack_plan(expr.bits, linear_window(expr.activation));
+  const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
+                        ? in_place(expr.bits, expr.activation).plan
+                        : unpack_plan(expr.bits, linear_window(expr.activation));
   const double codes = kInteger * (plan.mask_count() + plan.shift_count());
   const double three = expr.three ? 2 * kInteger * expr.bits : 0;  // by words
   return codes + three + (route == Route::in_place ? 0 : kPairsPerUnit * kPacked);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a schedule cannot serve an expression on a device.
 #include <algorithm>
+#include <cmath>
 
 #include "base/joined.h"
-#include "layout/bit_plan.h"
+#include "layout/in_place.h"
 #include "layout/weight_image.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/schedule.h"
@@ -57,13 +58,18 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if (s.route == Route::in_place) {
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.shift != 0) return "a zero point between two codes";
-    if (expr.zero != 0 && expr.stored_zero != Zero::none)
+    if (!fits_in_place(expr.bits, expr.activation)) {
+      return joined("codes of ", expr.bits, " bits are no ", name_of(expr.activation), " in place");
+    }
+    const InPlace& codes = in_place(expr.bits, expr.activation);
+    if ((expr.zero != 0 || codes.base != 0) && expr.stored_zero != Zero::none) {
       return "a constant and a stored zero point";
-    if (expr.activation != Scalar::f16) return "products of bf16 codes in place underflow";
-    const auto plan = unpack_plan(expr.bits, kFloat16Window);
-    for (int pair = 4; pair < kPairsPerUnit; ++pair) {
-      if (plan.pairs[pair].offset != plan.pairs[pair % 2].offset) {
-        return joined("codes of ", expr.bits, " bits lie at offsets that differ by step");
+    }
+    for (int exponent : codes.exponent) {
+      const double zero = codes.base + std::ldexp(expr.zero, exponent);
+      if (to_number(expr.activation, to_bits(expr.activation, zero)) != zero) {
+        return joined("a zero point of ", expr.zero, " is no ", name_of(expr.activation),
+                      " in place");
       }
     }
   }

@@ -150,6 +150,12 @@ template <> DEVICE void load_matrix<2>(u32* to, u32 address) {
 }
 // Codes of 2 bits, every 3 made 1.
 DEVICE u32 three_values(u32 word) { return word & ~(word << 1 & 0xaaaaaaaau); }
+// One operation with a mask in its text; the compiler by itself makes it two, each with a constant.
+DEVICE u32 and_or(u32 a, u32 mask, u32 b) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(b));
+  return d;
+}
 DEVICE u32 fma_f16(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

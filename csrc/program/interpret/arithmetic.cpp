@@ -118,6 +118,13 @@ void Interpreter::scale(Block& block, const Scale& i) {
   });
 }
 
+void Interpreter::spread(Block& block, const Spread& i) {
+  const auto slots = coordinates_[i.to].slots, others = coordinates_[i.from].slots;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t*) {
+    set(block, i.to, index, get(block, i.from, thread * others + index % slots % others));
+  });
+}
+
 void Interpreter::combine(Block& block, RegisterId to, RegisterId from, bool multiply) {
   const auto slots = coordinates_[to].slots, others = coordinates_[from].slots;
   for_each(to, [&](int thread, std::int64_t index, const std::int64_t*) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layout/bit_plan.h"
+#include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 #include "program/interpret/interpreter.h"
@@ -36,19 +37,21 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
 
 void Interpreter::unpack(Block& block, const Unpack& i) {
   const Scalar operand = program_.registers[i.to].scalar;
-  const auto plan = unpack_plan(i.bits, linear_window(operand));
+  const auto plan =
+      i.in_place ? in_place(i.bits, operand).plan : unpack_plan(i.bits, linear_window(operand));
+  const auto joined = i.in_place ? in_place(i.bits, operand).joined * 0x10001u : 0;
   for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* from) {
     std::array<std::uint32_t, 8> words;
     for (int w = 0; w < i.bits; ++w) words[w] = i.three ? three_values(from[w]) : from[w];
-    const auto in_place = read_pieces(plan.pairs[pair].pieces, words.data());
-    if (i.in_place) return in_place;
+    const auto codes = read_pieces(plan.pairs[pair].pieces, words.data());
+    if (i.in_place) return codes | joined;
     const double factor =
         std::ldexp(1.0, i.exponent + i.shift - linear_exponent(operand) - plan.pairs[pair].offset);
     const double zero = i.zeros < 0 ? -std::ldexp(i.zero, i.exponent)
                                     : number(block, i.zeros, thread * 16 + (unit * 2 + r % 2) * 2);
     std::uint32_t both = 0;
     for (int half = 0; half < 2; ++half) {
-      const auto code = to_number(operand, in_place >> (16 * half) & 0xffff);
+      const auto code = to_number(operand, codes >> (16 * half) & 0xffff);
       both |= to_bits(operand, code * factor + zero) << (16 * half);
     }
     return both;

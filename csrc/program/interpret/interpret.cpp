@@ -123,6 +123,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const Reinterpret& i) { reinterpret_bits(block, i); },
             [&](const Scale& i) { scale(block, i); },
             [&](const Add& i) { combine(block, i.to, i.from, false); },
+            [&](const Spread& i) { spread(block, i); },
             [&](const Multiply& i) { combine(block, i.to, i.from, true); },
             [&](const UnpackFloat& i) { unpack_float(block, i); },
             [&](const Lookup& i) { lookup(block, i); },

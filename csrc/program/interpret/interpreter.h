@@ -104,6 +104,7 @@ class Interpreter {
   std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,
                                  std::int64_t slot, const Coordinates& at, int extent, int k) const;
   void fill(Block& block, const Fill& i);
+  void spread(Block& block, const Spread& i);
   void reinterpret_bits(Block& block, const Reinterpret& i);
   void scale(Block& block, const Scale& i);
   /// to += from, or to *= from.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "layout/bit_plan.h"
+#include "layout/in_place.h"
 #include "program/lower/lowering.h"
 
 namespace ladder {
@@ -48,13 +48,11 @@ void Lowering::declare_operands(Body& body) {
   if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
   } else if (schedule_.route == Route::in_place) {
-    const auto plan = unpack_plan(expr_.bits, linear_window(expr_.activation));
+    const InPlace& codes = in_place(expr_.bits, expr_.activation);
     for (int parity = 0; parity < 2; ++parity) {
-      const int weight = linear_exponent(expr_.activation) + plan.pairs[parity].offset;
-      o.scale_exponent[parity] = -weight;
-      zero[parity] = -std::ldexp(expr_.zero, weight);
+      o.scale_exponent[parity] = expr_.exponent - codes.exponent[parity];
+      zero[parity] = -codes.base - std::ldexp(expr_.zero, codes.exponent[parity]);
     }
-    for (int& exponent : o.scale_exponent) exponent += expr_.exponent;
   } else {
     o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
   }
@@ -92,10 +90,16 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
   decode_step(per_step);
   emit(per_step, Mma{acc_, o.a, o.b});
   if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
-  emit(per_group, Fill{acc_, {0, 0}});
+  // Sums start from what the zero point adds where that is known, else it joins them at the end.
+  const bool adds_zero = o.zero_row >= 0 && !zeros_by_product();
+  if (adds_zero && zero_known) {
+    emit(per_group, Spread{acc_, o.zero_sum});
+  } else {
+    emit(per_group, Fill{acc_, {0, 0}});
+  }
   if (zero_product) emit(per_group, Fill{o.zero_sum, {0, 0}});
   emit(per_group, For{o.step, o.steps, std::move(per_step)});
-  if (o.zero_row >= 0 && !zeros_by_product()) emit(per_group, Add{acc_, o.zero_sum});
+  if (adds_zero && !zero_known) emit(per_group, Add{acc_, o.zero_sum});
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(per_group);
   emit(per_group, Scale{o.total,
                         acc_,

@@ -61,10 +61,11 @@ bool only_registers(const Statement& statement) {
       Match{[&](const For& i) { return all(i.body); }, [](const Unpack&) { return true; },
             [](const UnpackFloat&) { return true; }, [](const ZeroOperand&) { return true; },
             [](const Offset&) { return true; }, [](const Multiply&) { return true; },
-            [](const Mma&) { return true; }, [](const Fill&) { return true; },
-            [](const Scale&) { return true; }, [](const Add&) { return true; },
-            [](const Cast&) { return true; }, [](const Unary&) { return true; },
-            [](const Binary&) { return true; }, [](const auto&) { return false; }},
+            [](const Spread&) { return true; }, [](const Mma&) { return true; },
+            [](const Fill&) { return true; }, [](const Scale&) { return true; },
+            [](const Add&) { return true; }, [](const Cast&) { return true; },
+            [](const Unary&) { return true; }, [](const Binary&) { return true; },
+            [](const auto&) { return false; }},
       statement.op);
 }
 

@@ -224,10 +224,10 @@ void Hazards::instruction(const Statement& statement) {
                    [&](const Lookup& i) { lookup(i); },
                    // Registers only, or the business of other checks.
                    [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
-                   [](const Offset&) {}, [](const Multiply&) {}, [](const Mma&) {},
-                   [](const Fill&) {}, [](const Reinterpret&) {}, [](const Scale&) {},
-                   [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {}, [](const Binary&) {},
-                   [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
+                   [](const Offset&) {}, [](const Multiply&) {}, [](const Spread&) {},
+                   [](const Mma&) {}, [](const Fill&) {}, [](const Reinterpret&) {},
+                   [](const Scale&) {}, [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {},
+                   [](const Binary&) {}, [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
                    [](const DependentWait&) {}, [](const For&) {}, [](const If&) {}},
              statement.op);
 }

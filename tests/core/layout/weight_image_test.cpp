@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <set>
 
 #include "base/error.h"
 #include "device/device.h"
 #include "layout/bit_plan.h"
+#include "layout/in_place.h"
 
 namespace ladder {
 namespace {
@@ -53,7 +55,8 @@ TEST_P(EveryWidth, the_plan_uses_each_bit_of_its_words_once) {
 std::vector<UnpackPlan> unpack_plans(const Widths& widths) {
   const auto& plan = bit_plan(widths.bits, widths.operand_bits);
   if (widths.operand_bits == 16) {
-    return {unpack_plan(plan, kFloat16Window), unpack_plan(plan, kBfloat16Window)};
+    return {unpack_plan(plan, kFloat16Window), unpack_plan(plan, kBfloat16Window),
+            unpack_plan(plan, kFloat16Window, Align::rows)};
   }
   std::vector<UnpackPlan> out = {unpack_plan(plan, kByteWindow),
                                  unpack_plan(plan, kByteWindow, Align::top)};
@@ -149,6 +152,46 @@ TEST(BitPlan, costs_what_the_counts_in_its_table_say) {
   EXPECT_EQ(unpack_plan(3, kFloat16Window).shift_count(), 5);
 }
 
+TEST(BitPlan, by_rows_every_step_has_the_offsets_of_the_first) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    const auto plan = unpack_plan(bit_plan(bits), kFloat16Window, Align::rows);
+    for (int pair = 2; pair < kPairsPerUnit; ++pair) {
+      EXPECT_EQ(plan.pairs[pair].offset, plan.pairs[pair % 2].offset) << to_string(plan);
+    }
+  }
+}
+
+TEST(BitPlan, by_rows_costs_what_the_counts_in_its_table_say) {
+  struct Row {
+    int bits, masks, shifts, left;  // per unit of 32 codes, float16 window
+  };
+  for (auto [bits, masks, shifts, left] :
+       {Row{1, 16, 7, 4}, {2, 16, 6, 2}, {3, 18, 11, 3}, {4, 16, 4, 0}, {8, 16, 8, 0}}) {
+    const auto plan = unpack_plan(bit_plan(bits), kFloat16Window, Align::rows);
+    EXPECT_EQ(plan.mask_count(), masks) << bits;
+    EXPECT_EQ(plan.shift_count(), shifts) << bits;
+    EXPECT_EQ(plan.shift_count() - plan.right_shift_count(), left) << bits;
+  }
+}
+
+TEST(InPlace, every_code_is_its_base_and_a_multiple_of_one_power_of_two) {
+  for (Scalar operand : {Scalar::f16, Scalar::bf16}) {
+    for (int bits = 1; bits <= 8; ++bits) {
+      EXPECT_EQ(fits_in_place(bits, operand), operand == Scalar::f16 || bits <= 4) << bits;
+      if (!fits_in_place(bits, operand)) continue;
+      const InPlace& codes = in_place(bits, operand);
+      for (int parity = 0; parity < 2; ++parity) {
+        const int offset = codes.plan.pairs[parity].offset;
+        for (std::uint32_t code = 0; code < 1u << bits; ++code) {
+          EXPECT_EQ(to_number(operand, code << offset | codes.joined),
+                    codes.base + std::ldexp(code, codes.exponent[parity]));
+        }
+        EXPECT_LE(codes.base, std::ldexp(16, codes.exponent[parity]));
+      }
+    }
+  }
+}
+
 TEST(BitPlan, four_bits_are_one_word_per_k_step) {
   const auto plan = unpack_plan(4, kFloat16Window);
   EXPECT_THAT(plan.pairs[5].pieces, testing::ElementsAre(UnpackPiece{1, 0, 0x00f000f0}));
@@ -166,6 +209,8 @@ TEST(BitPlan, operands_of_other_widths_and_wrong_windows_are_refused) {
   EXPECT_THROW(block_fragment(4), Unsupported);
   EXPECT_THROW(unpack_plan(bit_plan(5, 8), kE4m3Window), Unsupported);
   EXPECT_THROW(unpack_plan(bit_plan(5, 8), kFloat16Window), InvalidArgument);
+  EXPECT_THROW(unpack_plan(bit_plan(5, 8), kByteWindow, Align::rows), InvalidArgument);
+  EXPECT_THROW(unpack_plan(bit_plan(5), kBfloat16Window, Align::rows, 4), Unsupported);
   const std::uint32_t words[4] = {};
   EXPECT_THROW(unpack_pair(unpack_plan(bit_plan(4, 8), kByteWindow), words, 0), InvalidArgument);
   EXPECT_THROW(unpack_quad(unpack_plan(4, kByteWindow), words, 0), InvalidArgument);

@@ -101,9 +101,30 @@ TEST_P(Types, scales_have_a_format_of_their_own) {
       const Linear expr{4, 8, group, GetParam(), 8, 65, 128, scale};
       expect_exact(expr, kOnce, 3);
       expect_exact(expr, kRing, 3);
-      if (GetParam() == Scalar::f16) expect_exact(expr, in_place(kRing), 3);
+      expect_exact(expr, in_place(kRing), 3);
     }
   }
+}
+
+// Integers in place of every width that fits, over one tile of rows and over several, whose
+// products with the zero point are shared.
+TEST_P(Types, codes_in_place_are_exact) {
+  Schedule swept{8, 1, 2, 1, 2, 1, Reduction::cluster, Route::in_place, false, 1};
+  swept.depth = 2, swept.sweeps = 2;
+  int served = 0;
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (int zero : {0, 1, 1 << (bits - 1)}) {
+      for (const Schedule& schedule : {in_place(kRing), swept}) {
+        const std::int64_t k = schedule.sweeps > 1 ? 512 : 128;
+        const Linear expr{bits, zero, k / 4, GetParam(), 8, 256, k, GetParam()};
+        if (!objection(schedule, expr, h200()).empty()) continue;
+        ++served;
+        expect_exact(expr, schedule, 3);
+        expect_within_bound(LinearCase::reals(expr, 2), schedule);
+      }
+    }
+  }
+  EXPECT_EQ(served, GetParam() == Scalar::f16 ? 48 : 24);
 }
 
 TEST_P(Types, a_weight_without_scales_is_the_sum_of_its_codes) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "codegen/cuda/emit/emitter.h"
+#include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
 
@@ -18,21 +19,29 @@ std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value
 
 }  // namespace
 
+std::string Emitter::shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
+                             const std::string& through) const {
+  auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
+  if (!through.empty()) word = through + "(" + word + ")";
+  if (piece.shift > 0) return "(" + word + " >> " + std::to_string(piece.shift) + ")";
+  if (piece.shift < 0) return "(" + word + " << " + std::to_string(-piece.shift) + ")";
+  return word;
+}
+
 std::string Emitter::pieces(RegisterId from, std::int64_t first,
-                            const std::vector<UnpackPiece>& pieces,
-                            const std::string& through) const {
-  std::ostringstream code;
+                            const std::vector<UnpackPiece>& pieces, const std::string& through,
+                            std::uint32_t joined) const {
+  std::string code = joined != 0 ? hex(joined) : "";
   for (const auto& piece : pieces) {
-    auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
-    if (!through.empty()) word = through + "(" + word + ")";
-    code << (code.tellp() > 0 ? " | " : "") << '(';
-    if (piece.shift == 0) code << word;
-    if (piece.shift > 0) code << '(' << word << " >> " << piece.shift << ')';
-    if (piece.shift < 0) code << '(' << word << " << " << -piece.shift << ')';
-    if (piece.mask != ~0u) code << " & " << hex(piece.mask);
-    code << ')';
+    const auto word = shifted(from, first, piece, through);
+    if (joined != 0) {
+      code = "and_or(" + word + ", " + hex(piece.mask) + ", " + code + ")";
+    } else {
+      const auto mask = piece.mask != ~0u ? " & " + hex(piece.mask) : "";
+      code += (code.empty() ? "(" : " | (") + word + mask + ")";
+    }
   }
-  return code.str();
+  return code;
 }
 
 template <class Op, class Decode>
@@ -49,10 +58,12 @@ void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
 
 void Emitter::unpack(const Unpack& i) {
   const Scalar operand = reg(i.to).scalar;
-  const auto plan = unpack_plan(i.bits, linear_window(operand));
+  const auto plan =
+      i.in_place ? in_place(i.bits, operand).plan : unpack_plan(i.bits, linear_window(operand));
+  const auto joined = i.in_place ? in_place(i.bits, operand).joined * 0x10001u : 0;
   for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
     const UnpackPair& pair = plan.pairs[p];
-    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "");
+    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "", joined);
     if (i.in_place) {
       line(to, " = ", code, ";");
       return;

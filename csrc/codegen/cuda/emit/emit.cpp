@@ -153,6 +153,7 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Reinterpret& i) { reinterpret_bits(i); },
                    [&](const Scale& i) { scale(i); },
                    [&](const Add& i) { combine(i.to, i.from, "+="); },
+                   [&](const Spread& i) { combine(i.to, i.from, "="); },
                    [&](const Multiply& i) { combine(i.to, i.from, "*="); },
                    [&](const UnpackFloat& i) { unpack_float(i); },
                    [&](const Lookup& i) { lookup(i); },

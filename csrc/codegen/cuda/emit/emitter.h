@@ -86,9 +86,13 @@ class Emitter {
   /// each word of operands of the step.
   template <class Op, class Decode>
   void for_each_pair(const Op& i, int bits, const Decode& decode);
-  /// C++ for the OR of the pieces, each word first passed through that function of the prelude.
+  /// C++ for the OR of the pieces and of `joined`, each word first passed through that function of
+  /// the prelude.
   std::string pieces(RegisterId from, std::int64_t first, const std::vector<UnpackPiece>& pieces,
-                     const std::string& through = {}) const;
+                     const std::string& through = {}, std::uint32_t joined = 0) const;
+  /// C++ for the word of a piece, shifted.
+  std::string shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
+                      const std::string& through) const;
   void unpack(const Unpack& i);
   void unpack_float(const UnpackFloat& i);
   void lookup(const Lookup& i);
