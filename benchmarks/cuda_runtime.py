@@ -28,6 +28,7 @@ import ladder
 from benchmarks import graph
 from benchmarks.machine import describe
 from ladder import image
+from ladder.image_linear import linear_no_grad
 
 TYPE = "uint4,group=128,scale=float16,zero=midpoint"
 
@@ -69,7 +70,7 @@ def host_table() -> list[str]:
     layer, large = random_layer(128, 256), random_layer(4096, 4096)
     x, w = torch.randn(1, 256, device="cuda").half(), torch.randn(128, 256, device="cuda").half()
     layer(x)
-    op, args = image.linear_no_grad, (x, layer.image, None, layer._weight_number, 128)
+    op, args = linear_no_grad, (x, layer.image, None, layer._weight_number, 128)
     rows = ["| call, M=1 | host us |", "|---|---|"]
     with torch.inference_mode():
         rows.append(f"| the op alone | {host_us(lambda: op(*args)):.1f} |")

@@ -20,15 +20,11 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
-from ladder.errors import InvalidArgument, Unsupported
+from ladder.errors import Unsupported
 from ladder.types import TType, _checked, element
 from ladder.weight import Weight
 
 _ops = torch.ops.ladder
-_linear_image = torch.ops.ladder.linear_image.default
-#: :func:`linear` where nothing asks for a gradient. What calling the overload calls: a fifth of the
-#: time of Python on the way to the kernel. Raises ValueError.
-linear_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
 _log = logging.getLogger("ladder")
 
 #: Rows and columns of the blocks of an image.
@@ -208,40 +204,7 @@ def random_images(count: int, number: int, bits: int, device: torch.device) -> T
     return images
 
 
-def linear(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
-    """:func:`ladder.ops.linear` on an image.
-
-    Args:
-        x: [..., K] float32, float16 or bfloat16 on the device of ``image``, any strides.
-        image: from :func:`pack`.
-        bias: [n] in the dtype of ``x``.
-        weight: from :func:`open_weight`.
-    Error:
-        Up to 16 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
-        of the weight, which are not rounded, the bias one of the terms; exact when every partial
-        sum is an integer below 2**24. Values of tables (nf4, a user's own) are rounded to the
-        dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8 (bfloat16) of
-        ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the dtype of ``x``,
-        which adds the same, and the product is torch's.
-    """
-    if torch.compiler.is_compiling() or (
-        torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
-    ):
-        return _checked(_linear_image, x, image, bias, weight, n)
-    # Nothing asks for a gradient: torch's autograd of Python ops would cost more than the kernel.
-    try:
-        return linear_no_grad(x, image, bias, weight, n)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
-
-
-# --- fakes and gradients -------------------------------------------------------------------------
-
-
-@torch.library.register_fake("ladder::linear_image_no_grad")
-@torch.library.register_fake("ladder::linear_image")
-def _(x, image, bias, weight: int, n: int) -> Tensor:
-    return x.new_empty((*x.shape[:-1], n))
+# --- fakes ----------------------------------------------------------------------------------------
 
 
 @torch.library.register_fake("ladder::pack_image")
@@ -262,26 +225,6 @@ def _(image: Tensor, weight: int, n: int, words: int) -> Tensor:
 @torch.library.register_fake("ladder::dequantize_image")
 def _(image, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
     return image.new_empty((n, k), dtype=dtype)
-
-
-def _setup_context(ctx, inputs, output) -> None:
-    x, image, _bias, weight, n = inputs
-    ctx.save_for_backward(image)
-    ctx.weight, ctx.n, ctx.k = weight, n, x.shape[-1]
-
-
-def _backward(ctx, grad: Tensor):
-    (image,) = ctx.saved_tensors
-    grad_x = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        values = _ops.dequantize_image(image, ctx.weight, ctx.n, ctx.k, grad.dtype)
-        grad_x = grad @ values
-    if ctx.needs_input_grad[2]:
-        grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
-    return grad_x, None, grad_bias, None, None
-
-
-torch.library.register_autograd("ladder::linear_image", _backward, setup_context=_setup_context)
 
 
 # --- before the first call -----------------------------------------------------------------------

@@ -9,10 +9,10 @@ from torch import is_autocast_enabled as _autocasting
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
 
-from ladder import image as images
 from ladder import ops
 from ladder.errors import InvalidArgument
-from ladder.image import linear_no_grad as _linear_no_grad
+from ladder.image_linear import linear_image
+from ladder.image_linear import linear_no_grad as _linear_no_grad
 from ladder.packed import PackedModule
 from ladder.quantize import quantize
 from ladder.types import TType, with_defaults
@@ -157,7 +157,7 @@ class Linear(PackedModule):
             self.prepare()
         image = self.image
         if image is not None:
-            return images.linear(x, image, bias, self._weight_number, self.out_features)
+            return linear_image(x, image, bias, self._weight_number, self.out_features)
         return ops.linear(
             x,
             self.qweight,

@@ -21,6 +21,7 @@ PYTHON_ALIASES = {
     "_version": "errors",
     "fallback": "ops",
     "image": "weight",
+    "image_linear": "weight",
     "packed": "weight",
     "quick_call": "errors",
     "program": "weight",

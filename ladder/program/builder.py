@@ -1,76 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile programs written by hand: a kernel as a value that is printed, proved and run.
-
-    from ladder import program as tile
-
-    p = tile.Builder("doubled", grid=(4, 1), threads=64)
-    x, y = p.input("x", "f32", (4, 256)), p.output("y", "f32", (4, 256))
-    values = p.load(x, (p.x, 0), tile.spatial(1, 64) * tile.local(1, 4))
-    p.store(values + values, y, (p.x, 0))
-    doubled = p.build()
-    doubled(torch.rand(4, 256), out := torch.empty(4, 256))
-
-On CPU tensors the interpreter runs it and names the instruction that reads too early, overwrites
-too early or leaves memory; on CUDA tensors the same program runs as a kernel. docs/programs.md is
-the tour; csrc/program has the instructions with their rules.
-"""
+"""Writing programs, an instruction a call."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
-
-from ladder import _C, image
-from ladder.errors import InvalidArgument
+from ladder import _C
+from ladder.program.layouts import Index, Layout
+from ladder.program.program import Program
 from ladder.types import _checked
 
 _core = _C.program
-Layout = _core.Layout
-Index = _core.Index
-#: The number of tokens of the call, as an extent.
-TOKENS = -1
-#: What a parameter of a scalar may be in torch.
-DTYPES = {
-    "f32": (torch.float32,),
-    "f16": (torch.float16,),
-    "bf16": (torch.bfloat16,),
-    "u32": (torch.int32, torch.uint32),
-}
-
-
-def local(*shape: int) -> Layout:
-    """One thread holds the whole tile, row-major."""
-    return _core.local(shape)
-
-
-def spatial(*shape: int) -> Layout:
-    """One element per thread, row-major over the threads."""
-    return _core.spatial(shape)
-
-
-def column_local(*shape: int) -> Layout:
-    """:func:`local` with the first dimension running fastest."""
-    return _core.column_local(shape)
-
-
-def column_spatial(*shape: int) -> Layout:
-    """:func:`spatial` with the first dimension running fastest."""
-    return _core.column_spatial(shape)
-
-
-def replicated(count: int, rank: int = 2) -> Layout:
-    """``count`` threads that all hold the one element of a tile of ``rank`` dimensions."""
-    return _core.replicated(count, rank)
-
-
-def operand(type: str, which: str) -> Layout:
-    """How a warp holds an operand of the matrix instruction of "f16" or "bf16": "a" [1, 16, 16],
-    "b" [1, 8, 16], the sum "d" [1, 16, 8]. The first dimension is there for several warps:
-    ``spatial(4, 1, 1) * operand("f16", "a")``."""
-    return _checked(_core.operand, type, which)
 
 
 class Tile:
@@ -308,64 +249,3 @@ class Builder:
             core = core.with_barriers()
         core.verify(device)
         return Program(core, tuple(self._given))
-
-
-class Program:
-    """A tile program. ``print`` it; call it with a tensor for each parameter, in their order."""
-
-    def __init__(self, core, given: tuple[bool, ...]) -> None:
-        self._core, self._given = core, given
-
-    def __str__(self) -> str:
-        return str(self._core)
-
-    @property
-    def shared_bytes(self) -> int:
-        return self._core.shared_bytes
-
-    @property
-    def barriers(self) -> int:
-        """Barriers in its text."""
-        return self._core.barriers
-
-    @property
-    def cuda_source(self) -> str:
-        """The kernel's complete text, which includes nothing."""
-        return self._core.cuda_source()
-
-    def __call__(self, *arguments: Tensor, tokens: int = 1) -> None:
-        """Run it: on CPU tensors through the interpreter, on CUDA tensors as a kernel on the
-        current stream, compiled at the first call: make one before a CUDA graph is captured.
-
-        Args:
-            arguments: contiguous, all on one device, in the dtypes of the parameters (int32 or
-                uint32 for "u32") and with at least as many elements. Outputs are written.
-            tokens: what :data:`TOKENS` stands for.
-        Raises:
-            InvalidArgument: an argument that does not fit its parameter.
-            RuntimeError: the interpreter found that the program breaks the rules; names the
-                instruction.
-        """
-        parameters = self._core.parameters(tokens)
-        if len(arguments) != len(parameters):
-            raise InvalidArgument(f"{len(arguments)} arguments for {len(parameters)} parameters")
-        for argument, (name, scalar, _, elements) in zip(arguments, parameters, strict=True):
-            if argument.dtype not in DTYPES[scalar]:
-                raise InvalidArgument(f"{name} is {argument.dtype}, not {DTYPES[scalar][0]}")
-            if argument.numel() < elements:
-                raise InvalidArgument(f"{name} has {argument.numel()} elements, not {elements}")
-            if not argument.is_contiguous() or argument.device != arguments[0].device:
-                raise InvalidArgument(f"{name} is not contiguous on {arguments[0].device}")
-        if arguments[0].is_cuda:
-            image.find_compiler()
-            core, (x, y) = self._core, self._core.grid
-            torch.ops.ladder.run_program(
-                core.cuda_source(), core.name, x, y, core.threads, core.shared_bytes,
-                list(arguments), tokens,
-            )  # fmt: skip
-            return
-        memory = [
-            (argument.data_ptr(), argument.numel() * argument.element_size(), given)
-            for argument, given in zip(arguments, self._given, strict=True)
-        ]
-        self._core.interpret(memory, tokens)
