@@ -16,13 +16,15 @@ std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
   if (e.encoding != Encoding::floating || e.specials == Specials::fnuz) return std::nullopt;
   if (e.mantissa_bits > mantissa_bits(operand)) return std::nullopt;
   const int spare = exponent_bits(operand) - e.exponent_bits;
-  if (spare < 0 || (spare == 0 && e.specials != Specials::ieee)) return std::nullopt;
+  const bool fills = spare == 0 && e.specials != Specials::ieee;
+  const bool halved = fills && e.specials == Specials::none && operand == Scalar::f16;
+  if (spare < 0 || (fills && !halved)) return std::nullopt;
   Decoding out{Decoding::Kind::fields, 0, {}, {}};
   FloatFields& fields = out.fields;
-  fields = {e.bits, mantissa_bits(operand) - e.mantissa_bits, 0, 1};
+  fields = {e.bits, mantissa_bits(operand) - e.mantissa_bits, 0, 1, halved};
   if (e.specials == Specials::nan_only) fields.special = 1u << fields.place;
   if (e.specials == Specials::ieee && spare > 0) fields.special = 1u << mantissa_bits(operand);
-  out.exponent = e.bias - ((1 << (exponent_bits(operand) - 1)) - 1);
+  out.exponent = e.bias - ((1 << (exponent_bits(operand) - 1)) - 1) - (halved ? 1 : 0);
   if (operand == Scalar::bf16) {
     // Left where they are, products with them would be too small for f32.
     const int up = std::min(-out.exponent, 127);

@@ -21,9 +21,20 @@ struct FloatFields {
   /// 0: there are none, or they come out right by themselves.
   std::uint32_t special;
   double factor;  ///< a power of two that multiplies afterwards; 1: no multiplication
+  /// The exponent fills the operand's, f16, whose top one means no number there: the magnitude is
+  /// halved, as `halved_f16` does.
+  bool halved = false;
 
   bool operator==(const FloatFields&) const = default;
 };
+
+/// Half of a magnitude of an f16 whose top exponent is one of numbers, too; its lowest bit is 0. An
+/// exponent less, or, of subnormals and the binade above them, the bits one to the right: the
+/// larger of the two as integers.
+constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
+  const std::uint32_t right = magnitude >> 1, binade = 1u << 10;
+  return magnitude < binade + right ? right : magnitude - binade;
+}
 
 struct Decoding {
   enum class Kind {

@@ -25,7 +25,7 @@ constexpr std::string_view kReserved =
     "column source inside before peer from_row from_column "
     "load_once load_now load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 "
     "halves_e4m3 "
-    "three_values dot_bytes dot_halves table_entry low_halves "
+    "three_values halved_f16 dot_bytes dot_halves table_entry low_halves "
     "shared_address peer_address load_peer copy_async "
     "copy_commit copy_wait barrier cluster_barrier dependent_launch dependent_wait cluster_rank "
     "ticket load_matrix program and_or fma_f16 fma_bf16 mma_f16 mma_bf16 as_float as_bits low_f16 "

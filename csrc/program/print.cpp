@@ -149,7 +149,8 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const UnpackFloat& i) {
             out << reg(i.to) << " = unpack f" << i.fields.bits << ' ' << reg(i.from) << " block "
                 << to_string(program, i.block) << " step " << to_string(program, i.step)
-                << " at bit " << i.fields.place << " times " << i.fields.factor;
+                << " at bit " << i.fields.place << (i.fields.halved ? " halved" : "") << " times "
+                << i.fields.factor;
           },
           [&](const Lookup& i) {
             out << reg(i.to) << " = lookup u" << i.bits << ' ' << reg(i.from) << " block "

@@ -30,7 +30,7 @@ double field_cycles(const FloatFields& f, Scalar activation) {
   }
   // A sum and a mask find codes that are no numbers; bf16 spreads the carry by one more product.
   const double special = f.special == 0 ? 0 : kInteger * (activation == Scalar::f16 ? 2 : 4);
-  const double factor = f.factor != 1 ? kPacked : 0;
+  const double factor = (f.factor != 1 ? kPacked : 0) + (f.halved ? 2 * kInteger : 0);
   return kInteger * static_cast<double>(masks + shifts.size()) + kPairsPerUnit * (special + factor);
 }
 

@@ -161,6 +161,19 @@ DEVICE u32 fma_f16(u32 a, u32 b, u32 c) {
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
+// Halves of magnitudes whose top exponent is one of numbers: an exponent less, or the bits one to
+// the right, whichever is more.
+DEVICE u32 halved_f16(u32 magnitudes) {
+#if __CUDA_ARCH__ >= 900
+  u32 less, more;
+  asm("add.s16x2 %0, %1, %2;" : "=r"(less) : "r"(magnitudes), "r"(0xfc00fc00u));
+  asm("max.s16x2 %0, %1, %2;" : "=r"(more) : "r"(less), "r"(magnitudes >> 1));
+  return more;
+#else  // an exponent less in the upper half of the exponents, times 1 there and 1/2 elsewhere
+  const u32 upper = magnitudes >> 4 & 0x04000400u;
+  return fma_f16(magnitudes - upper, 0x38003800u + upper, 0u);
+#endif
+}
 DEVICE u32 fma_bf16(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

@@ -67,6 +67,9 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
         read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);
     const auto sign = read_pieces(move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15), words);
     auto both = magnitude | sign;
+    if (f.halved) {
+      both = halved_f16(magnitude & 0xffff) | halved_f16(magnitude >> 16) << 16 | sign;
+    }
     if (f.special != 0) {
       const auto carried = (magnitude + f.special * 0x10001u) & 0x10001u << carry;
       both |= carried * ((1u << (15 - carry)) - 1);

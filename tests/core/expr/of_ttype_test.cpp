@@ -70,7 +70,8 @@ TEST(LinearOf, refuses_sixteen_bits) {
 std::uint32_t moved(const FloatFields& f, std::uint32_t code) {
   const std::uint32_t magnitude = (code & ((1u << (f.bits - 1)) - 1)) << f.place;
   const int carry = f.place + f.bits - 1;
-  std::uint32_t bits = magnitude | (code >> (f.bits - 1)) << 15;
+  std::uint32_t bits = (f.halved ? halved_f16(magnitude) : magnitude) | (code >> (f.bits - 1))
+                                                                            << 15;
   if (f.special != 0 && ((magnitude + f.special) >> carry & 1) != 0) {
     for (int i = carry; i < 15; ++i) bits |= 1u << i;
   }

@@ -333,6 +333,10 @@ TEST(TypeMutation, a_field_in_the_wrong_place_is_caught) {
   wrong([](UnpackFloat& i) { ++i.fields.place; });
   wrong([](UnpackFloat& i) { i.fields.factor = 2; });
   wrong([](UnpackFloat& i) { i.fields.special <<= 2; });
+  const Linear whole = typed("float6_e5m0,scale=float16");
+  EXPECT_EQ(
+      caught(whole, kOnce, changing<UnpackFloat>([](UnpackFloat& i) { i.fields.halved = false; })),
+      "wrong numbers");
 }
 
 TEST(TypeMutation, a_fourth_value_of_a_ternary_type_is_caught) {

@@ -84,7 +84,7 @@ void Emitter::unpack_float(const UnpackFloat& i) {
     const auto magnitude =
         pieces(i.from, first, move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place));
     const auto sign = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15));
-    std::string value = magnitude + " | " + sign;
+    std::string value = (f.halved ? "halved_f16(" + magnitude + ")" : magnitude) + " | " + sign;
     if (f.special != 0) {
       // The bits above the magnitude, all of them where it is no number.
       std::string carried =
