@@ -122,6 +122,19 @@ class Counter {
     add(view.buffer, false, sum);
   }
 
+  /// Whatever the codes are, each lane reads its own copies, which lie in a bank of their own.
+  void count(const Lookup& i) {
+    const auto pairs = program_.registers[i.to].layout.slot_count() / 2 * program_.threads / kLanes;
+    const auto all = i.bits <= kLargestPairTable ? pairs : 2 * pairs;
+    add(program_.views[i.table].buffer, false, {all, all, all, 0, 0, 0});
+  }
+
+  /// Sixteen bytes a lane: four entries, a wavefront each.
+  void count(const FillTable& i) {
+    const auto entries = table_entries(i.bits);
+    add(program_.views[i.to].buffer, true, {(entries + 3) / 4, entries, entries, 0, 0, 0});
+  }
+
   void tile(const Layout& layout, ViewId id, const std::vector<Affine>& at, bool write) {
     const View& view = program_.views[id];
     const Scalar scalar = program_.buffers[view.buffer].scalar;

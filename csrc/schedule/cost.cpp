@@ -75,9 +75,9 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
       std::pow(std::pow(out.memory_seconds, kOverlap) +
                    std::pow(std::max(out.issue_seconds, out.shared_seconds), kOverlap),
                1 / kOverlap);
-  out.seconds =
-      both * std::pow(std::max(16 / warps, 1.0), way.latency) * std::pow(uneven, way.uneven) +
-      out.fixed_seconds;
+  out.seconds = both * std::pow(std::max(16 / warps, 1.0), way.latency + lookup_latency(expr)) *
+                    std::pow(uneven, way.uneven) +
+                out.fixed_seconds;
   return out;
 }
 

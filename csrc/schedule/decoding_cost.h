@@ -17,6 +17,12 @@ double decoding_cycles(const Linear& expr, Route route);
 /// Registers of a thread beyond what plain integers need.
 int decoding_registers(const Linear& expr);
 
+/// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
+int lookups_per_pair(const Linear& expr);
+
+/// To the power of which fewer than sixteen warps hide less of the way to a table and back.
+double lookup_latency(const Linear& expr);
+
 /// What filling its table adds to the time of a block.
 double table_seconds(const Linear& expr);
 

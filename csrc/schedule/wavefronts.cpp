@@ -5,6 +5,7 @@
 
 #include "layout/conflicts.h"
 #include "layout/weight_image.h"
+#include "schedule/decoding_cost.h"
 
 namespace ladder {
 namespace {
@@ -23,7 +24,9 @@ std::int64_t shared_wavefronts(const Schedule& s, const Linear& expr) {
   const auto matrices = s.block_columns() / kMatrix * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
   const auto ring =
       s.stages == 1 ? 0 : 2 * s.block_rows() * s.block_columns() * expr.bits / 8 / kWavefrontBytes;
-  return s.tokens * row_bytes / kWavefrontBytes + matrices * shared_wavefronts(rows, 16) + ring;
+  const auto pairs = s.block_rows() * s.sweeps * s.block_columns() / 2;
+  return s.tokens * row_bytes / kWavefrontBytes + matrices * shared_wavefronts(rows, 16) + ring +
+         pairs / kLanes * lookups_per_pair(expr);
 }
 
 }  // namespace ladder

@@ -10,7 +10,8 @@ namespace ladder {
 
 /// Wavefronts of shared memory (layout/conflicts.h) that one block takes at the least: activations
 /// written once and read by load-matrix in every warp, with the padding that the schedule gives
-/// their rows, and weights of the ring written and read once. Sums come on top.
+/// their rows, weights of the ring written and read once, and look-ups in a table, each copy of
+/// which lies in a bank of its own. Sums come on top.
 std::int64_t shared_wavefronts(const Schedule& schedule, const Linear& expr);
 
 }  // namespace ladder

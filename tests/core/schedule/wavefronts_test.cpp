@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "expr/of_ttype.h"
 #include "program/lower.h"
 #include "program/traffic.h"
 
@@ -40,6 +41,29 @@ TEST(SharedWavefronts, of_a_schedule_are_never_more_than_its_program_takes) {
       }
       EXPECT_GT(kept, 0);
     }
+  }
+}
+
+TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
+  for (const char* type : {"nf4,scale=float16", "float8_e4m3fnuz,scale=float16"}) {
+    const auto expr = linear_of(ttype(type), 1024, 1024, Scalar::f16, 1);
+    int kept = 0;
+    for (const auto& candidate : candidates(expr, device("h200"))) {
+      if (!candidate.dropped.empty() || ++kept > 6) break;
+      const auto& schedule = candidate.schedule;
+      const auto program = lower(expr, schedule, device("h200"));
+      const auto pairs = schedule.block_rows() * schedule.block_columns() * schedule.sweeps / 2;
+      std::int64_t wavefronts = 0;
+      for (const auto& row : traffic(program, 1)) {
+        const auto& buffer = program.buffers[row.buffer];
+        if (buffer.name == "code_table" && !row.write) wavefronts += row.count.wavefronts;
+      }
+      EXPECT_EQ(wavefronts, pairs / 32 * (expr.bits > 4 ? 2 : 1)) << to_string(schedule);
+      EXPECT_LT(wavefronts, shared_wavefronts(schedule, expr)) << to_string(schedule);
+      EXPECT_LE(shared_wavefronts(schedule, expr),
+                total(program, traffic(program, 1), Level::shared).wavefronts);
+    }
+    EXPECT_GT(kept, 0);
   }
 }
 
