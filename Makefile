@@ -57,6 +57,7 @@ wheel-test: build
 
 lint: setup
 	$(PY) -m ruff check ladder tests benchmarks examples setup.py
+	$(PY) -m mypy
 
 format: setup
 	$(PY) -m ruff check --fix ladder tests benchmarks examples setup.py

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from torch import nn
 
@@ -43,7 +44,7 @@ def convert(
     for index, name in enumerate(names):
         if progress is not None:
             progress(name, index, len(names))
-        linear = model.get_submodule(name)
+        linear = cast(nn.Linear, model.get_submodule(name))
         try:
             packed = Linear.from_linear(linear, weight_type, group_size, symmetric, method=method)
         except InvalidArgument as error:

@@ -7,6 +7,8 @@ and needs memory for the decoded weight. Kernels replace it device by device.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -56,7 +58,15 @@ def _metadata(data: Tensor, format: str) -> Tensor:
     return _table(element(format), data.device)[data.long()]
 
 
-def dequantize(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tensor:
+def dequantize(
+    qweight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    scale2: Tensor | None,
+    g_idx: Tensor | None,
+    type: str,
+    k: int,
+) -> Tensor:
     """:func:`ladder.ops.dequantize` in torch, the same roundings."""
     ttype = parse(type)
     n, groups = qweight.shape[0], ttype.groups(k)
@@ -76,6 +86,8 @@ def dequantize(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tens
     def spread(block: Tensor) -> Tensor:
         return block[row][:, column]
 
+    # The op has checked that what the type stores is there.
+    zeros, scales = cast(Tensor, zeros), cast(Tensor, scales)
     if ttype.zero == "midpoint":
         values = values - float(1 << (ttype.bits - 1))
     elif ttype.zero in ("integer", "quantized"):
@@ -90,7 +102,16 @@ def dequantize(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tens
     return values if scale2 is None else values * scale2
 
 
-def linear(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
+def linear(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    scale2: Tensor | None,
+    g_idx: Tensor | None,
+    bias: Tensor | None,
+    type: str,
+) -> Tensor:
     """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product."""
     ttype, k = parse(type), x.shape[-1]
     if x.device != qweight.device:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
-from ladder.errors import Unsupported
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import TType, _checked, element
 from ladder.weight import Weight
 
@@ -147,9 +147,9 @@ def pack(weight: Weight, number: int, order: Tensor | None = None) -> Tensor:
     for name, part in layout.parts.items():
         to = part.of(image)
         if name == "gather":
-            to.copy_(order)
+            to.copy_(_given(order, name))
         elif name == "scale2":
-            to.copy_(weight.scale2)
+            to.copy_(_given(weight.scale2, name))
         else:
             to.copy_(_reordered(_numbers(weight, name, _DTYPES[part.scalar]), weight).view(-1))
     return image
@@ -165,12 +165,19 @@ def unpack(image: Tensor, number: int, ttype: TType, n: int, k: int) -> Tensor:
     return _checked(_ops.permute_codes, qweight, order.argsort().to(torch.int32), number)
 
 
+def _given(part: Tensor | None, name: str) -> Tensor:
+    if part is None:
+        raise InvalidArgument(f"the image has {name}, which the weight has not")
+    return part
+
+
 def _numbers(weight: Weight, name: str, dtype: torch.dtype) -> Tensor:
     """Scales or zeros [block rows, groups] in the dtype of the image, which holds them exactly."""
     ttype, stored = weight.type, getattr(weight, name)
     if name == "zeros" and ttype.zero == "quantized":
         return _ops.unpack(stored.contiguous(), ttype.groups(weight.shape[1]), ttype.bits)
-    if stored.dtype == torch.uint8 and dtype != torch.uint8:  # codes of a format kernels know not
+    if ttype.scale is not None and stored.dtype == torch.uint8 and dtype != torch.uint8:
+        # Codes of a format that kernels do not know.
         return element(ttype.scale).values.to(dtype).to(stored.device)[stored.long()]
     return stored.to(dtype)
 
@@ -223,7 +230,7 @@ def _(image: Tensor, weight: int, n: int, words: int) -> Tensor:
 
 
 @torch.library.register_fake("ladder::dequantize_image")
-def _(image, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
+def _(image: Tensor, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
     return image.new_empty((n, k), dtype=dtype)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,8 @@ from ladder.types import _checked
 
 _ops = torch.ops.ladder
 _differentiable = torch.ops.ladder.linear_image.default
-#: :func:`linear_image` where nothing asks for a gradient. What calling the overload calls: a fifth of the
-#: time of Python on the way to the kernel. Raises ValueError.
+#: :func:`linear_image` where nothing asks for a gradient. What calling the overload calls: a fifth
+#: of the time of Python on the way to the kernel. Raises ValueError.
 linear_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
 
 
@@ -46,17 +48,17 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
 
 @torch.library.register_fake("ladder::linear_image_no_grad")
 @torch.library.register_fake("ladder::linear_image")
-def _(x, image, bias, weight: int, n: int) -> Tensor:
+def _(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
     return x.new_empty((*x.shape[:-1], n))
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, image, _bias, weight, n = inputs
     ctx.save_for_backward(image)
     ctx.weight, ctx.n, ctx.k = weight, n, x.shape[-1]
 
 
-def _backward(ctx, grad: Tensor):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (image,) = ctx.saved_tensors
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:

@@ -118,7 +118,7 @@ class Linear(PackedModule):
         """Shape, dtype and device of the dense weight, for code that asks a Linear for them. It has
         no data (an expanded scalar): :meth:`dequantize` gives values."""
         shape = (self.out_features, self.in_features)
-        return torch.zeros((), dtype=self.dtype, device=self._device()).expand(shape)
+        return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
@@ -150,7 +150,7 @@ class Linear(PackedModule):
         if device != "meta" and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         check_columns(x, self.in_features)
-        bias = self.bias
+        bias: Tensor | None = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         if device == "cuda" and not torch.compiler.is_compiling():
@@ -177,7 +177,7 @@ class Linear(PackedModule):
 
     # What torch.compiler.assume_constant_result does, without importing the compiler: the function
     # runs when it is traced, on the module itself, before anything else of it is looked at.
-    _prepare_for_trace._dynamo_marked_constant = True
+    _prepare_for_trace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def repack_from_gptq(self, module: nn.Module) -> None:
         """Take the weight of a GPTQ v1 layer (``qweight``, ``qzeros``, ``scales``, ``g_idx``),

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from ladder.errors import InvalidArgument
 from ladder.linear import Linear
 from ladder.tune import ROTATION_BYTES
 from ladder.types import with_defaults
+from ladder.weight import Weight
 
 _MOST_COPIES = 256  # of layers so small that a rotation would be all overhead
 _SECONDS = 0.6  # spent on each side of each shape
@@ -29,7 +31,7 @@ def time_linear(
     tokens: Sequence[int],
     dtype: str = "float32",
     device: str = "auto",
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Time ``ladder.Linear`` and ``F.linear`` on random weights [n, k].
 
     Returns a row per entry of ``tokens``: m, ladder_us, dense_us (medians, microseconds a call),
@@ -84,10 +86,11 @@ def _copies(nbytes: int) -> int:
     return min(_MOST_COPIES, max(1, -(-ROTATION_BYTES // nbytes)))
 
 
-def _copy(weight):
+def _copy(weight: Weight) -> Weight:
     from dataclasses import replace
 
-    return replace(weight, **{name: part.clone() for name, part in weight.tensors().items()})
+    parts: dict[str, Any] = {name: part.clone() for name, part in weight.tensors().items()}
+    return replace(weight, **parts)
 
 
 def interleaved_medians(

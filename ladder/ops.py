@@ -4,6 +4,8 @@ fakes, gradients and the fallback for other devices are here."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -106,7 +108,15 @@ def _(values: Tensor, element: str) -> Tensor:
 
 
 @torch.library.register_fake("ladder::dequantize")
-def _(qweight, scales, zeros, scale2, g_idx, type: str, k: int) -> Tensor:
+def _(
+    qweight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    scale2: Tensor | None,
+    g_idx: Tensor | None,
+    type: str,
+    k: int,
+) -> Tensor:
     return qweight.new_empty((qweight.shape[0], k), dtype=torch.float32)
 
 
@@ -115,12 +125,10 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     ttype, (n, k) = parse(type), weight.shape
     shape, dtype = ttype.zeros_shape(n, k), ttype.zeros_dtype
 
-    def part(size, dtype):
-        return (
-            weight.new_empty((0,), dtype=torch.uint8)
-            if dtype is None
-            else weight.new_empty(size, dtype=dtype)
-        )
+    def part(size: tuple[int, ...] | None, dtype: torch.dtype | None) -> Tensor:
+        if size is None or dtype is None:
+            return weight.new_empty((0,), dtype=torch.uint8)
+        return weight.new_empty(size, dtype=dtype)
 
     scale2 = None if ttype.scale2 is None else torch.float32
     return [
@@ -132,7 +140,16 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
 
 
 @torch.library.register_fake("ladder::linear")
-def _(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
+def _(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    scale2: Tensor | None,
+    g_idx: Tensor | None,
+    bias: Tensor | None,
+    type: str,
+) -> Tensor:
     if x.dtype not in ACTIVATION_DTYPES:
         raise InvalidArgument(f"x has dtype {x.dtype}, not float32, float16 or bfloat16")
     if x.device != qweight.device:
@@ -143,13 +160,13 @@ def _(x, qweight, scales, zeros, scale2, g_idx, bias, type: str) -> Tensor:
 # --- gradients: the weight is frozen, x and bias are not -----------------------------------------
 
 
-def _setup_context(ctx, inputs, output) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, qweight, scales, zeros, scale2, g_idx, _bias, type = inputs
     ctx.save_for_backward(qweight, scales, zeros, scale2, g_idx)
     ctx.type, ctx.k = type, x.shape[-1]
 
 
-def _backward(ctx, grad: Tensor):
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     qweight, scales, zeros, scale2, g_idx = ctx.saved_tensors
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:

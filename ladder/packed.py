@@ -31,6 +31,16 @@ class PackedModule(QuickCall):
         dtype: what a cast of the module changes; the parts stay as the type says.
     """
 
+    in_features: int
+    out_features: int
+    weight_type: TType
+    dtype: torch.dtype
+    # Canonical: absent while there is an image, which Linear asks for first.
+    qweight: Tensor
+    scales: Tensor | None
+    zeros: Tensor | None
+    scale2: Tensor | None
+    g_idx: Tensor | None
     # Of the image, while there is one: on the class, because loaders make instances in other ways.
     _weight_number = 0
     _has_kernels: bool | None = None  # of this device; None: not asked yet
@@ -50,8 +60,10 @@ class PackedModule(QuickCall):
         self._type_text = str(ttype)
         self.dtype = dtype
 
-        def add(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
-            part = None if dtype is None else torch.zeros(shape, dtype=dtype, device=device)
+        def add(name: str, shape: tuple[int, ...] | None, dtype: torch.dtype | None) -> None:
+            part = None
+            if shape is not None and dtype is not None:
+                part = torch.zeros(shape, dtype=dtype, device=device)
             self.register_buffer(name, part)
 
         n, k = out_features, in_features
@@ -133,7 +145,7 @@ class PackedModule(QuickCall):
 
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
-        return images.compile_for(self._weight_number, self.image.device, dtype, m)
+        return images.compile_for(self._weight_number, self.device, dtype, m)
 
     def tune_for(self, dtype: torch.dtype, m: Sequence[int]) -> None:
         """Measure the kernels of each interval in which some of ``m`` lies, after
@@ -144,7 +156,7 @@ class PackedModule(QuickCall):
         intervals.pop(0, None)  # multiplied densely
         shape = (self.out_features, self.in_features)
         for same in intervals.values():
-            tune(self._weight_number, self.weight_type, shape, self.image.device, dtype, same)
+            tune(self._weight_number, self.weight_type, shape, self.device, dtype, same)
 
     def _canonical_codes(self) -> Tensor:
         if self.image is None:
@@ -166,7 +178,9 @@ class PackedModule(QuickCall):
         parts["qweight"] = self._canonical_codes()
         return Weight(self.weight_type, (self.out_features, self.in_features), **parts)
 
-    def _device(self) -> torch.device:
+    @property
+    def device(self) -> torch.device:
+        """Where the codes are, in whatever form."""
         return (self.qweight if self.image is None else self.image).device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedModule:
@@ -181,12 +195,14 @@ class PackedModule(QuickCall):
         self.dtype = probe.dtype
         return self
 
-    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.image is not None:
             destination[prefix + "qweight"] = self._canonical_codes()
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         self._restore()
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
 import time
@@ -73,14 +74,14 @@ def calls_of(
     n, k = shape
     count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * image.parts(weight).words))))
     images = image.random_images(count, weight, ttype.bits, device)
-    calls = []
+    calls: list[list[Callable[[], Tensor]]] = []
     for tokens in m:
         x = torch.randn((tokens, k), device=device).to(dtype)
 
         def call(i: int, x: Tensor = x) -> Tensor:
             return _ops.linear_image_no_grad(x, images[i], None, weight, n)
 
-        calls.append([lambda i=i, call=call: call(i) for i in range(count)])
+        calls.append([functools.partial(call, i) for i in range(count)])
     return calls
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -129,12 +130,12 @@ class TType:
     def bits_per_weight(self, n: int, k: int) -> float:
         """Stored bits per weight of an [n, k] matrix, scales and zeros included."""
         blocks = self.block_rows(n) * self.groups(k)
-        scale = 0 if self.scale is None else self.scale_dtype.itemsize * 8
+        scale = 0 if self.scale_dtype is None else self.scale_dtype.itemsize * 8
         zero = {"integer": 8, "quantized": self.bits, "original": scale, "rescale": scale}
         return self.bits + blocks * (scale + zero.get(self.zero, 0)) / (n * k)
 
 
-def _checked(op, *arguments):
+def _checked(op: Callable[..., Any], *arguments: Any) -> Any:
     """Call an op that throws ValueError for bad input, as an InvalidArgument."""
     try:
         return op(*arguments)

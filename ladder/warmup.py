@@ -53,7 +53,7 @@ def warmup(
     done: dict[str, dict[int, str]] = {}
     for name, module in model.named_modules():
         if isinstance(module, Linear) and module.prepare():
-            with torch.cuda.device(module.image.device):
+            with torch.cuda.device(module.device):
                 done[name] = _compile(module, m, dtype, tune)
     return done
 

@@ -133,12 +133,12 @@ class Weight:
         if columns:
             first, last = start // columns, -(-end // columns)
             if "scales" in parts:
-                parts["scales"] = self.scales[:, first:last].contiguous()
+                parts["scales"] = parts["scales"][:, first:last].contiguous()
             if self.type.zero == "quantized":
-                zeros = ops.unpack(self.zeros, self.type.groups(k), bits)[:, first:last]
+                zeros = ops.unpack(parts["zeros"], self.type.groups(k), bits)[:, first:last]
                 parts["zeros"] = ops.pack(zeros, bits)
             elif "zeros" in parts:
-                parts["zeros"] = self.zeros[:, first:last].contiguous()
+                parts["zeros"] = parts["zeros"][:, first:last].contiguous()
         return Weight(self.type, (self.shape[0], length), **parts)
 
     def check(self, name: str = "weight") -> None:
@@ -147,10 +147,11 @@ class Weight:
         n, k = self.shape
         groups, rows = self.type.groups(k), self.type.block_rows(n)
         zeros_dtype = self.type.zeros_dtype
-        wanted = {
+        scale_dtype, zeros = self.type.scale_dtype, self.type.zeros_shape(n, k)
+        wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {
             "qweight": ((n, self.type.words(k)), torch.int32),
-            "scales": None if self.type.scale is None else ((rows, groups), self.type.scale_dtype),
-            "zeros": None if zeros_dtype is None else (self.type.zeros_shape(n, k), zeros_dtype),
+            "scales": None if scale_dtype is None else ((rows, groups), scale_dtype),
+            "zeros": None if zeros is None or zeros_dtype is None else (zeros, zeros_dtype),
             "scale2": None if self.type.scale2 is None else ((1,), torch.float32),
         }
         for part, want in wanted.items():
@@ -171,7 +172,12 @@ def check_columns(x: Tensor, k: int) -> None:
         raise InvalidArgument(f"x has {x.shape[-1]} columns; the weight has {k}")
 
 
-def _check_part(name: str, tensor: Tensor | None, want, type: TType) -> None:
+def _check_part(
+    name: str,
+    tensor: Tensor | None,
+    want: tuple[tuple[int, ...], torch.dtype] | None,
+    type: TType,
+) -> None:
     if want is None:
         if tensor is not None:
             raise InvalidArgument(f'{name} is given, but type "{type}" has none')
@@ -190,7 +196,7 @@ def _check_part(name: str, tensor: Tensor | None, want, type: TType) -> None:
     if tensor.device.type == "meta":
         return
     values = tensor
-    if dtype == torch.uint8 and name.endswith(".scales"):
+    if type.scale is not None and dtype == torch.uint8 and name.endswith(".scales"):
         values = element(type.scale).values.to(tensor.device)[tensor.long()]
     if values.is_floating_point():
         finite = torch.isfinite(values)

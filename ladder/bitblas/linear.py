@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -244,7 +244,9 @@ class Linear(nn.Module):
             found = torch.zeros_like(self.bias) if bias is None else bias.detach()
             self.bias = found.to(target, self.bias.dtype)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         # Act-order, and the dtype of the scales, are facts of the weight that was stored.
         for name in ("scales", "zeros", "g_idx"):
             given, own = state_dict.get(prefix + name), getattr(self, name)
@@ -286,4 +288,4 @@ def _operator(config: MatmulConfig, enable_tuning: bool) -> Matmul:
     if found is None:
         found = Matmul(config, enable_tuning=enable_tuning)
         global_operator_cache.add(config, found)
-    return found
+    return cast(Matmul, found)

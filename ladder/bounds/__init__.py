@@ -73,7 +73,9 @@ def width(spec: Width, n: int = 4096, k: int = 4096, *, buffer: Width | None = N
     return Bytes(store, inside, code)
 
 
-def _widths(a: Width, w: Width, c: Width, n: int, k: int, accumulator: Width | None) -> tuple:
+def _widths(
+    a: Width, w: Width, c: Width, n: int, k: int, accumulator: Width | None
+) -> tuple[Bytes, Bytes, Bytes]:
     return width(a), width(w, n, k), width(c, buffer=accumulator)
 
 
@@ -149,7 +151,7 @@ def einsum(text: str, sizes: dict[str, int], bytes: dict[str, Width] | None = No
     return Einsum(list(sizes.items()), rows)
 
 
-def _choice(enum: Any, what: str, name: str):
+def _choice(enum: Any, what: str, name: str) -> Any:
     choices = enum.__members__
     if name not in choices:
         raise InvalidArgument(f"{what} is {name!r}, not one of {', '.join(choices)}")
@@ -175,7 +177,7 @@ def best_mappings(
     return [Mapping(*row) for row in _native.best_mappings(einsum, *_space(factors, space))]
 
 
-def _space(factors: str, space: str) -> tuple:
+def _space(factors: str, space: str) -> tuple[Any, Any]:
     return (
         _choice(_native.Factors, "factors", factors),
         _choice(_native.Space, "space", space),
@@ -214,7 +216,7 @@ def layer(
     return Layer(name, m, k, n, heads, batch, following, *widths)
 
 
-def _accounting(name: str):
+def _accounting(name: str) -> Any:
     return _choice(_native.Accounting, "accounting", name)
 
 

@@ -14,6 +14,7 @@ layers:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ladder import bounds
 from ladder.errors import InvalidArgument
@@ -50,6 +51,7 @@ def read_chain(path: Path) -> list[bounds.Layer]:
         _known(row, _LAYER, where)
         heads = _count(row, "heads", where, 1)
         before = layers[-1] if layers else None
+        weight: Any = row.get("weight", chain.get("weight", "float16"))
         wrote = before.heads * before.n // heads if before else None
         layers.append(
             bounds.layer(
@@ -61,19 +63,19 @@ def read_chain(path: Path) -> list[bounds.Layer]:
                 batch=_count(row, "batch", where, chain.get("batch", 1)),
                 after=row.get("after", "nothing"),
                 activation=chain.get("activation", "float16"),
-                weight=row.get("weight", chain.get("weight", "float16")),
+                weight=weight,
             )
         )
     return layers
 
 
-def _known(row: dict, keys: set[str], where: str) -> None:
+def _known(row: dict[str, Any], keys: set[str], where: str) -> None:
     for key in row:
         if key not in keys:
             raise InvalidArgument(f"{where} has {key!r}; known are {', '.join(sorted(keys))}")
 
 
-def _count(row: dict, key: str, where: str, default: object) -> int:
+def _count(row: dict[str, Any], key: str, where: str, default: object) -> int:
     value = row.get(key, default)
     if value is None:
         raise InvalidArgument(f"{where} has no {key}")

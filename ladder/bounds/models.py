@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ladder import bounds
 from ladder.errors import CheckpointError, Unsupported
@@ -105,17 +105,17 @@ def read_model(folder: Path) -> Model:
     return Model(_name(path, config), matmuls, _weight(config), _activation(config))
 
 
-def _name(path: Path, config: dict) -> str:
+def _name(path: Path, config: dict[str, Any]) -> str:
     given = config.get("_name_or_path")
     return Path(given).name if given else path.absolute().parent.name
 
 
-def _activation(config: dict) -> str:
+def _activation(config: dict[str, Any]) -> str:
     given = config.get("dtype") or config.get("torch_dtype") or "float16"
     return given if given in ("float16", "bfloat16", "float32") else "float16"
 
 
-def _weight(config: dict) -> str:
+def _weight(config: dict[str, Any]) -> str:
     """The stored format, where the configuration says so; else that of the activations."""
     quantisation = config.get("quantization_config") or {}
     bits, group = quantisation.get("bits"), quantisation.get("group_size")

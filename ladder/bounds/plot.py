@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ladder.bounds.sizes import format_bytes
 from ladder.errors import InvalidArgument
@@ -163,8 +164,11 @@ def _trace(axes, trace: Trace, index: int, x_high: float) -> None:
         xs.append(x_high)
         ys.append(ys[-1])
     style = trace.line or index
-    look = {"linestyle": _LINES[style % len(_LINES)], "color": _COLOURS[style % len(_COLOURS)],
-            "linewidth": 1.5}  # fmt: skip
+    look: dict[str, Any] = {
+        "linestyle": _LINES[style % len(_LINES)],
+        "color": _COLOURS[style % len(_COLOURS)],
+        "linewidth": 1.5,
+    }
     if trace.behind:
         look = {"linestyle": "-", "color": "0.78", "linewidth": 6, "zorder": 1.5}
     if trace.end:
@@ -177,7 +181,9 @@ def _trace(axes, trace: Trace, index: int, x_high: float) -> None:
 def _band(axes, panel: Panel, x_low: float, x_high: float) -> None:
     """Between the bound of any schedule and the curve: what cleverer schedules might still save."""
     points = panel.traces[0].points
-    xs, lows, highs = [], [], []
+    xs: list[float] = []
+    lows: list[float] = []
+    highs: list[float] = []
     corners = [x for x, _ in points]
     for x in sorted({*corners, *(x for x, _ in panel.band)}):
         if not max(x_low, corners[0], panel.band[0][0]) <= x <= min(x_high, panel.band[-1][0]):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ladder import bounds
 from ladder.bounds.machines import Machine, machine
-from ladder.bounds.models import Model, einsum_of
+from ladder.bounds.models import Matmul, Model, einsum_of
 from ladder.bounds.plot import Panel, Trace, check_path, draw, require_matplotlib
 from ladder.bounds.sizes import format_bytes, format_seconds, parse_bytes
 from ladder.errors import InvalidArgument
@@ -115,7 +115,14 @@ def einsum_report(
     return Report(title, columns, rows, lines, summary, [panel])
 
 
-def _einsum_panel(einsum, curve, title, device, sizes, dots) -> Panel:
+def _einsum_panel(
+    einsum: bounds.Einsum,
+    curve: bounds.Curve,
+    title: str,
+    device: Any,
+    sizes: Sequence[float],
+    dots: Sequence[Any],
+) -> Panel:
     points = curve.points
     capacities = marks(device) + [(format_bytes(size), size) for size in sizes]
     last = points[-1][0]
@@ -235,7 +242,9 @@ def model_report(model: Model, *, m: int, context: int, weight: str, device: str
     return Report(title, columns, rows, lines, summary, panels)
 
 
-def _einsums(model: Model, m: int, context: int, weight: str) -> Iterator[tuple]:
+def _einsums(
+    model: Model, m: int, context: int, weight: str
+) -> Iterator[tuple[Matmul, bounds.Einsum]]:
     for matmul in model.matmuls:
         yield (
             matmul,

@@ -145,10 +145,11 @@ def _shape(shards: ShardSet, module: str) -> tuple[int, int]:
 def _described(n: int, k: int, ttype: TType) -> dict[str, tuple[str, tuple[int, ...]]]:
     names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
     parts: dict[str, tuple[str, tuple[int, ...]]] = {"qweight": ("I32", (n, ttype.words(k)))}
-    if ttype.scale is not None:
+    if ttype.scale_dtype is not None:
         parts["scales"] = (names[ttype.scale_dtype], (ttype.block_rows(n), ttype.groups(k)))
-    if ttype.zeros_dtype is not None:
-        parts["zeros"] = (names[ttype.zeros_dtype], ttype.zeros_shape(n, k))
+    zeros = ttype.zeros_shape(n, k)
+    if ttype.zeros_dtype is not None and zeros is not None:
+        parts["zeros"] = (names[ttype.zeros_dtype], zeros)
     if ttype.scale2 is not None:
         parts["scale2"] = ("F32", (1,))
     return parts

@@ -83,7 +83,7 @@ def _ladder_modules(config: LadderConfig, shards: ShardSet) -> list[dict[str, An
     return found
 
 
-def _source_module(source, name: str) -> dict[str, Any]:
+def _source_module(source: Any, name: str) -> dict[str, Any]:
     layer = source.layer(name)
     side = source.side(layer)
     nbytes = sum(source.shards.entry(f"{name}.{part}").nbytes for part in source.modules[name])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -144,7 +144,7 @@ def conv(
     kernel_height, kernel_width, kernel_two = _plane(kernel)
     if two != kernel_two and kernel != "1":
         raise InvalidArgument(f"size {size} and kernel {kernel} differ in dimensions")
-    common = {
+    common: dict[str, Any] = {
         "in_channels": in_channels, "out_channels": out_channels, "width": width,
         "kernel_width": kernel_width, "stride": stride, "dilation": dilation, "batch": batch,
         **_widths(a, w, o, 0, "float16", accumulator),
@@ -227,7 +227,17 @@ def model(
     _print_lines(result.lines)
 
 
-def _report(einsum, title, at, measured, plot, device, factors, space, as_json) -> None:
+def _report(
+    einsum: Any,
+    title: str,
+    at: Any,
+    measured: Any,
+    plot: Any,
+    device: str | None,
+    factors: str,
+    space: str,
+    as_json: bool,
+) -> None:
     from ladder.bounds import report
 
     result = report.einsum_report(
@@ -250,7 +260,9 @@ def _ttype(name: str, group: int, scale: str) -> str:
     return f"{name},group={group},scale={scale}" if group else name
 
 
-def _widths(a, w, o, group, scale, accumulator) -> dict:
+def _widths(
+    a: str, w: str, o: str, group: int, scale: str, accumulator: str | None
+) -> dict[str, Any]:
     return {"a": a, "w": _ttype(w, group, scale), "c": o, "accumulator": accumulator}
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -120,12 +121,12 @@ def info(
         )
 
 
-def _bytes_to_mb(progress):
+def _bytes_to_mb(progress: Callable[..., Any]) -> Callable[[int, int, str], Any]:
     """repack reports (bytes done, bytes in all, name); the bar shows MB."""
     return lambda done, total, name: progress(name, done // 10**6, max(1, total // 10**6))
 
 
-def _print_report(report, as_json: bool) -> None:
+def _print_report(report: Any, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
         return

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ladder.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from ladder.types import TType
 
 
 def types(
@@ -54,7 +57,7 @@ def types(
     )
 
 
-def _row(type, name: str) -> dict:
+def _row(type: TType, name: str) -> dict[str, Any]:
     values = type.element.values
     finite = values[values.isfinite()]
     targets = [t for t in type.element.exact_targets if t in ("float16", "bfloat16", "float32")]
@@ -72,7 +75,7 @@ def _row(type, name: str) -> dict:
     }
 
 
-def _show(type, as_json: bool) -> None:
+def _show(type: TType, as_json: bool) -> None:
     values = type.element.values.tolist()
     if as_json:
         print_json({**_row(type, str(type)), "zero": type.zero, "values": values})

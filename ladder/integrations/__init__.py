@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 
 from ladder.integrations.hooks import after_import
@@ -19,7 +20,11 @@ _SUBMODULES = ("peft", "transformers")
 def install() -> None:
     """Teach ladder to the libraries that are imported, and to those that will be."""
     for theirs, ours in _WATCHED.items():
-        after_import(theirs, lambda module, ours=ours: _register(ours))
+        after_import(theirs, _registration(ours))
+
+
+def _registration(name: str) -> Callable[[ModuleType], None]:
+    return lambda _theirs: _register(name)
 
 
 def _register(name: str) -> None:

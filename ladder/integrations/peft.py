@@ -97,7 +97,7 @@ def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
             return LoraLinear(target, adapter_name, config=config, **kwargs)
         return others(target, adapter_name, config=config, **kwargs)
 
-    dispatch._ladder = True  # type: ignore[attr-defined]
+    dispatch._ladder = True
     return dispatch
 
 
@@ -117,7 +117,7 @@ def _all_linear(others: Callable[..., Any]) -> Callable[..., Any]:
             }  # fmt: skip
         return peft_config
 
-    include._ladder = True  # type: ignore[attr-defined]
+    include._ladder = True
     return include
 
 

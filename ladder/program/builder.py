@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ladder import _C
+from ladder._C.program import Array, Signal
 from ladder.program.layouts import Index, Layout
 from ladder.program.program import Program
 from ladder.types import _checked
@@ -18,7 +20,7 @@ class Tile:
     """Registers spread over the threads of a block. Arithmetic with another tile or a number adds
     an instruction; ``+=``, ``-=`` and ``*=`` change the tile itself, as sums over a loop need."""
 
-    def __init__(self, builder: Builder, handle) -> None:
+    def __init__(self, builder: Builder, handle: Any) -> None:
         self._builder, self._handle = builder, handle
 
     @property
@@ -56,13 +58,13 @@ class Tile:
     def __neg__(self) -> Tile:
         return self._builder.unary("negate", self)
 
-    def __iadd__(self, other: Tile) -> Tile:
+    def __iadd__(self, other: Tile) -> Tile:  # type: ignore[misc]
         return self._change("add", other)
 
-    def __isub__(self, other: Tile) -> Tile:
+    def __isub__(self, other: Tile) -> Tile:  # type: ignore[misc]
         return self._change("subtract", other)
 
-    def __imul__(self, other: Tile) -> Tile:
+    def __imul__(self, other: Tile) -> Tile:  # type: ignore[misc]
         return self._change("multiply", other)
 
 
@@ -94,7 +96,9 @@ class Builder:
 
     # --- memory ---
 
-    def input(self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()):
+    def input(
+        self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()
+    ) -> Array:
         """A parameter that the program only reads. Row-major unless ``strides`` say else."""
         return self._memory("input", name, type, shape, strides, True)
 
@@ -105,37 +109,53 @@ class Builder:
         shape: Sequence[int],
         strides: Sequence[int] = (),
         given: bool = False,
-    ):
+    ) -> Array:
         """A parameter that the program writes; with ``given``, one that it may read before."""
         return self._memory("output", name, type, shape, strides, given)
 
-    def shared(self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()):
+    def shared(
+        self, name: str, type: str, shape: Sequence[int], strides: Sequence[int] = ()
+    ) -> Array:
         """Memory that the threads of a block share."""
         return _checked(self._core.memory, "shared", name, type, list(shape), list(strides))
 
-    def _memory(self, kind, name, type, shape, strides, given):
+    def _memory(
+        self,
+        kind: str,
+        name: str,
+        type: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        given: bool,
+    ) -> Array:
         array = _checked(self._core.memory, kind, name, type, list(shape), list(strides))
         self._given.append(given)
         return array
 
-    def array(self, of, shape: Sequence[int], strides: Sequence[int] = (), offset=0):
+    def array(
+        self,
+        of: Array,
+        shape: Sequence[int],
+        strides: Sequence[int] = (),
+        offset: Index | int = 0,
+    ) -> Array:
         """The same memory with other extents and strides, from element ``offset`` on."""
         return _checked(self._core.array_view, of, list(shape), list(strides), offset)
 
     # --- tiles ---
 
-    def _tile(self, method, *arguments) -> Tile:
+    def _tile(self, method: Callable[..., Any], *arguments: Any) -> Tile:
         return Tile(self, _checked(method, *arguments))
 
-    def load(self, array, at: Sequence[Index | int], layout: Layout, name: str = "") -> Tile:
+    def load(self, array: Array, at: Sequence[Index | int], layout: Layout, name: str = "") -> Tile:
         """The tile of ``array`` whose first element is ``at``; zero outside."""
         return self._tile(self._core.load, array, list(at), layout, name)
 
-    def store(self, tile: Tile, array, at: Sequence[Index | int]) -> None:
+    def store(self, tile: Tile, array: Array, at: Sequence[Index | int]) -> None:
         """Writes a tile; nothing outside of ``array``."""
         _checked(self._core.store, tile._handle, array, list(at))
 
-    def atomic_add(self, tile: Tile, array, at: Sequence[Index | int]) -> None:
+    def atomic_add(self, tile: Tile, array: Array, at: Sequence[Index | int]) -> None:
         """Adds a float32 tile to global memory, in any order: the one thing that may differ from
         run to run."""
         _checked(self._core.atomic_add, tile._handle, array, list(at))
@@ -168,7 +188,9 @@ class Builder:
         """add, minimum or maximum of a float32 tile along ``dim``, in a fixed order."""
         return self._tile(self._core.reduce, op, tile._handle, dim, name)
 
-    def load_matrix(self, array, at: Sequence[Index | int], layout: Layout, name: str = "") -> Tile:
+    def load_matrix(
+        self, array: Array, at: Sequence[Index | int], layout: Layout, name: str = ""
+    ) -> Tile:
         """A "b" operand out of a shared array [warps, n, k] with rows whole 16 bytes apart."""
         return self._tile(self._core.load_matrix, array, list(at), layout, name)
 
@@ -178,7 +200,7 @@ class Builder:
 
     # --- copies and order ---
 
-    def copy_async(self, to, source, at: Sequence[Index | int]) -> None:
+    def copy_async(self, to: Array, source: Array, at: Sequence[Index | int]) -> None:
         """Starts copying a tile to the shared array ``to``, by all threads."""
         _checked(self._core.copy_async, to, source, list(at))
 
@@ -194,26 +216,33 @@ class Builder:
         """All threads of a block. :meth:`build` places those that are needed."""
         self._core.barrier()
 
-    def signal(self, name: str, count: int = 1, arrivals: int = 1):
+    def signal(self, name: str, count: int = 1, arrivals: int = 1) -> Signal:
         """``count`` mbarriers, each phase of which takes ``arrivals``. Initialise it first."""
         return _checked(self._core.signal, name, count, arrivals)
 
-    def signal_init(self, signal) -> None:
+    def signal_init(self, signal: Signal) -> None:
         self._core.signal_init(signal)
 
-    def expect(self, signal, index: Index | int, bytes: int) -> None:
+    def expect(self, signal: Signal, index: Index | int, bytes: int) -> None:
         """The phase does not end before ``bytes`` have been copied."""
         _checked(self._core.expect, signal, index, bytes)
 
-    def copy_bulk(self, to, source, at: Sequence[Index | int], signal, index=0) -> None:
+    def copy_bulk(
+        self,
+        to: Array,
+        source: Array,
+        at: Sequence[Index | int],
+        signal: Signal,
+        index: Index | int = 0,
+    ) -> None:
         """Starts the copy engine on a tile; its bytes are counted by a phase. sm_90 and later."""
         _checked(self._core.copy_bulk, to, source, list(at), signal, index)
 
-    def arrive(self, signal, index: Index | int = 0) -> None:
+    def arrive(self, signal: Signal, index: Index | int = 0) -> None:
         """All threads arrive at a phase."""
         _checked(self._core.arrive, signal, index)
 
-    def await_phase(self, signal, index: Index | int, parity: Index | int) -> None:
+    def await_phase(self, signal: Signal, index: Index | int, parity: Index | int) -> None:
         """All threads wait for the end of the phase of that parity: 0, 1, 0, 1, ..."""
         _checked(self._core.await_phase, signal, index, parity)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ladder import image
+from ladder import _C, image
 from ladder.errors import InvalidArgument
 
 #: The number of tokens of the call, as an extent.
@@ -23,7 +23,7 @@ DTYPES = {
 class Program:
     """A tile program. ``print`` it; call it with a tensor for each parameter, in their order."""
 
-    def __init__(self, core, given: tuple[bool, ...]) -> None:
+    def __init__(self, core: _C.program.Program, given: tuple[bool, ...]) -> None:
         self._core, self._given = core, given
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ladder._C.program: tile programs. Documentation for users is in ladder/program.py.
+// ladder._C.program: tile programs. Documentation for users is in ladder/program.
 #include "program/program.h"
 
 #include <pybind11/operators.h>

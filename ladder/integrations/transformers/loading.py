@@ -64,7 +64,7 @@ class ForeignLinear(LoadingLinear):
                 self.register_buffer(part, torch.empty(shape, dtype=dtype, device="meta"))
         has_bias = linear.bias is not None or "bias" in parts
         bias = torch.empty(self.out_features, dtype=self.dtype, device="meta")
-        self.bias = nn.Parameter(bias) if has_bias else None
+        self.register_parameter("bias", nn.Parameter(bias) if has_bias else None)
         self.__dict__["_foreign"] = (format, config)
 
     def finish(self, name: str) -> None:
