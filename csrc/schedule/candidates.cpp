@@ -77,6 +77,9 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
               const auto tiles = deep.tiles(expr.n) * splits;
               const auto at_once = std::int64_t{device.multiprocessors} * resident;
               deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
+              // A barrier less in each sweep, where there is room.
+              if (deep.sweeps > 1) deep.sum_places = 2;
+              if (!objection(deep, expr, device).empty()) deep.sum_places = 1;
               add(deep);
             }
           }

@@ -37,6 +37,9 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if (s.depth > 0 && (s.stages != 1 || s.rounds % s.depth != 0)) {
     return joined(s.rounds, " rounds, ", s.stages, " stages at depth ", s.depth);
   }
+  if (s.sum_places != 1 && (s.sum_places != 2 || s.sweeps == 1)) {
+    return joined(s.sum_places, " places for the sums of ", s.sweeps, " sweeps");
+  }
   if (s.sweeps > 1 && (s.depth == 0 || s.reduction == Reduction::ordered)) {
     return "sweeps are for a depth, and for sums that wait in shared memory";
   }

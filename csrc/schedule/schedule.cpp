@@ -45,6 +45,7 @@ std::string to_string(const Schedule& s) {
                 s.units < kUnits ? joined(", units ", s.units) : "",
                 s.depth > 0 ? joined(", depth ", s.depth) : "",
                 s.sweeps > 1 ? joined(", sweeps ", s.sweeps) : "",
+                s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
                 s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
                 " per multiprocessor");
 }
@@ -54,7 +55,8 @@ std::string to_string(const Schedule& s) {
 std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
   const auto aligned = [](std::int64_t bytes) { return round_up(bytes, kSharedAlignment); };
   const std::int64_t warps = s.warps_n * s.warps_k, b = expr.bits;
-  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4, by_warp = s.warps_k * sums;
+  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4;
+  const auto by_warp = s.sum_places * s.warps_k * sums;
   std::int64_t ring = 0, bytes = 0;
   if (s.stages > 1) {
     const std::int64_t columns = kBlock * s.blocks_per_warp;

@@ -45,6 +45,7 @@ struct Schedule {
   int units = 4;   ///< 16 rows each, that a warp has: 4, or 2 or 1 of a block of the weight image
   int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
   int sweeps = 1;  ///< tiles of rows that a thread block has, for one staging of activations
+  int sum_places = 1;  ///< for the sums of warps, that sweeps take in turn: 1 or 2
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep

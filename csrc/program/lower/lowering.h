@@ -133,9 +133,9 @@ class Lowering {
   Layout output_layout(std::int64_t rows) const;
   void declare_sums(std::int64_t rows);
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
-  ViewId share_sums(Body& body);
+  ViewId share_sums(Body& body, const Affine& sweep = 0);
   /// The sums of the warps along K in `sum_`.
-  void add_warps(Body& body);
+  void add_warps(Body& body, const Affine& sweep = 0);
   /// sum_ += part for part = first .. count - 1.
   void add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
                  const std::function<Load(Affine)>& load);

@@ -184,9 +184,11 @@ void Lowering::sweeps(Body& body) {
   Body each;
   if (operands_.total != acc_) emit(each, Fill{operands_.total, {0, 0}});
   deep_rounds(each, sweep);
-  emit(each, Barrier{});  // the sums of the sweep before have been read
+  // The sums of the last sweep that used the place have been read; where two places take turns, all
+  // threads have been at a barrier since.
+  if (schedule_.sum_places == 1) emit(each, Barrier{});
   acc_ = operands_.total;
-  add_warps(each);
+  add_warps(each, sweep);
   if (cluster) {
     keep_sums(each, sweep);
   } else {

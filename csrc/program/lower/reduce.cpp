@@ -27,22 +27,25 @@ void Lowering::declare_sums(std::int64_t rows) {
   part_ = reg("part", Scalar::f32, output_layout(rows));
 }
 
-ViewId Lowering::share_sums(Body& body) {
+ViewId Lowering::share_sums(Body& body, const Affine& sweep) {
   const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
   const auto elements = schedule_.warps_k * tokens * pitch;
-  const auto sums = buffer("sums", Level::shared, Scalar::f32, elements);
+  const auto sums = buffer("sums", Level::shared, Scalar::f32, schedule_.sum_places * elements);
   if (staged() && elements <= program_.buffers[ring_buffer_].elements) {
     // All rounds are over: their memory is free once every thread is here.
     program_.buffers[sums].over = ring_buffer_;
     emit(body, Barrier{});
   }
   const auto by_warp = view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
+  if (schedule_.sum_places > 1) {
+    program_.views[by_warp].offset = times(remainder(sweep, schedule_.sum_places), elements);
+  }
   emit(body, Store{acc_, by_warp, {0, 0, 0}});
   return by_warp;
 }
 
-void Lowering::add_warps(Body& body) {
-  const auto by_warp = share_sums(body);
+void Lowering::add_warps(Body& body, const Affine& sweep) {
+  const auto by_warp = share_sums(body, sweep);
   emit(body, Barrier{});
   declare_sums(rows());
   emit(body, Load{sum_, by_warp, {0, 0, 0}});

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "program/linear_case.h"
+#include "program/passes.h"
 
 namespace ladder {
 namespace {
@@ -151,6 +152,10 @@ TEST(Program, sweeps_that_cannot_be_are_objected_to) {
               ::testing::HasSubstr("sweeps are for a depth"));
   EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), expr, h200()),
               ::testing::HasSubstr("2 rounds, 1 stages at depth 3"));
+  auto places = deep(4, 2, 1, Reduction::cluster);
+  places.sum_places = 2;
+  EXPECT_THAT(objection(places, expr, h200()),
+              ::testing::HasSubstr("2 places for the sums of 1 sweeps"));
   auto wide = deep(2, 2, 1, Reduction::cluster);
   wide.warps_n = 2;
   EXPECT_THAT(objection(wide, expr, h200()), ::testing::HasSubstr("one warp along N"));
@@ -169,6 +174,31 @@ TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
   }
   EXPECT_THAT([&] { LinearCase::integers(expr, 3).run(program, schedule); },
               ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("sums")));
+}
+
+// The barrier of each sweep then serves the sweep before as well.
+TEST(Program, sweeps_that_take_two_places_for_sums_in_turn_need_a_barrier_less) {
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 192, 512};
+  for (int sweeps : {2, 3}) {
+    const auto one = deep(4, 2, sweeps, Reduction::cluster);
+    auto two = one;
+    two.sum_places = 2;
+    expect_exact(expr, two, 3);
+    EXPECT_EQ(count_barriers(lower(expr, one, h200())),
+              count_barriers(lower(expr, two, h200())) + 1);
+    EXPECT_EQ(shared_bytes(two, expr) - shared_bytes(one, expr),
+              one.warps_k * one.tokens * (one.block_rows() + kSumPad) * 4);
+  }
+  auto two = deep(4, 2, 3, Reduction::cluster);
+  two.sum_places = 2;
+  auto program = lower(expr, two, h200());
+  for (View& view : program.views) {
+    if (program.buffers[view.buffer].name == "sums") view.offset = 0;
+  }
+  const auto data = LinearCase::integers(expr, 3);
+  EXPECT_THAT(
+      [&] { data.run(program, two); },
+      ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("overwrites what another")));
 }
 
 TEST(Program, stays_within_the_bound_on_real_numbers) {

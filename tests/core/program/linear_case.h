@@ -210,7 +210,10 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
         schedule.units = units, schedule.depth = depth, schedule.sweeps = sweeps;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
         const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        for (int places : {1, 2}) {
+          schedule.sum_places = places;
+          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        }
       }
     }
   }
