@@ -47,8 +47,7 @@ inline constexpr Device kCdna[] = {
      .i8_flops = 181 * kTera,
      .max_cluster = 1,
      .source = "one of the two dies of a package, which is what a kernel runs on: half of the AMD "
-               "Instinct "
-               "MI250 datasheet; otherwise as the MI210"},
+               "Instinct MI250 datasheet; otherwise as the MI210"},
     {.name = "mi300x",
      .architecture = "gfx942",
      .family = Family::cdna,
@@ -71,7 +70,8 @@ inline constexpr Device kCdna[] = {
      .max_cluster = 1,
      .source =
          "AMD Instinct MI300X datasheet; AMD CDNA 3 white paper (the L2 of 4 MiB is private to a "
-         "die, so the Infinity Cache stands in its place); AMD Instinct MI300 ISA"},
+         "die, so the Infinity Cache stands in its place); ROCm documentation, MI300 series "
+         "microarchitecture (304 compute units); AMD Instinct MI300 ISA"},
 };
 
 }  // namespace ladder::rows

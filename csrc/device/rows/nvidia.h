@@ -36,8 +36,8 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 624 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "A100 80GB SXM datasheet; NVIDIA A100 Tensor Core GPU Architecture (L2: 5120 bytes "
-               "a clock); "
+     .source = "NVIDIA A100 Tensor Core GPU datasheet 1758950, 80 GB SXM; NVIDIA A100 Tensor Core "
+               "GPU Architecture (L2: 5120 bytes a clock); "
                "CUDA C++ Programming Guide, table of capabilities"},
     {.name = "a6000",
      .architecture = "sm_86",
@@ -64,7 +64,7 @@ inline constexpr Device kNvidia[] = {
      .capability = 100,
      .generation = 100,
      .multiprocessors = 148,
-     .global = dram(180, 8000),
+     .global = dram(180, 7700),
      .l2 = l2(126),
      .shared = banked(228),
      .shared_per_block_bytes = 227 * 1024,
@@ -78,8 +78,9 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 4500 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source = "DGX B200 and HGX B200 datasheets, per GPU; CUDA C++ Programming Guide, table of "
-               "capabilities"},
+     .source = "NVIDIA Blackwell datasheet, table of one GPU of an HGX B200 at 1000 W (a DGX B200 "
+               "is said to have 8 TB/s), matrix rates without sparsity; L2 and multiprocessors as "
+               "its driver tells; CUDA C++ Programming Guide, table of capabilities"},
     {.name = "h100",
      .architecture = "sm_90a",
      .capability = 90,
@@ -143,7 +144,8 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 733 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "L40S datasheet; CUDA C++ Programming Guide, table of capabilities"},
+     .source = "NVIDIA L40S datasheet, matrix rates without sparsity; NVIDIA Ada GPU Architecture "
+               "(L2 of the full AD102); CUDA C++ Programming Guide, table of capabilities"},
     {.name = "rtx4090",
      .architecture = "sm_89",
      .capability = 89,
@@ -163,7 +165,8 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 660.6 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "NVIDIA Ada GPU Architecture; CUDA C++ Programming Guide, table of capabilities"},
+     .source = "NVIDIA Ada GPU Architecture, table of the GeForce RTX 4090, FP32 accumulation "
+               "without sparsity; CUDA C++ Programming Guide, table of capabilities"},
     {.name = "rtx5090",
      .architecture = "sm_120a",
      .capability = 120,
@@ -183,8 +186,8 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 838 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source = "NVIDIA RTX Blackwell GPU Architecture; CUDA C++ Programming Guide, table of "
-               "capabilities"},
+     .source = "NVIDIA RTX Blackwell GPU Architecture, table of the GeForce RTX 5090, FP32 "
+               "accumulation without sparsity; CUDA C++ Programming Guide, table of capabilities"},
     {.name = "t4",
      .architecture = "sm_75",
      .capability = 75,
