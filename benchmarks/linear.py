@@ -5,7 +5,7 @@ Compiling needs no GPU and measuring needs no compiler, so the two may be differ
 
     python benchmarks/linear.py prepare OUT --device h200 --nvrtc DIRECTORY --preset decode
     python benchmarks/linear.py run OUT --csv OUT/linear.csv
-    python benchmarks/linear.py run OUT --peers OUT/peers.md
+    python benchmarks/linear.py run OUT --peers OUT/peers.md    # of --preset few, say
 
 Every kernel is first checked: exactly, on integers, and by the derived bound on random numbers, at
 one token and at the most it serves. Times are microseconds per call: the median of graph replays of
@@ -82,7 +82,7 @@ def run(args):
     if args.peers:
         from benchmarks.decode.compared import compared
 
-        pathlib.Path(args.peers).write_text(compared(fastest))
+        pathlib.Path(args.peers).write_text(compared(fastest, args.tuning_seconds))
     return 1 if failed else 0
 
 
@@ -114,6 +114,7 @@ def main():
     two.add_argument("out")
     two.add_argument("--csv")
     two.add_argument("--peers", help="file for a table of the fastest kernels beside peers")
+    two.add_argument("--tuning-seconds", type=float, default=120, help="of peers, a table")
     two.add_argument("--top", type=int, default=6)
     two.add_argument("--no-check", action="store_true")
     two.add_argument("--only-check", action="store_true")

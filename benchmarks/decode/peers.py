@@ -35,6 +35,7 @@ class Peer:
     #: Of codes [N, K] uint8 and scales [N, K / 128] in the dtype of the activations.
     layer: Callable[[Tensor, Tensor], Layer]
     grouped: bool = True  #: False: one scale a row, the first
+    tunes: bool = False  #: takes seconds for each problem and number of tokens
 
 
 def _dense(codes: Tensor, scales: Tensor) -> Layer:
@@ -89,12 +90,17 @@ def _gemlite(codes: Tensor, scales: Tensor) -> Layer:
 
 PEERS = (
     Peer("cuBLAS fp16", "float16", "f16", _dense),
-    Peer("GemLite fp16", "uint4, groups of 128", "f16", _gemlite),
+    Peer("GemLite", "uint4, groups of 128", "f16", _gemlite, tunes=True),
     Peer("cuBLAS bf16", "bfloat16", "bf16", _dense),
     Peer("tinygemm", "uint4, groups of 128", "bf16", _tinygemm),
-    Peer("GemLite bf16", "uint4, groups of 128", "bf16", _gemlite),
     Peer("torch int8", "int8, a scale a row", "bf16", _int8, grouped=False),
-    Peer("torch fp8", "float8_e4m3fn, a scale a row", "bf16", _float8, grouped=False),
+    Peer(
+        "torch fp8",
+        "float8_e4m3fn as the activations, a scale a row",
+        "bf16",
+        _float8,
+        grouped=False,
+    ),
 )
 
 
@@ -135,8 +141,12 @@ def us(peer: Peer, n: int, k: int, tokens: int) -> float:
     return graph.us([partial(call, x, *weight) for weight in weights])
 
 
-def measure(peer: Peer, n: int, k: int, tokens: int) -> tuple[float | None, str]:
+def measure(
+    peer: Peer, n: int, k: int, tokens: int, may_tune: bool = True
+) -> tuple[float | None, str]:
     """Microseconds, or None and why there are none."""
+    if peer.tunes and not may_tune:
+        return None, "no time is left for its tuning"
     try:
         check(peer, n, k, tokens)
         return us(peer, n, k, tokens), ""

@@ -29,6 +29,15 @@ FAMILIES = [
     (1, 8, 2, 2, 1, "cluster", "in_place", 1, 4, 2, 1),
     (4, 2, 1, 8, 1, "ordered", "in_place", 2),
 ]
+#: Of them, each the best for some problem: to set beside peers.
+FEW = [
+    (2, 4, 1, 4, 1, "ordered", "multiply_add", 2),
+    (2, 4, 1, 8, 1, "ordered", "multiply_add", 2),
+    (4, 2, 1, 8, 1, "ordered", "multiply_add", 2),
+    (4, 2, 1, 14, 1, "ordered", "multiply_add", 2),
+    (1, 8, 2, 2, 1, "cluster", "multiply_add", 2, 2, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "in_place", 1, 2, 4, 1),
+]
 MULTIPROCESSORS = 132
 
 
@@ -83,6 +92,7 @@ def presets():
     return {
         "decode": [*decode("f16"), *decode("bf16")],
         "f16": list(decode("f16")),
+        "few": [*decode("f16", families=FEW), *decode("bf16", families=FEW)],  # for run --peers
         "small": [  # for compute-sanitizer, with run --only-check
             *decode("f16", shapes=[(512, 2048)]),
             *decode("bf16", bits=3, shapes=[(512, 2048)], dependent=1),
