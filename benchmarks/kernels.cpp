@@ -6,7 +6,7 @@
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `auto` or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
-// units depth sweeps, and places for sums. For each, OUT
+// units depth sweeps, and places for sums: without, two where sweeps have room for them. For each, OUT
 // gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
@@ -39,7 +39,12 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
                                          : Reduction::none;
   s.route = route == "in_place" ? Route::in_place : Route::multiply_add;
   if (int units; in >> units >> s.depth >> s.sweeps) s.units = units;
-  if (int places; in >> places) s.sum_places = places;
+  if (int places; in >> places) {
+    s.sum_places = places;
+  } else if (s.sweeps > 1) {
+    s.sum_places = 2;
+    if (!objection(s, expr, device).empty()) s.sum_places = 1;
+  }
   return s;
 }
 

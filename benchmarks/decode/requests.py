@@ -64,7 +64,7 @@ def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES, families=F
         head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
         yield f"{head} auto"
         for family in families:
-            if family[3] > 8 and k < 28672 or family[6] == "in_place" and activation == "bf16":
+            if family[3] > 8 and k < 28672:
                 continue
             if request := scheduled(head, family, m, n, k, dependent):
                 yield request
@@ -84,7 +84,7 @@ def widths():
             (1, 8, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 1),
             (1, 8, 2, 2, 1, "cluster", "in_place", 1, units, 2, 1),
         ):
-            if family[6] == "multiply_add" or activation == "f16":
+            if family[6] == "multiply_add" or activation == "f16" or bits <= 4:
                 yield scheduled(head, family, m, n, k, 0)
 
 
