@@ -37,7 +37,9 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
   s.reduction = reduction == "cluster"   ? Reduction::cluster
                 : reduction == "ordered" ? Reduction::ordered
                                          : Reduction::none;
-  s.route = route == "in_place" ? Route::in_place : Route::multiply_add;
+  s.route = route == "in_place" ? Route::in_place
+            : route == "digits" ? Route::digits
+                                : Route::multiply_add;
   if (int units; in >> units >> s.depth >> s.sweeps) s.units = units;
   if (int places; in >> places) {
     s.sum_places = places;

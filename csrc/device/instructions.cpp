@@ -26,7 +26,7 @@ struct Types {
 constexpr Types kF16{"float16", "float32", Scalar::f32, 24},
     kBf16{"bfloat16", "float32", Scalar::f32, 24};
 constexpr Types kF32{"float32", "float32", Scalar::f32, 24};
-constexpr Types kI8{"int8", "int32", Scalar::u32, 31};
+constexpr Types kI8{"int8", "int32", Scalar::s32, 31};
 // DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2: sums of e4m3 products keep about 14 bits
 // on Hopper. Taken for every generation, as the least.
 constexpr Types kE4m3{"float8_e4m3", "float32", Scalar::f32, 14};
@@ -206,7 +206,8 @@ double operations_per_second(const Device& device, const MatrixInstruction& row)
 }
 
 const MatrixInstruction* tile_instruction(Scalar operand) {
-  const auto name = "mma.m16n8k16." + std::string(name_of(operand));
+  const bool bytes = operand == Scalar::u8 || operand == Scalar::s8;
+  const auto name = bytes ? "mma.m16n8k32.s8" : "mma.m16n8k16." + std::string(name_of(operand));
   const auto row = std::ranges::find(kMatrix, name, &MatrixInstruction::name);
   return row == std::end(kMatrix) ? nullptr : &*row;
 }

@@ -36,7 +36,7 @@ struct MatrixInstruction {
   int last_architecture;  ///< largest
   Fragment fragment;
   std::string_view operand, sum;
-  Scalar accumulator;  ///< registers of a sum: f32, or raw bits for int32
+  Scalar accumulator;  ///< registers of a sum: f32 or s32
   int m, n, k;
   int most_n;            ///< n may be any multiple of `n` up to this
   int copies;            ///< 1 but for quad pairs
@@ -63,9 +63,9 @@ std::vector<const MatrixInstruction*> instructions(const Device& device,
 /// Dense rate of an instruction on a device, multiplications and additions; 0: not published.
 double operations_per_second(const Device& device, const MatrixInstruction& instruction);
 
-/// The row by which tile programs multiply `operand`; null when there is none. The same for every
-/// architecture that has it, so that a program says the same to the verifier, the interpreter and
-/// each target.
+/// The row by which tile programs multiply `operand`, u8 and s8 by one; null when there is none.
+/// The same for every architecture that has it, so that a program says the same to the verifier,
+/// the interpreter and each target.
 const MatrixInstruction* tile_instruction(Scalar operand);
 
 /// An instruction that moves data between two levels.

@@ -23,6 +23,8 @@ Format format_of(Scalar scalar) {
     case Scalar::f32: return {8, 23};
     case Scalar::u32:
     case Scalar::u8:
+    case Scalar::s8:
+    case Scalar::s32:
     case Scalar::e8m0:
     case Scalar::e4m3: break;
   }
@@ -45,6 +47,8 @@ std::string_view name_of(Scalar scalar) {
     case Scalar::bf16: return "bf16";
     case Scalar::f32: return "f32";
     case Scalar::u8: return "u8";
+    case Scalar::s8: return "s8";
+    case Scalar::s32: return "s32";
     case Scalar::e8m0: return "e8m0";
     case Scalar::e4m3: return "e4m3";
   }
@@ -63,6 +67,8 @@ int mantissa_bits(Scalar scalar) { return format_of(scalar).mantissa_bits; }
 
 double to_number(Scalar scalar, std::uint32_t bits) {
   if (scalar == Scalar::u32 || scalar == Scalar::u8) return bits;
+  if (scalar == Scalar::s8) return static_cast<std::int8_t>(bits);
+  if (scalar == Scalar::s32) return static_cast<std::int32_t>(bits);
   if (const Element* row = stored(scalar)) return decode(*row, bits);
   if (scalar == Scalar::f32) return std::bit_cast<float>(bits);
   const Format format = format_of(scalar);
@@ -81,6 +87,8 @@ double to_number(Scalar scalar, std::uint32_t bits) {
 
 std::uint32_t to_bits(Scalar scalar, double number) {
   if (scalar == Scalar::u32 || scalar == Scalar::u8) return static_cast<std::uint32_t>(number);
+  if (scalar == Scalar::s32) return static_cast<std::uint32_t>(static_cast<std::int32_t>(number));
+  if (scalar == Scalar::s8) return static_cast<std::uint8_t>(static_cast<std::int8_t>(number));
   if (const Element* row = stored(scalar)) return encode(*row, number, Overflow::special);
   if (scalar == Scalar::f32) return std::bit_cast<std::uint32_t>(static_cast<float>(number));
   const Format format = format_of(scalar);

@@ -14,7 +14,9 @@ enum class Scalar {
   f16,   ///< IEEE 754 binary16
   bf16,  ///< the upper half of binary32
   f32,   ///< IEEE 754 binary32
-  u8,    ///< stored integer zero points
+  u8,    ///< stored integer zero points; codes as operands
+  s8,    ///< digits of activations (layout/digits.h)
+  s32,   ///< sums of products of the last two
   e8m0,  ///< scales: types' element of that name, a power of two
   e4m3,  ///< scales: types' element float8_e4m3
 };
@@ -22,10 +24,12 @@ enum class Scalar {
 constexpr int bits_of(Scalar scalar) {
   switch (scalar) {
     case Scalar::u32:
+    case Scalar::s32:
     case Scalar::f32: return 32;
     case Scalar::f16:
     case Scalar::bf16: return 16;
     case Scalar::u8:
+    case Scalar::s8:
     case Scalar::e8m0:
     case Scalar::e4m3: return 8;
   }
@@ -33,7 +37,7 @@ constexpr int bits_of(Scalar scalar) {
 }
 constexpr int bytes_of(Scalar scalar) { return bits_of(scalar) / 8; }
 
-/// "u32", "f16", "bf16", "f32", "u8", "e8m0", "e4m3".
+/// "u32", "f16", "bf16", "f32", "u8", "s8", "s32", "e8m0", "e4m3".
 std::string_view name_of(Scalar scalar);
 
 /// Bits below which an in-place code c is the number c * 2^(its lowest bit's weight): the two
@@ -46,10 +50,10 @@ int linear_exponent(Scalar scalar);
 int exponent_bits(Scalar scalar);
 int mantissa_bits(Scalar scalar);
 
-/// The number that `bits` stand for; exact. u32 and u8 are their integer values.
+/// The number that `bits` stand for; exact. Integers are their values.
 double to_number(Scalar scalar, std::uint32_t bits);
-/// Nearest representable bits, ties to even; overflow gives infinity, NaN where there is none. u32
-/// and u8 truncate.
+/// Nearest representable bits, ties to even; overflow gives infinity, NaN where there is none.
+/// Integers truncate.
 std::uint32_t to_bits(Scalar scalar, double number);
 
 }  // namespace ladder

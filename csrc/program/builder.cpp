@@ -28,7 +28,10 @@ constexpr std::string_view kReserved =
     "three_values halved_f16 dot_bytes dot_halves table_entry low_halves "
     "shared_address peer_address load_peer copy_async "
     "copy_commit copy_wait barrier cluster_barrier dependent_launch dependent_wait cluster_rank "
-    "ticket load_matrix program and_or fma_f16 fma_bf16 mma_f16 mma_bf16 as_float as_bits low_f16 "
+    "ticket load_matrix program and_or mma_u8 mma_s8 split_f16 split_bf16 store_rows "
+    "store_more_rows larger_bf16 largest_of_block join_digits all_threads all_finite "
+    "largest_exponent fma_f16 "
+    "fma_bf16 mma_f16 mma_bf16 as_float as_bits low_f16 "
     "high_f16 low_bf16 "
     "high_bf16 pack_f16 pack_bf16 to_integer shuffle_xor atomic_add_f32 signal_init signal_expect "
     "signal_arrive signal_await copy_bulk keep_order ";

@@ -24,6 +24,7 @@ Faults check(const Program& program, const Load& i);
 Faults check(const Program& program, const Store& i);
 Faults check(const Program& program, const CopyAsync& i);
 Faults check(const Program& program, const CopyElements& i);
+Faults check(const Program& program, const SplitDigits& i);
 Faults check(const Program& program, const CopyOwn& i);
 Faults check(const Program& program, const AtomicAdd& i);
 /// The buffer that a view is of.
@@ -37,6 +38,7 @@ void check_access(const Program& program, const Register& tile, ViewId view,
 // check_matrix.cpp: decoding codes, and the matrix instruction.
 Faults check(const Program& program, const LoadMatrix& i);
 Faults check(const Program& program, const Unpack& i);
+Faults check(const Program& program, const UnpackBytes& i);
 Faults check(const Program& program, const UnpackFloat& i);
 Faults check(const Program& program, const Lookup& i);
 Faults check(const Program& program, const FillTable& i);
@@ -44,6 +46,7 @@ Faults check(const Program& program, const ZeroOperand& i);
 Faults check(const Program& program, const Offset& i);
 Faults check(const Program& program, const Mma& i);
 Faults check(const Program& program, const Scale& i);
+Faults check(const Program& program, const JoinDigits& i);
 
 // check.cpp: what stays in registers.
 void check_f32(const Program& program, RegisterId id, Faults& faults);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/device.h"
+#include "layout/digits.h"
 #include "layout/weight_image.h"
 #include "program/check.h"
 
@@ -84,6 +85,21 @@ Faults check(const Program& program, const Unpack& i) {
   return faults;
 }
 
+Faults check(const Program& program, const UnpackBytes& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  if (to.scalar != Scalar::u8) add(faults, "bytes of ", name_of(to.scalar));
+  check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), faults);
+  const auto units = to.layout.slot_count() / 16;
+  if (units < 1 || kUnits % units != 0) add(faults, to.name, " is not one k-step of a block");
+  const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
+  if ((blocks.high + 1) * units * i.bits > program.registers[i.from].layout.slot_count()) {
+    add(faults, "block ", blocks.high, " is not among the words loaded");
+  }
+  if (steps.high >= kByteStepsPerBlock) add(faults, "step ", steps.high, " of a block of 2");
+  return faults;
+}
+
 Faults check(const Program& program, const UnpackFloat& i) {
   Faults faults;
   check_decoding(program, i, i.fields.bits, faults);
@@ -128,7 +144,8 @@ Faults check(const Program& program, const Mma& i) {
                  &acc = program.registers[i.acc];
   const auto* mma = matrix(a.scalar, faults);
   if (mma == nullptr) return faults;
-  if (b.scalar != a.scalar || acc.scalar != mma->accumulator) {
+  const bool bytes = a.scalar == Scalar::u8 && b.scalar == Scalar::s8;
+  if ((b.scalar != a.scalar && !bytes) || acc.scalar != mma->accumulator) {
     add(faults, "scalars that ", mma->name, " does not take");
   }
   check_operand("A operand", a, mma->a(), faults);
@@ -145,6 +162,16 @@ Faults check(const Program& program, const Scale& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.acc], faults);
   if (i.scale >= 0) check_group(program, i.scale, i.group, "scales", faults);
+  return faults;
+}
+
+Faults check(const Program& program, const JoinDigits& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  check_f32(program, i.to, faults);
+  check_f32(program, i.unit, faults);
+  check_operand("accumulator", to, tile_instruction(Scalar::f16)->d(), faults);
+  if (to.layout.shape.back() != 8) add(faults, "digits of ", to.layout.shape.back(), " columns");
   return faults;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "layout/digits.h"
 #include "program/check.h"
 
 namespace ladder {
@@ -86,6 +87,25 @@ Faults check(const Program& program, const CopyElements& i) {
   if (i.columns >= 0) {
     const Scalar columns = buffer_of(program, i.columns).scalar;
     if (columns != Scalar::u32) add(faults, "columns of ", name_of(columns), ", not u32");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const SplitDigits& i) {
+  Faults faults;
+  const View& to = program.views[i.to];
+  check_to_shared(program, i.to, i.from, faults);
+  const Scalar from = buffer_of(program, i.from).scalar;
+  if (buffer_of(program, i.to).scalar != Scalar::s8 || bits_of(from) != 16) {
+    add(faults, "digits of ", name_of(from));
+  }
+  if (to.extents.size() != 2 || to.extents[0] < digit_count(from) || to.extents[1] % 16 != 0 ||
+      to.strides[1] != 1 || to.strides[0] % 4 != 0) {
+    add(faults, "rows that are not whole words of digits");
+  }
+  check_f32(program, i.unit, faults);
+  if (i.columns >= 0 && buffer_of(program, i.columns).scalar != Scalar::u32) {
+    add(faults, "columns that are not u32");
   }
   return faults;
 }

@@ -31,6 +31,14 @@ struct Unpack {
 constexpr std::uint32_t three_values(std::uint32_t word) {
   return word & ~(word << 1 & 0xaaaaaaaau);
 }
+/// Integers as bytes, out of `step` of the two k-steps of 32 columns of a block: the code times
+/// 2^offset (layout/digits.h), its columns in the order of digit_place.
+struct UnpackBytes {
+  RegisterId to, from;
+  Affine block, step;
+  int bits;
+  bool three = false;
+};
 /// Floating formats: what `fields` makes of the code.
 struct UnpackFloat {
   RegisterId to, from;
@@ -75,8 +83,8 @@ struct Scale {
   int exponent[2];
   bool accumulate;
 };
-/// to += from or to *= from, slot by slot, in f32; the slots of a shorter `from` repeat, as 16 rows
-/// do over the row units of a block.
+/// to += from or to *= from, slot by slot, in f32 or s32; the slots of a shorter `from` repeat, as
+/// 16 rows do over the row units of a block.
 struct Add {
   RegisterId to, from;
 };
@@ -87,6 +95,23 @@ struct Multiply {
 /// the matrix instruction, which may leave its sum elsewhere.
 struct Spread {
   RegisterId to, from;
+};
+
+/// to[p, digit_place(j)] = digit p of from[at[0], columns[at[1] + j]], or without `columns` of
+/// from[at[0], at[1] + j], zero outside `from`: all of `to`, s8 in shared memory; rows past the
+/// digits are zero. `unit`, one f32, becomes the unit of the digits (layout/digits.h) in all
+/// threads, NaN where an element was not finite. A Barrier too, so that all know.
+struct SplitDigits {
+  ViewId to, from;
+  std::vector<Affine> at;
+  RegisterId unit;
+  ViewId columns = -1;
+};
+/// What the digits of one token of `scalar` sum up to: to[w, row, 0] = unit * sum of to[w, row, p]
+/// * 2^(8 p + digit_exponent); zero in the other columns.
+struct JoinDigits {
+  RegisterId to, unit;
+  Scalar scalar;
 };
 
 /// to[i, j] = from[at[0] + i, columns[at[1] + j]], or without `columns` from[at[0] + i, at[1] + j];

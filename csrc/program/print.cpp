@@ -170,6 +170,21 @@ std::string to_string(const Program& program, const Statement& statement) {
           },
           [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
+          [&](const UnpackBytes& i) {
+            out << reg(i.to) << " = unpack_bytes u" << i.bits << (i.three ? " of three " : " ")
+                << reg(i.from) << " block " << to_string(program, i.block) << " step "
+                << to_string(program, i.step);
+          },
+          [&](const SplitDigits& i) {
+            out << "split_digits " << program.buffers[program.views[i.to].buffer].name << ", "
+                << reg(i.unit) << " = " << place(program, i.from, i.at);
+            if (i.columns >= 0) {
+              out << " by " << program.buffers[program.views[i.columns].buffer].name;
+            }
+          },
+          [&](const JoinDigits& i) {
+            out << reg(i.to) << " = join_digits " << reg(i.to) << ", " << reg(i.unit);
+          },
           [&](const CopyElements& i) {
             out << "copy_elements " << program.buffers[program.views[i.to].buffer].name << " = "
                 << place(program, i.from, i.at);

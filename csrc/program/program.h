@@ -183,7 +183,7 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
                Add, Cast, Ticket, For, If, SignalInit, Expect, Arrive, Await, CopyBulk, Unary,
                Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable, ZeroOperand, Offset,
-               Multiply, Spread, CopyElements>
+               Multiply, Spread, CopyElements, UnpackBytes, SplitDigits, JoinDigits>
       op;
 };
 

@@ -85,6 +85,34 @@ class Counter {
     add(to.buffer, true, writes);
   }
 
+  /// Digits leave by words of four columns, one row after the other; x comes by single elements.
+  void count(const SplitDigits& i) {
+    const View &to = program_.views[i.to], &from = program_.views[i.from];
+    const auto source = start(from, i.at), target = start(to, {0, 0});
+    const auto pieces = to.extents[1] / 4;
+    AccessCount reads, writes;
+    for (std::int64_t first = 0; first < pieces; first += kLanes) {
+      const auto end = std::min<std::int64_t>(first + kLanes, pieces);
+      for (std::int64_t row = 0; row < to.extents[0]; ++row) {
+        std::vector<std::int64_t> written;
+        for (auto piece = first; piece < end; ++piece) {
+          written.push_back(target + row * to.strides[0] + piece * 4);
+        }
+        writes += count_access(written, 4);
+      }
+      for (int j = 0; j < 4; ++j) {
+        std::vector<std::int64_t> read;
+        for (auto piece = first; piece < end; ++piece) {
+          const std::int64_t at[] = {0, piece / 4 * 16 + piece % 4 * 2 + j / 2 + j % 2 * 8};
+          read.push_back(inside(from, i.at, at) ? source + at[1] * 2 : kIdleLane);
+        }
+        reads += count_access(read, 2);
+      }
+    }
+    add(from.buffer, false, reads);
+    add(to.buffer, true, writes);
+  }
+
   void count(const CopyBulk& i) {
     if (value(i.guard) >= i.below) return;
     const View& to = program_.views[i.to];
@@ -101,7 +129,8 @@ class Counter {
     const View& view = program_.views[i.from];
     const Register& to = program_.registers[i.to];
     const auto origin = start(view, i.at);
-    const auto matrices = to.layout.slot_count() / 2;
+    const std::int64_t size = bytes_of(to.scalar), row_elements = 16 / size;
+    const auto matrices = to.layout.slot_count() * size / 4;
     AccessCount sum;
     for (int warp = 0; warp < program_.threads; warp += kLanes) {
       const auto base = to.layout(warp, 0);
@@ -109,10 +138,10 @@ class Counter {
         std::vector<std::int64_t> addresses;
         for (int row = 0; row < kMatrixRows; ++row) {
           const std::int64_t at[] = {base[0], base[1] + matrix / 2 * 8 + row,
-                                     base[2] + matrix % 2 * 8};
+                                     base[2] + matrix % 2 * row_elements};
           std::int64_t element = 0;
           for (int d = 0; d < 3; ++d) element += at[d] * view.strides[d];
-          addresses.push_back(origin + element * bytes_of(to.scalar));
+          addresses.push_back(origin + element * size);
         }
         auto one = count_access(addresses, 16);
         one.accesses = matrix % 4 == 0;  // four matrices an instruction

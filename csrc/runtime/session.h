@@ -26,7 +26,7 @@ namespace ladder {
 
 /// Largest M of each interval that a decode kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 2> kTokenIntervals{8, 16};
+constexpr std::array<std::int64_t, 3> kTokenIntervals{1, 8, 16};
 
 /// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
 std::size_t interval_of(std::int64_t m);

@@ -25,7 +25,10 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   struct Warps {
     int n, k;
   };
-  for (Route route : {Route::in_place, Route::multiply_add}) {
+  for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
+    // Wider codes gain nothing: memory holds them up, or masks for pairs that lie apart.
+    constexpr int kWidestInDigits = 2;
+    if (route == Route::digits && (expr.max_m != 1 || expr.bits > kWidestInDigits)) continue;
     for (int resident : {1, 2, 3, 4}) {
       // All of a block's weight at once.
       for (int blocks : {1, 2, 4}) {

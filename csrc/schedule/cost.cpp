@@ -38,10 +38,11 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   // Activations and sums come from the second-level cache, in part while the weights come anyway.
   constexpr double kActivations = 0.44, kSums = 0.3;
   const double columns = s.tokens / 8.0;
-  const bool in_place = s.route == Route::in_place, own_zero = in_place && s.sweeps == 1;
+  const bool own_zero = s.route != Route::multiply_add && s.sweeps == 1;
+  const double steps = s.route == Route::digits ? 2 : 4;  // of a block
   const double unit = kAlu * decoding_cycles(expr, s.route) +
-                      kMatrix * 4 * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
-                      kLoadMatrix * 4 * columns / s.units;
+                      kMatrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
+                      kLoadMatrix * steps * columns / s.units;
   const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
                        1024;  // of 16 rows and 64 columns
   const double blocks = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));

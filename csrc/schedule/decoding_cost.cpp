@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout/bit_plan.h"
+#include "layout/digits.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -58,12 +59,17 @@ double decoding_cycles(const Linear& expr, Route route) {
     case Decoding::Kind::table: return lookup_cycles(expr.bits);
     case Decoding::Kind::integers: break;
   }
+  if (route == Route::digits) {
+    // Beside masks and shifts a conversion of each sum, two a unit for groups of 128 columns.
+    const BytePlan& plan = byte_plan(expr.bits);
+    return kInteger * (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) + 2);
+  }
   const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
                         ? in_place(expr.bits, expr.activation).plan
                         : unpack_plan(expr.bits, linear_window(expr.activation));
   const double codes = kInteger * (plan.mask_count() + plan.shift_count());
   const double three = expr.three ? 2 * kInteger * expr.bits : 0;  // by words
-  return codes + three + (route == Route::in_place ? 0 : kPairsPerUnit * kPacked);
+  return codes + three + (route != Route::multiply_add ? 0 : kPairsPerUnit * kPacked);
 }
 
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.

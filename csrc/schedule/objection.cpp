@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/joined.h"
+#include "layout/digits.h"
 #include "layout/in_place.h"
 #include "layout/weight_image.h"
 #include "schedule/decoding_cost.h"
@@ -58,6 +59,18 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
       return joined("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
     }
   }
+  if (s.route == Route::digits) {
+    if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
+    if (expr.max_m != 1) return joined(expr.max_m, " tokens have more digits than rows");
+    if (expr.shift != 0) return "a zero point between two codes";
+    if (expr.stored_zero != Zero::none) return "a stored zero point";
+    for (int offset : byte_plan(expr.bits).offset) {
+      if (expr.zero << offset > 128) return joined("a zero point of ", expr.zero, " is no byte");
+    }
+    if (expr.groups() > 1 && group % kByteStep != 0) {
+      return joined("groups of ", group, " are not steps of ", kByteStep);
+    }
+  }
   if (s.route == Route::in_place) {
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.shift != 0) return "a zero point between two codes";
@@ -92,8 +105,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
   const auto registers =
       in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
-      (s.rounds > 1 && s.route == Route::in_place ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
-                                                  : 0) +
+      (s.rounds > 1 && s.route != Route::multiply_add ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
+                                                      : 0) +
       decoding_registers(expr);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");

@@ -20,7 +20,12 @@ std::string_view name_of(Reduction reduction) {
 }
 
 std::string_view name_of(Route route) {
-  return route == Route::multiply_add ? "multiply_add" : "in_place";
+  switch (route) {
+    case Route::multiply_add: return "multiply_add";
+    case Route::in_place: return "in_place";
+    case Route::digits: return "digits";
+  }
+  return "?";
 }
 
 }  // namespace
@@ -50,6 +55,10 @@ std::string to_string(const Schedule& s) {
                 " per multiprocessor");
 }
 
+std::int64_t staged_bytes(const Schedule& s, const Linear& expr) {
+  return s.route == Route::digits ? 1 : bytes_of(expr.activation);
+}
+
 // In the order in which lowering declares buffers: words, scales and zero points of the ring, the
 // activations, the table, the sums of the warps, and the block's.
 std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
@@ -70,8 +79,7 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
     bytes = aligned(ring) + (expr.scale ? per_group(*expr.scale) : 0) +
             (expr.stored_zero != Zero::none ? per_group(expr.zero_scalar()) : 0);
   }
-  bytes +=
-      aligned(s.tokens * (s.block_columns() * bytes_of(expr.activation) + kActivationPadBytes));
+  bytes += aligned(s.tokens * (s.block_columns() * staged_bytes(s, expr) + kActivationPadBytes));
   if (decoding_kind(expr) == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
   // The sums of the warps lie over the words of the ring when they fit.
   if (by_warp > ring) bytes += aligned(by_warp);

@@ -19,10 +19,12 @@ enum class Reduction {
   ordered,  ///< through global memory; the block that finishes last adds in order
 };
 
-/// How codes become operands of the matrix instruction. Both are exact; scales multiply the f32
+/// How codes become operands of the matrix instruction. All are exact; scales multiply the f32
 /// sums of a group.
 enum class Route {
   multiply_add,  ///< (code - zero) * 2^e: a mask and a packed multiply-add per two codes
+  /// code * 2^offset in a byte: a mask per four codes, one token as digits of 8 bits, sums of s32
+  digits,
   in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
 };
 
@@ -63,6 +65,8 @@ std::string to_string(const Schedule& schedule);
 /// Floats after a row of partial sums, a multiple of 64: the tokens of a warp fall into different
 /// banks.
 constexpr std::int64_t kSumPad = 4;
+/// Bytes of an element of x as it is staged: one of each digit, or the whole.
+std::int64_t staged_bytes(const Schedule& schedule, const Linear& expr);
 /// Bytes after a row of activations, a multiple of 128: the eight rows that load-matrix reads
 /// together lie in different banks.
 constexpr std::int64_t kActivationPadBytes = 16;

@@ -10,18 +10,19 @@
 namespace ladder {
 namespace {
 
-constexpr std::int64_t kMatrix = 8;  // rows, and 16-bit columns, of what load-matrix reads at once
+constexpr std::int64_t kMatrix = 8,
+                       kMatrixBytes = 16;  // what load-matrix reads at once: rows, bytes
 constexpr std::int64_t kWavefrontBytes = std::int64_t{kBanks} * kBankBytes;
 
 }  // namespace
 
 std::int64_t shared_wavefronts(const Schedule& s, const Linear& expr) {
-  const std::int64_t row_bytes = s.block_columns() * bytes_of(expr.activation);
+  const std::int64_t row_bytes = s.block_columns() * staged_bytes(s, expr);
   std::array<std::int64_t, kMatrix> rows;
   for (std::int64_t row = 0; row < kMatrix; ++row) {
     rows[row] = row * (row_bytes + kActivationPadBytes);
   }
-  const auto matrices = s.block_columns() / kMatrix * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
+  const auto matrices = row_bytes / kMatrixBytes * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
   const auto ring =
       s.stages == 1 ? 0 : 2 * s.block_rows() * s.block_columns() * expr.bits / 8 / kWavefrontBytes;
   const auto pairs = s.block_rows() * s.sweeps * s.block_columns() / 2;

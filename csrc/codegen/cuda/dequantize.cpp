@@ -64,7 +64,9 @@ std::string reader(const std::string& name, Scalar scalar) {
           "unsigned char",
           "return (bits & 127) == 127 ? as_float(0x7fc00000u) : low_f16((bits & 128u) << "
           "8 | (bits & 127u) << 7) * 256.0f;");
-    case Scalar::u32: break;
+    case Scalar::u32:
+    case Scalar::s8:
+    case Scalar::s32: break;
   }
   fail<InternalError>("no reader of ", name_of(scalar));
 }

@@ -127,7 +127,14 @@ void Interpreter::spread(Block& block, const Spread& i) {
 
 void Interpreter::combine(Block& block, RegisterId to, RegisterId from, bool multiply) {
   const auto slots = coordinates_[to].slots, others = coordinates_[from].slots;
+  const bool whole = program_.registers[to].scalar == Scalar::s32;
   for_each(to, [&](int thread, std::int64_t index, const std::int64_t*) {
+    if (whole) {
+      const auto a = number(block, to, index);
+      const auto b = number(block, from, thread * others + index % slots % others);
+      set_number(block, to, index, multiply ? a * b : a + b);
+      return;
+    }
     const auto a = static_cast<float>(number(block, to, index));
     const auto b =
         static_cast<float>(number(block, from, thread * others + index % slots % others));

@@ -88,6 +88,8 @@ class Interpreter {
   void copy_bulk(Block& block, const CopyBulk& i);
   void atomic_add(Block& block, const AtomicAdd& i);
   void copy_elements(Block& block, const CopyElements& i);
+  void split_digits(Block& block, const SplitDigits& i);
+  void join_digits(Block& block, const JoinDigits& i);
   void ticket(Block& block, const Ticket& i);
   void refuse(const std::string& why) const {
     if (!why.empty()) fault(why);
@@ -117,6 +119,7 @@ class Interpreter {
   template <class Op, class Decode>
   void for_each_pair(Block& block, const Op& i, int bits, const Decode& decode);
   void unpack(Block& block, const Unpack& i);
+  void unpack_bytes(Block& block, const UnpackBytes& i);
   void unpack_float(Block& block, const UnpackFloat& i);
   void lookup(Block& block, const Lookup& i);
   void fill_table(Block& block, const FillTable& i);

@@ -34,6 +34,10 @@ void Lowering::decode_step(Body& body) {
   const Operands& o = operands_;
   switch (decoding_.kind) {
     case Decoding::Kind::integers: {
+      if (digits()) {
+        emit(body, UnpackBytes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three});
+        break;
+      }
       const bool in_place = schedule_.route == Route::in_place;
       emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
                         in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),

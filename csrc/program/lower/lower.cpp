@@ -26,7 +26,8 @@ Program Lowering::run() {
 }
 
 // Weights do not depend on the preceding kernel, so a dependent launch asks for them first.
-// Otherwise the activations go first: they are few, and all threads wait for them.
+// Otherwise the activations go first: they are few, and all threads wait for them; but not digits,
+// which their threads make themselves.
 void Lowering::load_first(Body& body) {
   if (schedule_.dependent_launch) emit(body, DependentLaunch{});
   if (staged()) {
@@ -39,8 +40,9 @@ void Lowering::load_first(Body& body) {
       fetch(body, ahead - 1);
       await_activations(body, 1);
     } else {
-      copy_activations(body);
+      if (!digits()) copy_activations(body);
       for (std::int64_t i = 0; i < ahead; ++i) fetch(body, i);
+      if (digits()) copy_activations(body);
       await_activations(body, static_cast<int>(ahead));
     }
   } else if (schedule_.dependent_launch) {
@@ -49,8 +51,9 @@ void Lowering::load_first(Body& body) {
     copy_activations(body);
     await_activations(body, 0);
   } else {
-    copy_activations(body);
+    if (!digits()) copy_activations(body);
     load_weights(body);
+    if (digits()) copy_activations(body);
     await_activations(body, 0);
   }
 }
@@ -129,7 +132,8 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
 
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
   check(expr);
-  const auto* instruction = tile_instruction(expr.activation);
+  const auto* instruction =
+      tile_instruction(schedule.route == Route::digits ? Scalar::s8 : expr.activation);
   if (instruction == nullptr || instruction->architecture > device.capability) {
     fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));
   }

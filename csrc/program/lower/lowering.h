@@ -22,6 +22,7 @@
 #include "device/device.h"
 #include "expr/decoding.h"
 #include "expr/linear.h"
+#include "layout/digits.h"
 #include "layout/weight_image.h"
 #include "program/program.h"
 #include "schedule/schedule.h"
@@ -53,6 +54,9 @@ class Lowering {
   void declare();
   void load_first(Body& body);
 
+  bool digits() const { return schedule_.route == Route::digits; }
+  /// Columns of a step of the matrix instruction.
+  std::int64_t step_columns() const { return digits() ? kByteStep : 16; }
   bool staged() const { return schedule_.stages > 1; }
   std::int64_t rows() const { return schedule_.block_rows(); }
   /// Columns of a warp in a round; blocks of the image of all warps along K in a round.
@@ -120,6 +124,8 @@ class Lowering {
   void declare_operands(Body& body);
   void multiply_round(Body& body, const Affine& round);
   void load_activations(Body& body, const Affine& round);
+  /// Of the scaled sums of a block's columns.
+  void join_digits(Body& body);
   void multiply_zeros(Body& body);
   void ring_rounds(Body& body);
   void register_rounds(Body& body);
@@ -179,6 +185,7 @@ class Lowering {
   BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
   ViewId image_ = -1, x_warp_ = -1, ring_ = -1, table_ = -1;
+  RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
   std::vector<Piece> pieces_;        // by round, modulo the depth

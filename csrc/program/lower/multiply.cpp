@@ -7,8 +7,6 @@
 namespace ladder {
 namespace {
 
-constexpr std::int64_t kStep = 16;  // columns
-constexpr std::int64_t kStepsPerBlock = kBlock / kStep;
 // Sweeps whose sums are on their way from the peers of a cluster together.
 constexpr int kSweepsInFlight = 8;
 
@@ -27,6 +25,11 @@ void Lowering::multiply(Body& body) {
     multiply_round(body, 0);
   }
   acc_ = operands_.total;
+  join_digits(body);
+}
+
+void Lowering::join_digits(Body& body) {
+  if (digits()) emit(body, JoinDigits{acc_, unit_, expr_.activation});
 }
 
 void Lowering::declare_operands(Body& body) {
@@ -37,16 +40,25 @@ void Lowering::declare_operands(Body& body) {
   };
   Operands& o = operands_;
   const std::int64_t units = schedule_.units;
-  o.a = reg("a", expr_.activation, warps() * local({1, units, 1}) * lifted(instruction_.a()));
-  o.b = reg("b", expr_.activation,
+  const Scalar scalar = digits() ? Scalar::s8 : expr_.activation;
+  o.a = reg("a", digits() ? Scalar::u8 : scalar,
+            warps() * local({1, units, 1}) * lifted(instruction_.a()));
+  o.b = reg("b", scalar,
             replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
                 local({1, tokens / 8, 1}) * lifted(instruction_.b()));
-  acc_ = reg("acc", Scalar::f32, sum_layout(units));
-  o.total =
-      groups_ > 1 || schedule_.rounds > 1 ? reg("total", Scalar::f32, sum_layout(units)) : acc_;
+  acc_ = reg("acc", instruction_.accumulator, sum_layout(units));
+  o.total = groups_ > 1 || schedule_.rounds > 1 || digits()
+                ? reg("total", Scalar::f32, sum_layout(units))
+                : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
+  } else if (digits()) {
+    for (int parity = 0; parity < 2; ++parity) {
+      const int offset = byte_plan(expr_.bits).offset[parity];
+      o.scale_exponent[parity] = expr_.exponent - offset;
+      zero[parity] = -std::ldexp(expr_.zero, offset);
+    }
   } else if (schedule_.route == Route::in_place) {
     const InPlace& codes = in_place(expr_.bits, expr_.activation);
     for (int parity = 0; parity < 2; ++parity) {
@@ -63,21 +75,22 @@ void Lowering::declare_operands(Body& body) {
     }
   }
   if (zero[0] != 0) {
-    o.zero_row = reg("zero", expr_.activation, warps() * lifted(instruction_.a()));
-    o.zero_sum = reg("zero_sum", Scalar::f32, sum_layout(1));
+    o.zero_row = reg("zero", scalar, warps() * lifted(instruction_.a()));
+    o.zero_sum = reg("zero_sum", instruction_.accumulator, sum_layout(1));
     emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
   }
-  o.steps = kStepsPerBlock * schedule_.blocks_per_warp / groups_;
+  const std::int64_t per_block = kBlock / step_columns();
+  o.steps = per_block * schedule_.blocks_per_warp / groups_;
   o.group = variable("group", groups_);
   o.step = variable("step", o.steps);
-  // The k-step of the round is group * steps + step, of block k-step / 4.
-  if (o.steps >= kStepsPerBlock) {
-    o.block = Affine::of(o.group, o.steps / kStepsPerBlock) + Affine::of(o.step, 1, kStepsPerBlock);
-    o.in_block = remainder(Affine::of(o.step), kStepsPerBlock);
+  // The k-step of the round is group * steps + step, of block k-step / per_block.
+  if (o.steps >= per_block) {
+    o.block = Affine::of(o.group, o.steps / per_block) + Affine::of(o.step, 1, per_block);
+    o.in_block = remainder(Affine::of(o.step), per_block);
   } else {
-    const auto per_block = kStepsPerBlock / o.steps;
-    o.block = Affine::of(o.group, 1, per_block);
-    o.in_block = times(remainder(Affine::of(o.group), per_block), o.steps) + Affine::of(o.step);
+    const auto groups = per_block / o.steps;
+    o.block = Affine::of(o.group, 1, groups);
+    o.in_block = times(remainder(Affine::of(o.group), groups), o.steps) + Affine::of(o.step);
   }
 }
 
@@ -113,8 +126,8 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
 
 void Lowering::load_activations(Body& body, const Affine& round) {
   const Operands& o = operands_;
-  const auto column = Affine::of(o.group, o.steps * kStep) + Affine::of(o.step, kStep) +
-                      times(round, round_blocks() * kBlock);
+  const auto column = Affine::of(o.group, o.steps * step_columns()) +
+                      Affine::of(o.step, step_columns()) + times(round, round_blocks() * kBlock);
   emit(body, LoadMatrix{o.b, x_warp_, {0, 0, column}});
 }
 
@@ -123,9 +136,9 @@ void Lowering::multiply_zeros(Body& body) {
   Operands& o = operands_;
   if (o.zero_row < 0 || groups_ > 1) return;
   for (int round = 0; round < schedule_.rounds; ++round) {
-    o.zero_sums.push_back(
-        round == 0 ? o.zero_sum
-                   : reg("zero_sum", Scalar::f32, Layout(program_.registers[o.zero_sum].layout)));
+    o.zero_sums.push_back(round == 0 ? o.zero_sum
+                                     : reg("zero_sum", instruction_.accumulator,
+                                           Layout(program_.registers[o.zero_sum].layout)));
     Body per_step, once;
     load_activations(per_step, round);
     emit(per_step, Mma{o.zero_sums.back(), o.zero_row, o.b});
@@ -188,6 +201,7 @@ void Lowering::sweeps(Body& body) {
   // threads have been at a barrier since.
   if (schedule_.sum_places == 1) emit(each, Barrier{});
   acc_ = operands_.total;
+  join_digits(each);
   add_warps(each, sweep);
   if (cluster) {
     keep_sums(each, sweep);

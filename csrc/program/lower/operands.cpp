@@ -182,8 +182,9 @@ void Lowering::fetch(Body& body, const Affine& round) {
 
 void Lowering::copy_activations(Body& body) {
   const auto columns = schedule_.block_columns();
-  const auto pitch = columns + kActivationPadBytes / bytes_of(expr_.activation);
-  const auto staged = buffer("x_tile", Level::shared, expr_.activation, schedule_.tokens * pitch);
+  const auto pitch = columns + kActivationPadBytes / staged_bytes(schedule_, expr_);
+  const auto staged = buffer("x_tile", Level::shared, digits() ? Scalar::s8 : expr_.activation,
+                             schedule_.tokens * pitch);
   const auto x = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   const auto all = view(staged, {schedule_.tokens, columns}, {pitch, 1});
   x_warp_ = view(
@@ -191,7 +192,11 @@ void Lowering::copy_activations(Body& body) {
       {schedule_.warps_k, schedule_.tokens, columns - (schedule_.warps_k - 1) * warp_columns()},
       {warp_columns(), pitch, 1});
   const std::vector<Affine> first = {0, Affine::of(kSplit, columns)};
-  if (expr_.gather) {
+  if (digits()) {
+    unit_ = reg("x_unit", Scalar::f32, local({1}) * replicated(program_.threads, 1));
+    const auto columns_of_x = expr_.gather ? view(gather_, {expr_.k}, {1}) : -1;
+    emit(body, SplitDigits{all, x, first, unit_, columns_of_x});
+  } else if (expr_.gather) {
     emit(body, CopyElements{all, x, first, view(gather_, {expr_.k}, {1})});
   } else if (!whole_pieces()) {
     emit(body, CopyElements{all, x, first});
@@ -202,7 +207,7 @@ void Lowering::copy_activations(Body& body) {
 }
 
 bool Lowering::whole_pieces() const {
-  return !expr_.gather && expr_.k * bytes_of(expr_.activation) % 16 == 0;
+  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % 16 == 0;
 }
 
 void Lowering::await_activations(Body& body, int pending) {

@@ -62,6 +62,7 @@ bool only_registers(const Statement& statement) {
             [](const UnpackFloat&) { return true; }, [](const ZeroOperand&) { return true; },
             [](const Offset&) { return true; }, [](const Multiply&) { return true; },
             [](const Spread&) { return true; }, [](const Mma&) { return true; },
+            [](const UnpackBytes&) { return true; }, [](const JoinDigits&) { return true; },
             [](const Fill&) { return true; }, [](const Scale&) { return true; },
             [](const Add&) { return true; }, [](const Cast&) { return true; },
             [](const Unary&) { return true; }, [](const Binary&) { return true; },

@@ -101,7 +101,8 @@ std::vector<VariableId> Hazards::block_variables() const {
                 [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
                 [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
                 [&](const Await& i) { note(i.index), note(i.parity); },
-                [&](const CopyElements& i) { at(i.to, {}); }, [](const auto&) {}},
+                [&](const CopyElements& i) { at(i.to, {}); },
+                [&](const SplitDigits& i) { at(i.to, {}); }, [](const auto&) {}},
           statement.op);
     }
   };
@@ -221,13 +222,19 @@ void Hazards::instruction(const Statement& statement) {
                      const View& to = program_.views[i.to];
                      plain_copy(i.to, to.extents[0], to.extents[1], 2);
                    },
+                   [&](const SplitDigits& i) {
+                     const View& to = program_.views[i.to];
+                     plain_copy(i.to, to.extents[0], to.extents[1], 4);
+                     barrier();
+                   },
                    [&](const Lookup& i) { lookup(i); },
                    // Registers only, or the business of other checks.
                    [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
                    [](const Offset&) {}, [](const Multiply&) {}, [](const Spread&) {},
-                   [](const Mma&) {}, [](const Fill&) {}, [](const Reinterpret&) {},
-                   [](const Scale&) {}, [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {},
-                   [](const Binary&) {}, [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
+                   [](const Mma&) {}, [](const UnpackBytes&) {}, [](const JoinDigits&) {},
+                   [](const Fill&) {}, [](const Reinterpret&) {}, [](const Scale&) {},
+                   [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {}, [](const Binary&) {},
+                   [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
                    [](const DependentWait&) {}, [](const For&) {}, [](const If&) {}},
              statement.op);
 }

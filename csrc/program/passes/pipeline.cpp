@@ -120,6 +120,7 @@ class Pipeline {
                 [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
                 [&](const LoadMatrix& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
                 [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
+                [&](const SplitDigits& i) { view(i.to); },
                 [&](const CopyBulk& i) { view(i.to), ++signals[i.signal]; },
                 [&](const Expect& i) { ++signals[i.signal]; },
                 [&](const Arrive& i) { ++signals[i.signal]; },

@@ -72,8 +72,9 @@ void Emitter::scale(const Scale& i) {
     const int exponent = i.exponent[row / 8 % 2];
     const auto factor = i.scale < 0 ? literal(std::ldexp(1.0, exponent))
                                     : factor_of_row(i.scale, i.group, row, exponent, declared);
-    line(reg(i.to).name, "[", s, "] ", i.accumulate ? "+=" : "=", " ", reg(i.acc).name, "[", s,
-         "] * ", factor, ";");
+    line(reg(i.to).name, "[", s, "] ", i.accumulate ? "+=" : "=", " ",
+         reg(i.acc).scalar == Scalar::s32 ? "(float)" : "", reg(i.acc).name, "[", s, "] * ", factor,
+         ";");
   }
 }
 
@@ -87,16 +88,25 @@ void Emitter::offset(const Offset& i) {
   }
 }
 
+namespace {
+
+/// An element of so many bits in every place of a word.
+std::uint32_t repeated(std::uint32_t bits, int width) {
+  for (int at = width; at < 32; at *= 2) bits |= bits << at;
+  return bits;
+}
+
+}  // namespace
+
 void Emitter::fill(const Fill& i) {
   const Register& to = reg(i.to);
   for (std::int64_t w = 0; w < words(i.to); ++w) {
     const bool f32 = to.scalar == Scalar::f32;
     const bool by_row = to.layout.shape.size() > 2;
-    const auto row = by_row ? to.layout(0, bits_of(to) == 32 ? w : 2 * w)[1] : 0;
+    const auto row = by_row ? to.layout(0, w * 32 / bits_of(to))[1] : 0;
     const double value = i.value[row / 8 % 2];
     const auto bits = to_bits(to.scalar, value);
-    line(to.name, "[", w,
-         "] = ", f32 ? literal(value) : hex(bits_of(to) == 32 ? bits : bits * 0x10001u), ";");
+    line(to.name, "[", w, "] = ", f32 ? literal(value) : hex(repeated(bits, bits_of(to))), ";");
   }
 }
 

@@ -77,8 +77,10 @@ void Emitter::declarations() {
   ticket_results(program_.body);
   for (std::size_t id = 0; id < program_.registers.size(); ++id) {
     const Register& reg = program_.registers[id];
-    line(reg.scalar == Scalar::f32 ? "float " : "u32 ", reg.name, '[',
-         words(static_cast<RegisterId>(id)), "];");
+    line(reg.scalar == Scalar::f32   ? "float "
+         : reg.scalar == Scalar::s32 ? "int "
+                                     : "u32 ",
+         reg.name, '[', words(static_cast<RegisterId>(id)), "];");
   }
 }
 
@@ -160,6 +162,9 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const FillTable& i) { fill_table(i); },
                    [&](const ZeroOperand& i) { zero_operand(i); },
                    [&](const Offset& i) { offset(i); },
+                   [&](const UnpackBytes& i) { unpack_bytes(i); },
+                   [&](const SplitDigits& i) { split_digits(i); },
+                   [&](const JoinDigits& i) { join_digits(i); },
                    [&](const CopyElements& i) { copy_elements(i); },
                    [&](const Cast& i) { cast(i); },
                    [&](const Ticket& i) { ticket(i); },

@@ -94,6 +94,9 @@ class Emitter {
   std::string shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
                       const std::string& through) const;
   void unpack(const Unpack& i);
+  void unpack_bytes(const UnpackBytes& i);
+  void split_digits(const SplitDigits& i);
+  void join_digits(const JoinDigits& i);
   void unpack_float(const UnpackFloat& i);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);

@@ -224,7 +224,7 @@ void Emitter::load_matrix(const LoadMatrix& i) {
   const View& view = program_.views[i.from];
   const auto& mma = *tile_instruction(to.scalar);
   // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
-  // 8 (matrix % 2) of the tile.
+  // of 16 bytes.
   Affine origin = view.offset;
   std::string base;
   for (std::size_t d = 0; d < view.strides.size(); ++d) {
@@ -237,8 +237,8 @@ void Emitter::load_matrix(const LoadMatrix& i) {
     const int count = matrices - first >= 4 ? 4 : 2;
     line("load_matrix<", count, ">(", to.name, " + ", first, ", shared_address(",
          buffer_of(i.from).name, " + (", base, "(lane / 16 % ", count / 2, " * 8 + lane % 8 + ",
-         first / 2 * mma.n, ") * ", view.strides[1], " + lane / 8 % 2 * 8 + ", expr(origin),
-         ")));");
+         first / 2 * mma.n, ") * ", view.strides[1], " + lane / 8 % 2 * ", 16 / bytes_of(to.scalar),
+         " + ", expr(origin), ")));");
     first += count;
   }
 }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activations as digits, and codes as bytes: products of integers, exact whatever the order.
+//
+// Every finite float16 is a whole number times 2^-24, of at most 41 bits with its sign: six digits
+// of 8 bits, each in -128 .. 127. A bfloat16 within 2^54 of the largest beside it is one of at most
+// 63 bits: eight digits. One token's digits take rows that a matrix instruction has for eight
+// tokens, so one product of bytes gives what a product of halves gives, for twice as many columns.
+//
+// The weight image of 16-bit operands serves bytes: a register of the k32 instruction has both
+// pairs of one k-step and row parity, one in the lower and one in the upper byte of each half.
+// Where they lie 8 bits apart in one word (1, 2, 4 and 8 bits), one mask finds all four codes.
+// Their columns are not neighbours: digits lie in the order in which registers have them. Bytes of
+// u8 are linear in all 8 bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "expr/scalar.h"
+#include "layout/bit_plan.h"
+
+namespace ladder {
+
+constexpr int kMostDigits = 8;
+constexpr int kDigitBits = 8;
+constexpr int kByteStep = 32;  ///< columns of one k-step of bytes
+constexpr int kByteStepsPerBlock = 2;
+
+/// Digits of f16 and bf16: 6 and 8.
+constexpr int digit_count(Scalar scalar) { return scalar == Scalar::f16 ? 6 : kMostDigits; }
+/// A number is its digits times 2^(8 p + digit_exponent) times its unit.
+constexpr int digit_exponent(Scalar scalar) { return scalar == Scalar::f16 ? -24 : -61; }
+/// The unit that numbers share, of which `largest` is the largest: a power of two. 1 for f16.
+double digit_unit(Scalar scalar, double largest);
+/// The digits, lowest first, of the finite number of those bits, with zeros after the last: exact
+/// for f16; of bf16, what is below 2^-61 units is cut off.
+std::array<int, kMostDigits> digits_of(Scalar scalar, std::uint32_t bits, double unit);
+
+/// Where column `column` of a block lies among the digits of its row: neighbours are the four
+/// columns of a register.
+constexpr int digit_place(int column) {
+  const int half = column / 8 % 2, lane = column / 2 % 4;
+  return column / 16 * 16 + 4 * lane + 2 * (column % 2) + half;
+}
+
+/// How the words of a unit become A operands of bytes: register r of k-step s is the OR of pieces
+/// of them, each byte its code times 2^offset by parity of eight rows.
+struct BytePlan {
+  std::array<std::array<std::vector<UnpackPiece>, 4>, kByteStepsPerBlock> registers;
+  std::array<int, 2> offset;
+  int mask_count, shift_count;  ///< pieces, and distinct shifts of a word, per unit
+};
+/// Throws Unsupported for codes outside 1 to 8 bits.
+const BytePlan& byte_plan(int bits);
+
+}  // namespace ladder

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One token by products of integers, through the interpreter.
+#include "layout/digits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+Schedule with(Reduction reduction, int warps_k, int rounds, int stages) {
+  return {8, 1, warps_k, 1, rounds, stages, reduction, Route::digits, false, 1};
+}
+
+/// All at once, in a ring, through registers, and over several tiles of rows.
+std::vector<Schedule> schedules() {
+  Schedule swept = with(Reduction::cluster, 2, 2, 1);
+  swept.depth = 2, swept.sweeps = 2;
+  Schedule ring = with(Reduction::none, 1, 2, 2);
+  ring.dependent_launch = true;
+  return {with(Reduction::ordered, 2, 1, 1), ring, with(Reduction::none, 1, 4, 1), swept};
+}
+
+Program checked(const Linear& expr, const Schedule& schedule) {
+  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  return program;
+}
+
+std::int64_t columns(const Schedule& s) {
+  return s.block_columns() * (s.reduction == Reduction::none ? 1 : 2);
+}
+
+class Digits : public ::testing::TestWithParam<Scalar> {};
+
+TEST_P(Digits, are_exact_on_integers_of_every_width_and_zero_point) {
+  int served = 0;
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (int zero : {0, 1, 1 << (bits - 1)}) {
+      for (const Schedule& schedule : schedules()) {
+        const auto k = columns(schedule);
+        Linear expr{bits, zero, 64, GetParam(), 1, 128, k, GetParam()};
+        if (!objection(schedule, expr, h200()).empty()) continue;
+        ++served;
+        const auto data = LinearCase::integers(expr, 1);
+        EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+            << to_string(expr) << "; " << to_string(schedule);
+      }
+    }
+  }
+  EXPECT_EQ(served, 8 * 3 * 4);
+}
+
+TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
+  for (int bits : {1, 2, 3, 4, 7}) {
+    for (std::int64_t group : {0, 32, 128}) {
+      for (const Schedule& schedule : schedules()) {
+        const auto k = columns(schedule) - (group == 0 ? 9 : 0);
+        Linear expr{bits, 1 << (bits - 1), group, GetParam(), 1, 121, k, Scalar::f16};
+        expr.gather = bits == 3, expr.bias = bits == 2, expr.three = bits == 2;
+        if (!objection(schedule, expr, h200()).empty()) continue;
+        const auto data = LinearCase::reals(expr, 1);
+        const auto y = data.run(checked(expr, schedule), schedule);
+        const auto reference = evaluate(expr, data.data);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i))
+              << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Digits, of_a_number_that_is_not_finite_spoil_every_sum) {
+  const Schedule schedule = schedules().front();
+  const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
+  for (double spoiled : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    auto data = LinearCase::integers(expr, 1);
+    data.data.x[70] = data.bits(spoiled);
+    for (double y : data.run(checked(expr, schedule), schedule)) EXPECT_TRUE(std::isnan(y)) << y;
+  }
+}
+
+TEST_P(Digits, of_the_largest_and_smallest_numbers_keep_both) {
+  const Schedule schedule = schedules().front();
+  const Linear expr{4, 8, 0, GetParam(), 1, 64, columns(schedule), std::nullopt};
+  auto data = LinearCase::integers(expr, 1);
+  for (auto& x : data.data.x) x = 0;
+  const double largest = std::ldexp(1.0, GetParam() == Scalar::f16 ? 9 : 40);
+  const double smallest = std::ldexp(1.0, GetParam() == Scalar::f16 ? -24 : -14);
+  data.data.x[0] = data.bits(largest), data.data.x[1] = data.bits(smallest);
+  // Where the large one meets a zero, only the small one is left, exactly.
+  data.data.codes[0] = 8, data.data.codes[1] = 11;
+  const auto y = data.run(checked(expr, schedule), schedule);
+  EXPECT_EQ(y[0], 3 * smallest);
+}
+
+// A digit's plane, a column's place and a unit's power of two each change a result.
+TEST_P(Digits, in_the_wrong_place_are_caught) {
+  const Schedule schedule = schedules().front();
+  const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
+  const auto data = LinearCase::integers(expr, 1);
+  auto program = checked(expr, schedule);
+  const auto change = [&](const auto& each) {
+    const std::function<void(std::vector<Statement>&)> walk = [&](std::vector<Statement>& body) {
+      for (Statement& statement : body) {
+        each(statement);
+        if (auto* loop = std::get_if<For>(&statement.op)) walk(loop->body);
+      }
+    };
+    Program changed = program;
+    walk(changed.body);
+    return data.run(changed, schedule);
+  };
+  EXPECT_EQ(change([](Statement&) {}), data.exact());
+  EXPECT_NE(change([](Statement& s) {
+              if (auto* unpack = std::get_if<UnpackBytes>(&s.op)) {
+                unpack->step = remainder(unpack->step + Affine(1), 2);
+              }
+            }),
+            data.exact());
+  EXPECT_NE(change([](Statement& s) {
+              if (auto* join = std::get_if<JoinDigits>(&s.op)) {
+                join->scalar = join->scalar == Scalar::f16 ? Scalar::bf16 : Scalar::f16;
+              }
+            }),
+            data.exact());
+  EXPECT_NE(change([](Statement& s) {
+              if (auto* split = std::get_if<SplitDigits>(&s.op)) split->at[1] = 1;
+            }),
+            data.exact());
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, Digits, ::testing::Values(Scalar::f16, Scalar::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(DigitsRoute, is_for_one_token) {
+  const Schedule schedule = schedules().front();
+  Linear expr{2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16};
+  EXPECT_EQ(objection(schedule, expr, h200()), "8 tokens have more digits than rows");
+  expr.max_m = 1, expr.zero = 3;
+  EXPECT_EQ(objection(schedule, expr, h200()), "a zero point of 3 is no byte");
+}
+
+}  // namespace
+}  // namespace ladder
