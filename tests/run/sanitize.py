@@ -33,7 +33,7 @@ def sweeps() -> tuple[int, int]:
     have among their first ones."""
     calls = wrong = 0
     ops, n, k = torch.ops.ladder, 28672, 2048
-    for element in ("uint4,zero=midpoint", "float6_e3m2", "nf4"):
+    for element in ("uint1,zero=midpoint", "uint4,zero=midpoint", "float6_e3m2", "nf4"):
         type = f"{element},group=128,scale=float16"
         weight = exact_weight(type, n, k)
         layer, wanted = ladder.Linear.from_weight(weight).cuda(), formula(weight)
