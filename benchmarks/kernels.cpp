@@ -6,8 +6,8 @@
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `auto` or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
-// units depth sweeps, and places for sums: without, two where sweeps have room for them. For each, OUT
-// gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
+// units depth sweeps, and places for sums: without, two where sweeps have room for them. For each,
+// OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
 #include <fstream>
