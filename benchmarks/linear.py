@@ -61,7 +61,7 @@ def run(args):
             worst = bench.check(kernel) if not args.no_check else float("nan")
             if args.only_check:
                 continue
-            for m in (1, 8) if row["max_m"] <= 8 else (row["max_m"],):
+            for m in sorted({1, row["max_m"]}) if row["max_m"] <= 8 else (row["max_m"],):
                 us, floor = bench.time(kernel, m), floor_us(row, m)
                 table.append({**row, "m": m, "us": us, "floor": floor, "bound": worst})
         except (AssertionError, RuntimeError) as error:

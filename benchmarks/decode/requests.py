@@ -70,9 +70,20 @@ def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES, families=F
                 yield request
 
 
+#: One token of 1 or 2 bits.
+DIGITS = [
+    (1, 16, 2, 1, 1, "none", "digits", 1, 4, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "digits", 2, 4, 2, 1),
+    (1, 8, 2, 2, 1, "cluster", "digits", 1, 4, 2, 1),
+    (4, 1, 2, 8, 2, "cluster", "digits", 3),
+]
+
+
 def widths():
     """One shape, every width: the families that served one of them best."""
     n, k = 28672, 8192
+    for bits, activation, family in itertools.product((1, 2), ("f16", "bf16"), DIGITS):
+        yield scheduled(f"{bits} {2 ** (bits - 1)} 128 {activation} 1 {n} {k}", family, 8, n, k, 0)
     for bits, activation, m in itertools.product(range(1, 9), ("f16", "bf16"), (8, 16)):
         head = f"{bits} {2 ** (bits - 1)} 128 {activation} {m} {n} {k}"
         units = next(u for u in (2, 4) if u * bits % 4 == 0)
