@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.nn.modules import module as _torch
 
 _Module, _module_call = nn.Module, nn.Module.__call__
@@ -30,6 +31,8 @@ class QuickCall(nn.Module):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_traced():  # nn.Module's is what torch.compile knows
+            return super().__call__(*args, **kwargs)
         state = self.__dict__
         if (
             state["_forward_hooks"]

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "layout/random_layout.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
@@ -217,20 +218,6 @@ TEST(IndexMap, a_convolution_is_a_view_of_its_input) {
   EXPECT_EQ(view.shape(), (Coordinates{n, h, w, c}));
   EXPECT_EQ(to_string(view),
             "(x0, x1) -> (x0 / 15, x0 / 5 % 3 * 2 + x1 / 12, x0 % 5 * 2 + x1 / 4 % 3, x1 % 4)");
-}
-
-Layout random_layout(std::mt19937& random) {
-  auto piece = [&]() -> Layout {
-    auto extent = [&] { return static_cast<std::int64_t>(1 + random() % 4); };
-    switch (random() % 5) {
-      case 0: return local({extent(), extent()});
-      case 1: return spatial({extent(), extent()});
-      case 2: return column_local({extent(), extent()});
-      case 3: return column_spatial({extent(), extent()});
-      default: return replicated(extent(), 2);
-    }
-  };
-  return piece() * piece() * piece();
 }
 
 TEST(IndexMap, a_layout_is_an_index_map_of_thread_and_slot) {

@@ -8,21 +8,11 @@
 #include <random>
 
 #include "base/error.h"
+#include "layout/random_layout.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
 namespace {
-
-Layout generator(std::mt19937& random) {
-  auto extent = [&] { return static_cast<std::int64_t>(1 + random() % 4); };
-  switch (random() % 5) {
-    case 0: return local({extent(), extent()});
-    case 1: return spatial({extent(), extent()});
-    case 2: return column_local({extent(), extent()});
-    case 3: return column_spatial({extent(), extent()});
-    default: return replicated(extent(), 2);
-  }
-}
 
 /// What the product means, written without digits.
 std::vector<std::int64_t> product_by_definition(const Layout& f, const Layout& g, std::int64_t t,
@@ -36,7 +26,7 @@ std::vector<std::int64_t> product_by_definition(const Layout& f, const Layout& g
 TEST(LayoutAlgebra, a_product_is_a_tile_of_tiles) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 300; ++trial) {
-    const auto f = generator(random) * generator(random), g = generator(random);
+    const auto f = random_factor(random) * random_factor(random), g = random_factor(random);
     const auto fg = f * g;
     for (std::int64_t t = 0; t < fg.thread_count(); ++t) {
       for (std::int64_t s = 0; s < fg.slot_count(); ++s) {
@@ -49,7 +39,7 @@ TEST(LayoutAlgebra, a_product_is_a_tile_of_tiles) {
 TEST(LayoutAlgebra, the_product_is_associative_and_local_1_is_its_unit) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 1000; ++trial) {
-    const auto f = generator(random), g = generator(random), h = generator(random);
+    const auto f = random_factor(random), g = random_factor(random), h = random_factor(random);
     EXPECT_EQ((f * g) * h, f * (g * h));
     EXPECT_EQ(f * local({1, 1}), f);
     EXPECT_EQ(local({1, 1}) * f, f);
@@ -59,7 +49,7 @@ TEST(LayoutAlgebra, the_product_is_associative_and_local_1_is_its_unit) {
 TEST(LayoutAlgebra, dividing_a_product_by_its_right_factor_gives_its_left_factor) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 1000; ++trial) {
-    const auto f = generator(random) * generator(random), g = generator(random);
+    const auto f = random_factor(random) * random_factor(random), g = random_factor(random);
     ASSERT_TRUE((f * g) / g) << to_string(f) << " * " << to_string(g);
     EXPECT_EQ(*((f * g) / g), f) << to_string(f) << " * " << to_string(g);
   }
@@ -74,7 +64,7 @@ TEST(LayoutAlgebra, a_layout_is_not_divided_by_what_is_no_factor) {
 TEST(LayoutAlgebra, locate_inverts_every_injective_layout) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 300; ++trial) {
-    const auto f = generator(random) * generator(random) * generator(random);
+    const auto f = random_layout(random);
     const bool bijective = is_bijective(f);
     for (std::int64_t t = 0; t < f.thread_count(); ++t) {
       for (std::int64_t s = 0; s < f.slot_count(); ++s) {
@@ -90,7 +80,7 @@ TEST(LayoutAlgebra, the_inverse_of_a_bijection_gives_thread_and_slot_of_every_el
   std::mt19937 random(6);
   int bijections = 0;
   for (int trial = 0; trial < 600; ++trial) {
-    const auto f = generator(random) * generator(random) * generator(random);
+    const auto f = random_layout(random);
     if (!is_bijective(f)) {
       EXPECT_THROW(inverse(f), InvalidArgument);
       continue;
@@ -115,8 +105,8 @@ TEST(LayoutAlgebra, the_product_does_not_commute) {
 TEST(LayoutAlgebra, permuting_twice_is_permuting_by_the_composition) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 200; ++trial) {
-    const auto f = lifted(generator(random)) * lifted(generator(random)) *
-                   permuted(lifted(generator(random)), {1, 2, 0});
+    const auto f = lifted(random_factor(random)) * lifted(random_factor(random)) *
+                   permuted(lifted(random_factor(random)), {1, 2, 0});
     std::vector<int> p = {0, 1, 2}, q = {0, 1, 2}, both(3);
     std::shuffle(p.begin(), p.end(), random);
     std::shuffle(q.begin(), q.end(), random);

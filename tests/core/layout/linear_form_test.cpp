@@ -9,23 +9,17 @@
 #include <random>
 
 #include "base/error.h"
+#include "layout/random_layout.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
 namespace {
 
 Layout power_of_two_layout(std::mt19937& random) {
-  auto piece = [&]() -> Layout {
-    auto extent = [&] { return std::int64_t{1} << random() % 3; };
-    switch (random() % 5) {
-      case 0: return local({extent(), extent()});
-      case 1: return spatial({extent(), extent()});
-      case 2: return column_local({extent(), extent()});
-      case 3: return column_spatial({extent(), extent()});
-      default: return replicated(extent(), 2);
-    }
+  const auto factor = [&] {
+    return random_factor(random, [&] { return std::int64_t{1} << random() % 3; });
   };
-  return piece() * piece() * piece();
+  return factor() * factor() * factor();
 }
 
 int log2(std::int64_t extent) { return std::countr_zero(static_cast<std::uint64_t>(extent)); }
