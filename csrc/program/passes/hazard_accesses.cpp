@@ -50,6 +50,67 @@ void Hazards::touch(std::int64_t granule, int thread, bool write, bool pending) 
   }
 }
 
+/// What touch() notes of a read, by what was synchronised when it happened.
+void Hazards::note(const Read& read) {
+  each(*read.tile, read.start, read.width, [&](std::int64_t first, int thread) {
+    for (std::int64_t g = first; g < first + read.width; ++g) {
+      Facts& facts = facts_[g];
+      const bool fresh = facts.reader != kNobody && facts.read_epoch > read.synchronised;
+      facts.reader = !fresh || facts.reader == thread ? thread : kSeveral;
+      facts.read_epoch = read.epoch;
+      facts.read_moment = read.moment;
+    }
+    return true;
+  });
+}
+
+void Hazards::note_reads() {
+  for (const Buffer& buffer : program_.buffers) {
+    if (buffer.level == Level::shared) {
+      before_writing(static_cast<BufferId>(&buffer - program_.buffers.data()));
+    }
+  }
+}
+
+// Buffers may lie over each other.
+void Hazards::before_writing(BufferId buffer) {
+  const auto range = [&](std::size_t id) {
+    const Buffer& of = program_.buffers[id];
+    const auto first = granules(static_cast<BufferId>(id));
+    return std::pair{first, first + of.elements * bytes_of(of.scalar) / granule_};
+  };
+  const auto [first, end] = range(buffer);
+  std::vector<Read> last;
+  for (std::size_t other = 0; other < reads_.size(); ++other) {
+    if (reads_[other].empty()) continue;
+    const auto [from, to] = range(other);
+    if (from >= end || to <= first) continue;
+    for (const auto& [place, read] : reads_[other]) last.push_back(read);
+    reads_[other].clear();
+  }
+  std::sort(last.begin(), last.end(),
+            [](const Read& a, const Read& b) { return a.moment < b.moment; });
+  for (const Read& read : last) note(read);
+}
+
+/// Calls `visit(granule, thread)` with the first granule of each element, until it returns false.
+template <class Visit>
+void Hazards::each(const Footprint& tile, std::int64_t start, std::int64_t width,
+                   const Visit& visit) {
+  for (std::size_t thread = 0; thread < tile.elements.threads.size(); ++thread) {
+    for (std::size_t slot = 0; slot < tile.elements.slots.size(); ++slot) {
+      const bool outside =
+          std::any_of(tile.bounded.begin(), tile.bounded.end(), [&](const auto& bound) {
+            return bound.first.threads[thread] + bound.first.slots[slot] >= bound.second;
+          });
+      if (outside) continue;
+      const auto first =
+          start + (tile.elements.threads[thread] + tile.elements.slots[slot]) * width;
+      if (!visit(first, static_cast<int>(thread))) return;
+    }
+  }
+}
+
 /// The extent of a dimension that the call decides, from how far its memory reaches.
 std::int64_t Hazards::limit(const View& view, std::size_t d) const {
   auto within = program_.buffers[view.buffer].elements;
@@ -85,30 +146,28 @@ void Hazards::access(const void* key, const Layout& layout, ViewId id,
   const std::int64_t width = bytes_of(program_.buffers[view.buffer].scalar) / granule_;
   std::int64_t origin = 0;
   for (std::size_t d = 0; d < at.size(); ++d) origin += value(at[d]) * view.strides[d];
-  for (std::size_t thread = 0; thread < tile.elements.threads.size(); ++thread) {
-    for (std::size_t slot = 0; slot < tile.elements.slots.size(); ++slot) {
-      const bool outside =
-          std::any_of(tile.bounded.begin(), tile.bounded.end(), [&](const auto& bound) {
-            return bound.first.threads[thread] + bound.first.slots[slot] >= bound.second;
-          });
-      if (outside) continue;
-      const auto first =
-          place(view) +
-          (origin + tile.elements.threads[thread] + tile.elements.slots[slot]) * width;
-      LADDER_CHECK(first >= 0 && first + width <= static_cast<std::int64_t>(facts_.size()),
-                   "an access outside shared memory, in: ", to_string(program_, *statement_));
-      for (std::int64_t g = first; g < first + width; ++g) {
-        touch(g, static_cast<int>(thread), write, pending);
-      }
-      if (pending) groups_.back().push_back({first, width});
-      if (found_) return;
-    }
+  const auto start = place(view) + origin * width;
+  if (write) {
+    before_writing(view.buffer);
+  } else {
+    const int moment = static_cast<int>(moments_.size()) - 1;
+    const Read read{&tile, start, width, epoch_, moment, synchronised_};
+    // Nobody has written there since, and more has been synchronised: what was right is right.
+    if (!reads_[view.buffer].insert_or_assign({key, start}, read).second) return;
   }
+  each(tile, start, width, [&](std::int64_t first, int thread) {
+    LADDER_CHECK(first >= 0 && first + width <= static_cast<std::int64_t>(facts_.size()),
+                 "an access outside shared memory, in: ", to_string(program_, *statement_));
+    for (std::int64_t g = first; g < first + width; ++g) touch(g, thread, write, pending);
+    if (pending) groups_.back().push_back({first, width});
+    return !found_;
+  });
 }
 
 void Hazards::copy_async(const CopyAsync& i) {
   if (value(i.guard) >= i.below) return;
   const View& to = program_.views[i.to];
+  before_writing(to.buffer);
   const int size = bytes_of(program_.buffers[to.buffer].scalar);
   const std::int64_t pieces = to.extents[1] * size / 16, width = 16 / granule_;
   for (std::int64_t piece = 0; piece < to.extents[0] * pieces; ++piece) {
@@ -124,6 +183,7 @@ void Hazards::copy_async(const CopyAsync& i) {
 // Rows in pieces of `run` elements, one after the other by one thread after the other.
 void Hazards::plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run) {
   const View& to = program_.views[id];
+  before_writing(to.buffer);
   const std::int64_t width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
   for (std::int64_t piece = 0; piece < rows * columns / run; ++piece) {
     const auto row = piece / (columns / run), column = piece % (columns / run) * run;
@@ -150,6 +210,7 @@ void Hazards::lookup(const Lookup& i) {
 void Hazards::copy_bulk(const CopyBulk& i) {
   if (value(i.guard) >= i.below) return;
   const View& to = program_.views[i.to];
+  before_writing(to.buffer);
   const int width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
   std::vector<std::int64_t> ones(to.strides.size(), 1);
   std::vector<Digit> digits;
@@ -167,6 +228,7 @@ void Hazards::copy_bulk(const CopyBulk& i) {
 // Each thread writes its own words of the scratch memory; two barriers follow.
 void Hazards::reduce(const Reduce& i) {
   if (i.scratch < 0) return;
+  before_writing(i.scratch);
   const auto slots = program_.registers[i.to].layout.slot_count();
   const std::int64_t width = 4 / granule_;
   for (std::int64_t word = 0; word < slots * program_.threads; ++word) {

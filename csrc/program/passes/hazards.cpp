@@ -63,6 +63,7 @@ std::optional<Hazard> Hazards::first() {
     initialised_moment_.assign(program_.signals.size(), 0);
     written_.assign(program_.buffers.size(), {});
     read_ = written_;
+    reads_.assign(program_.buffers.size(), {});
     groups_.assign(1, {});
     looked_up_.clear();
     moments_.clear();
@@ -177,6 +178,7 @@ void Hazards::instruction(const Statement& statement) {
                    [&](const CopyBulk& i) { copy_bulk(i); },
                    [&](const Commit&) { groups_.emplace_back(); },
                    [&](const Wait& i) {
+                     note_reads();
                      while (static_cast<int>(groups_.size()) - 1 > i.pending) {
                        for (const Copy& copy : groups_.front()) {
                          for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
@@ -208,6 +210,7 @@ void Hazards::instruction(const Statement& statement) {
                        clash(initialised_moment_[i.signal]);
                      Phase& phase = phases_[i.signal][value(i.index)];
                      if (phase.number % 2 != value(i.parity)) return;
+                     note_reads();
                      for (const Copy& copy : phase.copies) {
                        for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
                          facts_[g].pending = false;

@@ -56,6 +56,13 @@ class Hazards {
   struct Copy {
     std::int64_t first, count;  // granules
   };
+  /// The last time that an instruction read the tile at one place, noted in the facts when someone
+  /// writes there: most tiles are read again and again before that.
+  struct Read {
+    const Footprint* tile;
+    std::int64_t start, width;  // granules
+    int epoch, moment, synchronised;
+  };
   struct Phase {
     int number = 0, arrived_at = -1;
     std::vector<Copy> copies;
@@ -83,6 +90,12 @@ class Hazards {
   void global(BufferId buffer, const Layout& layout, ViewId view, const std::vector<Affine>& at,
               bool write);
   void touch(std::int64_t granule, int thread, bool write, bool pending);
+  void note(const Read& read);
+  void note_reads();
+  void before_writing(BufferId buffer);
+  template <class Visit>
+  static void each(const Footprint& tile, std::int64_t start, std::int64_t width,
+                   const Visit& visit);
   void clash(int before);
   void barrier() { synchronised_ = epoch_++; }
   std::int64_t granules(BufferId buffer) const;
@@ -94,6 +107,8 @@ class Hazards {
   std::vector<Facts> facts_;
   std::vector<std::int64_t> variables_;
   std::map<const void*, Footprint> footprints_;
+  using Place = std::pair<const void*, std::int64_t>;  // an instruction, and where it reads
+  std::vector<std::map<Place, Read>> reads_;           // by buffer
   std::vector<std::vector<Phase>> phases_;
   std::vector<int> initialised_, initialised_moment_;  // by signal: epoch
   std::vector<GlobalUse> written_, read_;              // by buffer
