@@ -49,9 +49,10 @@ struct Affine {
 };
 Affine operator+(Affine a, const Affine& b);
 Affine times(Affine affine, std::int64_t factor);
-/// affine / divisor, for a number or a variable plus a number.
+/// affine / divisor, for a number or a variable's multiple plus a number, not negative, where the
+/// divisor and the factor divide one another.
 Affine divided(Affine affine, std::int64_t divisor);
-/// affine mod modulus, for the same.
+/// affine mod modulus, for the same, where the factor divides the modulus.
 Affine remainder(Affine affine, std::int64_t modulus);
 /// True when every value of the affine form is a multiple of `by`.
 bool multiple_of(const Affine& affine, std::int64_t by);

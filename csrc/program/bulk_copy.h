@@ -22,7 +22,7 @@
 namespace ladder {
 
 /// `count` mbarriers in shared memory. Each phase of one takes `arrivals`: 1 for an Expect plus the
-/// threads of the block for an Arrive.
+/// threads, or the warps, of the block for an Arrive.
 struct Signal {
   std::string name;
   std::int64_t count;
@@ -41,10 +41,17 @@ struct Expect {
   Affine guard = 0;  ///< nothing happens unless it is below `below`
   std::int64_t below = 1;
 };
-/// All threads arrive.
+/// Who arrives, and when.
+enum class Arrival {
+  threads,  ///< every thread, here
+  warps,    ///< one thread of every warp, when all of the warp are here
+  copies,   ///< every thread, when the CopyAsyncs have ended that it started since the last Commit
+           ///< or Arrive of this kind; says nothing of what else it did
+};
 struct Arrive {
   SignalId signal;
   Affine index;
+  Arrival by = Arrival::threads;
 };
 /// All threads wait for the end of the phase of that parity, the present or the one before it.
 struct Await {

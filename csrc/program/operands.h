@@ -117,10 +117,13 @@ struct JoinDigits {
 /// to[i, j] = from[at[0] + i, columns[at[1] + j]], or without `columns` from[at[0] + i, at[1] + j];
 /// zero outside `from`. For the whole of `to`, a shared view of two dimensions, by plain reads and
 /// writes of single elements: for rows that are not whole pieces of 16 bytes, or out of order.
+/// Nothing happens unless `guard` is below `below`.
 struct CopyElements {
   ViewId to, from;
   std::vector<Affine> at;
   ViewId columns = -1;
+  Affine guard = 0;
+  std::int64_t below = 1;
 };
 
 }  // namespace ladder

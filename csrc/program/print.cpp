@@ -186,11 +186,12 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << reg(i.to) << " = join_digits " << reg(i.to) << ", " << reg(i.unit);
           },
           [&](const CopyElements& i) {
-            out << "copy_elements " << program.buffers[program.views[i.to].buffer].name << " = "
+            out << "copy_elements " << memory(program, i.to) << " = "
                 << place(program, i.from, i.at);
             if (i.columns >= 0) {
               out << " by " << program.buffers[program.views[i.columns].buffer].name;
             }
+            out << condition(program, i.guard, i.below);
           },
           [&](const Add& i) { out << reg(i.to) << " += " << reg(i.from); },
           [&](const Cast& i) { out << reg(i.to) << " = cast " << reg(i.from); },
@@ -214,7 +215,12 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << "expect " << signal(program, i.signal, i.index) << ", " << i.bytes << " bytes"
                 << condition(program, i.guard, i.below);
           },
-          [&](const Arrive& i) { out << "arrive " << signal(program, i.signal, i.index); },
+          [&](const Arrive& i) {
+            out << "arrive " << signal(program, i.signal, i.index)
+                << (i.by == Arrival::warps    ? " by warp"
+                    : i.by == Arrival::copies ? " with copies"
+                                              : "");
+          },
           [&](const Await& i) {
             out << "await " << signal(program, i.signal, i.index) << " parity "
                 << to_string(program, i.parity);

@@ -14,8 +14,6 @@ std::int64_t aligned_bytes(const Buffer& buffer) {
   return (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
 }
 
-constexpr std::int64_t kSignalBytes = 8;
-
 std::int64_t end_of_buffers(const Program& program) {
   std::int64_t end = 0;
   for (BufferId i = 0; i < static_cast<BufferId>(program.buffers.size()); ++i) {
@@ -39,20 +37,37 @@ Affine times(Affine affine, std::int64_t factor) {
   return affine;
 }
 
+// (factor v + constant) / divisor, where one of factor and divisor divides the other.
 Affine divided(Affine affine, std::int64_t divisor) {
   if (affine.terms.empty()) return affine.constant / divisor;
   auto& term = affine.terms.front();
-  LADDER_CHECK(affine.terms.size() == 1 && term.factor == 1, "no quotient of a sum");
-  term.offset += affine.constant * term.divisor;
-  term.divisor *= divisor;
+  LADDER_CHECK(affine.terms.size() == 1 && term.modulus == 0, "no quotient of a sum");
+  if (term.factor % divisor == 0) {
+    term.factor /= divisor;
+    affine.constant /= divisor;
+    return affine;
+  }
+  LADDER_CHECK(divisor % term.factor == 0, "no quotient by ", divisor, " of steps of ",
+               term.factor);
+  term.offset += affine.constant / term.factor * term.divisor;
+  term.divisor *= divisor / term.factor;
+  term.factor = 1;
   affine.constant = 0;
   return affine;
 }
 
+// factor v + constant mod modulus, where factor divides modulus: what constant has beyond whole
+// steps stays as it is.
 Affine remainder(Affine affine, std::int64_t modulus) {
   if (affine.terms.empty()) return affine.constant % modulus;
-  affine = divided(std::move(affine), 1);
-  affine.terms.front().modulus = modulus;
+  auto& term = affine.terms.front();
+  LADDER_CHECK(affine.terms.size() == 1 && term.factor * term.modulus % modulus == 0,
+               "no remainder of a sum");
+  LADDER_CHECK(modulus % term.factor == 0, "no remainder by ", modulus, " of steps of ",
+               term.factor);
+  term.offset += affine.constant / term.factor * term.divisor;
+  term.modulus = modulus / term.factor;
+  affine.constant %= term.factor;
   return affine;
 }
 

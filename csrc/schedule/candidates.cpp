@@ -12,6 +12,39 @@ namespace {
 
 // Rounds that keep registers of their own are written out: more make long texts.
 constexpr int kMostDeepRounds = 8;
+// Fewer rounds have all their activations staged at once: starting and reducing is most of them.
+constexpr int kFewestFlowingRounds = 8;
+
+struct Warps {
+  int n, k;
+};
+
+/// Activations that come in rounds, over as few parts of K as fill the device once.
+template <class Add>
+void add_flowing(const Linear& expr, const Device& device, int tokens, Route route,
+                 const Add& add) {
+  if (!device.async_copy()) return;
+  constexpr int kDepth = 2, kRounds = 4;
+  for (int blocks : {2, 1}) {
+    for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
+      for (int resident : {1, 2}) {
+        Schedule s{tokens, warps.n, warps.k, blocks, 1, 1, Reduction::none, route, false, resident};
+        s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
+        const auto at_once = std::int64_t{device.multiprocessors} * resident;
+        const auto columns =
+            s.round_columns() * std::max<std::int64_t>(at_once / s.tiles(expr.n), 1);
+        s.rounds =
+            static_cast<int>(round_up((round_up(expr.k, kBlock) + columns - 1) / columns, kDepth));
+        if (s.rounds < kFewestFlowingRounds) continue;
+        const auto splits = s.splits(expr.k);
+        s.reduction = splits == 1   ? Reduction::none
+                      : splits == 2 ? Reduction::cluster
+                                    : Reduction::ordered;
+        add(s);
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -21,9 +54,6 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
   auto add = [&](const Schedule& schedule) {
     all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
-  };
-  struct Warps {
-    int n, k;
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
     // Wider codes gain nothing: memory holds them up, or masks for pairs that lie apart.
@@ -55,6 +85,7 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
         }
       }
     }
+    if (route != Route::digits) add_flowing(expr, device, tokens, route, add);
     // Rounds kept in registers, over as many rows as fill the device once.
     for (int splits : {1, 2}) {
       for (Warps warps : {Warps{1, 8}, {1, 16}}) {

@@ -14,16 +14,20 @@ namespace {
 /// What a way of going through the rounds costs beside moving and multiplying, in microseconds and
 /// exponents; fitted to the measurements of benchmarks/results/linear.md on one H200.
 struct Way {
-  double fixed;     ///< launch, first bytes, the last reduction
-  double per_wave;  ///< of blocks that are resident together
-  double latency;   ///< to the power of which fewer than sixteen warps hide less
-  double uneven;    ///< to the power of which the fullest multiprocessor holds up the others
-  double cluster;   ///< blocks that wait for each other
+  double fixed;          ///< launch, first bytes, the last reduction
+  double per_wave;       ///< of blocks that are resident together
+  double latency;        ///< to the power of which fewer than sixteen warps hide less
+  double uneven;         ///< to the power of which the fullest multiprocessor holds up the others
+  double cluster;        ///< blocks that wait for each other
+  double issue = 1;      ///< how much of the time of instructions counts
+  double overlap = 2.5;  ///< of memory and instructions: 1 adds them, many takes the larger
 };
 constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
-              kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0};
+              kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0},
+              kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12};
 
 const Way& way_of(const Schedule& s) {
+  if (s.x_slack > 0) return kApart;
   return s.depth > 0 ? kDeep : s.stages > 1 ? kRing : s.rounds > 1 ? kRegisters : kOneRound;
 }
 
@@ -38,7 +42,7 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   // Activations and sums come from the second-level cache, in part while the weights come anyway.
   constexpr double kActivations = 0.44, kSums = 0.3;
   const double columns = s.tokens / 8.0;
-  const bool own_zero = s.route != Route::multiply_add && s.sweeps == 1;
+  const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = s.route == Route::digits ? 2 : 4;  // of a block
   const double unit = kAlu * decoding_cycles(expr, s.route) +
                       kMatrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
@@ -71,11 +75,10 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   const double warps = resident * s.warps_n * s.warps_k;
   const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
   // Memory and instructions overlap in part: more than the larger, less than the sum.
-  constexpr double kOverlap = 2.5;
+  const double instructions = std::max(way.issue * out.issue_seconds, out.shared_seconds);
   const double both =
-      std::pow(std::pow(out.memory_seconds, kOverlap) +
-                   std::pow(std::max(out.issue_seconds, out.shared_seconds), kOverlap),
-               1 / kOverlap);
+      std::pow(std::pow(out.memory_seconds, way.overlap) + std::pow(instructions, way.overlap),
+               1 / way.overlap);
   out.seconds = both * std::pow(std::max(16 / warps, 1.0), way.latency + lookup_latency(expr)) *
                     std::pow(uneven, way.uneven) +
                 out.fixed_seconds;

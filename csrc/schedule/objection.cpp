@@ -11,6 +11,12 @@
 #include "schedule/schedule.h"
 
 namespace ladder {
+namespace {
+
+// Parts and phases of signals, and addresses of copies; what NVRTC 13.0 uses.
+constexpr int kSignalRegisters = 20;
+
+}  // namespace
 
 std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
   const auto splits = s.splits(expr.k), group = expr.group_size();
@@ -33,6 +39,28 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
     if (s.units * expr.bits % 4 != 0) {
       return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
+    }
+  }
+  if (s.x_rounds > 0) {
+    if (s.x_rounds < 2 || s.x_rounds > s.rounds) {
+      return joined("activations of ", s.x_rounds, " of ", s.rounds, " rounds");
+    }
+    if (s.route == Route::digits) return "digits of activations are staged at once";
+    if (s.depth > 0 && s.x_rounds % s.depth != 0) {
+      return joined("activations of ", s.x_rounds, " rounds at depth ", s.depth);
+    }
+    if (s.stages > 1 && (s.x_rounds != s.stages || s.dependent_launch)) {
+      return joined("activations of ", s.x_rounds, " rounds, weights of ", s.stages);
+    }
+    if (s.x_slack > 0) {
+      if (!device.signals()) return "warps apart by rounds are for devices that wait for signals";
+      if (s.x_slack > s.x_rounds - 2 || s.stages > 1 || s.sweeps > 1) {
+        return joined("warps apart by ", s.x_slack, " of ", s.x_rounds, " rounds, ", s.stages,
+                      " stages, ", s.sweeps, " sweeps");
+      }
+    }
+    if (s.sweeps > 1 && s.rounds % s.x_rounds != 0) {
+      return joined("sweeps of ", s.rounds, " rounds, activations of ", s.x_rounds);
     }
   }
   if (s.depth > 0 && (s.stages != 1 || s.rounds % s.depth != 0)) {
@@ -103,11 +131,11 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
   const auto sums = (s.rounds > 1 || group < warp_columns ? 2 : 1) * s.units * s.tokens / 2;
   const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
-  const auto registers =
-      in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
-      (s.rounds > 1 && s.route != Route::multiply_add ? s.tokens / 2 * (s.sweeps > 1 ? s.rounds : 2)
-                                                      : 0) +
-      decoding_registers(expr);
+  const auto registers = in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
+                         (s.rounds > 1 && s.route != Route::multiply_add
+                              ? s.tokens / 2 * (s.sweeps > 1 && s.x_rounds == 0 ? s.rounds : 2)
+                              : 0) +
+                         decoding_registers(expr) + (s.x_slack > 0 ? kSignalRegisters : 0);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");
   }

@@ -34,6 +34,11 @@ bool keeps_block_sums(const Schedule& s) {
   return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
 }
 
+std::int64_t staged_parts(const Schedule& s) { return s.x_rounds > 0 ? s.x_rounds : 1; }
+std::int64_t staged_columns(const Schedule& s) {
+  return s.x_rounds > 0 ? s.round_columns() : s.block_columns();
+}
+
 std::int64_t Schedule::splits(std::int64_t k) const {
   return (round_up(k, kBlock) + block_columns() - 1) / block_columns();
 }
@@ -51,6 +56,8 @@ std::string to_string(const Schedule& s) {
                 s.depth > 0 ? joined(", depth ", s.depth) : "",
                 s.sweeps > 1 ? joined(", sweeps ", s.sweeps) : "",
                 s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
+                s.x_rounds > 0 ? joined(", x rounds ", s.x_rounds) : "",
+                s.x_slack > 0 ? joined(", x slack ", s.x_slack) : "",
                 s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
                 " per multiprocessor");
 }
@@ -79,11 +86,15 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
     bytes = aligned(ring) + (expr.scale ? per_group(*expr.scale) : 0) +
             (expr.stored_zero != Zero::none ? per_group(expr.zero_scalar()) : 0);
   }
-  bytes += aligned(s.tokens * (s.block_columns() * staged_bytes(s, expr) + kActivationPadBytes));
+  bytes += aligned(staged_parts(s) * s.tokens *
+                   (staged_columns(s) * staged_bytes(s, expr) + kActivationPadBytes));
   if (decoding_kind(expr) == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
   // The sums of the warps lie over the words of the ring when they fit.
   if (by_warp > ring) bytes += aligned(by_warp);
   if (keeps_block_sums(s)) bytes += aligned(s.sweeps * sums);
+  if (s.x_slack > 0) {
+    bytes += (s.rounds > s.x_rounds ? 2 : 1) * s.x_rounds * kSignalBytes;
+  }
   return bytes;
 }
 

@@ -32,7 +32,8 @@ enum class Route {
 /// the weight image. With one stage a round's weight goes straight to registers, while the one
 /// before is multiplied; with more, each lane copies what it will use itself to shared memory, that
 /// many rounds ahead. With a depth the registers of a round are loaded anew as soon as they were
-/// multiplied, across the end of a tile of rows where a block has several.
+/// multiplied, across the end of a tile of rows where a block has several. Activations are staged
+/// once, or come in rounds too, so that shared memory does not limit the columns of a block.
 struct Schedule {
   int tokens;           ///< multiple of 8: the most that the kernel serves
   int warps_n;          ///< warps side by side along N
@@ -48,12 +49,13 @@ struct Schedule {
   int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
   int sweeps = 1;  ///< tiles of rows that a thread block has, for one staging of activations
   int sum_places = 1;  ///< for the sums of warps, that sweeps take in turn: 1 or 2
+  int x_rounds = 0;    ///< rounds whose activations are in shared memory or on their way; 0: all
+  int x_slack = 0;     ///< of those, rounds that warps may be apart by; 0: a barrier each round
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep
-  std::int64_t block_columns() const {
-    return std::int64_t{64} * warps_k * blocks_per_warp * rounds;
-  }
+  std::int64_t block_columns() const { return round_columns() * rounds; }
+  std::int64_t round_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
   std::int64_t splits(std::int64_t k) const;  ///< blocks along K
   std::int64_t tiles(std::int64_t n) const;   ///< blocks along N; a sweep advances so many tiles
 };
@@ -70,11 +72,17 @@ std::int64_t staged_bytes(const Schedule& schedule, const Linear& expr);
 /// Bytes after a row of activations, a multiple of 128: the eight rows that load-matrix reads
 /// together lie in different banks.
 constexpr std::int64_t kActivationPadBytes = 16;
+/// Parts of activations that shared memory has room for, and the columns of one: all in one part,
+/// or rounds.
+std::int64_t staged_parts(const Schedule& schedule);
+std::int64_t staged_columns(const Schedule& schedule);
 /// Up to this many warps along K leave their sums to the peers of the cluster to add.
 constexpr std::int64_t kWarpsReadByPeers = 2;
 /// The peers of a cluster read sums of the block, one for each sweep, rather than those of warps.
 bool keeps_block_sums(const Schedule& schedule);
 
+/// Of one signal.
+constexpr std::int64_t kSignalBytes = 8;
 /// Every buffer begins at a multiple of this many bytes.
 constexpr std::int64_t kSharedAlignment = 128;
 

@@ -97,6 +97,12 @@ DEVICE void load_peer(Words1& v, u32 at) {
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v.w[0]) : "r"(at) : "memory");
 }
 
+// `value`, so that nothing that is made of it is kept for the next time.
+DEVICE u32 anew(u32 value) {
+  u32 out;
+  asm volatile("mov.u32 %0, %1;" : "=r"(out) : "r"(value));
+  return out;
+}
 // Sixteen bytes to shared memory, the last 16 - bytes of them zero.
 DEVICE void copy_async(u32 to, const void* from, u32 bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes)

@@ -141,7 +141,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
               refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
             },
             [&](const Arrive& i) {
-              refuse(block.signals.arrive(i.signal, value(block, i.index), block.shared));
+              refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
             },
             [&](const Await& i) {
               refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),

@@ -212,6 +212,7 @@ void Interpreter::atomic_add(Block& block, const AtomicAdd& i) {
 }
 
 void Interpreter::copy_elements(Block& block, const CopyElements& i) {
+  if (value(block, i.guard) >= i.below) return;
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const auto origin = values(block, i.at);
   const std::int64_t words = to.extents[1] / 2;

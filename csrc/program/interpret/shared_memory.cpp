@@ -101,7 +101,7 @@ std::string SharedMemory::write_bulk(std::int64_t at, int size, const std::uint8
     facts = {State::pending, kEngine, epoch_, cluster_epoch_, kNobody, 0};
     bytes_[at + i] = from[i];
   }
-  bulk_in_flight_ += size;
+  signalled_in_flight_ += size;
   return {};
 }
 
@@ -111,7 +111,17 @@ void SharedMemory::finish(std::int64_t at, int size) {
     facts_[at + i].epoch = synchronised_;
     facts_[at + i].cluster_epoch = cluster_epoch_;
   }
-  bulk_in_flight_ -= size;
+  signalled_in_flight_ -= size;
+}
+
+std::vector<std::pair<std::int64_t, int>> SharedMemory::hand_over() {
+  std::vector<std::pair<std::int64_t, int>> out;
+  for (const Copy& copy : open_) {
+    out.emplace_back(copy.at, copy.size);
+    signalled_in_flight_ += copy.size;
+  }
+  open_.clear();
+  return out;
 }
 
 void SharedMemory::cluster_barrier() {
@@ -120,7 +130,7 @@ void SharedMemory::cluster_barrier() {
 }
 
 bool SharedMemory::copies_in_flight() const {
-  return bulk_in_flight_ != 0 || !open_.empty() ||
+  return signalled_in_flight_ != 0 || !open_.empty() ||
          std::any_of(groups_.begin(), groups_.end(),
                      [](const auto& group) { return !group.empty(); });
 }

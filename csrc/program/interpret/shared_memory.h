@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ladder {
@@ -31,6 +32,8 @@ class SharedMemory {
   /// Bytes that the copy engine brings; readable by all once finish() has been called.
   std::string write_bulk(std::int64_t at, int size, const std::uint8_t* from);
   void finish(std::int64_t at, int size);
+  /// The bytes of the open group, of which finish() will be called.
+  std::vector<std::pair<std::int64_t, int>> hand_over();
 
   /// Half a barrier: what threads did so far is behind those that synchronise(arrive()) later.
   int arrive() { return epoch_++; }
@@ -61,7 +64,7 @@ class SharedMemory {
   std::vector<Facts> facts_;
   std::vector<std::vector<Copy>> groups_;  // committed and unfinished, oldest first
   std::vector<Copy> open_;                 // issued since the last commit
-  std::int64_t bulk_in_flight_ = 0;        // bytes
+  std::int64_t signalled_in_flight_ = 0;   // bytes that a signal counts
   int epoch_ = 0, synchronised_ = -1;      // what happened up to the latter, all threads see
   int cluster_epoch_ = 0;
 };

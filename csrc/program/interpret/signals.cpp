@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/interpret/signals.h"
 
+#include "layout/weight_image.h"
+
 namespace ladder {
 
 Signals::Signals(const Program& program) : signals_(program.signals), threads_(program.threads) {
@@ -42,11 +44,16 @@ std::string Signals::expect(SignalId signal, std::int64_t index, std::int64_t by
   return {};
 }
 
-std::string Signals::arrive(SignalId signal, std::int64_t index, SharedMemory& shared) {
+std::string Signals::arrive(SignalId signal, std::int64_t index, Arrival by, SharedMemory& shared) {
   Mbarrier& mbarrier = mbarriers_[signal][index];
   if (auto why = use(mbarrier, shared); !why.empty()) return why;
-  if (auto why = arrival(mbarrier, signal, threads_); !why.empty()) return why;
-  mbarrier.threads_arrived_at = shared.arrive();
+  const int count = by == Arrival::warps ? threads_ / kLanes : threads_;
+  if (auto why = arrival(mbarrier, signal, count); !why.empty()) return why;
+  if (by == Arrival::copies) {
+    for (const auto& [at, size] : shared.hand_over()) mbarrier.bytes.push_back({at, size});
+  } else {
+    mbarrier.threads_arrived_at = shared.arrive();
+  }
   return {};
 }
 

@@ -22,7 +22,7 @@ class Signals {
   std::string init(SignalId signal, const SharedMemory& shared);
   std::string expect(SignalId signal, std::int64_t index, std::int64_t bytes,
                      const SharedMemory& shared);
-  std::string arrive(SignalId signal, std::int64_t index, SharedMemory& shared);
+  std::string arrive(SignalId signal, std::int64_t index, Arrival by, SharedMemory& shared);
   /// `size` bytes of shared memory from `at` on are on their way.
   std::string copied(SignalId signal, std::int64_t index, std::int64_t at, int size);
   /// Ends the phase when it is the one meant; nothing when that one has ended before.

@@ -11,7 +11,7 @@ Program Lowering::run() {
   auto& body = program_.body;
   load_first(body);
   declare_table(body);
-  emit(body, Barrier{});
+  if (!x_in_rounds()) emit(body, Barrier{});
   if (schedule_.sweeps > 1) {
     sweeps(body);
     return std::move(program_);
@@ -36,25 +36,28 @@ void Lowering::load_first(Body& body) {
     if (schedule_.dependent_launch) {
       for (std::int64_t i = 0; i + 1 < ahead; ++i) fetch(body, i);
       emit(body, DependentWait{});
-      copy_activations(body);
+      first_activations(body);
       fetch(body, ahead - 1);
       await_activations(body, 1);
+    } else if (x_in_rounds()) {
+      declare_activations();
+      for (std::int64_t i = 0; i < ahead; ++i) copy_activations(body, i), fetch(body, i);
     } else {
-      if (!digits()) copy_activations(body);
+      if (!digits()) first_activations(body);
       for (std::int64_t i = 0; i < ahead; ++i) fetch(body, i);
-      if (digits()) copy_activations(body);
+      if (digits()) first_activations(body);
       await_activations(body, static_cast<int>(ahead));
     }
   } else if (schedule_.dependent_launch) {
     load_weights(body);
     emit(body, DependentWait{});
-    copy_activations(body);
-    await_activations(body, 0);
+    first_activations(body);
+    if (!x_in_rounds()) await_activations(body, 0);
   } else {
-    if (!digits()) copy_activations(body);
+    if (!digits()) first_activations(body);
     load_weights(body);
-    if (digits()) copy_activations(body);
-    await_activations(body, 0);
+    if (digits()) first_activations(body);
+    if (!x_in_rounds()) await_activations(body, 0);
   }
 }
 

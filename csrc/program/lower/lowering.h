@@ -10,8 +10,9 @@
 //
 // of which the last may go over several tiles of rows, one sweep after the other,
 // after which the sums of the warps, and of the blocks that share rows, are added up. Internal to
-// csrc/program/lower: lower.cpp has the order of things, operands.cpp what is loaded, decode.cpp
-// what becomes of codes, multiply.cpp the rounds, reduce.cpp the sums.
+// csrc/program/lower: lower.cpp has the order of things, operands.cpp what is loaded of weights,
+// activations.cpp what of those, decode.cpp what becomes of codes, multiply.cpp the rounds,
+// reduce.cpp the sums.
 #pragma once
 
 #include <functional>
@@ -65,7 +66,7 @@ class Lowering {
   /// The warps of a block: thread = (warp_n * warps_k + warp_k) * 32 + lane, over [w, rows, n].
   Layout warps() const;
 
-  // operands.cpp: weights, scales and zero points of a round, activations of the block.
+  // operands.cpp: weights, scales and zero points of a round.
   /// Scales or zero points: [groups][N / 64][8][8] in global memory, a warp's rows in registers.
   struct PerGroup {
     std::string name;
@@ -99,11 +100,35 @@ class Lowering {
   void take_next(Body& body);
   /// Starts the copies of one round; always closes a group, so that groups count rounds.
   void fetch(Body& body, const Affine& round);
-  void copy_activations(Body& body);
+
+  // activations.cpp: those of the block at once, or in rounds.
+  void declare_activations();
+  bool x_in_rounds() const { return schedule_.x_rounds > 0; }
   /// True when rows of activations are copied asynchronously, in pieces of 16 bytes.
   bool whole_pieces() const;
-  /// Waits for those copies with `pending` younger groups on their way; other copies need no wait.
+  /// Where the activations of a round begin in `x_warp_`.
+  Affine staged_row(const Affine& round) const;
+  Affine staged_column(const Affine& round) const;
+  /// Starts the copies of a round's activations, or of all; nothing unless `guard` is below
+  /// `below`.
+  void copy_activations(Body& body, const Affine& round, const Affine& guard = 0,
+                        std::int64_t below = 1);
+  /// Declares them, and starts the copies that come before the first round.
+  void first_activations(Body& body);
+  /// Those copies are a group; waits for it with `pending` younger groups on their way. Copies that
+  /// are not asynchronous need neither.
+  void close_copies(Body& body, const Affine& round);
   void await_activations(Body& body, int pending);
+  /// Before the products of a round: its activations are there, later ones on their way.
+  void next_activations(Body& body, const Affine& round, const Affine& sweep = 0);
+  void next_signalled(Body& body, const Affine& round);
+  /// After them.
+  void release_activations(Body& body, const Affine& round);
+  Affine x_part(const Affine& round) const;
+  /// The place of a round's activations is taken by later ones.
+  bool x_reused() const { return schedule_.rounds > schedule_.x_rounds; }
+  /// How many rounds ahead copies are started.
+  int x_ahead() const { return schedule_.x_rounds - 1 - schedule_.x_slack; }
 
   // decode.cpp: from stored codes to operands, and what else the type of the weight needs.
   void declare_table(Body& body);
@@ -184,8 +209,11 @@ class Lowering {
   Program program_{};
   BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
-  ViewId image_ = -1, x_warp_ = -1, ring_ = -1, table_ = -1;
-  RegisterId unit_ = -1;  // of x, where it is split into digits
+  ViewId image_ = -1, x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1, table_ = -1;
+  BufferId x_tile_ = -1;
+  SignalId x_full_ = -1, x_empty_ = -1;
+  std::int64_t x_pitch_ = 0;  // elements from one row of `x_tile_` to the next
+  RegisterId unit_ = -1;      // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
   std::vector<Piece> pieces_;        // by round, modulo the depth

@@ -9,6 +9,8 @@ namespace {
 
 // Sweeps whose sums are on their way from the peers of a cluster together.
 constexpr int kSweepsInFlight = 8;
+// More deep rounds of a block than this are a loop.
+constexpr int kMostWrittenRounds = 8;
 
 }  // namespace
 
@@ -122,19 +124,20 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
                         o.total != acc_});
   if (expr_.stored_zero == Zero::rescale) subtract_zeros(per_group);
   emit(body, For{o.group, groups_, std::move(per_group)});
+  release_activations(body, round);
 }
 
 void Lowering::load_activations(Body& body, const Affine& round) {
   const Operands& o = operands_;
-  const auto column = Affine::of(o.group, o.steps * step_columns()) +
-                      Affine::of(o.step, step_columns()) + times(round, round_blocks() * kBlock);
-  emit(body, LoadMatrix{o.b, x_warp_, {0, 0, column}});
+  const auto column =
+      Affine::of(o.group, o.steps * step_columns()) + Affine::of(o.step, step_columns());
+  emit(body, LoadMatrix{o.b, x_warp_, {0, staged_row(round), column + staged_column(round)}});
 }
 
 // The zero point's products are the same for all rows, so for all sweeps.
 void Lowering::multiply_zeros(Body& body) {
   Operands& o = operands_;
-  if (o.zero_row < 0 || groups_ > 1) return;
+  if (o.zero_row < 0 || groups_ > 1 || x_in_rounds()) return;
   for (int round = 0; round < schedule_.rounds; ++round) {
     o.zero_sums.push_back(round == 0 ? o.zero_sum
                                      : reg("zero_sum", instruction_.accumulator,
@@ -152,6 +155,7 @@ void Lowering::ring_rounds(Body& body) {
   const auto round = Affine::of(round_);
   Body each;
   emit(each, Wait{schedule_.stages - 2});
+  next_activations(each, round);
   load_round(each, round);
   fetch(each, round + Affine(schedule_.stages - 1));
   multiply_round(each, round);
@@ -164,21 +168,39 @@ void Lowering::register_rounds(Body& body) {
   const auto round = Affine::of(round_), following = round + Affine(1);
   Body each;
   load_next(each, following);
+  next_activations(each, round);
   multiply_round(each, round);
   take_next(each);
   emit(body, For{round_, schedule_.rounds - 1, std::move(each), 2});
+  next_activations(body, schedule_.rounds - 1);
   multiply_round(body, schedule_.rounds - 1);
 }
 
-// All rounds are written out, since each has registers of its own. A round that was multiplied
-// makes room for the one `depth` later, which may be of the next tile of rows; past the last tile
-// nothing is loaded.
+// Rounds are written out by as many as have registers of their own, or all of a sweep or of a few.
+// A round that was multiplied makes room for the one `depth` later, which may be of the next tile
+// of rows; past the last tile nothing is loaded.
 void Lowering::deep_rounds(Body& body, const Affine& sweep) {
-  for (int round = 0; round < schedule_.rounds; ++round) {
+  const int depth = schedule_.depth;
+  const bool few = schedule_.rounds <= kMostWrittenRounds && !x_in_rounds();
+  const int turns = few || schedule_.sweeps > 1 ? 0 : schedule_.rounds / depth - 1;
+  if (turns > 0) {
+    const auto turn = variable("turn", turns);
+    Body each;
+    for (int piece = 0; piece < depth; ++piece) {
+      const auto round = Affine::of(turn, depth) + Affine(piece);
+      use_piece(piece);
+      next_activations(each, round);
+      multiply_round(each, round);
+      refill(each, round + Affine(depth), sweep);
+    }
+    emit(body, For{turn, turns, std::move(each), 1});
+  }
+  for (int round = turns * depth; round < schedule_.rounds; ++round) {
     use_piece(round);
     if (!operands_.zero_sums.empty()) operands_.zero_sum = operands_.zero_sums[round];
+    next_activations(body, round, sweep);
     multiply_round(body, round);
-    const int following = round + schedule_.depth;
+    const int following = round + depth;
     if (following < schedule_.rounds) {
       refill(body, following, sweep);
     } else if (schedule_.sweeps > 1) {
@@ -197,9 +219,9 @@ void Lowering::sweeps(Body& body) {
   Body each;
   if (operands_.total != acc_) emit(each, Fill{operands_.total, {0, 0}});
   deep_rounds(each, sweep);
-  // The sums of the last sweep that used the place have been read; where two places take turns, all
-  // threads have been at a barrier since.
-  if (schedule_.sum_places == 1) emit(each, Barrier{});
+  // The sums of the last sweep that used the place have been read; where two places take turns, or
+  // activations come in rounds, all threads have been at a barrier since.
+  if (schedule_.sum_places == 1 && !x_in_rounds()) emit(each, Barrier{});
   acc_ = operands_.total;
   join_digits(each);
   add_warps(each, sweep);

@@ -180,38 +180,4 @@ void Lowering::fetch(Body& body, const Affine& round) {
   emit(body, Commit{});
 }
 
-void Lowering::copy_activations(Body& body) {
-  const auto columns = schedule_.block_columns();
-  const auto pitch = columns + kActivationPadBytes / staged_bytes(schedule_, expr_);
-  const auto staged = buffer("x_tile", Level::shared, digits() ? Scalar::s8 : expr_.activation,
-                             schedule_.tokens * pitch);
-  const auto x = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
-  const auto all = view(staged, {schedule_.tokens, columns}, {pitch, 1});
-  x_warp_ = view(
-      staged,
-      {schedule_.warps_k, schedule_.tokens, columns - (schedule_.warps_k - 1) * warp_columns()},
-      {warp_columns(), pitch, 1});
-  const std::vector<Affine> first = {0, Affine::of(kSplit, columns)};
-  if (digits()) {
-    unit_ = reg("x_unit", Scalar::f32, local({1}) * replicated(program_.threads, 1));
-    const auto columns_of_x = expr_.gather ? view(gather_, {expr_.k}, {1}) : -1;
-    emit(body, SplitDigits{all, x, first, unit_, columns_of_x});
-  } else if (expr_.gather) {
-    emit(body, CopyElements{all, x, first, view(gather_, {expr_.k}, {1})});
-  } else if (!whole_pieces()) {
-    emit(body, CopyElements{all, x, first});
-  } else {
-    emit(body, CopyAsync{all, x, first});
-    emit(body, Commit{});
-  }
-}
-
-bool Lowering::whole_pieces() const {
-  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % 16 == 0;
-}
-
-void Lowering::await_activations(Body& body, int pending) {
-  if (whole_pieces()) emit(body, Wait{pending});
-}
-
 }  // namespace ladder

@@ -102,7 +102,7 @@ std::vector<VariableId> Hazards::block_variables() const {
                 [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
                 [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
                 [&](const Await& i) { note(i.index), note(i.parity); },
-                [&](const CopyElements& i) { at(i.to, {}); },
+                [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
                 [&](const SplitDigits& i) { at(i.to, {}); }, [](const auto&) {}},
           statement.op);
     }
@@ -203,7 +203,14 @@ void Hazards::instruction(const Statement& statement) {
                    [&](const Arrive& i) {
                      if (initialised_[i.signal] > synchronised_)
                        clash(initialised_moment_[i.signal]);
-                     phases_[i.signal][value(i.index)].arrived_at = epoch_++;
+                     Phase& phase = phases_[i.signal][value(i.index)];
+                     if (i.by == Arrival::copies) {
+                       auto& open = groups_.back();
+                       phase.copies.insert(phase.copies.end(), open.begin(), open.end());
+                       open.clear();
+                     } else {
+                       phase.arrived_at = epoch_++;
+                     }
                    },
                    [&](const Await& i) {
                      if (initialised_[i.signal] > synchronised_)
@@ -223,6 +230,7 @@ void Hazards::instruction(const Statement& statement) {
                    [&](const FillTable& i) { plain_copy(i.to, table_entries(i.bits), kLanes, 4); },
                    [&](const CopyElements& i) {
                      const View& to = program_.views[i.to];
+                     if (value(i.guard) >= i.below) return;
                      plain_copy(i.to, to.extents[0], to.extents[1], 2);
                    },
                    [&](const SplitDigits& i) {

@@ -217,6 +217,36 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
       }
     }
   }
+  // Activations in rounds: by a barrier, and by signals; written out, and in a loop; with a ring of
+  // weights; with sweeps.
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (auto [rounds, stages, depth, x_rounds, x_slack] : {std::array{3, 1, 0, 2, 0},
+                                                            {4, 1, 0, 3, 1},
+                                                            {3, 2, 0, 2, 0},
+                                                            {4, 3, 0, 3, 0},
+                                                            {4, 1, 2, 4, 0},
+                                                            {4, 1, 2, 4, 1},
+                                                            {8, 1, 2, 4, 2},
+                                                            {10, 1, 2, 4, 1},
+                                                            {10, 1, 2, 2, 0}}) {
+      for (bool gather : {false, true}) {
+        // Threads that arrive themselves, not by their copies, say more than is needed.
+        if (gather && (x_slack == 0 ? x_rounds > 2 : x_slack > 1 || rounds == x_rounds)) continue;
+        Schedule schedule{8,           2, 2, 1, rounds, stages, reduction, Route::multiply_add,
+                          rounds == 8, 1};
+        schedule.depth = depth, schedule.x_rounds = x_rounds, schedule.x_slack = x_slack;
+        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
+        Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
+        expr.gather = gather;
+        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+      }
+    }
+    Schedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
+    swept.depth = 2, swept.sweeps = 3, swept.x_rounds = 4;
+    const auto k = swept.block_columns() * (reduction == Reduction::none ? 1 : 2);
+    const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
+    if (objection(swept, expr, device("h200")).empty()) out.emplace_back(expr, swept);
+  }
   return out;
 }
 

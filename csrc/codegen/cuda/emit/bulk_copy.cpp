@@ -25,7 +25,14 @@ void Emitter::expect(const Expect& i) {
        signal(i.signal, i.index), ", ", i.bytes, "u);");
 }
 
-void Emitter::arrive(const Arrive& i) { line("signal_arrive(", signal(i.signal, i.index), ");"); }
+void Emitter::arrive(const Arrive& i) {
+  const auto there = signal(i.signal, i.index);
+  switch (i.by) {
+    case Arrival::threads: line("signal_arrive(", there, ");"); break;
+    case Arrival::warps: line("signal_arrive_once(", there, ", thread);"); break;
+    case Arrival::copies: line("signal_arrive_copies(", there, ");"); break;
+  }
+}
 
 void Emitter::await(const Await& i) {
   line("signal_await(", signal(i.signal, i.index), ", ", expr(i.parity), ");");

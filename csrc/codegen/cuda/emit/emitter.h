@@ -56,6 +56,7 @@ class Emitter {
   void load(const Load& i);
   void store(const Store& i);
   void copy(const CopyAsync& i);
+  void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
   void copy_own(const CopyOwn& i);
   void copy_elements(const CopyElements& i);
   void load_matrix(const LoadMatrix& i);

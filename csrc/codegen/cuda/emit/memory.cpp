@@ -18,6 +18,9 @@ const char* loader(Cache cache) {
   return "?";
 }
 
+// Copies of a thread that are written out rather than a loop.
+constexpr std::int64_t kCopiesWrittenOut = 16;
+
 std::string guarded(const std::string& guard, const std::string& action) {
   return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
 }
@@ -152,8 +155,15 @@ void Emitter::copy(const CopyAsync& i) {
   }
   const bool always = i.guard == Affine(0);
   if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
+  const std::int64_t threads = program_.threads;
+  if (all % threads == 0 && all / threads <= kCopiesWrittenOut &&
+      (threads % pieces == 0 || pieces % threads == 0)) {
+    copy_written_out(i, pieces, columns_guarded);
+    if (!always) line("}");
+    return;
+  }
   line("#pragma unroll");
-  line("for (u32 piece = thread; piece < ", all, "u; piece += ", program_.threads, "u) {");
+  line("for (u32 piece = thread; piece < ", all, "u; piece += ", threads, "u) {");
   line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
   line("  const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
        ";");
@@ -167,6 +177,33 @@ void Emitter::copy(const CopyAsync& i) {
        "u + column), source, inside ? 16u : 0u);");
   line("}");
   if (!always) line("}");
+}
+
+// Where the pieces of a thread lie at fixed distances: two addresses, and no division for each.
+// Addresses are made anew in every round: kept through a loop, they are the registers that spill.
+void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const Scalar scalar = buffer_of(i.to).scalar;
+  const std::int64_t size = bytes_of(scalar), run = 16 / size, threads = program_.threads;
+  line("const u32 me = anew(thread);");
+  line("const u32 row = me / ", pieces, "u, column = me % ", pieces, "u * ", run, "u;");
+  line("const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
+       ";");
+  line("const ", type_of(scalar), "* const source = ", buffer_of(i.from).name,
+       " + ((u64)from_row * ", from.strides[0], "u + from_column",
+       from.offset == Affine(0) ? "" : " + " + expr(from.offset), ");");
+  line("const u32 target = shared_address(", buffer_of(i.to).name,
+       to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")", " + row * ", to.strides[0],
+       "u + column);");
+  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; piece += threads) {
+    const auto rows = piece / pieces, columns = piece % pieces * run;
+    line("copy_async(target + ", (rows * to.strides[0] + columns) * size, "u, source + ",
+         rows * from.strides[0] + columns, ", from_row + ", rows, "u < ", limit(from.extents[0]),
+         columns_guarded
+             ? " && from_column + " + std::to_string(columns) + "u < " + limit(from.extents[1])
+             : std::string(),
+         " ? 16u : 0u);");
+  }
 }
 
 void Emitter::copy_own(const CopyOwn& i) {
@@ -199,6 +236,8 @@ void Emitter::copy_elements(const CopyElements& i) {
   const auto words = to.extents[1] / 2;
   const auto& source = buffer_of(i.from).name;
   const bool ends = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  const bool always = i.guard == Affine(0);
+  if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
   line("#pragma unroll 4");
   line("for (u32 word = thread; word < ", to.extents[0] * words, "u; word += ", program_.threads,
        "u) {");
@@ -214,9 +253,11 @@ void Emitter::copy_elements(const CopyElements& i) {
        "u + from_column);");
   line("    }");
   line("  }");
-  line("  *(u32*)(", buffer_of(i.to).name, " + row * ", to.strides[0],
+  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
+  line("  *(u32*)(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
        "u + column) = v[0] | v[1] << 16;");
   line("}");
+  if (!always) line("}");
 }
 
 void Emitter::load_matrix(const LoadMatrix& i) {

@@ -40,14 +40,13 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
     dependent_wait();
   }
   {  // copy_async x_tile = x[0, split*128]
-    #pragma unroll
-    for (u32 piece = thread; piece < 128u; piece += 64u) {
-      const u32 row = piece / 16u, column = piece % 16u * 8u;
-      const u32 from_row = row + 0, from_column = column + split * 128;
-      const bool inside = from_row < tokens;
-      const u16* const source = x + (inside ? (u64)from_row * 256u + from_column : 0u);
-      copy_async(shared_address(x_tile + row * 136u + column), source, inside ? 16u : 0u);
-    }
+    const u32 me = anew(thread);
+    const u32 row = me / 16u, column = me % 16u * 8u;
+    const u32 from_row = row + 0, from_column = column + split * 128;
+    const u16* const source = x + ((u64)from_row * 256u + from_column);
+    const u32 target = shared_address(x_tile + row * 136u + column);
+    copy_async(target + 0u, source + 0, from_row + 0u < tokens ? 16u : 0u);
+    copy_async(target + 1088u, source + 1024, from_row + 4u < tokens ? 16u : 0u);
   }
   {  // commit
     copy_commit();

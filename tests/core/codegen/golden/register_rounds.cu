@@ -21,14 +21,13 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   float part[8];
   u32 out[4];
   {  // copy_async x_tile = x[0, split*256]
-    #pragma unroll
-    for (u32 piece = thread; piece < 256u; piece += 128u) {
-      const u32 row = piece / 32u, column = piece % 32u * 8u;
-      const u32 from_row = row + 0, from_column = column + split * 256;
-      const bool inside = from_row < tokens;
-      const u16* const source = x + (inside ? (u64)from_row * 512u + from_column : 0u);
-      copy_async(shared_address(x_tile + row * 264u + column), source, inside ? 16u : 0u);
-    }
+    const u32 me = anew(thread);
+    const u32 row = me / 32u, column = me % 32u * 8u;
+    const u32 from_row = row + 0, from_column = column + split * 256;
+    const u16* const source = x + ((u64)from_row * 512u + from_column);
+    const u32 target = shared_address(x_tile + row * 264u + column);
+    copy_async(target + 0u, source + 0, from_row + 0u < tokens ? 16u : 0u);
+    copy_async(target + 2112u, source + 2048, from_row + 4u < tokens ? 16u : 0u);
   }
   {  // commit
     copy_commit();
@@ -83,8 +82,8 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       { Words4 v; v = load_once((const Words4*)(from + 256)); next_words[8] = v.w[0]; next_words[9] = v.w[1]; next_words[10] = v.w[2]; next_words[11] = v.w[3]; }
       { Words4 v; v = load_once((const Words4*)(from + 384)); next_words[12] = v.w[0]; next_words[13] = v.w[1]; next_words[14] = v.w[2]; next_words[15] = v.w[3]; }
     }
-    {  // next_scale = load scales[split*2 + (round + 1), tile*2, 0, 0, 0]
-      const u16* const from = scales + (((thread / 64) * 64) + ((thread / 4 % 8) * 8) + split * 512 + (round + 1) * 256 + tile * 128);
+    {  // next_scale = load scales[split*2 + round + 1, tile*2, 0, 0, 0]
+      const u16* const from = scales + (((thread / 64) * 64) + ((thread / 4 % 8) * 8) + split * 512 + round * 256 + tile * 128 + 256);
       { Words4 v; v = load_constant((const Words4*)(from + 0)); next_scale[0] = v.w[0]; next_scale[1] = v.w[1]; next_scale[2] = v.w[2]; next_scale[3] = v.w[3]; }
     }
     // group = 0

@@ -23,14 +23,15 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   float part[8];
   u32 out[4];
   {  // copy_async x_tile = x[0, split*256]
-    #pragma unroll
-    for (u32 piece = thread; piece < 256u; piece += 64u) {
-      const u32 row = piece / 32u, column = piece % 32u * 8u;
-      const u32 from_row = row + 0, from_column = column + split * 256;
-      const bool inside = from_row < tokens;
-      const u16* const source = x + (inside ? (u64)from_row * 512u + from_column : 0u);
-      copy_async(shared_address(x_tile + row * 264u + column), source, inside ? 16u : 0u);
-    }
+    const u32 me = anew(thread);
+    const u32 row = me / 32u, column = me % 32u * 8u;
+    const u32 from_row = row + 0, from_column = column + split * 256;
+    const u16* const source = x + ((u64)from_row * 512u + from_column);
+    const u32 target = shared_address(x_tile + row * 264u + column);
+    copy_async(target + 0u, source + 0, from_row + 0u < tokens ? 16u : 0u);
+    copy_async(target + 1056u, source + 1024, from_row + 2u < tokens ? 16u : 0u);
+    copy_async(target + 2112u, source + 2048, from_row + 4u < tokens ? 16u : 0u);
+    copy_async(target + 3168u, source + 3072, from_row + 6u < tokens ? 16u : 0u);
   }
   {  // commit
     copy_commit();

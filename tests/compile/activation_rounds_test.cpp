@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels whose activations come in rounds, by signals and by barriers: no spills.
+#include <gtest/gtest.h>
+
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+namespace {
+
+TEST(ActivationRounds, compile_without_spills_where_they_are_the_first_choice) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  int compiled = 0;
+  for (const char* name : {"h200", "a100"}) {
+    const Device& target = device(name);
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      for (int tokens : {8, 16}) {
+        for (std::int64_t k : {28672, 28672 - 72}) {
+          Linear expr{4, 8, 128, activation, tokens, 8192, k};
+          expr.scale = activation;
+          Schedule s{tokens, 4, 2, 2, 28, 1, Reduction::ordered, Route::multiply_add, false, 1};
+          s.depth = 2, s.x_rounds = 4, s.x_slack = target.signals() ? 1 : 0;
+          ASSERT_EQ(objection(s, expr, target), "") << name;
+          const auto binary = cuda::compile(compile(expr, s, target).source, target.architecture);
+          EXPECT_EQ(binary.spill_bytes + binary.stack_bytes, 0)
+              << name << ": " << to_string(expr) << "; " << to_string(s);
+          ++compiled;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(compiled, 16);
+}
+
+TEST(ActivationRounds, are_the_first_choice_for_long_rows) {
+  for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    Linear expr{4, 8, 128, activation, 16, 8192, 28672};
+    expr.scale = activation;
+    const auto first = best_schedule(expr, device("h200"));
+    EXPECT_GT(first.x_rounds, 0) << to_string(first);
+    EXPECT_GT(first.x_slack, 0) << to_string(first);
+  }
+}
+
+}  // namespace
+}  // namespace ladder
