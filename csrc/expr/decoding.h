@@ -36,6 +36,11 @@ constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
   return magnitude < binade + right ? right : magnitude - binade;
 }
 
+/// True where the fields are all there is to a number: a power of two may be left to the sums.
+constexpr bool only_fields(const FloatFields& f) {
+  return f.special == 0 && f.factor == 1 && !f.halved;
+}
+
 struct Decoding {
   enum class Kind {
     integers,  ///< as Schedule::route says; exact

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layout/bit_plan.h"
+#include "layout/byte_fields.h"
 #include "layout/digits.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
@@ -17,6 +18,9 @@ namespace {
 constexpr double kInteger = 2, kPacked = 1, kLookup = 4;
 
 double field_cycles(const FloatFields& f, Scalar activation) {
+  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
+    return kInteger * (2 * kPairsPerUnit + shift_count(byte_fields(f.bits, f.place)));
+  }
   const BitPlan& plan = bit_plan(f.bits);
   std::set<std::pair<int, int>> shifts;  // of a word, shared by its pairs
   std::size_t masks = 0;

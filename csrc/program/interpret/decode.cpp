@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layout/bit_plan.h"
+#include "layout/byte_fields.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -62,6 +63,13 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const FloatFields& f = i.fields;
   const int carry = f.place + f.bits - 1;
+  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
+    const auto fields = byte_fields(f.bits, f.place);
+    for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
+      return read_byte_fields(fields, words, pair);
+    });
+    return;
+  }
   for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
     const auto magnitude =
         read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);

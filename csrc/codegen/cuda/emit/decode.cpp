@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "codegen/cuda/emit/emitter.h"
+#include "layout/byte_fields.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -79,6 +80,10 @@ void Emitter::unpack(const Unpack& i) {
 void Emitter::unpack_float(const UnpackFloat& i) {
   const Scalar operand = reg(i.to).scalar;
   const FloatFields& f = i.fields;
+  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
+    unpack_float_bytes(i);
+    return;
+  }
   const int carry = f.place + f.bits - 1;
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int) {
     const auto magnitude =
@@ -100,6 +105,22 @@ void Emitter::unpack_float(const UnpackFloat& i) {
     }
     line("  ", to, " = ", value, ";", f.special != 0 ? " }" : "");
   });
+}
+
+void Emitter::unpack_float_bytes(const UnpackFloat& i) {
+  const FloatFields& f = i.fields;
+  const auto fields = byte_fields(f.bits, f.place);
+  const auto units = words(i.to) / 4;
+  const auto first = constant(i.block) * units * f.bits;
+  const auto& to = reg(i.to).name;
+  for (int unit = 0; unit < units; ++unit) {
+    for (int upper = 0; upper < 2; ++upper) {
+      const auto& codes = fields[constant(i.step)][upper];
+      line("{ const u32 field_bytes = ", pieces(i.from, first + unit * f.bits, codes), ";");
+      line("  ", to, "[", unit * 4 + upper, "] = __byte_perm(field_bytes, 0u, 0x2404u);");
+      line("  ", to, "[", unit * 4 + upper + 2, "] = field_bytes & 0xff00ff00u; }");
+    }
+  }
 }
 
 void Emitter::lookup(const Lookup& i) {

@@ -98,6 +98,7 @@ class Emitter {
   void unpack_bytes(const UnpackBytes& i);
   void split_digits(const SplitDigits& i);
   void join_digits(const JoinDigits& i);
+  void unpack_float_bytes(const UnpackFloat& i);
   void unpack_float(const UnpackFloat& i);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);
