@@ -34,6 +34,8 @@ FAMILIES = [
     (1, 8, 2, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
     (4, 2, 2, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
     (4, 4, 1, 4, 1, "ordered", "multiply_add", 1, 4, 2, 0, 4, 1),
+    (4, 4, 1, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
+    (4, 2, 2, 1, 1, "none", "in_place", 1, 4, 2, 0, 4, 1),
     (4, 2, 2, 4, 1, "ordered", "in_place", 1, 4, 2, 0, 4, 1),
     (1, 8, 2, 1, 1, "none", "in_place", 1, 4, 2, 0, 4, 1),
     (4, 4, 1, 4, 1, "ordered", "in_place", 1, 4, 2, 0, 4, 1),

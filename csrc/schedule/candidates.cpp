@@ -19,20 +19,21 @@ struct Warps {
   int n, k;
 };
 
-/// Activations that come in rounds, over as few parts of K as fill the device once.
+/// Activations that come in rounds, over as many parts of K as fill the device once; two blocks of
+/// the image per warp, or one where two do not fit. Rows of more than one wave are for sweeps.
 template <class Add>
 void add_flowing(const Linear& expr, const Device& device, int tokens, Route route,
                  const Add& add) {
   if (!device.async_copy()) return;
   constexpr int kDepth = 2, kRounds = 4;
-  for (int blocks : {2, 1}) {
-    for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
-      for (int resident : {1, 2}) {
+  for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
+    for (int resident : {1, 2}) {
+      for (int blocks : {2, 1}) {
         Schedule s{tokens, warps.n, warps.k, blocks, 1, 1, Reduction::none, route, false, resident};
         s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
-        const auto at_once = std::int64_t{device.multiprocessors} * resident;
-        const auto columns =
-            s.round_columns() * std::max<std::int64_t>(at_once / s.tiles(expr.n), 1);
+        const auto parts = std::int64_t{device.multiprocessors} * resident / s.tiles(expr.n);
+        if (parts == 0) continue;
+        const auto columns = s.round_columns() * parts;
         s.rounds =
             static_cast<int>(round_up((round_up(expr.k, kBlock) + columns - 1) / columns, kDepth));
         if (s.rounds < kFewestFlowingRounds) continue;
@@ -41,6 +42,7 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
                       : splits == 2 ? Reduction::cluster
                                     : Reduction::ordered;
         add(s);
+        if (objection(s, expr, device).empty()) break;
       }
     }
   }

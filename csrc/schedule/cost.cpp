@@ -24,10 +24,11 @@ struct Way {
 };
 constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
               kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0},
-              kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12};
+              kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
+              kTogether = {2.3, 2.25, 0, 0.75, 0, 1, 1.75};
 
 const Way& way_of(const Schedule& s) {
-  if (s.x_slack > 0) return kApart;
+  if (s.x_rounds > 0) return s.x_slack > 0 ? kApart : kTogether;
   return s.depth > 0 ? kDeep : s.stages > 1 ? kRing : s.rounds > 1 ? kRegisters : kOneRound;
 }
 
