@@ -25,6 +25,8 @@ template <class Add>
 void add_flowing(const Linear& expr, const Device& device, int tokens, Route route,
                  const Add& add) {
   if (!device.async_copy()) return;
+  // Scales and zero points of many groups leave no registers for signals: all would spill.
+  if (expr.groups() > 1 && expr.group_size() < kBlock) return;
   constexpr int kDepth = 2, kRounds = 4;
   for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
     for (int resident : {1, 2}) {
