@@ -8,8 +8,9 @@ SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192
 
 # The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
 # many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
-# rounds in registers: row units, depth, whether a block sweeps over rows, and for those whose
-# activations come in rounds: of how many at a time, and by how many warps may be apart.
+# rounds in registers: row units, depth, whether a block sweeps over rows, for those whose activations
+# come in rounds of how many at a time, and by how many warps may be apart, and tiles that share the
+# activations that the copy engine brings.
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
     (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
@@ -39,6 +40,13 @@ FAMILIES = [
     (4, 2, 2, 4, 1, "ordered", "in_place", 1, 4, 2, 0, 4, 1),
     (1, 8, 2, 1, 1, "none", "in_place", 1, 4, 2, 0, 4, 1),
     (4, 4, 1, 4, 1, "ordered", "in_place", 1, 4, 2, 0, 4, 1),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 1, 1, 0, 0, 1),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 1, 1, 0, 0, 2),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 2, 1, 0, 0, 2),
+    (1, 16, 2, 1, 1, "none", "in_place", 1, 2, 2, 1, 0, 0, 2),
+    (1, 16, 1, 1, 1, "none", "multiply_add", 1, 2, 2, 1, 0, 0, 2),
+    (1, 16, 2, 2, 1, "cluster", "multiply_add", 1, 2, 1, 1, 0, 0, 1),
+    (1, 16, 2, 2, 1, "cluster", "in_place", 1, 2, 1, 1, 0, 0, 1),
 ]
 #: Of them, each the best for some problem: to set beside peers.
 FEW = [
@@ -58,14 +66,15 @@ def scheduled(head, family, m, n, k, dependent):
     if splits and k % (64 * wk * blocks * splits):
         return None
     rounds = k // (64 * wk * blocks * splits) if splits else 1
-    units, depth, sweeps, x_rounds, x_slack = (*deep, 0, 0)[:5] if deep else (4, 0, 0, 0, 0)
+    units, depth, sweeps, x_rounds, x_slack, sharers = (*(deep or (4, 0, 0)), 0, 0, 0)[:6]
     if depth and (rounds % depth or rounds > 8 and not x_rounds or rounds < x_rounds):
         return None
     tiles = n // (16 * units * wn)
     count = -(-tiles * splits // (MULTIPROCESSORS * resident)) if sweeps else 1
     return (
         f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
-        f"{dependent} {resident} {units} {depth} {max(count, 1)} 1 {x_rounds} {x_slack}"
+        f"{dependent} {resident} {units} {depth} {max(count, 1)} "
+        f"1 {x_rounds} {x_slack} {sharers}"
     )
 
 

@@ -52,6 +52,7 @@ struct Device {
   bool dependent_launch() const { return capability >= 90; }
   /// Threads can wait for an mbarrier.
   bool signals() const { return capability >= 90; }
+  bool bulk_copy() const { return copy_instruction(*this, "cp.async.bulk") != nullptr; }
   /// Cycles per second, from the f32 rate.
   double clock() const { return f32_flops / (2.0 * f32_lanes * multiprocessors); }
   /// Read rate of all instances of `shared` together; 0: not known.

@@ -46,7 +46,7 @@ enum class Arrival {
   threads,  ///< every thread, here
   warps,    ///< one thread of every warp, when all of the warp are here
   copies,   ///< every thread, when the CopyAsyncs have ended that it started since the last Commit
-           ///< or Arrive of this kind; says nothing of what else it did
+            ///< or Arrive of this kind; says nothing of what else it did
 };
 struct Arrive {
   SignalId signal;
@@ -67,6 +67,19 @@ struct CopyBulk {
   Affine index;
   Affine guard = 0;  ///< nothing happens unless it is below `below`
   std::int64_t below = 1;
+};
+
+/// Row r of `to` = row r of `from` from column `at` on, for the tokens of the call; other rows of
+/// `to` stay as they are. Opens a phase of the signal's account for these bytes, which is its one
+/// arrival. With `multicast` the blocks of the cluster divide the rows among themselves, row r to
+/// block r modulo their number, and each copies its rows to all of them: the phase of each counts
+/// all rows. Then a ClusterBarrier belongs after SignalInit.
+struct CopyRows {
+  ViewId to, from;
+  Affine at;
+  SignalId signal;
+  Affine index;
+  bool multicast = false;
 };
 
 }  // namespace ladder

@@ -66,6 +66,7 @@ Faults check(const Program& program, const Reduce& i);
 
 // check_order.cpp: control, and who waits for whom.
 Faults check(const Program& program, const For& i);
+Faults check(const Program& program, const Within& i);
 Faults check(const Program& program, const Ticket& i);
 Faults check(const Program& program, const ClusterBarrier& i);
 Faults check(const Program& program, const SignalInit& i);
@@ -73,6 +74,7 @@ Faults check(const Program& program, const Expect& i);
 Faults check(const Program& program, const Arrive& i);
 Faults check(const Program& program, const Await& i);
 Faults check(const Program& program, const CopyBulk& i);
+Faults check(const Program& program, const CopyRows& i);
 // Nothing to check without running.
 inline Faults check(const Program&, const If&) { return {}; }
 inline Faults check(const Program&, const Commit&) { return {}; }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "layout/weight_image.h"
 #include "program/check.h"
 
@@ -23,6 +25,29 @@ Faults check(const Program& program, const For& i) {
   if (const auto extent = program.variables[i.variable].extent; i.trips != extent) {
     add(faults, i.trips, " trips of a variable of ", extent);
   }
+  return faults;
+}
+
+Faults check(const Program& program, const Within& i) {
+  Faults faults;
+  const Layout& tile = program.registers[i.tile].layout;
+  check_access(program, program.registers[i.tile], i.view, i.at, faults);
+  // Targets ask for the first slot only.
+  for (std::int64_t slot = 0; slot < tile.slot_count(); ++slot) {
+    const auto first = tile(0, 0), other = tile(0, slot);
+    for (std::size_t d = 0; d < first.size(); ++d) {
+      if (other[d] < first[d]) add(faults, "slots that do not ascend in dimension ", d);
+    }
+  }
+  const auto allowed = [&](const auto& self, const std::vector<Statement>& body) -> bool {
+    return std::ranges::all_of(body, [&](const Statement& s) {
+      if (const auto* loop = std::get_if<For>(&s.op)) return self(self, loop->body);
+      return std::holds_alternative<Load>(s.op) || std::holds_alternative<Store>(s.op) ||
+             std::holds_alternative<Add>(s.op) || std::holds_alternative<Multiply>(s.op) ||
+             std::holds_alternative<Cast>(s.op);
+    });
+  };
+  if (!allowed(allowed, i.body)) add(faults, "what all threads must take part in");
   return faults;
 }
 
@@ -111,6 +136,39 @@ Faults check(const Program& program, const CopyBulk& i) {
   if (!aligned || to.extents.back() % granule != 0) {
     add(faults, "rows that are not whole pieces of ", kBulkGranule, " bytes");
   }
+  return faults;
+}
+
+Faults check(const Program& program, const CopyRows& i) {
+  Faults faults;
+  check_index(program, i.signal, i.index, faults);
+  const View &to = program.views[i.to], &from = program.views[i.from];
+  const Scalar scalar = buffer_of(program, i.to).scalar;
+  if (buffer_of(program, i.to).level != Level::shared ||
+      buffer_of(program, i.from).level != Level::global) {
+    add(faults, "copies go from global to shared memory");
+  }
+  if (scalar != buffer_of(program, i.from).scalar) {
+    add(faults, "the two sides differ in their scalar");
+  }
+  if (to.extents.size() != 2 || from.extents.size() != 2 || from.extents[0] != kTokens) {
+    add(faults, "sides that are not rows of the tokens");
+    return faults;
+  }
+  const auto end = range_of(program, i.at).high + to.extents[1];
+  if (end > from.extents[1]) add(faults, "columns reach ", end, " of ", from.extents[1]);
+  const auto granule = kBulkGranule / bytes_of(scalar);
+  if (!multiple_of(to.offset, granule) || !multiple_of(from.offset, granule) ||
+      !multiple_of(i.at, granule) || to.strides[0] % granule != 0 ||
+      from.strides[0] % granule != 0 || to.strides[1] != 1 || from.strides[1] != 1 ||
+      to.extents[1] % granule != 0) {
+    add(faults, "rows that are not whole pieces of ", kBulkGranule, " bytes");
+  }
+  if (to.extents[0] * to.extents[1] * bytes_of(scalar) >= kMaxTransaction) {
+    add(faults, "rows of more than ", kMaxTransaction - 1, " bytes together");
+  }
+  if (program.signals[i.signal].arrivals != 1) add(faults, "a signal of other arrivals");
+  if (i.multicast && program.cluster == 1) add(faults, "no cluster");
   return faults;
 }
 

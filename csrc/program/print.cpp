@@ -56,6 +56,8 @@ void print_body(const Program& program, const std::vector<Statement>& body, int 
       print_body(program, loop->body, depth + 1, out);
     } else if (const auto* branch = std::get_if<If>(&statement.op)) {
       print_body(program, branch->body, depth + 1, out);
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      print_body(program, part->body, depth + 1, out);
     }
   }
 }
@@ -117,7 +119,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const Commit&) { out << "commit"; },
           [&](const Wait& i) { out << "wait pending<=" << i.pending; },
           [&](const Barrier&) { out << "barrier"; },
-          [&](const ClusterBarrier&) { out << "cluster_barrier"; },
+          [&](const ClusterBarrier& i) {
+            out << "cluster_barrier" << (i.signals_only ? " for signals" : "");
+          },
           [&](const DependentLaunch&) { out << "dependent_launch"; },
           [&](const DependentWait&) { out << "dependent_wait"; },
           [&](const LoadMatrix& i) {
@@ -206,6 +210,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const If& i) {
             out << "if " << program.variables[i.variable].name << " == " << i.value;
           },
+          [&](const Within& i) {
+            out << "within " << place(program, i.view, i.at) << " by " << reg(i.tile);
+          },
           [&](const SignalInit& i) {
             const Signal& s = program.signals[i.signal];
             out << "signal_init " << s.name << '[' << s.count << "] of " << s.arrivals
@@ -230,6 +237,11 @@ std::string to_string(const Program& program, const Statement& statement) {
                 << " on " << signal(program, i.signal, i.index)
                 << condition(program, i.guard, i.below);
           },
+          [&](const CopyRows& i) {
+            out << "copy_rows " << memory(program, i.to) << " = "
+                << place(program, i.from, {0, i.at}) << (i.multicast ? " to the cluster" : "")
+                << " on " << signal(program, i.signal, i.index);
+          },
           [&](const Unary& i) { out << reg(i.to) << " = " << name_of(i.op) << ' ' << reg(i.from); },
           [&](const Binary& i) {
             out << reg(i.to) << " = " << name_of(i.op) << ' ' << reg(i.a) << ", " << reg(i.b);
@@ -251,7 +263,9 @@ std::string to_string(const Program& program) {
   std::ostringstream out;
   out << "program " << program.name << ": " << program.variables[kSplit].extent << " x "
       << program.variables[kTile].extent << " blocks of " << program.threads << " threads";
-  if (program.cluster > 1) out << ", clusters of " << program.cluster;
+  if (program.cluster > 1) {
+    out << ", clusters of " << program.cluster << (program.tiles_in_cluster ? " tiles" : "");
+  }
   out << ", " << program.shared_bytes() << " bytes shared\n";
   for (const Buffer& buffer : program.buffers) {
     out << (buffer.level == Level::global ? "global " : "shared ") << buffer.name << ' '

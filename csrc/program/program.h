@@ -16,6 +16,9 @@
 //     also order threads: what each did before an Arrive is behind the others after its Await.
 //   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
 //     may not end before its peers have passed one after reading it.
+//   - A block may copy into the shared memory of its peers after a ClusterBarrier, and they may not
+//   end
+//     before that has arrived.
 //   - Blocks see each other's writes to global memory only through a Ticket.
 //   - What the preceding kernel wrote may be read, and what it may still read or write be written,
 //     only after DependentWait.
@@ -120,14 +123,18 @@ struct Wait {
 };
 /// All threads of the block.
 struct Barrier {};
-/// All threads of all blocks of the cluster; a Barrier too.
-struct ClusterBarrier {};
+/// All threads of all blocks of the cluster; a Barrier too. With `signals_only` nothing is ordered
+/// but SignalInits, and nothing waits for what is on its way.
+struct ClusterBarrier {
+  bool signals_only = false;
+};
 /// The next kernel may start; its DependentWait still waits for the end of this one.
 struct DependentLaunch {};
 /// The preceding kernel has ended and its writes are visible.
 struct DependentWait {};
 
-/// B operands through the load-matrix instruction: to[i] = from[at + i], 16-bit elements.
+/// B operands through the load-matrix instruction: to[i] = from[at + i], 16-bit elements. Those
+/// outside `from` are anything; nothing that follows from them may be stored.
 struct LoadMatrix {
   RegisterId to;
   ViewId from;
@@ -177,13 +184,22 @@ struct If {
   std::int64_t value;
   std::vector<Statement> body;
 };
+/// body, which threads may pass over that have nothing of `tile` inside the view at `at`: it moves
+/// and computes tiles of that layout, and what it leaves in registers is theirs only who took it.
+struct Within {
+  RegisterId tile;
+  ViewId view;
+  std::vector<Affine> at;
+  std::vector<Statement> body;
+};
 
 struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
                DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
-               Add, Cast, Ticket, For, If, SignalInit, Expect, Arrive, Await, CopyBulk, Unary,
-               Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable, ZeroOperand, Offset,
-               Multiply, Spread, CopyElements, UnpackBytes, SplitDigits, JoinDigits>
+               Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive, Await, CopyBulk,
+               CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable,
+               ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes, SplitDigits,
+               JoinDigits>
       op;
 };
 
@@ -191,7 +207,7 @@ struct Program {
   std::string name;
   int threads;
   int blocks_per_multiprocessor;  ///< that registers and shared memory must leave room for
-  int cluster;                    ///< blocks along `split` that form one
+  int cluster;                    ///< blocks along `split`, or along `tile`, that form one
   bool dependent_launch;
   std::vector<Variable> variables;  ///< kSplit, kTile, kRank first; their extents are the grid
   std::vector<Buffer> buffers;      ///< global ones are the parameters, in this order, then tokens
@@ -199,6 +215,7 @@ struct Program {
   std::vector<Register> registers;
   std::vector<Statement> body;
   std::vector<Signal> signals;
+  bool tiles_in_cluster = false;  ///< a cluster is of neighbouring tiles, not of splits
 
   std::int64_t shared_bytes() const;
   /// Where the first mbarrier of a signal lies, 8 bytes each, after all buffers.

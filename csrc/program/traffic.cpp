@@ -42,6 +42,8 @@ class Counter {
       } else if (const auto* branch = std::get_if<If>(&statement.op)) {
         values_[branch->variable] = branch->value;
         walk(branch->body);
+      } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+        walk(part->body);
       } else {
         std::visit([&](const auto& i) { count(i); }, statement.op);
       }
@@ -122,6 +124,18 @@ class Counter {
     const auto lines = (bytes + kLineBytes - 1) / kLineBytes;
     add(program_.views[i.from].buffer, false, {1, 0, 0, sectors, sectors, lines});
     add(to.buffer, true, {1, lines, lines, 0, 0, 0});
+  }
+
+  void count(const CopyRows& i) {
+    const View& to = program_.views[i.to];
+    const auto row = to.extents[1] * bytes_of(program_.buffers[to.buffer].scalar);
+    const auto rows = std::min<std::int64_t>(to.extents[0], tokens_);
+    // A block reads its part of what the cluster shares, and all of it is written.
+    const auto mine = i.multicast ? (rows + program_.cluster - 1) / program_.cluster : rows;
+    const auto sectors = mine * ((row + kSectorBytes - 1) / kSectorBytes);
+    const auto lines = (row + kLineBytes - 1) / kLineBytes;
+    add(program_.views[i.from].buffer, false, {mine, 0, 0, sectors, sectors, mine * lines});
+    add(to.buffer, true, {rows, rows * lines, rows * lines, 0, 0, 0});
   }
 
   /// Lanes give the addresses of rows, eight for each 8 x 8 matrix of 16-bit elements.

@@ -66,6 +66,7 @@ class Verifier {
       }
       if (const auto* loop = std::get_if<For>(&statement.op)) body(loop->body);
       if (const auto* branch = std::get_if<If>(&statement.op)) body(branch->body);
+      if (const auto* part = std::get_if<Within>(&statement.op)) body(part->body);
     }
   }
 

@@ -50,6 +50,43 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
   }
 }
 
+// Activations by the copy engine, every warp with all the rows of its block: nothing waits for the
+// activations before all weights of the first rounds are asked for.
+template <class Add>
+void add_engine(const Linear& expr, const Device& device, const Add& add) {
+  const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  constexpr int kWarps = 16, kBlocks = 2;
+  for (Route route : {Route::in_place, Route::multiply_add}) {
+    for (int splits : {1, 2}) {
+      const auto columns = kBlock * kBlocks * kWarps * splits;
+      const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+      if (rounds > kMostDeepRounds) continue;
+      // The fewest rows whose words are whole pieces: registers for two blocks a round, and no more
+      // rows than the multiprocessors have work for.
+      const int units = expr.bits % 2 == 0 ? 2 : 4;
+      for (int depth : {1, 2}) {
+        for (int sharers : {1, 2}) {
+          Schedule s{tokens,
+                     1,
+                     kWarps,
+                     kBlocks,
+                     rounds,
+                     1,
+                     splits == 1 ? Reduction::none : Reduction::cluster,
+                     route,
+                     false,
+                     1};
+          s.units = units, s.depth = depth, s.sharers = sharers;
+          const auto tiles = s.tiles(expr.n) * splits;
+          s.sweeps =
+              static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
+          add(s);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
@@ -125,6 +162,7 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
       }
     }
   }
+  if (device.bulk_copy()) add_engine(expr, device, add);
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
     return a.cost.seconds < b.cost.seconds;

@@ -23,12 +23,13 @@ struct Way {
   double overlap = 2.5;  ///< of memory and instructions: 1 adds them, many takes the larger
 };
 constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
-              kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0},
-              kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
+              kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0, 1, 4},
+              kEngine = {2.7, 0, 0, 0.75, 0.3, 1, 6}, kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
               kTogether = {2.3, 2.25, 0, 0.75, 0, 1, 1.75};
 
 const Way& way_of(const Schedule& s) {
   if (s.x_rounds > 0) return s.x_slack > 0 ? kApart : kTogether;
+  if (s.sharers > 0) return kEngine;
   return s.depth > 0 ? kDeep : s.stages > 1 ? kRing : s.rounds > 1 ? kRegisters : kOneRound;
 }
 
@@ -41,7 +42,9 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   // them, and the rest mostly hides behind them.
   constexpr double kAlu = 0.4, kMatrix = 1.9 * 6.5, kLoadMatrix = 6;
   // Activations and sums come from the second-level cache, in part while the weights come anyway.
-  constexpr double kActivations = 0.44, kSums = 0.3;
+  // Those that the engine brings come all at once; a cluster reads them once.
+  constexpr double kActivations = 0.44, kByEngine = 0.7, kSums = 0.3;
+  const double activations = s.sharers > 0 ? kByEngine / s.sharers : kActivations;
   const double columns = s.tokens / 8.0;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = s.route == Route::digits ? 2 : 4;  // of a block
@@ -52,8 +55,8 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
                        1024;  // of 16 rows and 64 columns
   const double blocks = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
   const double per_device = blocks / device.multiprocessors;
-  const double moved = kActivations * static_cast<double>(expr.max_m * s.block_columns() *
-                                                          bytes_of(expr.activation)) +
+  const double moved = activations * static_cast<double>(expr.max_m * s.block_columns() *
+                                                         bytes_of(expr.activation)) +
                        (s.reduction == Reduction::ordered
                             ? kSums * static_cast<double>(s.block_rows() * s.tokens * 8)
                             : 0);

@@ -33,6 +33,19 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     return joined(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
   }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (s.sharers > 0) {
+    const auto rows = expr.k * bytes_of(expr.activation);
+    if (!device.bulk_copy()) return "no copy engine";
+    if (s.route == Route::digits) return "digits are made by threads";
+    if (s.x_rounds > 0) return "the engine brings all rounds at once";
+    if (s.stages > 1) return "the engine brings activations before rounds in registers";
+    if (expr.gather || rows % 16 != 0 || expr.k % s.block_columns() != 0) {
+      return joined(expr.k, " columns are not whole rows of ", s.block_columns());
+    }
+    if (s.sharers > 1 && (s.reduction == Reduction::cluster || s.sharers > device.max_cluster)) {
+      return joined("a cluster of ", s.sharers, " tiles");
+    }
+  }
   if (s.units < kUnits) {
     if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
     if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";

@@ -2,6 +2,7 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/joined.h"
 #include "expr/decoding.h"
@@ -45,7 +46,8 @@ std::int64_t Schedule::splits(std::int64_t k) const {
 std::int64_t Schedule::tiles(std::int64_t n) const {
   const auto rows = block_rows() * sweeps;
   // Whole blocks of the image, so that a tile has the same part of its block in every sweep.
-  return round_up((round_up(n, kBlock) + rows - 1) / rows, kUnits / units);
+  return round_up((round_up(n, kBlock) + rows - 1) / rows,
+                  std::lcm(kUnits / units, std::max(sharers, 1)));
 }
 
 std::string to_string(const Schedule& s) {
@@ -58,6 +60,7 @@ std::string to_string(const Schedule& s) {
                 s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
                 s.x_rounds > 0 ? joined(", x rounds ", s.x_rounds) : "",
                 s.x_slack > 0 ? joined(", x slack ", s.x_slack) : "",
+                s.sharers > 0 ? joined(", engine for ", s.sharers) : "",
                 s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
                 " per multiprocessor");
 }
@@ -95,6 +98,7 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
   if (s.x_slack > 0) {
     bytes += (s.rounds > s.x_rounds ? 2 : 1) * s.x_rounds * kSignalBytes;
   }
+  if (s.sharers > 0) bytes += kSignalBytes;
   return bytes;
 }
 

@@ -51,6 +51,9 @@ struct Schedule {
   int sum_places = 1;  ///< for the sums of warps, that sweeps take in turn: 1 or 2
   int x_rounds = 0;    ///< rounds whose activations are in shared memory or on their way; 0: all
   int x_slack = 0;     ///< of those, rounds that warps may be apart by; 0: a barrier each round
+  /// Neighbouring tiles, a cluster, for which the copy engine stages the activations together; 0:
+  /// the threads of each block copy them.
+  int sharers = 0;
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/wavefronts.h"
 
+#include <algorithm>
 #include <array>
 
 #include "layout/conflicts.h"
@@ -26,7 +27,8 @@ std::int64_t shared_wavefronts(const Schedule& s, const Linear& expr) {
   const auto matrices = block_bytes / kMatrixBytes * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
   const auto ring =
       s.stages == 1 ? 0 : 2 * s.block_rows() * s.block_columns() * expr.bits / 8 / kWavefrontBytes;
-  const auto staged = s.tokens * block_bytes * (s.x_rounds > 0 ? s.sweeps : 1) / kWavefrontBytes;
+  const auto rows_staged = s.sharers > 0 ? std::min<std::int64_t>(s.tokens, expr.max_m) : s.tokens;
+  const auto staged = rows_staged * block_bytes * (s.x_rounds > 0 ? s.sweeps : 1) / kWavefrontBytes;
   const auto pairs = s.block_rows() * s.sweeps * s.block_columns() / 2;
   return staged + matrices * shared_wavefronts(rows, 16) + ring +
          pairs / kLanes * lookups_per_pair(expr);

@@ -58,6 +58,11 @@ DEVICE void signal_init(u32 signal, u32 count, u32 arrivals) {
   asm volatile("fence.mbarrier_init.release.cluster;\n"
                "fence.proxy.async.shared::cta;" ::: "memory");
 }
+// All blocks of the cluster are there, with their signals; loads on their way are not waited for.
+DEVICE void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+               "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 DEVICE void signal_expect(u32 signal, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :: "r"(signal), "r"(bytes) : "memory");
@@ -87,6 +92,13 @@ DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 signal) {
                "[%0], [%1], %2, [%3];"
                :: "r"(to), "l"((u64)__cvta_generic_to_global(from)), "r"(bytes), "r"(signal)
                : "memory");
+}
+// The same into each block of the cluster whose bit is set.
+DEVICE void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 signal, u32 blocks) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+               ".multicast::cluster [%0], [%1], %2, [%3], %4;"
+               :: "r"(to), "l"((u64)__cvta_generic_to_global(from)), "r"(bytes), "r"(signal),
+                  "h"((u16)blocks) : "memory");
 }
 )";
 }

@@ -6,6 +6,13 @@
 
 namespace ladder {
 
+namespace {
+
+// Of float16 and bfloat16: what load-matrix finds outside a view, so that its use shows.
+constexpr std::uint32_t kNotANumber = 0x7fff;
+
+}  // namespace
+
 Interpreter::Interpreter(const Program& program, std::vector<Argument>& arguments,
                          std::int64_t tokens)
     : program_(program), arguments_(arguments), tokens_(tokens) {
@@ -32,22 +39,25 @@ void Interpreter::run() {
   const auto splits = program_.variables[kSplit].extent;
   const auto tiles = program_.variables[kTile].extent;
   published_.assign(splits * tiles, false);
-  for (std::int64_t tile = 0; tile < tiles; ++tile) {
-    for (std::int64_t first = 0; first < splits; first += program_.cluster) {
-      run_cluster(tile, first);
+  const auto along = [&](bool yes) { return yes ? program_.cluster : 1; };
+  for (std::int64_t tile = 0; tile < tiles; tile += along(program_.tiles_in_cluster)) {
+    for (std::int64_t split = 0; split < splits; split += along(!program_.tiles_in_cluster)) {
+      run_cluster(tile, split);
     }
   }
 }
 
-void Interpreter::run_cluster(std::int64_t tile, std::int64_t first) {
+void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split) {
   std::vector<Block> blocks;
   for (int rank = 0; rank < program_.cluster; ++rank) {
-    Block block{tile * program_.variables[kSplit].extent + first + rank,
+    const auto tile = first_tile + (program_.tiles_in_cluster ? rank : 0);
+    const auto split = first_split + (program_.tiles_in_cluster ? 0 : rank);
+    Block block{tile * program_.variables[kSplit].extent + split,
                 std::vector<std::int64_t>(program_.variables.size()),
                 {},
                 SharedMemory(program_.shared_bytes()),
                 Signals(program_)};
-    block.variables[kSplit] = first + rank;
+    block.variables[kSplit] = split;
     block.variables[kTile] = tile;
     block.variables[kRank] = rank;
     for (const Register& reg : program_.registers) {
@@ -82,13 +92,39 @@ void Interpreter::execute(const std::vector<Statement>& body, const std::vector<
         if (block->variables[branch->variable] == branch->value) taken.push_back(block);
       }
       if (!taken.empty()) execute(branch->body, taken);
-    } else if (std::holds_alternative<ClusterBarrier>(statement.op)) {
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      execute(part->body, blocks);
+      for (Block* block : blocks) forget(*block, *part, part->body);
+    } else if (const auto* meeting = std::get_if<ClusterBarrier>(&statement.op)) {
       if (blocks.size() != cluster_.size()) fault("not all blocks of the cluster reach it");
+      for (Block* block : blocks) block->signals.meet();
+      if (meeting->signals_only) continue;
       for (Block* block : blocks) block->shared.cluster_barrier();
       remote_reads_open_ = false;
     } else {
       for (Block* block : blocks) instruction(*block, statement);
     }
+  }
+}
+
+// What threads would not have that passed over a body.
+void Interpreter::forget(Block& block, const Within& part, const std::vector<Statement>& body) {
+  std::vector<bool> took(program_.threads, false);
+  const auto origin = values(block, part.at);
+  for_each(part.tile, [&](int thread, std::int64_t, const std::int64_t* offset) {
+    if (element(block, program_.views[part.view], origin, offset)) took[thread] = true;
+  });
+  for (const Statement& statement : body) {
+    if (const auto* loop = std::get_if<For>(&statement.op)) forget(block, part, loop->body);
+    RegisterId written = -1;
+    if (const auto* i = std::get_if<Load>(&statement.op)) written = i->to;
+    if (const auto* i = std::get_if<Add>(&statement.op)) written = i->to;
+    if (const auto* i = std::get_if<Multiply>(&statement.op)) written = i->to;
+    if (const auto* i = std::get_if<Cast>(&statement.op)) written = i->to;
+    if (written < 0) continue;
+    for_each(written, [&](int thread, std::int64_t index, const std::int64_t*) {
+      if (!took[thread]) block.registers[written].set[index] = false;
+    });
   }
 }
 
@@ -107,52 +143,53 @@ std::vector<std::int64_t> Interpreter::values(const Block& block,
 
 void Interpreter::instruction(Block& block, const Statement& statement) {
   std::visit(
-      Match{[&](const Load& i) { load(block, i); }, [&](const Store& i) { store(block, i); },
-            [&](const CopyAsync& i) { copy(block, i); },
-            [&](const CopyOwn& i) { copy_own(block, i); },
-            [&](const Commit&) { block.shared.commit(); },
-            [&](const Wait& i) { block.shared.wait(i.pending); },
-            [&](const Barrier&) { block.shared.barrier(); },
-            [&](const DependentLaunch&) {},  // there is no next kernel
-            [&](const DependentWait&) { block.dependent_waited = true; },
-            [&](const LoadMatrix& i) {
-              load(block, Load{i.to, i.from, i.at});
-            },
-            [&](const Unpack& i) { unpack(block, i); }, [&](const Mma& i) { mma(block, i); },
-            [&](const Fill& i) { fill(block, i); },
-            [&](const Reinterpret& i) { reinterpret_bits(block, i); },
-            [&](const Scale& i) { scale(block, i); },
-            [&](const Add& i) { combine(block, i.to, i.from, false); },
-            [&](const Spread& i) { spread(block, i); },
-            [&](const Multiply& i) { combine(block, i.to, i.from, true); },
-            [&](const UnpackFloat& i) { unpack_float(block, i); },
-            [&](const Lookup& i) { lookup(block, i); },
-            [&](const FillTable& i) { fill_table(block, i); },
-            [&](const ZeroOperand& i) { zero_operand(block, i); },
-            [&](const Offset& i) { offset(block, i); },
-            [&](const UnpackBytes& i) { unpack_bytes(block, i); },
-            [&](const SplitDigits& i) { split_digits(block, i); },
-            [&](const JoinDigits& i) { join_digits(block, i); },
-            [&](const CopyElements& i) { copy_elements(block, i); },
-            [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
-            [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
-            [&](const Expect& i) {
-              if (value(block, i.guard) >= i.below) return;
-              refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
-            },
-            [&](const Arrive& i) {
-              refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
-            },
-            [&](const Await& i) {
-              refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
-                                         block.shared));
-            },
-            [&](const CopyBulk& i) { copy_bulk(block, i); },
-            [&](const Unary& i) { unary(block, i); }, [&](const Binary& i) { binary(block, i); },
-            [&](const Reduce& i) { reduce(block, i); },
-            [&](const AtomicAdd& i) { atomic_add(block, i); },
-            // Statements of all blocks together: execute() has them.
-            [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}},
+      Match{
+          [&](const Load& i) { load(block, i); }, [&](const Store& i) { store(block, i); },
+          [&](const CopyAsync& i) { copy(block, i); },
+          [&](const CopyOwn& i) { copy_own(block, i); },
+          [&](const Commit&) { block.shared.commit(); },
+          [&](const Wait& i) { block.shared.wait(i.pending); },
+          [&](const Barrier&) { block.shared.barrier(); },
+          [&](const DependentLaunch&) {},  // there is no next kernel
+          [&](const DependentWait&) { block.dependent_waited = true; },
+          [&](const LoadMatrix& i) {
+            load(block, Load{i.to, i.from, i.at}, kNotANumber);
+          },
+          [&](const Unpack& i) { unpack(block, i); }, [&](const Mma& i) { mma(block, i); },
+          [&](const Fill& i) { fill(block, i); },
+          [&](const Reinterpret& i) { reinterpret_bits(block, i); },
+          [&](const Scale& i) { scale(block, i); },
+          [&](const Add& i) { combine(block, i.to, i.from, false); },
+          [&](const Spread& i) { spread(block, i); },
+          [&](const Multiply& i) { combine(block, i.to, i.from, true); },
+          [&](const UnpackFloat& i) { unpack_float(block, i); },
+          [&](const Lookup& i) { lookup(block, i); },
+          [&](const FillTable& i) { fill_table(block, i); },
+          [&](const ZeroOperand& i) { zero_operand(block, i); },
+          [&](const Offset& i) { offset(block, i); },
+          [&](const UnpackBytes& i) { unpack_bytes(block, i); },
+          [&](const SplitDigits& i) { split_digits(block, i); },
+          [&](const JoinDigits& i) { join_digits(block, i); },
+          [&](const CopyElements& i) { copy_elements(block, i); },
+          [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
+          [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
+          [&](const Expect& i) {
+            if (value(block, i.guard) >= i.below) return;
+            refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
+          },
+          [&](const Arrive& i) {
+            refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
+          },
+          [&](const Await& i) {
+            refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
+                                       block.shared));
+          },
+          [&](const CopyBulk& i) { copy_bulk(block, i); },
+          [&](const CopyRows& i) { copy_rows(block, i); }, [&](const Unary& i) { unary(block, i); },
+          [&](const Binary& i) { binary(block, i); }, [&](const Reduce& i) { reduce(block, i); },
+          [&](const AtomicAdd& i) { atomic_add(block, i); },
+          // Statements of all blocks together: execute() has them.
+          [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}, [](const Within&) {}},
       statement.op);
 }
 

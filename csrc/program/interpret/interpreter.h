@@ -60,8 +60,10 @@ class Interpreter {
   };
 
   // interpret.cpp
-  void run_cluster(std::int64_t tile, std::int64_t first);
+  /// The cluster whose first block that is.
+  void run_cluster(std::int64_t tile, std::int64_t split);
   void execute(const std::vector<Statement>& body, const std::vector<Block*>& blocks);
+  void forget(Block& block, const Within& part, const std::vector<Statement>& body);
   void instruction(Block& block, const Statement& statement);
   std::int64_t value(const Block& block, const Affine& affine) const;
   std::vector<std::int64_t> values(const Block& block, const std::vector<Affine>& at) const;
@@ -81,11 +83,12 @@ class Interpreter {
                    std::uint8_t* to);
   void write_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
                     const std::uint8_t* from);
-  void load(Block& block, const Load& i);
+  void load(Block& block, const Load& i, std::uint32_t outside = 0);
   void store(Block& block, const Store& i);
   void copy(Block& block, const CopyAsync& i);
   void copy_own(Block& block, const CopyOwn& i);
   void copy_bulk(Block& block, const CopyBulk& i);
+  void copy_rows(Block& block, const CopyRows& i);
   void atomic_add(Block& block, const AtomicAdd& i);
   void copy_elements(Block& block, const CopyElements& i);
   void split_digits(Block& block, const SplitDigits& i);

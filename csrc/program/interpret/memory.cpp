@@ -71,14 +71,15 @@ void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int s
   }
 }
 
-void Interpreter::load(Block& block, const Load& i) {
+void Interpreter::load(Block& block, const Load& i, std::uint32_t outside) {
   const View& view = program_.views[i.from];
   const Buffer& buffer = program_.buffers[view.buffer];
   const int size = bytes_of(buffer.scalar);
   const auto origin = values(block, i.at);
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* offset) {
-    std::uint32_t bits = 0;
+    std::uint32_t bits = outside;
     if (const auto at = element(block, view, origin, offset)) {
+      bits = 0;
       auto* to = reinterpret_cast<std::uint8_t*>(&bits);
       const auto byte = program_.shared_offset(view.buffer) + *at * size;
       std::string why;
@@ -182,6 +183,33 @@ void Interpreter::copy_bulk(Block& block, const CopyBulk& i) {
     for (auto d = at.size(); d-- > 0 && !more;) {
       more = ++at[d] < to.extents[d];
       if (!more) at[d] = 0;
+    }
+  }
+}
+
+void Interpreter::copy_rows(Block& block, const CopyRows& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(program_.buffers[to.buffer].scalar);
+  const auto index = value(block, i.index);
+  const std::vector<std::int64_t> origin = {0, value(block, i.at)};
+  const auto rows = std::min(to.extents[0], tokens_);
+  refuse(block.signals.expect(i.signal, index, rows * to.extents[1] * size, block.shared));
+  const std::int64_t blocks = i.multicast ? program_.cluster : 1;
+  for (std::int64_t row = i.multicast ? block.variables[kRank] : 0; row < rows; row += blocks) {
+    for (std::int64_t column = 0; column < to.extents[1]; ++column) {
+      const std::int64_t at[] = {row, column};
+      const auto source = element(block, from, origin, at);
+      if (!source) fault("a copy leaves ", program_.buffers[from.buffer].name);
+      std::uint8_t bytes[4] = {};
+      read_global(block, from.buffer, *source * size, size, kEngine, bytes);
+      const auto place = program_.shared_offset(to.buffer) +
+                         (value(block, to.offset) + row * to.strides[0] + column) * size;
+      for (Block* peer : cluster_) {
+        if (!i.multicast && peer != &block) continue;
+        if (i.multicast) refuse(peer->signals.known_to_peers(i.signal, index));
+        refuse(peer->shared.write_bulk(place, size, bytes));
+        refuse(peer->signals.copied(i.signal, index, place, size, i.multicast));
+      }
     }
   }
 }

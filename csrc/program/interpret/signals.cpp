@@ -20,7 +20,7 @@ std::string Signals::init(SignalId signal, const SharedMemory& shared) {
 
 std::string Signals::use(const Mbarrier& mbarrier, const SharedMemory& shared) const {
   if (!mbarrier.initialised) return "uses a signal before its signal_init";
-  if (!shared.synchronised(mbarrier.initialised_at)) {
+  if (!mbarrier.known_to_all && !shared.synchronised(mbarrier.initialised_at)) {
     return "uses a signal that was initialised without a barrier since";
   }
   return {};
@@ -57,10 +57,26 @@ std::string Signals::arrive(SignalId signal, std::int64_t index, Arrival by, Sha
   return {};
 }
 
-std::string Signals::copied(SignalId signal, std::int64_t index, std::int64_t at, int size) {
+void Signals::meet() {
+  for (auto& mbarriers : mbarriers_) {
+    for (Mbarrier& mbarrier : mbarriers) mbarrier.known_to_all = mbarrier.initialised;
+  }
+}
+
+std::string Signals::known_to_peers(SignalId signal, std::int64_t index) const {
+  const Mbarrier& mbarrier = mbarriers_[signal][index];
+  if (!mbarrier.initialised) return "copies on a peer's signal before its signal_init";
+  if (!mbarrier.known_to_all) {
+    return "copies on a peer's signal that was initialised without a cluster barrier since";
+  }
+  return {};
+}
+
+std::string Signals::copied(SignalId signal, std::int64_t index, std::int64_t at, int size,
+                            bool ahead) {
   Mbarrier& mbarrier = mbarriers_[signal][index];
   mbarrier.copied += size;
-  if (mbarrier.copied > mbarrier.expected) {
+  if (mbarrier.copied > mbarrier.expected && !ahead) {
     return "copies more than the " + std::to_string(mbarrier.expected) +
            " bytes that the phase expects";
   }
@@ -74,14 +90,15 @@ std::string Signals::await(SignalId signal, std::int64_t index, std::int64_t par
   if (auto why = use(mbarrier, shared); !why.empty()) return why;
   // The hardware asks whether the phase of that parity has ended; the one before has.
   if (mbarrier.phase % 2 != parity) return {};
-  if (mbarrier.arrived < signals_[signal].arrivals || mbarrier.copied < mbarrier.expected) {
+  if (mbarrier.arrived < signals_[signal].arrivals || mbarrier.copied != mbarrier.expected) {
     return "waits forever: " + std::to_string(mbarrier.arrived) + " of " +
            std::to_string(signals_[signal].arrivals) + " arrivals, " +
            std::to_string(mbarrier.copied) + " of " + std::to_string(mbarrier.expected) + " bytes";
   }
   for (const Bytes& bytes : mbarrier.bytes) shared.finish(bytes.at, bytes.size);
   if (mbarrier.threads_arrived_at >= 0) shared.synchronise(mbarrier.threads_arrived_at);
-  mbarrier = {true, mbarrier.initialised_at, mbarrier.phase + 1, 0, -1, 0, 0, {}};
+  mbarrier = {true, mbarrier.known_to_all, mbarrier.initialised_at, mbarrier.phase + 1, 0, -1, 0, 0,
+              {}};
   return {};
 }
 

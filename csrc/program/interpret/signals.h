@@ -23,8 +23,14 @@ class Signals {
   std::string expect(SignalId signal, std::int64_t index, std::int64_t bytes,
                      const SharedMemory& shared);
   std::string arrive(SignalId signal, std::int64_t index, Arrival by, SharedMemory& shared);
-  /// `size` bytes of shared memory from `at` on are on their way.
-  std::string copied(SignalId signal, std::int64_t index, std::int64_t at, int size);
+  /// `size` bytes of shared memory from `at` on are on their way; those of a peer may be ahead of
+  /// this block's account.
+  std::string copied(SignalId signal, std::int64_t index, std::int64_t at, int size,
+                     bool ahead = false);
+  /// That blocks of the cluster may count on it.
+  std::string known_to_peers(SignalId signal, std::int64_t index) const;
+  /// The blocks of the cluster meet: what was initialised all threads of all of them know.
+  void meet();
   /// Ends the phase when it is the one meant; nothing when that one has ended before.
   std::string await(SignalId signal, std::int64_t index, std::int64_t parity, SharedMemory& shared);
 
@@ -35,6 +41,7 @@ class Signals {
   };
   struct Mbarrier {
     bool initialised = false;
+    bool known_to_all = false;
     int initialised_at = 0, phase = 0, arrived = 0;
     int threads_arrived_at = -1;
     std::int64_t expected = 0, copied = 0;

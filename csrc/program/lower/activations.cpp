@@ -15,6 +15,7 @@
 
 namespace ladder {
 
+// Rows of absent tokens are zero where threads copy; the engine leaves them.
 void Lowering::declare_activations() {
   const auto parts = staged_parts(schedule_), columns = staged_columns(schedule_);
   x_pitch_ = columns + kActivationPadBytes / staged_bytes(schedule_, expr_);
@@ -23,7 +24,7 @@ void Lowering::declare_activations() {
   x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
   x_warp_ = view(x_tile_,
-                 {schedule_.warps_k, parts * schedule_.tokens,
+                 {schedule_.warps_k, schedule_.sharers > 0 ? kTokens : parts * schedule_.tokens,
                   columns - (schedule_.warps_k - 1) * warp_columns()},
                  {warp_columns(), x_pitch_, 1});
 }

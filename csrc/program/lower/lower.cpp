@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/lower.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "program/lower/lowering.h"
 
@@ -11,16 +13,19 @@ Program Lowering::run() {
   auto& body = program_.body;
   load_first(body);
   declare_table(body);
-  if (!x_in_rounds()) emit(body, Barrier{});
+  // The engine's signal orders what it brings; a table is filled by threads.
+  if (!x_in_rounds() && (schedule_.sharers == 0 || decoding_.kind == Decoding::Kind::table)) {
+    emit(body, Barrier{});
+  }
   if (schedule_.sweeps > 1) {
     sweeps(body);
     return std::move(program_);
   }
   multiply(body);
   switch (schedule_.reduction) {
-    case Reduction::none: add_warps(body), finish(body, first_row()); break;
+    case Reduction::none: add_warps(body, 0, [&](Body& sums) { finish(sums, first_row()); }); break;
     case Reduction::cluster: add_cluster(body); break;
-    case Reduction::ordered: add_warps(body), add_in_order(body); break;
+    case Reduction::ordered: add_in_order(body); break;
   }
   return std::move(program_);
 }
@@ -30,7 +35,9 @@ Program Lowering::run() {
 // which their threads make themselves.
 void Lowering::load_first(Body& body) {
   if (schedule_.dependent_launch) emit(body, DependentLaunch{});
-  if (staged()) {
+  if (schedule_.sharers > 0) {
+    load_by_engine(body);
+  } else if (staged()) {
     declare_ring();
     const std::int64_t ahead = schedule_.stages - 1;
     if (schedule_.dependent_launch) {
@@ -67,7 +74,9 @@ void Lowering::declare() {
                                                         : "u" + std::to_string(expr_.bits));
   program_.threads = kLanes * s.warps_n * s.warps_k;
   program_.blocks_per_multiprocessor = s.blocks_per_multiprocessor;
-  program_.cluster = s.reduction == Reduction::cluster ? static_cast<int>(s.splits(expr_.k)) : 1;
+  program_.cluster = s.reduction == Reduction::cluster ? static_cast<int>(s.splits(expr_.k))
+                                                       : std::max(s.sharers, 1);
+  program_.tiles_in_cluster = s.sharers > 1;
   program_.dependent_launch = s.dependent_launch;
   variable("split", s.splits(expr_.k));
   variable("tile", s.tiles(expr_.n));

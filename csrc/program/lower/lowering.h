@@ -74,6 +74,7 @@ class Lowering {
     BufferId buffer;
     ViewId table = -1, ring = -1;
     RegisterId loaded = -1, rows = -1, next = -1;
+    std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by round
   };
   void declare_weights();
   void declare_per_group(std::int64_t n_blocks);
@@ -91,7 +92,10 @@ class Lowering {
   /// The first round, or as many as the depth, straight to registers.
   void load_weights(Body& body);
   /// A round to the registers in use; those of a round that the depth keeps.
-  void refill(Body& body, const Affine& round, const Affine& sweep);
+  void refill_words(Body& body, const Affine& round, const Affine& sweep);
+  void refill_groups(Body& body, const Affine& round, const Affine& sweep);
+  /// Rounds whose scales and zero points have registers.
+  int group_depth() const;
   void use_piece(std::int64_t round);
   /// The words, scales and zero points of a round out of the ring.
   void load_round(Body& body, const Affine& round);
@@ -130,6 +134,10 @@ class Lowering {
   /// How many rounds ahead copies are started.
   int x_ahead() const { return schedule_.x_rounds - 1 - schedule_.x_slack; }
 
+  // engine.cpp: all that comes first, activations by the copy engine.
+  void load_by_engine(Body& body);
+  void copy_rows(Body& body, SignalId staged);
+
   // decode.cpp: from stored codes to operands, and what else the type of the weight needs.
   void declare_table(Body& body);
   /// What one group needs before its first step, and the operands of a step in `operands_.a`.
@@ -165,8 +173,8 @@ class Lowering {
   void declare_sums(std::int64_t rows);
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
   ViewId share_sums(Body& body, const Affine& sweep = 0);
-  /// The sums of the warps along K in `sum_`.
-  void add_warps(Body& body, const Affine& sweep = 0);
+  /// The sums of the warps along K in `sum_`, and what becomes of them: `use` adds that.
+  void add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use);
   /// sum_ += part for part = first .. count - 1.
   void add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
                  const std::function<Load(Affine)>& load);
@@ -182,12 +190,6 @@ class Lowering {
   void finish(Body& body, const Affine& first);
   /// The first row of the block in a sweep.
   Affine first_row(const Affine& sweep = 0) const;
-
-  /// The registers of one round: words, and what is loaded and held of each of `per_group_`.
-  struct Piece {
-    RegisterId words;
-    std::vector<RegisterId> loaded, rows;
-  };
 
   /// What multiply_round works on.
   struct Operands {
@@ -216,7 +218,7 @@ class Lowering {
   RegisterId unit_ = -1;      // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
-  std::vector<Piece> pieces_;        // by round, modulo the depth
+  std::vector<RegisterId> pieces_;   // words by round, modulo the depth
   ViewId kept_ = -1;
   VariableId round_ = -1;
   Layout group_layout_, group_ring_layout_;

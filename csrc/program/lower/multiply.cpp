@@ -191,7 +191,8 @@ void Lowering::deep_rounds(Body& body, const Affine& sweep) {
       use_piece(piece);
       next_activations(each, round);
       multiply_round(each, round);
-      refill(each, round + Affine(depth), sweep);
+      refill_words(each, round + Affine(depth), sweep);
+      refill_groups(each, round + Affine(depth), sweep);
     }
     emit(body, For{turn, turns, std::move(each), 1});
   }
@@ -200,12 +201,17 @@ void Lowering::deep_rounds(Body& body, const Affine& sweep) {
     if (!operands_.zero_sums.empty()) operands_.zero_sum = operands_.zero_sums[round];
     next_activations(body, round, sweep);
     multiply_round(body, round);
-    const int following = round + depth;
-    if (following < schedule_.rounds) {
-      refill(body, following, sweep);
-    } else if (schedule_.sweeps > 1) {
-      refill(body, following - schedule_.rounds, sweep + Affine(1));
-    }
+    const auto again = [&](int following, const auto& refill) {
+      if (following < schedule_.rounds) {
+        refill(following, sweep);
+      } else if (schedule_.sweeps > 1) {
+        refill(following - schedule_.rounds, sweep + Affine(1));
+      }
+    };
+    again(round + schedule_.depth,
+          [&](int following, const Affine& in) { refill_words(body, following, in); });
+    again(round + group_depth(),
+          [&](int following, const Affine& in) { refill_groups(body, following, in); });
   }
 }
 
@@ -224,12 +230,13 @@ void Lowering::sweeps(Body& body) {
   if (schedule_.sum_places == 1 && !x_in_rounds()) emit(each, Barrier{});
   acc_ = operands_.total;
   join_digits(each);
-  add_warps(each, sweep);
-  if (cluster) {
-    keep_sums(each, sweep);
-  } else {
-    finish(each, first_row(sweep));
-  }
+  add_warps(each, sweep, [&](Body& sums) {
+    if (cluster) {
+      keep_sums(sums, sweep);
+    } else {
+      finish(sums, first_row(sweep));
+    }
+  });
   acc_ = round_sums;
   emit(body, For{number, schedule_.sweeps, std::move(each), 1});
   if (!cluster) return;

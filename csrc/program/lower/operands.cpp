@@ -39,7 +39,7 @@ void Lowering::declare_weights() {
   image_ =
       view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
   for (int i = 0; i < std::max(schedule_.depth, 1); ++i) {
-    pieces_.push_back({reg("words", Scalar::u32, word_layout()), {}, {}});
+    pieces_.push_back(reg("words", Scalar::u32, word_layout()));
   }
   declare_per_group(n_blocks);
   use_piece(0);
@@ -81,37 +81,50 @@ void Lowering::declare_per_group(std::int64_t n_blocks) {
   for (PerGroup& part : per_group_) {
     part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
-    for (Piece& piece : pieces_) {
-      piece.loaded.push_back(
-          reg(part.name + "_table", part.scalar, staged() ? group_ring_layout_ : group_layout_));
-      piece.rows.push_back(reg(part.name, part.scalar, rows));
+    for (int i = 0; i < group_depth(); ++i) {
+      part.pieces.push_back(
+          {reg(part.name + "_table", part.scalar, staged() ? group_ring_layout_ : group_layout_),
+           reg(part.name, part.scalar, rows)});
     }
   }
 }
 
 void Lowering::load_weights(Body& body) {
   declare_weights();
-  for (int round = 0; round < std::max(schedule_.depth, 1); ++round) {
+  for (int round = 0; round < std::max(schedule_.depth, group_depth()); ++round) {
     use_piece(round);
-    refill(body, round, 0);
+    if (round < std::max(schedule_.depth, 1)) refill_words(body, round, 0);
+    if (round < group_depth()) refill_groups(body, round, 0);
   }
+  use_piece(0);
+}
+
+// A scale that is asked for with the last words arrives after them, and nothing is left to hide it:
+// those of all rounds are few and come with the first.
+int Lowering::group_depth() const {
+  return schedule_.sharers > 0 && schedule_.depth > 0 ? schedule_.rounds
+                                                      : std::max(schedule_.depth, 1);
 }
 
 void Lowering::use_piece(std::int64_t round) {
-  const Piece& piece = pieces_[round % static_cast<std::int64_t>(pieces_.size())];
-  words_ = piece.words;
-  for (std::size_t i = 0; i < per_group_.size(); ++i) {
-    per_group_[i].loaded = piece.loaded[i], per_group_[i].rows = piece.rows[i];
+  words_ = pieces_[round % std::max(schedule_.depth, 1)];
+  for (PerGroup& part : per_group_) {
+    const auto [loaded, rows] = part.pieces[round % group_depth()];
+    part.loaded = loaded, part.rows = rows;
   }
 }
 
 // What a depth keeps is asked for at once, before the rounds that come first are multiplied.
-void Lowering::refill(Body& body, const Affine& round, const Affine& sweep) {
-  const auto words = schedule_.depth > 0 ? Cache::now : Cache::once;
-  const auto per_group = schedule_.depth > 0 ? Cache::now : Cache::many;
-  emit(body, Load{words_, image_, word_origin(round, sweep), words});
+void Lowering::refill_words(Body& body, const Affine& round, const Affine& sweep) {
+  const bool now = schedule_.depth > 0 || schedule_.sharers > 0;
+  emit(body, Load{words_, image_, word_origin(round, sweep), now ? Cache::now : Cache::once});
+}
+
+void Lowering::refill_groups(Body& body, const Affine& round, const Affine& sweep) {
+  const bool now = schedule_.depth > 0 || schedule_.sharers > 0;
   for (const PerGroup& part : per_group_) {
-    emit(body, Load{part.loaded, part.table, group_origin(round, sweep), per_group});
+    emit(body,
+         Load{part.loaded, part.table, group_origin(round, sweep), now ? Cache::now : Cache::many});
     emit(body, Reinterpret{part.rows, part.loaded});
   }
 }

@@ -7,7 +7,7 @@ namespace ladder {
 namespace {
 
 // Loads of parts that a loop over them keeps in flight.
-constexpr int kPartsInFlight = 8;
+constexpr int kPartsInFlight = 16;
 
 }  // namespace
 
@@ -44,14 +44,17 @@ ViewId Lowering::share_sums(Body& body, const Affine& sweep) {
   return by_warp;
 }
 
-void Lowering::add_warps(Body& body, const Affine& sweep) {
+void Lowering::add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use) {
   const auto by_warp = share_sums(body, sweep);
   emit(body, Barrier{});
   declare_sums(rows());
-  emit(body, Load{sum_, by_warp, {0, 0, 0}});
-  add_parts(body, schedule_.warps_k, 1, "warp", [&](Affine w) -> Load {
+  Body sums;
+  emit(sums, Load{sum_, by_warp, {0, 0, 0}});
+  add_parts(sums, schedule_.warps_k, 1, "warp", [&](Affine w) -> Load {
     return {part_, by_warp, {std::move(w), 0, 0}};
   });
+  use(sums);
+  emit(body, Within{sum_, by_warp, {0, 0, 0}, std::move(sums)});
 }
 
 void Lowering::add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
@@ -79,8 +82,7 @@ Affine Lowering::first_row(const Affine& sweep) const {
 void Lowering::add_cluster(Body& body) {
   const std::int64_t share = rows() / program_.cluster;
   if (keeps_block_sums(schedule_)) {
-    add_warps(body);
-    keep_sums(body, 0);
+    add_warps(body, 0, [&](Body& sums) { keep_sums(sums, 0); });
     emit(body, ClusterBarrier{});
     declare_sums(share);
     add_kept(body, 0);
@@ -109,11 +111,14 @@ void Lowering::keep_sums(Body& body, const Affine& sweep) {
 
 void Lowering::add_kept(Body& body, const Affine& sweep) {
   const auto mine = Affine::of(kRank, rows() / program_.cluster);
-  emit(body, Load{sum_, kept_, {sweep, mine, 0}, Cache::many, true, 0});
-  add_parts(body, program_.cluster, 1, "peer", [&](Affine rank) -> Load {
-    return {part_, kept_, {sweep, mine, 0}, Cache::many, true, std::move(rank)};
+  const std::vector<Affine> at = {sweep, mine, 0};
+  Body sums;
+  emit(sums, Load{sum_, kept_, at, Cache::many, true, 0});
+  add_parts(sums, program_.cluster, 1, "peer", [&](Affine rank) -> Load {
+    return {part_, kept_, at, Cache::many, true, std::move(rank)};
   });
-  finish(body, first_row(sweep) + mine);
+  finish(sums, first_row(sweep) + mine);
+  emit(body, Within{sum_, kept_, at, std::move(sums)});
 }
 
 void Lowering::add_in_order(Body& body) {
@@ -123,7 +128,9 @@ void Lowering::add_in_order(Body& body) {
   const auto counter = view(counters_, {tiles}, {1});
   const auto arrived = variable("arrived", splits);
   const auto first = Affine::of(kTile, splits);
-  emit(body, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+  add_warps(body, 0, [&](Body& sums) {
+    emit(sums, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+  });
   emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
   Body last;
   emit(last, Load{sum_, parts, {first, 0, 0}});

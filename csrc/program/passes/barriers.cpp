@@ -13,6 +13,7 @@ using Body = std::vector<Statement>;
 Body* body_of(Statement& statement) {
   if (auto* loop = std::get_if<For>(&statement.op)) return &loop->body;
   if (auto* branch = std::get_if<If>(&statement.op)) return &branch->body;
+  if (auto* part = std::get_if<Within>(&statement.op)) return &part->body;
   return nullptr;
 }
 

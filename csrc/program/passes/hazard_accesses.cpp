@@ -208,8 +208,17 @@ void Hazards::lookup(const Lookup& i) {
 }
 
 void Hazards::copy_bulk(const CopyBulk& i) {
-  if (value(i.guard) >= i.below) return;
-  const View& to = program_.views[i.to];
+  if (value(i.guard) < i.below) by_engine(i.to, phases_[i.signal][value(i.index)]);
+}
+
+// Of all rows: how many the call has is not known here.
+void Hazards::copy_rows(const CopyRows& i) {
+  if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+  by_engine(i.to, phases_[i.signal][value(i.index)]);
+}
+
+void Hazards::by_engine(ViewId view, Phase& phase) {
+  const View& to = program_.views[view];
   before_writing(to.buffer);
   const int width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
   std::vector<std::int64_t> ones(to.strides.size(), 1);
@@ -217,7 +226,6 @@ void Hazards::copy_bulk(const CopyBulk& i) {
   for (std::size_t d = 0; d < to.extents.size(); ++d) {
     digits.push_back({static_cast<int>(d), to.extents[d], to.strides[d]});
   }
-  auto& phase = phases_[i.signal][value(i.index)];
   for (auto element : sums(digits, ones)) {
     const auto first = place(to) + element * width;
     for (auto g = first; g < first + width; ++g) touch(g, kEngine, true, true);

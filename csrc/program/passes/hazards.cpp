@@ -27,6 +27,8 @@ void collect_loops(const std::vector<Statement>& body, std::set<VariableId>& loo
       collect_loops(loop->body, loops);
     } else if (const auto* branch = std::get_if<If>(&statement.op)) {
       collect_loops(branch->body, loops);
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      collect_loops(part->body, loops);
     }
   }
 }
@@ -93,6 +95,7 @@ std::vector<VariableId> Hazards::block_variables() const {
     for (const Statement& statement : body) {
       std::visit(
           Match{[&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
+                [&](const Within& i) { self(self, i.body); },
                 [&](const Load& i) {
                   if (!i.remote) at(i.from, i.at);
                 },
@@ -101,6 +104,7 @@ std::vector<VariableId> Hazards::block_variables() const {
                 [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
                 [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
                 [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
+                [&](const CopyRows& i) { at(i.to, {i.index}); },
                 [&](const Await& i) { note(i.index), note(i.parity); },
                 [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
                 [&](const SplitDigits& i) { at(i.to, {}); }, [](const auto&) {}},
@@ -136,6 +140,10 @@ void Hazards::run(const std::vector<Statement>& body) {
       run(branch->body);
       now_.trips.pop_back();
       synchronised_ = before;
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      now_.trips.push_back(0);
+      run(part->body);
+      now_.trips.pop_back();
     } else {
       statement_ = &statement;
       moments_.push_back(now_);
@@ -158,96 +166,97 @@ void Hazards::instruction(const Statement& statement) {
       global(program_.views[from].buffer, layout, from, at, false);
     }
   };
-  std::visit(Match{[&](const Load& i) {
-                     if (!i.remote) load(&i, i.to, i.from, i.at);
-                   },
-                   [&](const LoadMatrix& i) { load(&i, i.to, i.from, i.at); },
-                   [&](const Store& i) {
-                     const Layout& layout = program_.registers[i.from].layout;
-                     if (level(i.to) == Level::shared) {
-                       access(&i, layout, i.to, i.at, true, false);
-                     } else {
-                       global(program_.views[i.to].buffer, layout, i.to, i.at, true);
-                     }
-                   },
-                   [&](const CopyAsync& i) { copy_async(i); },
-                   [&](const CopyOwn& i) {
-                     if (value(i.guard) < i.below)
-                       access(&i, i.to_layout, i.to, i.to_at, true, true);
-                   },
-                   [&](const CopyBulk& i) { copy_bulk(i); },
-                   [&](const Commit&) { groups_.emplace_back(); },
-                   [&](const Wait& i) {
-                     note_reads();
-                     while (static_cast<int>(groups_.size()) - 1 > i.pending) {
-                       for (const Copy& copy : groups_.front()) {
-                         for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
-                           facts_[g].pending = false;
-                           facts_[g].write_epoch = epoch_;
-                           facts_[g].write_moment = static_cast<int>(moments_.size()) - 1;
-                         }
-                       }
-                       groups_.erase(groups_.begin());
-                     }
-                   },
-                   [&](const Barrier&) { barrier(); }, [&](const ClusterBarrier&) { barrier(); },
-                   [&](const Ticket&) { barrier(); }, [&](const Reduce& i) { reduce(i); },
-                   [&](const SignalInit& i) {
-                     initialised_[i.signal] = epoch_;
-                     initialised_moment_[i.signal] = static_cast<int>(moments_.size()) - 1;
-                   },
-                   [&](const Expect& i) {
-                     if (initialised_[i.signal] > synchronised_)
-                       clash(initialised_moment_[i.signal]);
-                   },
-                   [&](const Arrive& i) {
-                     if (initialised_[i.signal] > synchronised_)
-                       clash(initialised_moment_[i.signal]);
-                     Phase& phase = phases_[i.signal][value(i.index)];
-                     if (i.by == Arrival::copies) {
-                       auto& open = groups_.back();
-                       phase.copies.insert(phase.copies.end(), open.begin(), open.end());
-                       open.clear();
-                     } else {
-                       phase.arrived_at = epoch_++;
-                     }
-                   },
-                   [&](const Await& i) {
-                     if (initialised_[i.signal] > synchronised_)
-                       clash(initialised_moment_[i.signal]);
-                     Phase& phase = phases_[i.signal][value(i.index)];
-                     if (phase.number % 2 != value(i.parity)) return;
-                     note_reads();
-                     for (const Copy& copy : phase.copies) {
-                       for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
-                         facts_[g].pending = false;
-                         facts_[g].write_epoch = synchronised_;
-                       }
-                     }
-                     synchronised_ = std::max(synchronised_, phase.arrived_at);
-                     phase = {phase.number + 1, -1, {}};
-                   },
-                   [&](const FillTable& i) { plain_copy(i.to, table_entries(i.bits), kLanes, 4); },
-                   [&](const CopyElements& i) {
-                     const View& to = program_.views[i.to];
-                     if (value(i.guard) >= i.below) return;
-                     plain_copy(i.to, to.extents[0], to.extents[1], 2);
-                   },
-                   [&](const SplitDigits& i) {
-                     const View& to = program_.views[i.to];
-                     plain_copy(i.to, to.extents[0], to.extents[1], 4);
-                     barrier();
-                   },
-                   [&](const Lookup& i) { lookup(i); },
-                   // Registers only, or the business of other checks.
-                   [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
-                   [](const Offset&) {}, [](const Multiply&) {}, [](const Spread&) {},
-                   [](const Mma&) {}, [](const UnpackBytes&) {}, [](const JoinDigits&) {},
-                   [](const Fill&) {}, [](const Reinterpret&) {}, [](const Scale&) {},
-                   [](const Add&) {}, [](const Cast&) {}, [](const Unary&) {}, [](const Binary&) {},
-                   [](const AtomicAdd&) {}, [](const DependentLaunch&) {},
-                   [](const DependentWait&) {}, [](const For&) {}, [](const If&) {}},
-             statement.op);
+  std::visit(
+      Match{[&](const Load& i) {
+              if (!i.remote) load(&i, i.to, i.from, i.at);
+            },
+            [&](const LoadMatrix& i) { load(&i, i.to, i.from, i.at); },
+            [&](const Store& i) {
+              const Layout& layout = program_.registers[i.from].layout;
+              if (level(i.to) == Level::shared) {
+                access(&i, layout, i.to, i.at, true, false);
+              } else {
+                global(program_.views[i.to].buffer, layout, i.to, i.at, true);
+              }
+            },
+            [&](const CopyAsync& i) { copy_async(i); },
+            [&](const CopyOwn& i) {
+              if (value(i.guard) < i.below) access(&i, i.to_layout, i.to, i.to_at, true, true);
+            },
+            [&](const CopyBulk& i) { copy_bulk(i); }, [&](const CopyRows& i) { copy_rows(i); },
+            [&](const Commit&) { groups_.emplace_back(); },
+            [&](const Wait& i) {
+              note_reads();
+              while (static_cast<int>(groups_.size()) - 1 > i.pending) {
+                for (const Copy& copy : groups_.front()) {
+                  for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
+                    facts_[g].pending = false;
+                    facts_[g].write_epoch = epoch_;
+                    facts_[g].write_moment = static_cast<int>(moments_.size()) - 1;
+                  }
+                }
+                groups_.erase(groups_.begin());
+              }
+            },
+            [&](const Barrier&) { barrier(); },
+            [&](const ClusterBarrier& i) {
+              std::fill(initialised_.begin(), initialised_.end(), -1);
+              if (!i.signals_only) barrier();
+            },
+            [&](const Ticket&) { barrier(); }, [&](const Reduce& i) { reduce(i); },
+            [&](const SignalInit& i) {
+              initialised_[i.signal] = epoch_;
+              initialised_moment_[i.signal] = static_cast<int>(moments_.size()) - 1;
+            },
+            [&](const Expect& i) {
+              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+            },
+            [&](const Arrive& i) {
+              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+              Phase& phase = phases_[i.signal][value(i.index)];
+              if (i.by == Arrival::copies) {
+                auto& open = groups_.back();
+                phase.copies.insert(phase.copies.end(), open.begin(), open.end());
+                open.clear();
+              } else {
+                phase.arrived_at = epoch_++;
+              }
+            },
+            [&](const Await& i) {
+              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+              Phase& phase = phases_[i.signal][value(i.index)];
+              if (phase.number % 2 != value(i.parity)) return;
+              note_reads();
+              for (const Copy& copy : phase.copies) {
+                for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
+                  facts_[g].pending = false;
+                  facts_[g].write_epoch = synchronised_;
+                }
+              }
+              synchronised_ = std::max(synchronised_, phase.arrived_at);
+              phase = {phase.number + 1, -1, {}};
+            },
+            [&](const FillTable& i) { plain_copy(i.to, table_entries(i.bits), kLanes, 4); },
+            [&](const CopyElements& i) {
+              const View& to = program_.views[i.to];
+              if (value(i.guard) >= i.below) return;
+              plain_copy(i.to, to.extents[0], to.extents[1], 2);
+            },
+            [&](const SplitDigits& i) {
+              const View& to = program_.views[i.to];
+              plain_copy(i.to, to.extents[0], to.extents[1], 4);
+              barrier();
+            },
+            [&](const Lookup& i) { lookup(i); },
+            // Registers only, or the business of other checks.
+            [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
+            [](const Offset&) {}, [](const Multiply&) {}, [](const Spread&) {}, [](const Mma&) {},
+            [](const UnpackBytes&) {}, [](const JoinDigits&) {}, [](const Fill&) {},
+            [](const Reinterpret&) {}, [](const Scale&) {}, [](const Add&) {}, [](const Cast&) {},
+            [](const Unary&) {}, [](const Binary&) {}, [](const AtomicAdd&) {},
+            [](const DependentLaunch&) {}, [](const DependentWait&) {}, [](const For&) {},
+            [](const If&) {}, [](const Within&) {}},
+      statement.op);
 }
 
 }  // namespace ladder

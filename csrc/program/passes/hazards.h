@@ -84,6 +84,8 @@ class Hazards {
               bool write, bool pending);
   void copy_async(const CopyAsync& i);
   void copy_bulk(const CopyBulk& i);
+  void copy_rows(const CopyRows& i);
+  void by_engine(ViewId to, Phase& phase);
   void plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run);
   void lookup(const Lookup& i);
   void reduce(const Reduce& i);

@@ -46,6 +46,7 @@ class Pipeline {
   void run(Body& body, bool in_loop) {
     for (std::size_t s = 0; s < body.size(); ++s) {
       if (auto* branch = std::get_if<If>(&body[s].op)) run(branch->body, in_loop);
+      if (auto* part = std::get_if<Within>(&body[s].op)) run(part->body, in_loop);
       auto* loop = std::get_if<For>(&body[s].op);
       if (loop == nullptr) continue;
       if (!begins_with_copies(*loop, in_loop)) {
@@ -117,11 +118,13 @@ class Pipeline {
       std::visit(
           Match{[&](const For& i) { count_uses(i.body, buffers, signals); },
                 [&](const If& i) { count_uses(i.body, buffers, signals); },
+                [&](const Within& i) { count_uses(i.body, buffers, signals); },
                 [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
                 [&](const LoadMatrix& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
                 [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
                 [&](const SplitDigits& i) { view(i.to); },
                 [&](const CopyBulk& i) { view(i.to), ++signals[i.signal]; },
+                [&](const CopyRows& i) { view(i.to), ++signals[i.signal]; },
                 [&](const Expect& i) { ++signals[i.signal]; },
                 [&](const Arrive& i) { ++signals[i.signal]; },
                 [&](const Await& i) { ++signals[i.signal]; }, [](const auto&) {}},
@@ -137,8 +140,8 @@ class Pipeline {
             return has_copies(loop->body, 0);
           }
           return std::holds_alternative<CopyAsync>(s.op) || std::holds_alternative<CopyOwn>(s.op) ||
-                 std::holds_alternative<CopyBulk>(s.op) || std::holds_alternative<Commit>(s.op) ||
-                 std::holds_alternative<Wait>(s.op);
+                 std::holds_alternative<CopyBulk>(s.op) || std::holds_alternative<CopyRows>(s.op) ||
+                 std::holds_alternative<Commit>(s.op) || std::holds_alternative<Wait>(s.op);
         });
   }
 
@@ -259,6 +262,7 @@ class Pipeline {
     };
     if (auto* i = std::get_if<For>(&statement.op)) inner(i->body);
     if (auto* i = std::get_if<If>(&statement.op)) inner(i->body);
+    if (auto* i = std::get_if<Within>(&statement.op)) inner(i->body);
     return statement;
   }
 

@@ -202,6 +202,21 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
       }
     }
   }
+  // Activations by the copy engine, for a block or for the tiles of a cluster.
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (int sharers : {1, 2}) {
+      for (int sweeps : {1, 2}) {
+        for (bool dependent : {false, true}) {
+          Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
+          schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
+          schedule.sharers = sharers;
+          const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
+          const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
+          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        }
+      }
+    }
+  }
   // Sweeps over tiles of rows, rounds refilled in place, parts of blocks.
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (int sweeps : {1, 2, 3}) {

@@ -42,6 +42,7 @@ void without_each(const Program& program,
       }
       if (auto* loop = std::get_if<For>(&body[i].op)) look(loop->body);
       if (auto* branch = std::get_if<If>(&body[i].op)) look(branch->body);
+      if (auto* part = std::get_if<Within>(&body[i].op)) look(part->body);
     }
   };
   look(changed.body);
@@ -75,6 +76,7 @@ void each_statement(Body& body, const std::function<void(Statement&)>& visit) {
     visit(s);
     if (auto* loop = std::get_if<For>(&s.op)) each_statement(loop->body, visit);
     if (auto* branch = std::get_if<If>(&s.op)) each_statement(branch->body, visit);
+    if (auto* part = std::get_if<Within>(&s.op)) each_statement(part->body, visit);
   }
 }
 

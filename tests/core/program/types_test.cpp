@@ -259,6 +259,7 @@ void for_each_op(std::vector<Statement>& body, const Change& change) {
     if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
     if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
     if (auto* branch = std::get_if<If>(&statement.op)) for_each_op<Op>(branch->body, change);
+    if (auto* part = std::get_if<Within>(&statement.op)) for_each_op<Op>(part->body, change);
   }
 }
 
@@ -380,8 +381,10 @@ TEST(TypeMutation, a_bias_of_other_rows_and_columns_that_are_not_permuted_are_ca
   expr.scale2 = true;
   EXPECT_EQ(caught(expr, kOnce,
                    [](Program& p) {
-                     std::erase_if(p.body, [](const Statement& s) {
-                       return std::holds_alternative<Multiply>(s.op);
+                     for_each_op<Within>(p.body, [](Within& i) {
+                       std::erase_if(i.body, [](const Statement& s) {
+                         return std::holds_alternative<Multiply>(s.op);
+                       });
                      });
                    }),
             "wrong numbers");

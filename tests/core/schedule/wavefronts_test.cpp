@@ -73,8 +73,9 @@ TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit)
   auto schedule = best_schedule(few, device("h200"));
   const auto before = cost(schedule, few, device("h200"));
   EXPECT_LT(before.shared_seconds, before.issue_seconds);
-  schedule.tokens *= 2;
-  EXPECT_GT(cost(schedule, few, device("h200")).shared_seconds, 1.5 * before.shared_seconds);
+  Linear many = few;
+  schedule.tokens *= 2, many.max_m *= 2;
+  EXPECT_GT(cost(schedule, many, device("h200")).shared_seconds, 1.5 * before.shared_seconds);
 }
 
 }  // namespace

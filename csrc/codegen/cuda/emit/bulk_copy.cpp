@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/joined.h"
 #include "codegen/cuda/emit/emitter.h"
 #include "layout/weight_image.h"
 #include "program/check.h"
@@ -63,6 +64,31 @@ void Emitter::copy_bulk(const CopyBulk& i) {
        "u, ", signal(i.signal, i.index), ");");
   line("  }");
   line("}");
+}
+
+// One lane of each warp in turn starts a row: a warp would start those of its lanes one after the
+// other, at some 85 clocks each.
+void Emitter::copy_rows(const CopyRows& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const auto bytes = to.extents[1] * bytes_of(buffer_of(i.to).scalar);
+  const auto blocks = i.multicast ? program_.cluster : 1, warps = program_.threads / kLanes;
+  const auto mbarrier = signal(i.signal, i.index);
+  line("if (thread == 0) signal_expect(", mbarrier, ", (tokens < ", to.extents[0],
+       "u ? tokens : ", to.extents[0], "u) * ", bytes, "u);");
+  line("if (thread % 32 == 0) {");
+  line("  #pragma unroll");
+  line("  for (u32 piece = 0; piece < ", to.extents[0], "u; piece += ", warps * blocks, "u) {");
+  line("    const u32 row = piece + thread / 32 * ", blocks, "u", i.multicast ? " + rank" : "",
+       ";");
+  line("    if (row < tokens && row < ", to.extents[0], "u) {");
+  line("      copy_bulk", i.multicast ? "_to_all" : "", "(shared_address(", buffer_of(i.to).name,
+       " + (", expr(to.offset), ") + row * ", to.strides[0], "u), ", buffer_of(i.from).name, " + (",
+       expr(from.offset + i.at), ") + (u64)row * ", from.strides[0], "u, ", bytes, "u, ", mbarrier,
+       i.multicast ? joined(", ", (1 << blocks) - 1, "u") : std::string(), ");");
+  line("    }");
+  line("  }");
+  line("}");
+  line("keep_order();");
 }
 
 }  // namespace ladder::cuda

@@ -17,6 +17,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
   return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
     return std::visit(
         Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
+              [&](const Within& i) { return body(i); },
               [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
               [](const SignalInit&) { return true; }, [](const Unary&) { return true; },
               [](const Binary&) { return true; }, [](const Reduce&) { return true; },
@@ -50,7 +51,10 @@ const char* Emitter::type_of(Scalar scalar) {
 void Emitter::signature() {
   out_ << "extern \"C\" __global__ void __launch_bounds__(" << program_.threads << ", "
        << program_.blocks_per_multiprocessor << ")";
-  if (program_.cluster > 1) out_ << " __cluster_dims__(" << program_.cluster << ", 1, 1)";
+  if (program_.cluster > 1) {
+    out_ << " __cluster_dims__(" << (program_.tiles_in_cluster ? "1, " : "") << program_.cluster
+         << (program_.tiles_in_cluster ? ", 1)" : ", 1, 1)");
+  }
   out_ << '\n' << program_.name << '(';
   for (const Buffer& buffer : program_.buffers) {
     if (buffer.level != Level::global) continue;
@@ -127,6 +131,11 @@ void Emitter::body(const std::vector<Statement>& statements, int depth) {
       body(branch->body, depth + 1);
       depth_ = depth;
       line("}");
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      line("if (", inside(*part), ") {  // ", to_string(program_, statement));
+      body(part->body, depth + 1);
+      depth_ = depth;
+      line("}");
     } else {
       line("{  // ", to_string(program_, statement));
       ++depth_;
@@ -145,7 +154,9 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Commit&) { line("copy_commit();"); },
                    [&](const Wait& i) { line("copy_wait<", i.pending, ">();"); },
                    [&](const Barrier&) { line("barrier();"); },
-                   [&](const ClusterBarrier&) { line("cluster_barrier();"); },
+                   [&](const ClusterBarrier& i) {
+                     line(i.signals_only ? "cluster_meet();" : "cluster_barrier();");
+                   },
                    [&](const DependentLaunch&) { line("dependent_launch();"); },
                    [&](const DependentWait&) { line("dependent_wait();"); },
                    [&](const LoadMatrix& i) { load_matrix(i); },
@@ -173,12 +184,14 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Arrive& i) { arrive(i); },
                    [&](const Await& i) { await(i); },
                    [&](const CopyBulk& i) { copy_bulk(i); },
+                   [&](const CopyRows& i) { copy_rows(i); },
                    [&](const Unary& i) { unary(i); },
                    [&](const Binary& i) { binary(i); },
                    [&](const Reduce& i) { reduce(i); },
                    [&](const AtomicAdd& i) { atomic_add(i); },
                    [](const For&) {},  // body() has these
-                   [](const If&) {}},
+                   [](const If&) {},
+                   [](const Within&) {}},
              statement.op);
 }
 

@@ -53,6 +53,8 @@ class Emitter {
   std::int64_t constant(const Affine& affine) const;
 
   // memory.cpp
+  /// C++ for whether the thread has something of the tile inside the view.
+  std::string inside(const Within& part) const;
   void load(const Load& i);
   void store(const Store& i);
   void copy(const CopyAsync& i);
@@ -120,6 +122,7 @@ class Emitter {
   void arrive(const Arrive& i);
   void await(const Await& i);
   void copy_bulk(const CopyBulk& i);
+  void copy_rows(const CopyRows& i);
   std::string signal(SignalId id, const Affine& index) const;
   /// " && guard < below", or nothing.
   std::string condition(const Affine& guard, std::int64_t below) const;

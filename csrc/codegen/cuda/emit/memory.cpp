@@ -41,6 +41,14 @@ std::string warp_part(const Layout& tile, int dim, std::int64_t factor) {
 
 }  // namespace
 
+// The first slot has the least index in every dimension.
+std::string Emitter::inside(const Within& part) const {
+  const auto access = plan_access(program_, reg(part.tile).layout, reg(part.tile).scalar,
+                                  program_.views[part.view], part.at, unrolled_);
+  const auto& guard = access.pieces.front().guard;
+  return guard.empty() ? "true" : guard;
+}
+
 void Emitter::load(const Load& i) {
   const Register& to = reg(i.to);
   const Buffer& from = buffer_of(i.from);

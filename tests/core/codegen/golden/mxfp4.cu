@@ -354,36 +354,38 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
   {  // barrier
     barrier();
   }
-  {  // sum = load sums[0, 0, 0]
-    const float* const from = sums + (((thread) * 2));
-    { Words2 v = {}; if (0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
-    { Words2 v = {}; if (1 < tokens) { v = *(const Words2*)(from + 68); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
-    { Words2 v = {}; if (2 < tokens) { v = *(const Words2*)(from + 136); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
-    { Words2 v = {}; if (3 < tokens) { v = *(const Words2*)(from + 204); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
-    { Words2 v = {}; if (4 < tokens) { v = *(const Words2*)(from + 272); } sum[8] = as_float(v.w[0]); sum[9] = as_float(v.w[1]); }
-    { Words2 v = {}; if (5 < tokens) { v = *(const Words2*)(from + 340); } sum[10] = as_float(v.w[0]); sum[11] = as_float(v.w[1]); }
-    { Words2 v = {}; if (6 < tokens) { v = *(const Words2*)(from + 408); } sum[12] = as_float(v.w[0]); sum[13] = as_float(v.w[1]); }
-    { Words2 v = {}; if (7 < tokens) { v = *(const Words2*)(from + 476); } sum[14] = as_float(v.w[0]); sum[15] = as_float(v.w[1]); }
-  }
-  {  // out = cast sum
-    out[0] = pack_bf16(sum[0], sum[1]);
-    out[1] = pack_bf16(sum[2], sum[3]);
-    out[2] = pack_bf16(sum[4], sum[5]);
-    out[3] = pack_bf16(sum[6], sum[7]);
-    out[4] = pack_bf16(sum[8], sum[9]);
-    out[5] = pack_bf16(sum[10], sum[11]);
-    out[6] = pack_bf16(sum[12], sum[13]);
-    out[7] = pack_bf16(sum[14], sum[15]);
-  }
-  {  // store y[0, tile*64, 0] = out
-    u16* const to = y + (((thread) * 2) + tile * 64);
-    if (0 < tokens) { *(Words1*)(to + 0) = {{out[0]}}; }
-    if (1 < tokens) { *(Words1*)(to + 64) = {{out[1]}}; }
-    if (2 < tokens) { *(Words1*)(to + 128) = {{out[2]}}; }
-    if (3 < tokens) { *(Words1*)(to + 192) = {{out[3]}}; }
-    if (4 < tokens) { *(Words1*)(to + 256) = {{out[4]}}; }
-    if (5 < tokens) { *(Words1*)(to + 320) = {{out[5]}}; }
-    if (6 < tokens) { *(Words1*)(to + 384) = {{out[6]}}; }
-    if (7 < tokens) { *(Words1*)(to + 448) = {{out[7]}}; }
+  if (0 < tokens) {  // within sums[0, 0, 0] by sum
+    {  // sum = load sums[0, 0, 0]
+      const float* const from = sums + (((thread) * 2));
+      { Words2 v = {}; if (0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
+      { Words2 v = {}; if (1 < tokens) { v = *(const Words2*)(from + 68); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
+      { Words2 v = {}; if (2 < tokens) { v = *(const Words2*)(from + 136); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
+      { Words2 v = {}; if (3 < tokens) { v = *(const Words2*)(from + 204); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
+      { Words2 v = {}; if (4 < tokens) { v = *(const Words2*)(from + 272); } sum[8] = as_float(v.w[0]); sum[9] = as_float(v.w[1]); }
+      { Words2 v = {}; if (5 < tokens) { v = *(const Words2*)(from + 340); } sum[10] = as_float(v.w[0]); sum[11] = as_float(v.w[1]); }
+      { Words2 v = {}; if (6 < tokens) { v = *(const Words2*)(from + 408); } sum[12] = as_float(v.w[0]); sum[13] = as_float(v.w[1]); }
+      { Words2 v = {}; if (7 < tokens) { v = *(const Words2*)(from + 476); } sum[14] = as_float(v.w[0]); sum[15] = as_float(v.w[1]); }
+    }
+    {  // out = cast sum
+      out[0] = pack_bf16(sum[0], sum[1]);
+      out[1] = pack_bf16(sum[2], sum[3]);
+      out[2] = pack_bf16(sum[4], sum[5]);
+      out[3] = pack_bf16(sum[6], sum[7]);
+      out[4] = pack_bf16(sum[8], sum[9]);
+      out[5] = pack_bf16(sum[10], sum[11]);
+      out[6] = pack_bf16(sum[12], sum[13]);
+      out[7] = pack_bf16(sum[14], sum[15]);
+    }
+    {  // store y[0, tile*64, 0] = out
+      u16* const to = y + (((thread) * 2) + tile * 64);
+      if (0 < tokens) { *(Words1*)(to + 0) = {{out[0]}}; }
+      if (1 < tokens) { *(Words1*)(to + 64) = {{out[1]}}; }
+      if (2 < tokens) { *(Words1*)(to + 128) = {{out[2]}}; }
+      if (3 < tokens) { *(Words1*)(to + 192) = {{out[3]}}; }
+      if (4 < tokens) { *(Words1*)(to + 256) = {{out[4]}}; }
+      if (5 < tokens) { *(Words1*)(to + 320) = {{out[5]}}; }
+      if (6 < tokens) { *(Words1*)(to + 384) = {{out[6]}}; }
+      if (7 < tokens) { *(Words1*)(to + 448) = {{out[7]}}; }
+    }
   }
 }

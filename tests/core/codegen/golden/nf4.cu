@@ -311,44 +311,46 @@ linear_nf4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* 
   {  // barrier
     barrier();
   }
-  {  // sum = load sums[0, 0, 0]
-    const float* const from = sums + (((thread % 32) * 2) + ((thread / 32) * 68));
-    { Words2 v = {}; if (thread / 32 + 0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 32 + 2 < tokens) { v = *(const Words2*)(from + 136); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 32 + 4 < tokens) { v = *(const Words2*)(from + 272); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 32 + 6 < tokens) { v = *(const Words2*)(from + 408); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
-  }
-  #pragma unroll 8
-  for (u32 warp = 0; warp < 1; ++warp) {
-    {  // part = load sums[warp + 1, 0, 0]
-      const float* const from = sums + (((thread % 32) * 2) + ((thread / 32) * 68) + warp * 544 + 544);
-      { Words2 v = {}; if (thread / 32 + 0 < tokens) { v = *(const Words2*)(from + 0); } part[0] = as_float(v.w[0]); part[1] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 32 + 2 < tokens) { v = *(const Words2*)(from + 136); } part[2] = as_float(v.w[0]); part[3] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 32 + 4 < tokens) { v = *(const Words2*)(from + 272); } part[4] = as_float(v.w[0]); part[5] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 32 + 6 < tokens) { v = *(const Words2*)(from + 408); } part[6] = as_float(v.w[0]); part[7] = as_float(v.w[1]); }
+  if (thread / 32 + 0 < tokens) {  // within sums[0, 0, 0] by sum
+    {  // sum = load sums[0, 0, 0]
+      const float* const from = sums + (((thread % 32) * 2) + ((thread / 32) * 68));
+      { Words2 v = {}; if (thread / 32 + 0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 32 + 2 < tokens) { v = *(const Words2*)(from + 136); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 32 + 4 < tokens) { v = *(const Words2*)(from + 272); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 32 + 6 < tokens) { v = *(const Words2*)(from + 408); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
     }
-    {  // sum += part
-      sum[0] += part[0];
-      sum[1] += part[1];
-      sum[2] += part[2];
-      sum[3] += part[3];
-      sum[4] += part[4];
-      sum[5] += part[5];
-      sum[6] += part[6];
-      sum[7] += part[7];
+    #pragma unroll 16
+    for (u32 warp = 0; warp < 1; ++warp) {
+      {  // part = load sums[warp + 1, 0, 0]
+        const float* const from = sums + (((thread % 32) * 2) + ((thread / 32) * 68) + warp * 544 + 544);
+        { Words2 v = {}; if (thread / 32 + 0 < tokens) { v = *(const Words2*)(from + 0); } part[0] = as_float(v.w[0]); part[1] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 32 + 2 < tokens) { v = *(const Words2*)(from + 136); } part[2] = as_float(v.w[0]); part[3] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 32 + 4 < tokens) { v = *(const Words2*)(from + 272); } part[4] = as_float(v.w[0]); part[5] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 32 + 6 < tokens) { v = *(const Words2*)(from + 408); } part[6] = as_float(v.w[0]); part[7] = as_float(v.w[1]); }
+      }
+      {  // sum += part
+        sum[0] += part[0];
+        sum[1] += part[1];
+        sum[2] += part[2];
+        sum[3] += part[3];
+        sum[4] += part[4];
+        sum[5] += part[5];
+        sum[6] += part[6];
+        sum[7] += part[7];
+      }
     }
-  }
-  {  // out = cast sum
-    out[0] = pack_f16(sum[0], sum[1]);
-    out[1] = pack_f16(sum[2], sum[3]);
-    out[2] = pack_f16(sum[4], sum[5]);
-    out[3] = pack_f16(sum[6], sum[7]);
-  }
-  {  // store y[0, tile*64, 0] = out
-    u16* const to = y + (((thread % 32) * 2) + ((thread / 32) * 64) + tile * 64);
-    if (thread / 32 + 0 < tokens) { *(Words1*)(to + 0) = {{out[0]}}; }
-    if (thread / 32 + 2 < tokens) { *(Words1*)(to + 128) = {{out[1]}}; }
-    if (thread / 32 + 4 < tokens) { *(Words1*)(to + 256) = {{out[2]}}; }
-    if (thread / 32 + 6 < tokens) { *(Words1*)(to + 384) = {{out[3]}}; }
+    {  // out = cast sum
+      out[0] = pack_f16(sum[0], sum[1]);
+      out[1] = pack_f16(sum[2], sum[3]);
+      out[2] = pack_f16(sum[4], sum[5]);
+      out[3] = pack_f16(sum[6], sum[7]);
+    }
+    {  // store y[0, tile*64, 0] = out
+      u16* const to = y + (((thread % 32) * 2) + ((thread / 32) * 64) + tile * 64);
+      if (thread / 32 + 0 < tokens) { *(Words1*)(to + 0) = {{out[0]}}; }
+      if (thread / 32 + 2 < tokens) { *(Words1*)(to + 128) = {{out[1]}}; }
+      if (thread / 32 + 4 < tokens) { *(Words1*)(to + 256) = {{out[2]}}; }
+      if (thread / 32 + 6 < tokens) { *(Words1*)(to + 384) = {{out[3]}}; }
+    }
   }
 }

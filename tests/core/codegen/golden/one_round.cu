@@ -246,7 +246,7 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
     { Words2 v = {}; if (thread / 16 + 0 < tokens) { load_peer(v, address + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
     { Words2 v = {}; if (thread / 16 + 4 < tokens) { load_peer(v, address + 1088); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
   }
-  #pragma unroll 8
+  #pragma unroll 16
   for (u32 peer = 0; peer < 1; ++peer) {
     {  // part = load sums[0, rank*32, 0] of rank peer + 1
       const float* const from = sums + (((thread % 16) * 2) + ((thread / 16) * 68) + rank * 32);
@@ -261,7 +261,7 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       sum[3] += part[3];
     }
   }
-  #pragma unroll 8
+  #pragma unroll 16
   for (u32 peer_ = 0; peer_ < 2; ++peer_) {
     {  // part = load sums[1, rank*32, 0] of rank peer_
       const float* const from = sums + (((thread % 16) * 2) + ((thread / 16) * 68) + rank * 32 + 544);

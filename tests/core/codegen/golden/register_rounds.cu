@@ -461,39 +461,41 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   {  // barrier
     barrier();
   }
-  {  // sum = load sums[0, 0, 0]
-    const float* const from = sums + (((thread % 64) * 2) + ((thread / 64) * 132));
-    { Words2 v = {}; if (thread / 64 + 0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 64 + 2 < tokens) { v = *(const Words2*)(from + 264); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 64 + 4 < tokens) { v = *(const Words2*)(from + 528); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
-    { Words2 v = {}; if (thread / 64 + 6 < tokens) { v = *(const Words2*)(from + 792); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
-  }
-  #pragma unroll 8
-  for (u32 warp = 0; warp < 1; ++warp) {
-    {  // part = load sums[warp + 1, 0, 0]
-      const float* const from = sums + (((thread % 64) * 2) + ((thread / 64) * 132) + warp * 1056 + 1056);
-      { Words2 v = {}; if (thread / 64 + 0 < tokens) { v = *(const Words2*)(from + 0); } part[0] = as_float(v.w[0]); part[1] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 64 + 2 < tokens) { v = *(const Words2*)(from + 264); } part[2] = as_float(v.w[0]); part[3] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 64 + 4 < tokens) { v = *(const Words2*)(from + 528); } part[4] = as_float(v.w[0]); part[5] = as_float(v.w[1]); }
-      { Words2 v = {}; if (thread / 64 + 6 < tokens) { v = *(const Words2*)(from + 792); } part[6] = as_float(v.w[0]); part[7] = as_float(v.w[1]); }
+  if (thread / 64 + 0 < tokens) {  // within sums[0, 0, 0] by sum
+    {  // sum = load sums[0, 0, 0]
+      const float* const from = sums + (((thread % 64) * 2) + ((thread / 64) * 132));
+      { Words2 v = {}; if (thread / 64 + 0 < tokens) { v = *(const Words2*)(from + 0); } sum[0] = as_float(v.w[0]); sum[1] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 64 + 2 < tokens) { v = *(const Words2*)(from + 264); } sum[2] = as_float(v.w[0]); sum[3] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 64 + 4 < tokens) { v = *(const Words2*)(from + 528); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
+      { Words2 v = {}; if (thread / 64 + 6 < tokens) { v = *(const Words2*)(from + 792); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
     }
-    {  // sum += part
-      sum[0] += part[0];
-      sum[1] += part[1];
-      sum[2] += part[2];
-      sum[3] += part[3];
-      sum[4] += part[4];
-      sum[5] += part[5];
-      sum[6] += part[6];
-      sum[7] += part[7];
+    #pragma unroll 16
+    for (u32 warp = 0; warp < 1; ++warp) {
+      {  // part = load sums[warp + 1, 0, 0]
+        const float* const from = sums + (((thread % 64) * 2) + ((thread / 64) * 132) + warp * 1056 + 1056);
+        { Words2 v = {}; if (thread / 64 + 0 < tokens) { v = *(const Words2*)(from + 0); } part[0] = as_float(v.w[0]); part[1] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 64 + 2 < tokens) { v = *(const Words2*)(from + 264); } part[2] = as_float(v.w[0]); part[3] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 64 + 4 < tokens) { v = *(const Words2*)(from + 528); } part[4] = as_float(v.w[0]); part[5] = as_float(v.w[1]); }
+        { Words2 v = {}; if (thread / 64 + 6 < tokens) { v = *(const Words2*)(from + 792); } part[6] = as_float(v.w[0]); part[7] = as_float(v.w[1]); }
+      }
+      {  // sum += part
+        sum[0] += part[0];
+        sum[1] += part[1];
+        sum[2] += part[2];
+        sum[3] += part[3];
+        sum[4] += part[4];
+        sum[5] += part[5];
+        sum[6] += part[6];
+        sum[7] += part[7];
+      }
     }
-  }
-  {  // store workspace[tile*2 + split, 0, 0] = sum
-    float* const to = workspace + (((thread % 64) * 2) + ((thread / 64) * 128) + tile * 2048 + split * 1024);
-    if (thread / 64 + 0 < tokens) { *(Words2*)(to + 0) = {{as_bits(sum[0]), as_bits(sum[1])}}; }
-    if (thread / 64 + 2 < tokens) { *(Words2*)(to + 256) = {{as_bits(sum[2]), as_bits(sum[3])}}; }
-    if (thread / 64 + 4 < tokens) { *(Words2*)(to + 512) = {{as_bits(sum[4]), as_bits(sum[5])}}; }
-    if (thread / 64 + 6 < tokens) { *(Words2*)(to + 768) = {{as_bits(sum[6]), as_bits(sum[7])}}; }
+    {  // store workspace[tile*2 + split, 0, 0] = sum
+      float* const to = workspace + (((thread % 64) * 2) + ((thread / 64) * 128) + tile * 2048 + split * 1024);
+      if (thread / 64 + 0 < tokens) { *(Words2*)(to + 0) = {{as_bits(sum[0]), as_bits(sum[1])}}; }
+      if (thread / 64 + 2 < tokens) { *(Words2*)(to + 256) = {{as_bits(sum[2]), as_bits(sum[3])}}; }
+      if (thread / 64 + 4 < tokens) { *(Words2*)(to + 512) = {{as_bits(sum[4]), as_bits(sum[5])}}; }
+      if (thread / 64 + 6 < tokens) { *(Words2*)(to + 768) = {{as_bits(sum[6]), as_bits(sum[7])}}; }
+    }
   }
   {  // arrived = ticket counters[tile] of 2
     __shared__ u32 before;
@@ -507,7 +509,7 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       { Words2 v = {}; if (thread / 64 + 4 < tokens) { v = load_fresh((const Words2*)(from + 512)); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
       { Words2 v = {}; if (thread / 64 + 6 < tokens) { v = load_fresh((const Words2*)(from + 768)); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
     }
-    #pragma unroll 8
+    #pragma unroll 16
     for (u32 earlier = 0; earlier < 1; ++earlier) {
       {  // part = load workspace[tile*2 + earlier + 1, 0, 0]
         const float* const from = workspace + (((thread % 64) * 2) + ((thread / 64) * 128) + tile * 2048 + earlier * 1024 + 1024);

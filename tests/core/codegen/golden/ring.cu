@@ -359,7 +359,7 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
     { Words2 v = {}; if (thread / 32 + 4 < tokens) { load_peer(v, address + 2112); } sum[4] = as_float(v.w[0]); sum[5] = as_float(v.w[1]); }
     { Words2 v = {}; if (thread / 32 + 6 < tokens) { load_peer(v, address + 3168); } sum[6] = as_float(v.w[0]); sum[7] = as_float(v.w[1]); }
   }
-  #pragma unroll 8
+  #pragma unroll 16
   for (u32 peer = 0; peer < 1; ++peer) {
     {  // part = load sums[0, rank*64, 0] of rank peer + 1
       const float* const from = sums + (((thread % 32) * 2) + ((thread / 32) * 132) + rank * 64);

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activations that the copy engine brings, for one block or for the tiles of a cluster, and sums
+// that threads without tokens pass over.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+Schedule engine(int sharers, int tokens = 8, Reduction reduction = Reduction::none) {
+  Schedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, false, 1};
+  out.units = 2, out.depth = 1, out.sharers = sharers;
+  return out;
+}
+
+constexpr Linear kLayer{4, 8, 64, Scalar::f16, 8, 128, 256};
+
+void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+  ASSERT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  const auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  EXPECT_EQ(shared_bytes(schedule, expr), program.shared_bytes()) << to_string(schedule);
+  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule) << "; m " << m;
+}
+
+/// What the interpreter says of a program that was changed.
+std::string caught(const Schedule& schedule, const std::function<void(Program&)>& change) {
+  const auto data = LinearCase::integers(kLayer, 3);
+  auto program = lower(kLayer, schedule, h200());
+  change(program);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    return data.run(program, schedule) == data.exact() ? "" : "wrong numbers";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+template <class Op>
+Op& find(std::vector<Statement>& body) {
+  for (Statement& s : body) {
+    if (auto* op = std::get_if<Op>(&s.op)) return *op;
+  }
+  fail<InternalError>("no such statement");
+}
+
+template <class Op>
+void drop(std::vector<Statement>& body) {
+  std::erase_if(body, [](const Statement& s) { return std::holds_alternative<Op>(s.op); });
+}
+
+// One token, some, all, more than warps; rows that end so that the last tile of a cluster has none.
+TEST(CopyEngine, brings_the_rows_of_the_tokens_there_are) {
+  for (int sharers : {1, 2, 4}) {
+    for (std::int64_t m : {1, 3, 8}) expect_exact(kLayer, engine(sharers), m);
+    Linear wide = kLayer, ragged = kLayer;
+    wide.max_m = 16, wide.activation = Scalar::bf16, ragged.n = 130;
+    for (std::int64_t m : {9, 16}) expect_exact(wide, engine(sharers, 16), m);
+    expect_exact(ragged, engine(sharers), 2);
+  }
+}
+
+TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (auto route : {Route::multiply_add, Route::in_place}) {
+      for (int sweeps : {1, 2, 3}) {
+        for (int depth : {0, 1, 2}) {
+          auto schedule = engine(1, 8, reduction);
+          schedule.route = route, schedule.sweeps = sweeps, schedule.depth = depth;
+          Linear expr = kLayer;
+          expr.n = 192, expr.k = reduction == Reduction::none ? 256 : 512;
+          if (objection(schedule, expr, h200()).empty()) expect_exact(expr, schedule, 3);
+        }
+      }
+    }
+  }
+}
+
+TEST(CopyEngine, comes_before_a_table_is_used) {
+  const TType nf4 = ttype("nf4");
+  Linear expr = kLayer;
+  expr.zero = 0, expr.element = nf4.element, expr.bias = true;
+  auto schedule = engine(1), threads = engine(0);
+  schedule.units = threads.units = 4;
+  const auto data = LinearCase::integers(expr, 3);
+  EXPECT_EQ(data.run(lower(expr, schedule, h200()), schedule),
+            data.run(lower(expr, threads, h200()), threads));
+}
+
+TEST(CopyEngine, is_objected_to_where_rows_are_not_whole) {
+  Linear ends = kLayer, gathered = kLayer, odd = kLayer;
+  ends.k = 250, ends.group = 0, gathered.gather = true, odd.k = 192;
+  for (const Linear& expr : {ends, gathered, odd}) {
+    EXPECT_THAT(objection(engine(1), expr, h200()), HasSubstr("are not whole rows of 256"));
+  }
+  EXPECT_EQ(objection(engine(1), kLayer, device("a100")), "no copy engine");
+  EXPECT_EQ(objection(engine(16), kLayer, h200()), "a cluster of 16 tiles");
+}
+
+TEST(CopyEngine, of_which_no_step_may_be_left_out) {
+  for (int sharers : {1, 2}) {
+    const auto schedule = engine(sharers);
+    EXPECT_EQ(caught(schedule, [](Program&) {}), "");
+    EXPECT_THAT(caught(schedule, [](Program& p) { drop<SignalInit>(p.body); }),
+                HasSubstr("before its signal_init"));
+    EXPECT_THAT(caught(schedule, [](Program& p) { drop<Await>(p.body); }),
+                HasSubstr("reads a copy that was not waited for"));
+    EXPECT_THAT(caught(schedule, [](Program& p) { drop<CopyRows>(p.body); }),
+                HasSubstr("waits forever"));
+  }
+  EXPECT_THAT(caught(engine(1),
+                     [](Program& p) {
+                       const auto first = std::ranges::find_if(p.body, [](const Statement& s) {
+                         return std::holds_alternative<Barrier>(s.op);
+                       });
+                       p.body.erase(first);
+                     }),
+              HasSubstr("initialised without a barrier since"));
+  EXPECT_THAT(caught(engine(2), [](Program& p) { drop<ClusterBarrier>(p.body); }),
+              HasSubstr("without a barrier since"));
+}
+
+// Two peers that each copy half: one that copies for itself only leaves the other waiting.
+TEST(CopyEngine, must_copy_to_all_that_count_on_it) {
+  EXPECT_THAT(caught(engine(2), [](Program& p) { find<CopyRows>(p.body).multicast = false; }), "");
+  EXPECT_NE(
+      caught(engine(2),
+             [](Program& p) { find<CopyRows>(p.body).at = find<CopyRows>(p.body).at + Affine(8); }),
+      "");
+  EXPECT_THAT(caught(engine(1), [](Program& p) { find<CopyRows>(p.body).multicast = true; }),
+              HasSubstr("no cluster"));
+}
+
+// Rows of tokens that the call has not hold anything: what came of them would be seen.
+TEST(CopyEngine, leaves_other_rows_and_their_use_is_caught) {
+  EXPECT_NE(caught(engine(1),
+                   [](Program& p) {
+                     const auto x = find<CopyRows>(p.body).to;
+                     for (View& view : p.views) {
+                       if (view.buffer == p.views[x].buffer && view.extents.size() == 3) {
+                         view.extents[1] = 8;
+                       }
+                     }
+                   }),
+            "");
+}
+
+TEST(Within, what_threads_passed_over_is_not_theirs_to_use) {
+  EXPECT_THAT(caught(engine(1),
+                     [](Program& p) {
+                       auto& part = std::get<Within>(p.body.back().op);
+                       const Statement last = part.body.back();
+                       part.body.pop_back();
+                       p.body.push_back(last);
+                     }),
+              "");  // a store of nothing: threads without tokens have none to write
+  EXPECT_THAT(caught(engine(1),
+                     [](Program& p) {
+                       auto& part = std::get<Within>(p.body.back().op);
+                       const auto sum = part.tile;
+                       p.body.push_back({Add{sum, sum}});
+                     }),
+              HasSubstr("before it is set"));
+  EXPECT_THAT(
+      caught(engine(1),
+             [](Program& p) { std::get<Within>(p.body.back().op).body.push_back({Barrier{}}); }),
+      HasSubstr("what all threads must take part in"));
+}
+
+}  // namespace
+}  // namespace ladder
