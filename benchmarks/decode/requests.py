@@ -8,9 +8,9 @@ SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192
 
 # The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
 # many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
-# rounds in registers: row units, depth, whether a block sweeps over rows, for those whose activations
-# come in rounds of how many at a time, and by how many warps may be apart, and tiles that share the
-# activations that the copy engine brings.
+# rounds in registers: row units, depth, whether a block sweeps over rows, for those whose
+# activations come in rounds of how many at a time, and by how many warps may be apart, and tiles
+# that share the activations that the copy engine brings.
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
     (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
