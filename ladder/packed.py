@@ -211,7 +211,8 @@ class PackedModule(QuickCall):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "weight_type": self._type_text}
+        # nn.Module's leaves out what module.compile() made, which would call the module it was of.
+        state = {**super().__getstate__(), "weight_type": self._type_text}
         if self.image is not None:
             buffers = {**self._buffers, "qweight": self._canonical_codes()}
             del buffers["image"]
