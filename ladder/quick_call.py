@@ -11,13 +11,16 @@ from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.nn.modules import module as _torch
 
 _Module, _module_call = nn.Module, nn.Module.__call__
-_tracing = torch._C._get_tracing_state
+_KINDS = ("backward", "backward_pre", "forward", "forward_pre")
 # Never bound to others: torch adds hooks to them and takes them away.
-_backward_hooks, _backward_pre_hooks, _forward_hooks, _forward_pre_hooks = (
-    _torch._global_backward_hooks,
-    _torch._global_backward_pre_hooks,
-    _torch._global_forward_hooks,
-    _torch._global_forward_pre_hooks,
+_hooks = [getattr(_torch, f"_global_{kind}_hooks", None) for kind in _KINDS]
+_backward_hooks, _backward_pre_hooks, _forward_hooks, _forward_pre_hooks = _hooks
+_tracing = getattr(torch._C, "_get_tracing_state", None)
+# None of this is public: of a torch that has it no longer, all calls go torch's own way.
+_known = (
+    _tracing is not None
+    and None not in _hooks
+    and {f"_{kind}_hooks" for kind in _KINDS} <= nn.Module().__dict__.keys()
 )
 
 
@@ -44,8 +47,11 @@ class QuickCall(nn.Module):
             or _backward_hooks
             or _backward_pre_hooks
             or "_compiled_call_impl" in state
-            or _tracing()
+            or _tracing()  # type: ignore[misc]  # _known says that it is there
             or _Module.__call__ is not _module_call
         ):
             return super().__call__(*args, **kwargs)
         return self.forward(*args, **kwargs)
+
+    if not _known:
+        del __call__

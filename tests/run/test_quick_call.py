@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short way from ``layer(x)`` to a kernel is taken only where nothing is lost."""
 
+import copy
+import pickle
 import re
+import runpy
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 
 import ladder
 import ladder.linear
+import ladder.quick_call
 from ladder.errors import InvalidArgument
 
 K, N = 128, 64
@@ -59,6 +63,25 @@ def test_a_compiled_module_is_called_compiled():
     layer.compile(backend=backend, fullgraph=True)
     x = torch.randn(2, K)
     assert torch.equal(layer(x), layer.forward(x)) and len(graphs) == 1
+
+
+def test_a_copy_of_a_compiled_module_calls_itself():
+    layer = layer_of(bias=True)
+    layer.compile(backend="eager")
+    nn.init.ones_(layer.bias)
+    other = copy.deepcopy(layer)
+    nn.init.zeros_(other.bias)
+    x = torch.randn(2, K)
+    assert torch.equal(other(x), other.forward(x)) and not torch.equal(other(x), layer(x))
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer.forward(x))
+
+
+@pytest.mark.parametrize("where", ["_global_forward_hooks", "_global_backward_pre_hooks"])
+def test_a_torch_that_keeps_hooks_elsewhere_is_called_its_own_way(monkeypatch, where):
+    assert "__call__" in vars(ladder.quick_call.QuickCall)
+    monkeypatch.delattr(nn.modules.module, where)
+    again = runpy.run_path(ladder.quick_call.__file__)
+    assert again["QuickCall"].__call__ is nn.Module.__call__
 
 
 def test_who_replaces_the_call_of_modules_sees_it(monkeypatch):
