@@ -20,7 +20,7 @@ constexpr std::string_view kReserved =
     "thread_local throw true try typedef typeid typename union unsigned using virtual void "
     "volatile "
     "while xor u16 u32 u64 thread split tile rank tokens shared from to v whole element lane "
-    "address piece field_bytes "
+    "address piece field_bytes me target "
     "row "
     "column source inside before peer from_row from_column "
     "load_once load_now load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 "

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <regex>
+#include <set>
+#include <string>
 
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/prelude.h"
@@ -91,6 +93,26 @@ TEST(EmitTiles, every_name_of_the_prelude_is_reserved) {
     EXPECT_TRUE(is_reserved((*at)[1].str())) << (*at)[1];
   }
   EXPECT_GT(found, 40);
+}
+
+// So would a buffer called `target` be hidden by the address in it.
+TEST(EmitTiles, every_name_of_a_copy_is_reserved) {
+  Builder p("copies", {.x = 2, .y = 1, .threads = 64});
+  const auto x = p.input("x", Scalar::f16, {kTokens, 128});
+  const auto whole = p.shared("whole_tile", Scalar::f16, {16, 128}),
+             odd = p.shared("odd_tile", Scalar::f16, {3, 24});
+  p.copy_async(whole, x, {0, 0});
+  p.copy_async(odd, x, {0, 0});
+  const auto body = body_of(p.finish());
+  const std::regex declared(R"((?:u32|f16|u16|u64)\*?(?: const)? (\w+) =|, (\w+) = )");
+  std::set<std::string> found;
+  for (std::sregex_iterator at(body.begin(), body.end(), declared), end; at != end; ++at) {
+    const auto name = (*at)[1].str() + (*at)[2].str();
+    if (name == "whole_tile" || name == "odd_tile") continue;
+    EXPECT_TRUE(is_reserved(name)) << name;
+    found.insert(name);
+  }
+  EXPECT_TRUE(found.contains("target") && found.contains("piece"));
 }
 
 }  // namespace
