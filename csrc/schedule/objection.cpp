@@ -103,6 +103,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if (s.route == Route::digits) {
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.max_m != 1) return joined(expr.max_m, " tokens have more digits than rows");
+    if (s.tokens != kMostDigits) return joined(s.tokens, " rows for ", kMostDigits, " digits");
     if (expr.shift != 0) return "a zero point between two codes";
     if (expr.stored_zero != Zero::none) return "a stored zero point";
     for (int offset : byte_plan(expr.bits).offset) {
@@ -134,7 +135,9 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const auto pairs = s.block_rows() / 2, most = std::max<std::int64_t>(threads, pairs);
   if (most % std::min<std::int64_t>(threads, pairs) != 0) return "threads do not divide the rows";
   if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";
-  const auto bytes = shared_bytes(s, expr);
+  // Blocks have a place of their own for the largest exponent of bf16 digits.
+  const bool largest = s.route == Route::digits && expr.activation == Scalar::bf16;
+  const auto bytes = shared_bytes(s, expr) + (largest ? kSharedAlignment : 0);
   if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
   if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
     return joined(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);

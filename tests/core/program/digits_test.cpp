@@ -146,11 +146,24 @@ INSTANTIATE_TEST_SUITE_P(Activations, Digits, ::testing::Values(Scalar::f16, Sca
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(DigitsRoute, is_for_one_token) {
-  const Schedule schedule = schedules().front();
+  Schedule schedule = schedules().front();
   Linear expr{2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16};
   EXPECT_EQ(objection(schedule, expr, h200()), "8 tokens have more digits than rows");
   expr.max_m = 1, expr.zero = 3;
   EXPECT_EQ(objection(schedule, expr, h200()), "a zero point of 3 is no byte");
+  expr.zero = 2, schedule.tokens = 16;
+  EXPECT_EQ(objection(schedule, expr, h200()), "16 rows for 8 digits");
+}
+
+// In the code that is emitted, all threads of a block find the largest exponent through it.
+TEST(DigitsRoute, of_bfloat16_leaves_room_for_the_largest_exponent) {
+  const Schedule all = with(Reduction::none, 3, 147, 1);
+  Linear expr{2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16};
+  ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
+  EXPECT_EQ(objection(all, expr, h200()), "");
+  expr.activation = Scalar::bf16;
+  ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
+  EXPECT_EQ(objection(all, expr, h200()), "232576 bytes of shared memory");
 }
 
 }  // namespace
