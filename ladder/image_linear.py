@@ -30,10 +30,14 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
     Error:
         Up to 16 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
         of the weight, which are not rounded, the bias one of the terms; exact when every partial
-        sum is an integer below 2**24. Values of tables (nf4, a user's own) are rounded to the
-        dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8 (bfloat16) of
-        ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the dtype of ``x``,
-        which adds the same, and the product is torch's.
+        sum is an integer below 2**24. Codes of integers and their zero points may be summed apart,
+        which counts where ``x`` is large just where weights are small: there |w| is up to
+        ``scale * (code + |zero point| + 16)``, the 16 with bfloat16 only. One token of bfloat16 may
+        lose what is 2**54 times smaller than its largest element. Where ``x`` is not finite, rows
+        of y are infinite or NaN, not always as torch's. Values of tables (nf4, a user's own) are
+        rounded to the dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8
+        (bfloat16) of ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the
+        dtype of ``x``, which adds the same, and the product is torch's.
     """
     if torch.compiler.is_compiling() or (
         torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))

@@ -25,7 +25,7 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule);
 /// The program that computes `expr` as `schedule` decided, for a device of `capability`.
 /// Throws Unsupported when no matrix instruction multiplies the activations.
 /// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests
-/// hold every shape; deriving them anew takes up to 25 ms, more than finding a stored kernel may.
+/// hold every shape; deriving them anew takes 0.3 to 17 ms, at every first call.
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device);
 
 }  // namespace ladder

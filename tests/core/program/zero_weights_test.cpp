@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is lost where x is large and its weight is zero: ladder.image_linear documents it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layout/in_place.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+/// As against a normal distribution.
+double large(Scalar scalar) { return std::ldexp(1.0, scalar == Scalar::f16 ? 15 : 40); }
+
+LinearCase with_a_zero_weight(const Linear& expr) {
+  auto out = LinearCase::reals(expr, 1);
+  out.data.x[5] = out.bits(large(expr.activation));
+  for (std::int64_t n = 0; n < expr.n; ++n) {
+    out.data.codes[n * expr.k + 5] = static_cast<std::uint8_t>(expr.zero);
+  }
+  return out;
+}
+
+/// Errors in units of the bound, the largest; with codes, zero points and ones each counted.
+double worst(const LinearCase& layer, Route route, bool counted) {
+  const Linear& expr = layer.expr;
+  const Schedule schedule{8, 1, 2, 1, 2, 1, Reduction::none, route, false, 1};
+  EXPECT_EQ(objection(schedule, expr, device("h200")), "") << to_string(expr);
+  const auto y = layer.run(lower(expr, schedule, device("h200")), schedule);
+  auto reference = evaluate(expr, layer.data);
+  const double ones = expr.activation == Scalar::bf16 ? 16 : 0;
+  double most = 0;
+  for (std::int64_t n = 0; n < expr.n; ++n) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < expr.k; ++k) {
+      sum += std::fabs(to_number(expr.activation, layer.data.x[k])) *
+             to_number(*expr.scale, layer.data.scales[n]) *
+             (layer.data.codes[n * expr.k + k] + expr.zero + ones);
+    }
+    if (counted) reference.magnitude[n] = sum;
+    most = std::max(most, std::fabs(y[n] - reference.y[n]) / layer.bound(reference, n));
+  }
+  return most;
+}
+
+class ZeroWeights : public ::testing::TestWithParam<Scalar> {};
+
+TEST_P(ZeroWeights, take_no_part_in_the_bound_where_zero_points_are_subtracted_first) {
+  const Linear expr{4, 8, 0, GetParam(), 1, 64, 256, Scalar::f32};
+  EXPECT_LE(worst(with_a_zero_weight(expr), Route::multiply_add, false), 1);
+}
+
+TEST_P(ZeroWeights, count_by_code_and_zero_point_in_place) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    if (!fits_in_place(bits, GetParam())) continue;
+    const Linear expr{bits, 1 << (bits - 1), 0, GetParam(), 1, 64, 256, Scalar::f32};
+    EXPECT_LE(worst(with_a_zero_weight(expr), Route::in_place, true), 1) << bits;
+  }
+  const Linear expr{4, 8, 0, GetParam(), 1, 64, 256, Scalar::f32};
+  EXPECT_GT(worst(with_a_zero_weight(expr), Route::in_place, false), 1) << "no need to count them";
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, ZeroWeights, ::testing::Values(Scalar::f16, Scalar::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace ladder
