@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ladder.Linear runs by default, through the interpreter: the scheduler's first choice for
+// types of every kind, where neither N nor K is whole blocks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <utility>
+
+#include "expr/of_ttype.h"
+#include "program/linear_case.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+class FirstChoice : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FirstChoice, is_within_the_bound) {
+  const Device& h200 = device("h200");
+  unsigned seed = 0;
+  for (const auto [n, k] : {std::pair<std::int64_t, std::int64_t>{100, 328}, {130, 1024}}) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      for (std::int64_t m : {1, 8, 16}) {
+        Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
+        ++seed;
+        expr.bias = seed % 2 == 0, expr.gather = seed % 3 == 0;
+        const auto schedule = best_schedule(expr, h200);
+        const auto tokens = m == 1 ? 1 : m - seed % 4;
+        const auto data = LinearCase::reals(expr, tokens, seed);
+        const auto y = data.run(lower(expr, schedule, h200), schedule);
+        const auto reference = evaluate(expr, data.data);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          if (std::fabs(reference.y[i]) > data.largest()) continue;  // float8_e5m2
+          ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i))
+              << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, FirstChoice,
+    ::testing::Values("uint1,group=32,scale=e8m0", "uint2,channel", "int2,group=64,scale=float32",
+                      "ternary,group=128,scale=float16", "uint2,group=16,scale=float16",
+                      "uint1,group=64,scale=bfloat16,zero=integer", "uint3,group=128,scale=float16",
+                      "uint2,group=64,scale=float32,zero=rescale", "uint5,channel,scale=float16",
+                      "uint4,group=16,zero=integer", "int4,group=32,scale=bfloat16,zero=original",
+                      "nf4", "mxfp4", "nvfp4", "float6_e3m2,group=32,scale=e8m0",
+                      "float8_e5m2,channel,scale=float32", "int8", "uint7,group=64,scale=float16"),
+    [](const auto& info) { return "case_" + std::to_string(info.index); });
+
+}  // namespace
+}  // namespace ladder
