@@ -18,6 +18,13 @@ void check_index(const Program& program, SignalId id, const Affine& index, Fault
   }
 }
 
+void check_sides(const Buffer& to, const Buffer& from, Faults& faults) {
+  if (to.level != Level::shared || from.level != Level::global) {
+    add(faults, "copies go from global to shared memory");
+  }
+  if (to.scalar != from.scalar) add(faults, "the two sides differ in their scalar");
+}
+
 }  // namespace
 
 Faults check(const Program& program, const For& i) {
@@ -102,15 +109,9 @@ Faults check(const Program& program, const Await& i) {
 Faults check(const Program& program, const CopyBulk& i) {
   Faults faults;
   check_index(program, i.signal, i.index, faults);
+  check_sides(buffer_of(program, i.to), buffer_of(program, i.from), faults);
   const View &to = program.views[i.to], &from = program.views[i.from];
   const Scalar scalar = buffer_of(program, i.to).scalar;
-  if (buffer_of(program, i.to).level != Level::shared ||
-      buffer_of(program, i.from).level != Level::global) {
-    add(faults, "copies go from global to shared memory");
-  }
-  if (scalar != buffer_of(program, i.from).scalar) {
-    add(faults, "the two sides differ in their scalar");
-  }
   const auto rank = to.extents.size();
   if (rank == 0 || from.extents.size() != rank || i.at.size() != rank) {
     add(faults, "a tile of rank ", rank, " at ", i.at.size(), " coordinates of a view of rank ",
@@ -142,15 +143,9 @@ Faults check(const Program& program, const CopyBulk& i) {
 Faults check(const Program& program, const CopyRows& i) {
   Faults faults;
   check_index(program, i.signal, i.index, faults);
+  check_sides(buffer_of(program, i.to), buffer_of(program, i.from), faults);
   const View &to = program.views[i.to], &from = program.views[i.from];
   const Scalar scalar = buffer_of(program, i.to).scalar;
-  if (buffer_of(program, i.to).level != Level::shared ||
-      buffer_of(program, i.from).level != Level::global) {
-    add(faults, "copies go from global to shared memory");
-  }
-  if (scalar != buffer_of(program, i.from).scalar) {
-    add(faults, "the two sides differ in their scalar");
-  }
   if (to.extents.size() != 2 || from.extents.size() != 2 || from.extents[0] != kTokens) {
     add(faults, "sides that are not rows of the tokens");
     return faults;
