@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts a kernel of every type, and those that make and read images, for compute-sanitizer:
 
-    LADDER_CACHE=/tmp/kernels python tests/run/sanitize.py         # compiles them
-    LADDER_CACHE=/tmp/kernels compute-sanitizer --tool memcheck --error-exitcode 1 \\
+    export LADDER_CACHE=$(mktemp -d)
+    python tests/run/sanitize.py                                   # compiles them
+    compute-sanitizer --tool memcheck --error-exitcode 1 \\
         python tests/run/sanitize.py                               # and --tool racecheck
 
 With two numbers PART PARTS it takes every PARTS-th case from PART on, so that processes can share
