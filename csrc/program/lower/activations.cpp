@@ -98,6 +98,8 @@ void Lowering::next_activations(Body& body, const Affine& round, const Affine& s
   const bool last =
       following.terms.empty() && following.constant >= schedule_.rounds && schedule_.sweeps == 1;
   // Groups count rounds, so that of a round past the end is empty.
+  // What threads stored themselves the last barrier showed, and nothing more is overwritten.
+  if (last && !whole_pieces() && following.constant > schedule_.rounds) return;
   if (last && !staged()) close_copies(body, following);
   emit(body, Barrier{});
   if (last) return;

@@ -13,10 +13,7 @@ Program Lowering::run() {
   auto& body = program_.body;
   load_first(body);
   declare_table(body);
-  // The engine's signal orders what it brings; a table is filled by threads.
-  if (!x_in_rounds() && (schedule_.sharers == 0 || decoding_.kind == Decoding::Kind::table)) {
-    emit(body, Barrier{});
-  }
+  if (needs_barrier_after_loads()) emit(body, Barrier{});
   if (schedule_.sweeps > 1) {
     sweeps(body);
     return std::move(program_);
@@ -28,6 +25,15 @@ Program Lowering::run() {
     case Reduction::ordered: add_in_order(body); break;
   }
   return std::move(program_);
+}
+
+// The engine's signal orders what it brings, and splitting into digits ends with a barrier. Rounds
+// of activations begin with one, or await a signal of copies, which orders no table: threads fill
+// it.
+bool Lowering::needs_barrier_after_loads() const {
+  const bool table = decoding_.kind == Decoding::Kind::table;
+  if (x_in_rounds()) return table && schedule_.x_slack > 0;
+  return table || (schedule_.sharers == 0 && !digits());
 }
 
 // Weights do not depend on the preceding kernel, so a dependent launch asks for them first.

@@ -54,6 +54,7 @@ class Lowering {
   RegisterId reg(std::string name, Scalar scalar, Layout layout);
   void declare();
   void load_first(Body& body);
+  bool needs_barrier_after_loads() const;
 
   bool digits() const { return schedule_.route == Route::digits; }
   /// Columns of a step of the matrix instruction.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "expr/of_ttype.h"
+#include "program/kinds_of_types.h"
 #include "program/linear_case.h"
 #include "schedule/schedule.h"
 
@@ -42,16 +43,8 @@ TEST_P(FirstChoice, is_within_the_bound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Types, FirstChoice,
-    ::testing::Values("uint1,group=32,scale=e8m0", "uint2,channel", "int2,group=64,scale=float32",
-                      "ternary,group=128,scale=float16", "uint2,group=16,scale=float16",
-                      "uint1,group=64,scale=bfloat16,zero=integer", "uint3,group=128,scale=float16",
-                      "uint2,group=64,scale=float32,zero=rescale", "uint5,channel,scale=float16",
-                      "uint4,group=16,zero=integer", "int4,group=32,scale=bfloat16,zero=original",
-                      "nf4", "mxfp4", "nvfp4", "float6_e3m2,group=32,scale=e8m0",
-                      "float8_e5m2,channel,scale=float32", "int8", "uint7,group=64,scale=float16"),
-    [](const auto& info) { return "case_" + std::to_string(info.index); });
+INSTANTIATE_TEST_SUITE_P(Types, FirstChoice, ::testing::ValuesIn(testing::kKindsOfTypes),
+                         [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 }  // namespace
 }  // namespace ladder

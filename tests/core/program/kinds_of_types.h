@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Types of every kind that a schedule and its program look different for. Internal to the tests.
+#pragma once
+
+namespace ladder::testing {
+
+constexpr const char* kKindsOfTypes[] = {
+    "uint1,group=32,scale=e8m0",
+    "uint2,channel",
+    "int2,group=64,scale=float32",
+    "ternary,group=128,scale=float16",
+    "uint2,group=16,scale=float16",
+    "uint1,group=64,scale=bfloat16,zero=integer",
+    "uint3,group=128,scale=float16",
+    "uint2,group=64,scale=float32,zero=rescale",
+    "uint5,channel,scale=float16",
+    "uint4,group=16,zero=integer",
+    "int4,group=32,scale=bfloat16,zero=original",
+    "nf4",
+    "mxfp4",
+    "nvfp4",
+    "float6_e3m2,group=32,scale=e8m0",
+    "float8_e5m2,channel,scale=float32",
+    "int8",
+    "uint7,group=64,scale=float16",
+};
+
+}  // namespace ladder::testing
