@@ -22,7 +22,7 @@ class FirstChoice : public ::testing::TestWithParam<const char*> {};
 TEST_P(FirstChoice, is_within_the_bound) {
   const Device& h200 = device("h200");
   unsigned seed = 0;
-  for (const auto [n, k] : {std::pair<std::int64_t, std::int64_t>{100, 328}, {130, 1024}}) {
+  for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{100, 328}, {130, 1024}}) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (std::int64_t m : {1, 8, 16}) {
         Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);

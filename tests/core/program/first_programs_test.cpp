@@ -26,7 +26,7 @@ class FirstPrograms : public ::testing::TestWithParam<const char*> {
   static void each(const Visit& visit) {
     unsigned layer = 0;
     for (const char* name : {"h200", "a100"}) {
-      for (const auto [n, k] : {std::pair<std::int64_t, std::int64_t>{4096, 4096},
+      for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{4096, 4096},
                                 {28672, 8192},
                                 {8192, 28672},
                                 {100, 328}}) {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What decode schedules take from Algorithm 1, and what its own tiles lack for a few tokens.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "codegen/target.h"
+#include "device/hint.h"
+#include "expr/of_ttype.h"
+#include "layout/weight_image.h"
+#include "schedule/schedule.h"
+#include "schedule/tile_plan.h"
+
+namespace ladder {
+namespace {
+
+/// Devices that kernels are written for.
+std::vector<const Device*> targets() {
+  std::vector<const Device*> out;
+  for (const Device& device : devices()) {
+    if (no_target(device).empty()) out.push_back(&device);
+  }
+  return out;
+}
+
+TileMatmul matmul_of(const char* type, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const TType weight = ttype(type);
+  const TileType f16{&element("float16")};
+  return {m, n, k, f16, {weight.element}, f16};
+}
+
+// 64 columns of float16 are one run, which every level moves whole; 64 rows and columns are whole
+// tiles of the hint.
+TEST(Candidates, blocks_of_the_image_are_whole_runs_and_tiles_of_every_devices_hint) {
+  for (const Device* device : targets()) {
+    const auto& row = *tile_instruction(Scalar::f16);
+    const Hint found = hint(*device, row);
+    EXPECT_EQ(found.run_bytes() * 8 / row.operand_bits(), kBlock) << device->name;
+    const auto elements = found.run_bytes() * found.shape[0] * 8 / row.operand_bits();
+    EXPECT_EQ(kBlock * kBlock % elements, 0) << device->name;
+    EXPECT_EQ(kBlock, kUnits * row.m) << device->name;
+  }
+}
+
+TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_derives) {
+  for (const Device* device : targets()) {
+    const auto& row = *tile_instruction(Scalar::f16);
+    const Hint found = hint(*device, row);
+    const auto run = found.run_bytes() * 8 / row.operand_bits();
+    for (const char* type : {"uint1", "uint2,group=128,scale=float16", "uint3", "uint4", "uint5",
+                             "uint6", "uint7", "int8", "nf4", "mxfp4"}) {
+      for (std::int64_t m : {1, 9, 16}) {
+        const Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
+        for (const auto& [s, cost, dropped] : candidates(expr, *device)) {
+          if (!dropped.empty()) continue;
+          EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
+          EXPECT_EQ(s.block_rows() % row.m, 0) << to_string(s);
+          EXPECT_EQ(s.round_columns() % (s.warps_k * run), 0) << to_string(s);
+          // A lane's words of one block: whole granules, each one load.
+          EXPECT_EQ(s.units * expr.bits * 4 % found.granularity_bytes, 0) << to_string(s);
+        }
+      }
+    }
+  }
+}
+
+TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should) {
+  for (const Device* device : targets()) {
+    for (const char* type : {"uint1", "uint2", "uint3", "uint4", "uint6", "int8", "nf4"}) {
+      for (std::int64_t m : {1, 8, 16}) {
+        const auto plan = tile_plan(matmul_of(type, m, 8192, 8192), *device);
+        ASSERT_FALSE(plan.places.empty());
+        EXPECT_EQ(plan.places.front().place, ConvertPlace::shared_to_registers)
+            << device->name << ' ' << type << ' ' << m << '\n'
+            << to_string(plan.places.front());
+      }
+    }
+  }
+}
+
+// Roller's tile has all of K, so a layer of few rows has few of them; schedules split K as well.
+TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocessors_idle) {
+  const Device& h200 = device("h200");
+  const auto plan = tile_plan(matmul_of("uint4", 1, 4096, 4096), h200);
+  EXPECT_LT(4096 / plan.block[1], h200.multiprocessors);
+  const auto best = best_schedule(linear_of(ttype("uint4"), 4096, 4096, Scalar::f16, 1), h200);
+  EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
+}
+
+}  // namespace
+}  // namespace ladder
