@@ -18,6 +18,7 @@ def us(calls: Sequence[Callable[[], object]], replays: int = 9) -> float:
     """Microseconds a call: the median of replays of one CUDA graph of all calls, in their order,
     after 30 ms of warming up. Each is first called outside of the graph."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # what prepared the operands
     with torch.cuda.stream(side):
         for call in calls:
             call()
