@@ -37,36 +37,39 @@ LARGE = (
 )
 
 
-def large(kind: str, n: int, k: int, elements: tuple[str, ...]) -> tuple[int, int]:
+def large():
+    """Each of :data:`LARGE` with each type, activation and number of tokens."""
+    for (kind, n, k, elements), dtype, m in product(LARGE, HALVES, (1, 16)):
+        yield from ((kind, n, k, element, dtype, m) for element in elements)
+
+
+def run_large(kind: str, n: int, k: int, element: str, dtype: torch.dtype, m: int) -> tuple:
     """Calls and wrong results of the schedules of that kind."""
     calls = wrong = 0
     ops = torch.ops.ladder
-    for element in elements:
-        type = f"{element},group=128,scale=float16"
-        weight = exact_weight(type, n, k)
-        layer, wanted = ladder.Linear.from_weight(weight).cuda(), formula(weight)
-        if not layer.prepare():
-            wrong += 1
+    type = f"{element},group=128,scale=float16"
+    weight = exact_weight(type, n, k)
+    layer, wanted = ladder.Linear.from_weight(weight).cuda(), formula(weight)
+    if not layer.prepare():
+        return 0, 1
+    x = integers((m, k), dtype, m)
+    right = (x.double() @ wanted.T).to(dtype)
+    for schedule in ops.schedules(layer._weight_number, 0, dtype, m, 24).splitlines():
+        if kind not in schedule:
             continue
-        for dtype, m in product(HALVES, (1, 16)):
-            x = integers((m, k), dtype, m)
-            right = (x.double() @ wanted.T).to(dtype)
-            for schedule in ops.schedules(layer._weight_number, 0, dtype, m, 24).splitlines():
-                if kind not in schedule:
-                    continue
-                try:
-                    ops.use_schedule(layer._weight_number, 0, dtype, m, schedule, False)
-                except RuntimeError:  # it spills: no kernel
-                    continue
-                calls += 1
-                if not torch.equal(layer(x.cuda()).cpu(), right):
-                    print(f"{type} {dtype} {schedule}: wrong")
-                    wrong += 1
+        try:
+            ops.use_schedule(layer._weight_number, 0, dtype, m, schedule, False)
+        except RuntimeError:  # it spills: no kernel
+            continue
+        calls += 1
+        if not torch.equal(layer(x.cuda()).cpu(), right):
+            print(f"{type} {dtype} {schedule}: wrong")
+            wrong += 1
     return calls, wrong
 
 
 def main(part: int = 0, parts: int = 1) -> int:
-    counts = [large(*case) for case in LARGE] if part == 0 else []
+    counts = [run_large(*case) for case in islice(large(), part, None, parts)]
     large_calls, wrong = (sum(count[i] for count in counts) for i in range(2))
     kernels = 0
     for type, n, k, act_order in islice(cases(), part, None, parts):

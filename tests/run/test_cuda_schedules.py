@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways of a schedule that only some shapes have among their first ones, each on the GPU."""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+import pytest
+import torch
+from drawn import exact_weight, formula, integers
+from torch import Tensor
+
+import ladder
+from ladder.testing import bound
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+HALVES = (torch.float16, torch.bfloat16)
+UINT4 = "uint4,group=128,scale=float16,zero=midpoint"
+LOOKED_AT = 48  # of the first schedules of a problem
+#: What a schedule's text contains, the weight and how many tokens.
+WAYS = (
+    *(("engine for 1", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
+    *(("engine for 2", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
+    *(("engine for 2", UINT4, 4090, 4096, m) for m in (8, 16)),
+    *(("engine for 1", "uint2,group=64,scale=float16", 4096, 4096, m) for m in (3, 16)),
+    *(("engine for 1", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (1, 16)),
+    *(("x rounds 4", UINT4, 8192, 28672, m) for m in (1, 9, 16)),
+    *(("x rounds 4", UINT4, 8150, 8192, m) for m in (8, 16)),
+    *(("sweeps", UINT4, 28672, 2048, m) for m in (1, 8, 16)),
+    *(("digits", f"{t},group=128,scale=float16", 28672, 8192, 1) for t in ("uint1", "int2")),
+)
+
+
+def schedules(layer: ladder.Linear, dtype: torch.dtype, m: int, way: str) -> Iterator[str]:
+    """The first three schedules of that way that compile without spills, each set when it comes."""
+    ops, number = torch.ops.ladder, layer._weight_number
+    names = ops.schedules(number, 0, dtype, m, LOOKED_AT).splitlines()
+    found = 0
+    for name in names:
+        if way in name and found < 3:
+            try:
+                ops.use_schedule(number, 0, dtype, m, name, False)
+            except RuntimeError:
+                continue
+            found += 1
+            yield name
+
+
+@lru_cache(maxsize=2)
+def made(type: str, n: int, k: int, order: bool = False) -> tuple[ladder.Weight, Tensor]:
+    """A weight and its values, which take seconds at these sizes."""
+    weight = exact_weight(type, n, k, act_order=order)
+    return weight, formula(weight).cuda()
+
+
+def prepared(weight: ladder.Weight, bias: Tensor | None = None) -> ladder.Linear:
+    layer = ladder.Linear.from_weight(weight, bias).cuda()
+    assert layer.prepare()
+    return layer
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("way,type,n,k,m", WAYS)
+def test_every_way_is_exact_whatever_lay_in_memory_before(way, type, n, k, m, dtype):
+    """After a call with NaN, which stays behind in shared memory; with x at an odd address."""
+    weight, wanted = made(type, n, k)
+    layer = prepared(weight)
+    x = integers((m, k), dtype, m).cuda()
+    exact = (x.double() @ wanted.T).to(dtype)
+    odd = torch.empty(m * k + 1, dtype=dtype, device="cuda")[1:].view(m, k).copy_(x)
+    names = []
+    for name in schedules(layer, dtype, m, way):
+        names.append(name)
+        for view in (x, odd):
+            assert bool(layer(torch.full_like(x, math.nan)).isnan().all()), name
+            assert torch.equal(layer(view), exact), name
+    assert names, f"none of the first {LOOKED_AT} schedules has {way!r}"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("way,type,n,k,m", [WAYS[4], WAYS[9], WAYS[16], WAYS[18]])
+def test_a_thousand_calls_give_the_same_bits(way, type, n, k, m, dtype):
+    layer = prepared(made(type, n, k)[0])
+    x = torch.randn(m, k, device="cuda", dtype=dtype)
+    for name in schedules(layer, dtype, m, way):
+        first, other = layer(x), torch.zeros((), dtype=torch.bool, device="cuda")
+        for _ in range(1000):
+            other |= (layer(x) != first).any()
+        assert not bool(other), name
+
+
+@pytest.mark.parametrize("order", (False, True))
+def test_activations_in_rounds_follow_the_order_of_columns(order):
+    """Gathered through g_idx, with columns that end inside a round."""
+    weight, wanted = made(UINT4, 2048, 28600, order)
+    layer = prepared(weight)
+    for dtype, m in product(HALVES, (1, 9, 16)):
+        x = integers((m, 28600), dtype, m).cuda()
+        exact = (x.double() @ wanted.T).to(dtype)
+        for name in ("", *schedules(layer, dtype, m, "x rounds")):
+            assert torch.equal(layer(x), exact), name
+
+
+DIGITS = tuple(
+    product(("uint1", "uint2", "int2", "ternary"), ("group=32", "group=64", "group=128", "channel"))
+)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("scale", ("e8m0", "float32", "bfloat16"))
+@pytest.mark.parametrize("element,block", DIGITS)
+def test_one_token_as_digits_is_exact_for_every_block_and_order(element, block, scale, dtype):
+    for order in (False, True) if block == "group=32" else (False,):
+        weight = exact_weight(f"{element},{block},scale={scale}", 1000, 1032, act_order=order)
+        bias = torch.arange(1000, dtype=dtype) % 7
+        layer, wanted = prepared(weight, bias), formula(weight).cuda()
+        x = integers((1, 1032), dtype).cuda()
+        exact = (x.double() @ wanted.T + bias.cuda().double()).to(dtype)
+        found = list(schedules(layer, dtype, 1, "digits"))
+        assert found
+        for name in ("", *schedules(layer, dtype, 1, "digits")):
+            assert torch.equal(layer(x), exact), name
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("element", ("uint1", "uint2", "int2"))
+def test_one_token_as_digits_at_the_ends_of_the_range(element, dtype):
+    """Zeros give zeros, subnormals and numbers 2^60 apart the bound, what is not finite NaN."""
+    n, k = 1000, 1032
+    weight, values = made(f"{element},group=32,scale=float32", n, k)
+    layer = prepared(weight)
+    assert list(schedules(layer, dtype, 1, "digits"))
+    assert bool((layer(torch.zeros(1, k, dtype=dtype, device="cuda")) == 0).all())
+    normal = torch.randn(1, k, device="cuda")
+    smallest = torch.finfo(dtype).smallest_normal
+    spans = [normal * smallest / 64, normal * 2.0**-10]
+    if dtype == torch.bfloat16:
+        spans.append(normal * torch.exp2(torch.randint(-40, 20, (1, k), device="cuda").float()))
+    for x in (span.to(dtype) for span in spans):
+        y, exact = layer(x).double(), x.double() @ values.T
+        least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # y's own spacing there
+        assert bool(((y - exact).abs() <= bound(x, values, dtype) + least / 2).all())
+    for bad in (math.inf, -math.inf, math.nan):
+        x = normal.to(dtype)
+        x[0, 517] = bad
+        assert not bool(layer(x).isfinite().any())
