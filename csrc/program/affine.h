@@ -49,10 +49,11 @@ struct Affine {
 };
 Affine operator+(Affine a, const Affine& b);
 Affine times(Affine affine, std::int64_t factor);
-/// affine / divisor, for a number or a variable's multiple plus a number, not negative, where the
-/// divisor and the factor divide one another.
+/// affine / divisor and affine mod modulus, for a number or one variable's term plus a number, none
+/// of them negative, where the factor and the other number divide one another. A term that has a
+/// modulus takes a quotient by what divides it, and a remainder by what divides its period.
+/// Throws InvalidArgument for anything else.
 Affine divided(Affine affine, std::int64_t divisor);
-/// affine mod modulus, for the same, where the factor divides the modulus.
 Affine remainder(Affine affine, std::int64_t modulus);
 /// True when every value of the affine form is a multiple of `by`.
 bool multiple_of(const Affine& affine, std::int64_t by);

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/affine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr VariableId kIndex = 3;
+
+std::int64_t at(const Affine& affine, std::int64_t value) {
+  auto sum = affine.constant;
+  for (const auto& term : affine.terms) sum += term.at(value);
+  return sum;
+}
+
+/// What `make` gives; nothing where it refuses.
+template <class Make>
+std::optional<Affine> unless_refused(const Make& make) {
+  try {
+    return make();
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
+// Quotients and remainders of quotients and remainders, as a user's program may nest them.
+TEST(Affine, quotients_and_remainders_are_right_or_refused) {
+  int right = 0;
+  for (std::int64_t factor : {0, 1, 2, 3, 6}) {
+    for (std::int64_t constant : {0, 1, 2, 5, 12}) {
+      const auto first = Affine::of(kIndex, factor) + Affine(constant);
+      for (std::int64_t a : {1, 2, 3, 4, 12}) {
+        for (std::int64_t more : {0, 1, 4}) {
+          for (std::int64_t b : {1, 2, 3, 4, 6}) {
+            for (int kinds = 0; kinds < 4; ++kinds) {
+              const bool quotient[] = {kinds % 2 == 0, kinds / 2 == 0};
+              const auto result = unless_refused([&] {
+                const auto inner = (quotient[0] ? divided(first, a) : remainder(first, a)) + more;
+                return quotient[1] ? divided(inner, b) : remainder(inner, b);
+              });
+              if (!result) continue;
+              ++right;
+              for (std::int64_t v = 0; v < 40; ++v) {
+                const auto value = factor * v + constant;
+                const auto inner = (quotient[0] ? value / a : value % a) + more;
+                ASSERT_EQ(at(*result, v), quotient[1] ? inner / b : inner % b)
+                    << "(" << factor << " v + " << constant << (quotient[0] ? ") / " : ") % ") << a
+                    << ", + " << more << (quotient[1] ? ", / " : ", % ") << b << " at " << v;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(right, 2000);
+}
+
+TEST(Affine, a_quotient_of_a_remainder_is_taken_where_it_divides_the_modulus) {
+  const auto turns = divided(remainder(Affine::of(kIndex), 12), 4);
+  for (std::int64_t v = 0; v < 30; ++v) EXPECT_EQ(at(turns, v), v % 12 / 4);
+}
+
+TEST(Affine, what_has_no_quotient_or_remainder_is_refused_with_both_numbers) {
+  using ::testing::ThrowsMessage;
+  const auto i = Affine::of(kIndex);
+  EXPECT_THAT([&] { divided(remainder(i, 4), 3); },
+              ThrowsMessage<InvalidArgument>("no quotient by 3 of an index modulo 4 plus 0"));
+  EXPECT_THAT([&] { divided(remainder(i, 4) + Affine(1), 2); },
+              ThrowsMessage<InvalidArgument>("no quotient by 2 of an index modulo 4 plus 1"));
+  EXPECT_THAT([&] { remainder(times(i, 3), 4); },
+              ThrowsMessage<InvalidArgument>("no remainder by 4 of steps of 3"));
+  EXPECT_THAT([&] { divided(i, 0); },
+              ThrowsMessage<InvalidArgument>("a quotient by 0, which is not positive"));
+  EXPECT_THAT(
+      [&] { remainder(i + Affine(-1), 4); },
+      ThrowsMessage<InvalidArgument>("a remainder of an index from -1 on, which is negative"));
+  EXPECT_THAT([&] { remainder(times(i, -2), 4); },
+              ThrowsMessage<InvalidArgument>("a remainder of steps of -2"));
+  EXPECT_THAT([&] { divided(i + Affine::of(kSplit), 2); },
+              ThrowsMessage<InvalidArgument>("a quotient of a sum of 2 variables"));
+}
+
+}  // namespace
+}  // namespace ladder
