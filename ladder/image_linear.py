@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
+from ladder.transforms import linear_by_values, transformed
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
@@ -39,6 +40,9 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         (bfloat16) of ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the
         dtype of ``x``, which adds the same, and the product is torch's.
     """
+    if transformed():
+        values = _checked(_ops.dequantize_image, image, weight, n, x.shape[-1], x.dtype)
+        return linear_by_values(x, values, bias)
     if torch.compiler.is_compiling() or (
         torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     ):

@@ -15,6 +15,8 @@ from ladder.image_linear import linear_image
 from ladder.image_linear import linear_no_grad as _linear_no_grad
 from ladder.packed import PackedModule
 from ladder.quantize import quantize
+from ladder.transforms import forward_ad as _forward_ad
+from ladder.transforms import func_level as _func_level
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
 
@@ -129,7 +131,13 @@ class Linear(PackedModule):
         # attributes of modules are looked up slowly. All else goes through _forward.
         state = self.__dict__
         image, bias = state["_buffers"].get("image"), state["_parameters"].get("bias", _absent)
-        if image is None or bias is _absent or _autocasting():
+        if (
+            image is None
+            or bias is _absent
+            or _autocasting()
+            or _func_level() is not None
+            or _forward_ad._current_level >= 0
+        ):
             return self._forward(x)
         if bias is None:
             if x.requires_grad and _grad_enabled():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
+from ladder.transforms import linear_by_values, transformed
 from ladder.types import TType, _checked, parse
 
 _ops = torch.ops.ladder
@@ -65,12 +66,18 @@ def linear(
         type: tType of the weight; the other parts are as :class:`ladder.Weight` says.
         bias: [N] in the dtype of ``x``.
     Returns:
-        [..., N] in the dtype of ``x``. Gradients flow to ``x`` and ``bias``.
+        [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
+        ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
     Raises:
         InvalidArgument: a part that does not fit ``type``, K or N; the message has both values.
     Error:
         Within :func:`ladder.testing.bound`; exact when every partial sum is an integer below 2**24.
     """
+    if transformed():
+        values = _checked(
+            _ops.dequantize, qweight, scales, zeros, scale2, g_idx, str(type), x.shape[-1]
+        )
+        return linear_by_values(x, values, bias)
     return _checked(_ops.linear, x, qweight, scales, zeros, scale2, g_idx, bias, str(type))
 
 

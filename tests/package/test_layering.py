@@ -24,6 +24,7 @@ PYTHON_ALIASES = {
     "image_linear": "weight",
     "packed": "weight",
     "quick_call": "errors",
+    "transforms": "errors",
     "program": "weight",
     "tune": "weight",
     "warmup": "linear",

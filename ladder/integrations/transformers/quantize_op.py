@@ -31,9 +31,7 @@ class Quantize(ConversionOps):
                 raise CheckpointError(
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
-            packed = Linear.from_weight(
-                quantize(dense, self.quantizer.type_of(key), method=method)
-            )
+            packed = Linear.from_weight(quantize(dense, self.quantizer.type_of(key), method=method))
             packed.dtype, packed.bias = linear.weight.dtype, linear.bias
             for buffer in packed.buffers():
                 buffer._is_hf_initialized = True

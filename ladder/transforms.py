@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers under ``torch.func`` and forward-mode differentiation, which ops of Python's autograd know
+nothing of: tangents would be dropped without a word, and gradients refused with an error about
+``torch.autograd.Function``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack as func_level
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+
+def transformed() -> bool:
+    """True within ``torch.func.grad``, ``jvp``, ``vmap`` and the like, and where dual tensors are.
+    Neither question is public; tests ask them of every torch."""
+    return func_level() is not None or forward_ad._current_level >= 0
+
+
+# As in ladder/linear.py: asked when a graph is traced, not by it. torch.compile takes what
+# func_level() gives for an object, never None; it keeps the levels as it traces, and guards them.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def linear_by_values(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    """``linear`` of the weight's values [N, K], rounded to the dtype of ``x``: torch's own ops only,
+    which every transform goes through."""
+    return functional.linear(x, values.to(x.dtype), bias)
