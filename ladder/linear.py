@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch import is_autocast_enabled as _autocasting
 from torch import is_grad_enabled as _grad_enabled
+from torch._C._functorch import peek_interpreter_stack as _func_level
+from torch.autograd import forward_ad as _forward_ad
 from torch.compiler import is_compiling as _is_compiling
 
 from ladder import ops
@@ -15,8 +17,6 @@ from ladder.image_linear import linear_image
 from ladder.image_linear import linear_no_grad as _linear_no_grad
 from ladder.packed import PackedModule
 from ladder.quantize import quantize
-from ladder.transforms import forward_ad as _forward_ad
-from ladder.transforms import func_level as _func_level
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
 

@@ -23,6 +23,6 @@ transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def linear_by_values(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-    """``linear`` of the weight's values [N, K], rounded to the dtype of ``x``: torch's own ops only,
-    which every transform goes through."""
+    """``linear`` of the weight's values [N, K], rounded to the dtype of ``x``: torch's own ops
+    only, which every transform goes through."""
     return functional.linear(x, values.to(x.dtype), bias)
