@@ -22,6 +22,27 @@ _SECONDS = 0.6  # spent on each side of each shape
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+def device_of(name: str) -> str:
+    """``name`` itself where torch has such a device; for "auto" a GPU where there is one, else the
+    CPU.
+
+    Raises:
+        InvalidArgument: torch knows no such device, or has none.
+    """
+    found = torch.cuda.is_available()
+    if name == "auto":
+        return "cuda" if found else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InvalidArgument(f'device is "{name}", not auto, cpu or cuda') from None
+    if device.type == "cuda" and not (found and (device.index or 0) < torch.cuda.device_count()):
+        raise InvalidArgument(
+            f'device is "{name}"; torch finds {torch.cuda.device_count()} of that kind'
+        )
+    return name
+
+
 def time_linear(
     weight_type: str,
     *,
@@ -42,8 +63,7 @@ def time_linear(
     for name, value in (("n", n), ("k", k), *(("m", m) for m in tokens)):
         if value < 1:
             raise InvalidArgument(f"{name} is {value}, not positive")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_of(device)
     if group_size is None and with_defaults(weight_type).columns == 0 and k % 128 == 0:
         group_size = 128
     ttype = with_defaults(weight_type, group_size=group_size)

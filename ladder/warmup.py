@@ -18,7 +18,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 def warmup(
     model: nn.Module,
-    m: Sequence[int] = (1, 2, 4, 8, 16),
+    m: int | Sequence[int] = (1, 2, 4, 8, 16),
     *,
     dtype: torch.dtype | None = None,
     tune: bool = True,
@@ -33,7 +33,7 @@ def warmup(
 
     Args:
         model: a module, or a Linear itself.
-        m: numbers of tokens.
+        m: numbers of tokens, or one.
         dtype: of the activations; that of each layer, where that is float32 of its scales, where
             they are not 16 bits wide either float16.
         tune: time the best schedules that the compiler proposes, for each shape and interval of m
@@ -45,6 +45,7 @@ def warmup(
         For each layer by name, for each m, the schedule of the kernel; "" where the weight is
         dequantised for a dense product.
     """
+    m = (m,) if isinstance(m, int) else tuple(m)
     for tokens in m:
         if tokens < 1:
             raise InvalidArgument(f"m has {tokens}, not positive")

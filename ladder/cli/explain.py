@@ -15,14 +15,14 @@ def explain(
     n: Annotated[int, typer.Option("--n", help="Out features.")],
     k: Annotated[int, typer.Option("--k", help="In features.")],
     weight: Annotated[str, typer.Option(help="A format, such as uint4, mxfp4, or a whole tType.")],
-    group: Annotated[int, typer.Option(help="Weights of a row that share a scale.")] = 0,
+    group: Annotated[int, typer.Option(help="Weights of a row that share a scale; -1: all.")] = 0,
     scale: Annotated[str, typer.Option(help="Format of the scales.")] = "float16",
     zero: Annotated[
         str | None, typer.Option(help="Kind of zero point; else midpoint for unsigned integers.")
     ] = None,
     activation: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
-    device: Annotated[str, typer.Option(help="A row of csrc/device; none is needed.")] = "h200",
-    candidates: Annotated[int, typer.Option(help="Kept schedules to print.")] = 8,
+    device: Annotated[str, typer.Option(help="Its name; it need not be there.")] = "h200",
+    candidates: Annotated[int, typer.Option(min=0, help="Kept schedules to print.")] = 8,
     everything: Annotated[
         bool, typer.Option("--all", help="Print all candidates, and why each was dropped.")
     ] = False,
@@ -55,15 +55,22 @@ def explain(
 
 
 def spelled(weight: str, group: int, scale: str, zero: str | None) -> str:
-    """The tType that the options name; a ``weight`` with fields of its own is left alone."""
+    """The tType that the options name; a ``weight`` with fields of its own is left alone, and then
+    --group and --zero are to be left out."""
+    from ladder.errors import InvalidArgument
     from ladder.types import parse
 
     parsed = parse(weight)  # "mxfp4" and its like name their scales
     if "," in weight or parsed.scale is not None:
+        for option, given in (("--group", group or None), ("--zero", zero)):
+            if given is not None:
+                raise InvalidArgument(
+                    f'{option} is {given}, but weight "{weight}" says by itself how it is scaled'
+                )
         return weight
     fields = [weight]
     if group:
-        fields += [f"group={group}", f"scale={scale}"]
+        fields += ["channel" if group == -1 else f"group={group}", f"scale={scale}"]
     if zero is None and weight.startswith("uint") and group:
         zero = "midpoint"
     if zero is not None:

@@ -14,7 +14,7 @@ from ladder.cli.output import Json, print_json, print_table, progress_bar
 
 def ppl(
     model: Annotated[Path, typer.Argument(help="Folder of a model: ladder, GPTQ, AWQ or plain.")],
-    tokens: Annotated[Path, typer.Argument(help="Token ids: .npy [chunks, length], or one row.")],
+    tokens: Annotated[Path, typer.Argument(help="Token ids: .npy \\[chunks, length], or one row.")],
     chunk: Annotated[int, typer.Option(help="Tokens in one window.")] = 512,
     limit: Annotated[int | None, typer.Option(help="Use this many windows only.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ... or auto.")] = "auto",
@@ -37,6 +37,7 @@ def ppl(
 
     from ladder.errors import InvalidArgument
     from ladder.integrations.transformers import dense, enable
+    from ladder.measure import device_of
     from ladder.perplexity import load_tokens, perplexity
 
     dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -44,8 +45,7 @@ def ppl(
         raise InvalidArgument(f'--dtype is "{dtype}", not one of {", ".join(dtypes)}')
     if not (model / "config.json").exists():
         raise InvalidArgument(f"{model} has no config.json, so it is no folder of a model")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_of(device)
     ids = load_tokens(tokens, chunk=chunk, limit=limit)
     with enable("gptq", "awq"):
         loaded = AutoModelForCausalLM.from_pretrained(str(model), dtype=dtypes[dtype]).to(device)

@@ -159,3 +159,10 @@ def dense_folder(tmp_path_factory):
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:1000"])
+def test_a_device_that_is_not_there_is_refused_in_one_line(capsys, device):
+    assert main(["bench", "--n", "64", "--k", "64", "--device", device]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f'error: device is "{device}"') and error.count("\n") == 1

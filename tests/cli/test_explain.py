@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import ladder
 from ladder._C import explain
 from ladder.cli import main
 from ladder.cli.explain import spelled
@@ -114,9 +115,18 @@ def test_explain_names_the_devices_when_there_is_no_such(capsys):
         ("uint4", 128, None, "uint4,group=128,scale=float16,zero=midpoint"),
         ("uint4", 128, "integer", "uint4,group=128,scale=float16,zero=integer"),
         ("nf4", 64, None, "nf4,group=64,scale=float16"),
+        ("int4", -1, None, "int4,channel,scale=float16"),
         ("mxfp4", 0, None, "mxfp4"),
         ("int8,channel,scale=float16", 0, None, "int8,channel,scale=float16"),
     ],
 )
 def test_the_options_spell_a_ttype(weight, group, zero, whole):
     assert spelled(weight, group, "float16", zero) == whole
+
+
+@pytest.mark.parametrize("weight", ["mxfp4", "uint4,group=64,scale=float16"])
+def test_options_that_a_whole_ttype_would_override_are_refused(weight):
+    with pytest.raises(ladder.InvalidArgument, match=f'--group is 128, but weight "{weight}" says'):
+        spelled(weight, 128, "float16", None)
+    with pytest.raises(ladder.InvalidArgument, match="--zero is integer, but"):
+        spelled(weight, 0, "float16", "integer")

@@ -162,3 +162,9 @@ def test_what_the_kernel_refuses_is_an_argument_of_the_caller(monkeypatch):
     layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
     with pytest.raises(InvalidArgument, match="x has 3 columns; the weight has 128"):
         layer(X[:, :3])
+
+
+def test_warmup_takes_one_number_of_tokens_or_several():
+    assert ladder.warmup(layer_of(), 16) == ladder.warmup(layer_of(), [1, 16]) == {}
+    with pytest.raises(InvalidArgument, match="m has 0, not positive"):
+        ladder.warmup(layer_of(), 0)
