@@ -34,6 +34,33 @@ std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
   return out;
 }
 
+/// Significant bits of e4m3, the exponents of its smallest and largest powers of two, and what a
+/// group has to be so that scaling its sums takes more than scaling its operands does: one step of
+/// the matrix instruction.
+constexpr int kScaleBits = 4, kLeastScale = -9, kLargestScale = 8, kScaledGroup = 16;
+
+/// With the scales of `expr` in the operands, where these hold the products.
+Decoding scaled(Decoding d, const Linear& expr) {
+  if (expr.scale != Scalar::e4m3 || expr.group_size() != kScaledGroup) return d;
+  if (expr.stored_zero != Zero::none || d.fields.special != 0 || d.fields.halved) return d;
+  const Element& e = *expr.element;
+  const Scalar operand = expr.activation;
+  const int largest_exponent = (1 << (exponent_bits(operand) - 1)) - 1;
+  // Factor and scale are one operand, too.
+  const int factor = std::min(std::ilogb(d.fields.factor), largest_exponent - kLargestScale);
+  const int exponent = d.exponent + factor - std::ilogb(d.fields.factor);
+  const bool digits = e.mantissa_bits + 1 + kScaleBits <= mantissa_bits(operand) + 1;
+  const bool least =
+      1 - e.bias - e.mantissa_bits + exponent + kLeastScale >= linear_exponent(operand);
+  const bool largest =
+      std::ilogb(max_value(e)) + 1 + exponent + kLargestScale + 1 <= largest_exponent + 1;
+  if (!digits || !least || !largest) return d;
+  d.fields.factor = std::ldexp(1.0, factor);
+  d.exponent = exponent;
+  d.scaled = true;
+  return d;
+}
+
 Decoding table_of(const Element& e, Scalar operand) {
   Decoding out{Decoding::Kind::table, 0, {}, {}};
   double largest = 0;
@@ -66,7 +93,7 @@ Decoding::Kind decoding_kind(const Linear& expr) {
 
 Decoding decoding_of(const Linear& expr) {
   if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
-  if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;
+  if (auto fields = fields_of(*expr.element, expr.activation)) return scaled(*fields, expr);
   return table_of(*expr.element, expr.activation);
 }
 

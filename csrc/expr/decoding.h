@@ -36,11 +36,6 @@ constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
   return magnitude < binade + right ? right : magnitude - binade;
 }
 
-/// True where the fields are all there is to a number: a power of two may be left to the sums.
-constexpr bool only_fields(const FloatFields& f) {
-  return f.special == 0 && f.factor == 1 && !f.halved;
-}
-
 struct Decoding {
   enum class Kind {
     integers,  ///< as Schedule::route says; exact
@@ -55,6 +50,9 @@ struct Decoding {
   /// within 2^-11 (f16) or 2^-8 (bf16) of its value, and of values under 2^-28 of the largest
   /// within 2^-39 of that (f16).
   std::vector<std::uint16_t> table;
+  /// fields: an operand is that times the scale of its group, still exact, so that sums need not be
+  /// scaled by groups.
+  bool scaled = false;
 };
 
 /// Entries of a table in shared memory: of pairs of codes, above kLargestPairTable of single ones.

@@ -103,6 +103,10 @@ Faults check(const Program& program, const UnpackBytes& i) {
 Faults check(const Program& program, const UnpackFloat& i) {
   Faults faults;
   check_decoding(program, i, i.fields.bits, faults);
+  if (i.scales < 0) return faults;
+  const Scalar scale = program.registers[i.scales].scalar;
+  if (scale != Scalar::e4m3) add(faults, "operands times scales of ", name_of(scale));
+  check_group(program, i.scales, i.group, "scales", faults);
   return faults;
 }
 

@@ -39,11 +39,14 @@ struct UnpackBytes {
   int bits;
   bool three = false;
 };
-/// Floating formats: what `fields` makes of the code.
+/// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
+/// there are such.
 struct UnpackFloat {
   RegisterId to, from;
   Affine block, step;
   FloatFields fields;
+  RegisterId scales = -1;
+  Affine group = 0;
 };
 /// Any format of `bits` bits: what the table says. The table was filled by FillTable and has one
 /// copy of each entry per lane, each in a bank of its own. Up to 4 bits one entry has both codes of

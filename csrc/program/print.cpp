@@ -155,6 +155,7 @@ std::string to_string(const Program& program, const Statement& statement) {
                 << to_string(program, i.block) << " step " << to_string(program, i.step)
                 << " at bit " << i.fields.place << (i.fields.halved ? " halved" : "") << " times "
                 << i.fields.factor;
+            if (i.scales >= 0) out << " * " << group(i.scales, i.group);
           },
           [&](const Lookup& i) {
             out << reg(i.to) << " = lookup u" << i.bits << ' ' << reg(i.from) << " block "

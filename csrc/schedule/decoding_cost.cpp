@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "layout/bit_plan.h"
-#include "layout/byte_fields.h"
 #include "layout/digits.h"
+#include "layout/field_plan.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -17,26 +17,15 @@ namespace {
 
 constexpr double kInteger = 2, kPacked = 1, kLookup = 4;
 
-double field_cycles(const FloatFields& f, Scalar activation) {
-  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
-    return kInteger * (2 * kPairsPerUnit + shift_count(byte_fields(f.bits, f.place)));
-  }
-  const BitPlan& plan = bit_plan(f.bits);
-  std::set<std::pair<int, int>> shifts;  // of a word, shared by its pairs
-  std::size_t masks = 0;
-  for (int pair = 0; pair < kPairsPerUnit; ++pair) {
-    for (const auto& pieces : {move_bits(plan, pair, 0, f.bits - 1, f.place),
-                               move_bits(plan, pair, f.bits - 1, 1, 15)}) {
-      masks += pieces.size();
-      for (const auto& piece : pieces) {
-        if (piece.shift != 0) shifts.insert({piece.word, piece.shift});
-      }
-    }
-  }
+double field_cycles(const Decoding& decoding, Scalar activation) {
+  const FloatFields& f = decoding.fields;
+  const FieldPlan& plan = field_plan(f.bits, f.place);
   // A sum and a mask find codes that are no numbers; bf16 spreads the carry by one more product.
   const double special = f.special == 0 ? 0 : kInteger * (activation == Scalar::f16 ? 2 : 4);
-  const double factor = (f.factor != 1 ? kPacked : 0) + (f.halved ? 2 * kInteger : 0);
-  return kInteger * static_cast<double>(masks + shifts.size()) + kPairsPerUnit * (special + factor);
+  const bool product = f.factor != 1 || decoding.scaled;
+  const double factor = (product ? kPacked : 0) + (f.halved ? 2 * kInteger : 0);
+  return kInteger * (plan.mask_count() + plan.right_shift_count()) +
+         kPacked * plan.left_shift_count() + kPairsPerUnit * (special + factor);
 }
 
 // Masks and shifts, a sum of products and a look-up for each index, and one to join two values.
@@ -59,7 +48,7 @@ double lookup_cycles(int bits) {
 
 double decoding_cycles(const Linear& expr, Route route) {
   switch (decoding_kind(expr)) {
-    case Decoding::Kind::fields: return field_cycles(decoding_of(expr).fields, expr.activation);
+    case Decoding::Kind::fields: return field_cycles(decoding_of(expr), expr.activation);
     case Decoding::Kind::table: return lookup_cycles(expr.bits);
     case Decoding::Kind::integers: break;
   }
@@ -78,9 +67,11 @@ double decoding_cycles(const Linear& expr, Route route) {
 
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.
 int decoding_registers(const Linear& expr) {
-  const bool table = decoding_kind(expr) == Decoding::Kind::table;
+  const auto kind = decoding_kind(expr);
+  const bool table = kind == Decoding::Kind::table;
+  const bool scaled = kind == Decoding::Kind::fields && decoding_of(expr).scaled;
   return (table ? 20 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
-         (expr.scale == Scalar::e4m3 ? 30 : 0);
+         (expr.scale == Scalar::e4m3 && !scaled ? 30 : 0);
 }
 
 int lookups_per_pair(const Linear& expr) {

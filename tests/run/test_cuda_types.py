@@ -95,6 +95,26 @@ def test_every_type_is_exact_on_integers(type, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", ["mxfp4", "mxfp8_e5m2", "mxint8", "nvfp4"])
+def test_every_scale_of_one_byte_is_its_value(type, dtype):
+    """One scale a row, from the smallest to the largest, times a weight and an activation of 1."""
+    k, ttype = 128, parse(type)
+    one = (ttype.element.values == 1).nonzero()[0, 0]
+    values = ladder.types.element(ttype.scale).values
+    finite = values.isfinite().nonzero()[:, 0]
+    n = len(finite)
+    scales = finite.to(torch.uint8)[:, None].repeat(1, ttype.groups(k))
+    second = {"scale2": torch.tensor([1.0])} if ttype.scale2 is not None else {}
+    codes = torch.full((n, k), int(one), dtype=torch.uint8)
+    layer = prepared(ladder.Weight.from_codes(codes, ttype, scales=scales, **second))
+    wanted = values[finite].to(dtype)
+    for m in (1, 16):
+        x = torch.zeros(m, k, dtype=dtype, device="cuda")
+        x[:, 5] = 1
+        assert torch.equal(layer(x).cpu(), wanted.expand(m, n)), m
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("type", TYPES)
 def test_real_numbers_stay_within_the_bound(type, dtype):
     if declined(type, dtype):

@@ -162,6 +162,12 @@ DEVICE u32 and_or(u32 a, u32 mask, u32 b) {
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(b));
   return d;
 }
+// Bits of `b` where `mask` is set, of `a` elsewhere; the compiler by itself shifts and masks each.
+DEVICE u32 select_bits(u32 a, u32 b, u32 mask) {
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xd8;" : "=r"(d) : "r"(a), "r"(b), "r"(mask));
+  return d;
+}
 DEVICE u32 fma_f16(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

@@ -9,7 +9,10 @@ namespace ladder::cuda {
 /// of the toolkit, so that NVRTC has nothing to search for or parse; unused ones emit nothing.
 std::string_view prelude();
 
-/// More of them, for programs with element-wise arithmetic or bulk copies.
+/// More of them, for programs with scales of 8 bits.
+std::string_view scale_prelude();
+
+/// And for programs with element-wise arithmetic or bulk copies.
 std::string_view tile_prelude();
 
 }  // namespace ladder::cuda

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "layout/bit_plan.h"
-#include "layout/byte_fields.h"
+#include "layout/field_plan.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -62,19 +62,18 @@ void Interpreter::unpack(Block& block, const Unpack& i) {
 void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const FloatFields& f = i.fields;
+  const FieldPlan& plan = field_plan(f.bits, f.place);
   const int carry = f.place + f.bits - 1;
-  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
-    const auto fields = byte_fields(f.bits, f.place);
-    for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
-      return read_byte_fields(fields, words, pair);
-    });
-    return;
-  }
-  for_each_pair(block, i, f.bits, [&](int, int, int, int pair, const auto* words) {
-    const auto magnitude =
-        read_pieces(move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place), words);
-    const auto sign = read_pieces(move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15), words);
-    auto both = magnitude | sign;
+  const auto group = value(block, i.group);
+  const auto scale_of = [&](int thread, int slot) {
+    if (i.scales < 0) return 1.0;
+    const auto row = coordinates_[i.to].at(thread, slot)[1];
+    const auto of_row = slot_of_row(i.scales, thread, group, row);
+    return number(block, i.scales, thread * coordinates_[i.scales].slots + of_row);
+  };
+  for_each_pair(block, i, f.bits, [&](int thread, int unit, int r, int pair, const auto* words) {
+    auto both = read_fields(plan, words, pair);
+    const auto magnitude = both & 0x7fff7fffu, sign = both & 0x80008000u;
     if (f.halved) {
       both = halved_f16(magnitude & 0xffff) | halved_f16(magnitude >> 16) << 16 | sign;
     }
@@ -82,9 +81,10 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
       const auto carried = (magnitude + f.special * 0x10001u) & 0x10001u << carry;
       both |= carried * ((1u << (15 - carry)) - 1);
     }
-    if (f.factor == 1) return both;
+    if (f.factor == 1 && i.scales < 0) return both;
+    const double factor = f.factor * scale_of(thread, unit * 8 + r * 2);
     const auto scaled = [&](std::uint32_t bits) {
-      return to_bits(operand, to_number(operand, bits) * f.factor);
+      return to_bits(operand, to_number(operand, bits) * factor);
     };
     return scaled(both & 0xffff) | scaled(both >> 16) << 16;
   });

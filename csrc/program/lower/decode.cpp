@@ -45,7 +45,8 @@ void Lowering::decode_step(Body& body) {
       break;
     }
     case Decoding::Kind::fields:
-      emit(body, UnpackFloat{o.a, words_, o.block, o.in_block, decoding_.fields});
+      emit(body, UnpackFloat{o.a, words_, o.block, o.in_block, decoding_.fields,
+                             decoding_.scaled ? scale_rows() : -1, Affine::of(o.group)});
       break;
     case Decoding::Kind::table:
       emit(body, Lookup{o.a, words_, o.block, o.in_block, expr_.bits, table_});

@@ -158,6 +158,9 @@ class Lowering {
   void declare_operands(Body& body);
   void multiply_round(Body& body, const Affine& round);
   void load_activations(Body& body, const Affine& round);
+  /// Before the first round of a tile of rows, and after the last: its sums are in `acc_`.
+  void begin_sums(Body& body);
+  void end_sums(Body& body);
   /// Of the scaled sums of a block's columns.
   void join_digits(Body& body);
   void multiply_zeros(Body& body);
@@ -200,6 +203,7 @@ class Lowering {
     std::vector<RegisterId> zero_sums = {};   ///< by round, where all sweeps share them
     RegisterId zeros = -1;                    ///< set when operands are made with stored ones
     int scale_exponent[2];                    ///< by parity of eight rows
+    int last_exponent[2] = {0, 0};            ///< of the sums of all groups
     VariableId group, step;
     std::int64_t steps;      ///< of a group
     Affine block, in_block;  ///< of the words that hold a step, by group and step

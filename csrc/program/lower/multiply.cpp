@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "layout/in_place.h"
 #include "program/lower/lowering.h"
@@ -16,7 +18,7 @@ constexpr int kMostWrittenRounds = 8;
 
 void Lowering::multiply(Body& body) {
   declare_operands(body);
-  if (operands_.total != acc_) emit(body, Fill{operands_.total, {0, 0}});
+  begin_sums(body);
   if (schedule_.depth > 0) {
     deep_rounds(body, 0);
   } else if (staged()) {
@@ -26,8 +28,19 @@ void Lowering::multiply(Body& body) {
   } else {
     multiply_round(body, 0);
   }
-  acc_ = operands_.total;
+  end_sums(body);
+}
+
+void Lowering::begin_sums(Body& body) {
+  if (operands_.total != acc_ || decoding_.scaled) emit(body, Fill{operands_.total, {0, 0}});
+}
+
+void Lowering::end_sums(Body& body) {
+  const Operands& o = operands_;
+  acc_ = o.total;
   join_digits(body);
+  if (o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
+  emit(body, Scale{acc_, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
 }
 
 void Lowering::join_digits(Body& body) {
@@ -49,7 +62,7 @@ void Lowering::declare_operands(Body& body) {
             replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
                 local({1, tokens / 8, 1}) * lifted(instruction_.b()));
   acc_ = reg("acc", instruction_.accumulator, sum_layout(units));
-  o.total = groups_ > 1 || schedule_.rounds > 1 || digits()
+  o.total = (groups_ > 1 || schedule_.rounds > 1 || digits()) && !decoding_.scaled
                 ? reg("total", Scalar::f32, sum_layout(units))
                 : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
@@ -69,6 +82,14 @@ void Lowering::declare_operands(Body& body) {
     }
   } else {
     o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
+  }
+  // Operands have their scales; or scales of e8m0 times the unit would be infinite, and NaN where a
+  // group's sum is zero.
+  const bool large = expr_.scale == Scalar::e8m0 && o.total != acc_ &&
+                     expr_.stored_zero == Zero::none &&
+                     std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
+  for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
+    o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
   }
   if (zeros_by_product()) {
     // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
@@ -109,19 +130,21 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
   const bool adds_zero = o.zero_row >= 0 && !zeros_by_product();
   if (adds_zero && zero_known) {
     emit(per_group, Spread{acc_, o.zero_sum});
-  } else {
+  } else if (!decoding_.scaled) {
     emit(per_group, Fill{acc_, {0, 0}});
   }
   if (zero_product) emit(per_group, Fill{o.zero_sum, {0, 0}});
   emit(per_group, For{o.step, o.steps, std::move(per_step)});
   if (adds_zero && !zero_known) emit(per_group, Add{acc_, o.zero_sum});
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(per_group);
-  emit(per_group, Scale{o.total,
-                        acc_,
-                        scale_rows(),
-                        Affine::of(o.group),
-                        {o.scale_exponent[0], o.scale_exponent[1]},
-                        o.total != acc_});
+  if (!decoding_.scaled) {
+    emit(per_group, Scale{o.total,
+                          acc_,
+                          scale_rows(),
+                          Affine::of(o.group),
+                          {o.scale_exponent[0], o.scale_exponent[1]},
+                          o.total != acc_});
+  }
   if (expr_.stored_zero == Zero::rescale) subtract_zeros(per_group);
   emit(body, For{o.group, groups_, std::move(per_group)});
   release_activations(body, round);
@@ -223,13 +246,12 @@ void Lowering::sweeps(Body& body) {
   const RegisterId round_sums = acc_;
   const bool cluster = schedule_.reduction == Reduction::cluster;
   Body each;
-  if (operands_.total != acc_) emit(each, Fill{operands_.total, {0, 0}});
+  begin_sums(each);
   deep_rounds(each, sweep);
   // The sums of the last sweep that used the place have been read; where two places take turns, or
   // activations come in rounds, all threads have been at a barrier since.
   if (schedule_.sum_places == 1 && !x_in_rounds()) emit(each, Barrier{});
-  acc_ = operands_.total;
-  join_digits(each);
+  end_sums(each);
   add_warps(each, sweep, [&](Body& sums) {
     if (cluster) {
       keep_sums(sums, sweep);

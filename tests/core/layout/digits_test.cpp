@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "layout/byte_fields.h"
 
 namespace ladder {
 namespace {
@@ -89,27 +88,6 @@ TEST(BytePlan, registers_hold_the_codes_whose_digits_lie_beside_them) {
       }
     }
   }
-}
-
-TEST(ByteFields, are_the_fields_that_moving_bits_gives) {
-  std::mt19937 random(2);
-  for (int place : {8, 9, 10, 11, 12}) {
-    const auto fields = byte_fields(4, place);
-    for (int round = 0; round < 100; ++round) {
-      std::array<std::uint32_t, 4> words;
-      for (auto& word : words) word = random();
-      for (int pair = 0; pair < kPairsPerUnit; ++pair) {
-        const BitPlan& plan = bit_plan(4);
-        const auto both = read_pieces(move_bits(plan, pair, 0, 3, place), words.data()) |
-                          read_pieces(move_bits(plan, pair, 3, 1, 15), words.data());
-        ASSERT_EQ(read_byte_fields(fields, words.data(), pair), both) << place << ", " << pair;
-      }
-    }
-  }
-  EXPECT_EQ(shift_count(byte_fields(4, 9)), 12);  // e2m1, of 28 pair by pair
-  EXPECT_FALSE(fields_are_bytes(4, 7));
-  EXPECT_THROW(byte_fields(4, 6), InvalidArgument);
-  EXPECT_THROW(byte_fields(3, 9), InvalidArgument);
 }
 
 TEST(BytePlan, costs_what_the_counts_in_its_table_say) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstdlib>
 
 #include "codegen/cuda/emit/emitter.h"
 
@@ -21,6 +22,9 @@ void Emitter::reinterpret_bits(const Reinterpret& i) {
 }
 
 namespace {
+
+/// Of the factor beside ones_e8m0: the smallest scale times it is still a number of f32.
+constexpr int kLeastOfOnes = -22;
 
 /// What number_in leaves out: its text is 2^-that times the number.
 int kept_exponent(Scalar scalar) { return scalar == Scalar::e4m3 ? 8 : 0; }
@@ -58,7 +62,14 @@ std::string Emitter::factor_of_row(RegisterId rows, const Affine& group, std::in
                                    int exponent, std::set<std::int64_t>& declared) {
   const auto slot = slot_of_row(rows, constant(group), row);
   const auto name = "s" + std::to_string(slot);
-  if (declared.insert(slot).second) {
+  if (!declared.insert(slot).second) return name;
+  if (reg(rows).scalar == Scalar::e8m0 && exponent >= kLeastOfOnes) {
+    // Two operations and the product that the exponent takes anyway, for all codes.
+    const int up = 23 - static_cast<int>(slot % 4) * 8;
+    line("const float ", name, " = ones_e8m0(", reg(rows).name, "[", slot / 4, "]",
+         up > 0 ? " << " : " >> ", std::abs(up), ") * ",
+         literal(std::ldexp(1 + std::ldexp(1.0, -23), exponent - 1)), ";");
+  } else {
     line("const float ", name, " = ", number_in(rows, slot), " * ",
          literal(std::ldexp(1.0, exponent + kept_exponent(reg(rows).scalar))), ";");
   }

@@ -5,8 +5,9 @@
 // masks: shifts and masks for them took 4 more operations a pair.
 #include <cmath>
 
+#include "base/error.h"
 #include "codegen/cuda/emit/emitter.h"
-#include "layout/byte_fields.h"
+#include "layout/field_plan.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
@@ -77,48 +78,65 @@ void Emitter::unpack(const Unpack& i) {
   });
 }
 
+std::string Emitter::fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
+                            const FieldPair& pair) const {
+  if (pair.moved < 0) {
+    return pieces(from, first, pair.magnitude) + " | " + pieces(from, first, pair.sign);
+  }
+  const MovedFields& moved = plan.moved[pair.moved];
+  auto both = "select_bits(" + shifted(from, first, {moved.word, moved.magnitude, 0}, "") + ", " +
+              shifted(from, first, {moved.word, moved.sign, 0}, "") + ", " + hex(moved.signs) + ")";
+  if (pair.left > 0) both = "(" + both + " << " + std::to_string(pair.left) + ")";
+  return "(" + both + " & " + hex(plan.mask) + ")";
+}
+
 void Emitter::unpack_float(const UnpackFloat& i) {
   const Scalar operand = reg(i.to).scalar;
   const FloatFields& f = i.fields;
-  if (only_fields(f) && fields_are_bytes(f.bits, f.place)) {
-    unpack_float_bytes(i);
-    return;
-  }
+  const FieldPlan& plan = field_plan(f.bits, f.place);
   const int carry = f.place + f.bits - 1;
-  for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int) {
-    const auto magnitude =
-        pieces(i.from, first, move_bits(bit_plan(f.bits), pair, 0, f.bits - 1, f.place));
-    const auto sign = pieces(i.from, first, move_bits(bit_plan(f.bits), pair, f.bits - 1, 1, 15));
-    std::string value = (f.halved ? "halved_f16(" + magnitude + ")" : magnitude) + " | " + sign;
-    if (f.special != 0) {
-      // The bits above the magnitude, all of them where it is no number.
-      std::string carried =
-          "(m + " + hex(f.special * 0x10001u) + " & " + hex(0x10001u << carry) + ")";
-      if (carry < 14) carried += " * " + std::to_string((1u << (15 - carry)) - 1) + "u";
-      line("{ const u32 m = ", magnitude, ";");
-      value = "m | " + carried + " | " + sign;
+  if (i.scales >= 0) scales_of_units(i);
+  for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
+    std::string value = fields(i.from, first, plan, plan.pairs[pair]);
+    if (f.halved || f.special != 0) {
+      line("{ const u32 both = ", value, ", m = both & 0x7fff7fffu;");
+      const std::string sign = "both & 0x80008000u";
+      if (f.halved) {
+        value = "halved_f16(m) | " + sign;
+      } else {
+        // The bits above the magnitude, all of them where it is no number.
+        std::string carried =
+            "(m + " + hex(f.special * 0x10001u) + " & " + hex(0x10001u << carry) + ")";
+        if (carry < 14) carried += " * " + std::to_string((1u << (15 - carry)) - 1) + "u";
+        value = "both | " + carried;
+      }
     }
-    if (f.factor != 1) {
+    const auto scale = std::string(row % 2 == 0 ? "low_twice" : "high_twice") + "(scales" +
+                       std::to_string(row / 2) + ")";
+    if (f.factor != 1 || i.scales >= 0) {
       // Plus -0, which keeps the sign of a zero.
       value = std::string("fma_") + std::string(name_of(operand)) + "(" + value + ", " +
-              both(operand, f.factor) + ", 0x80008000u)";
+              (i.scales >= 0 ? scale : both(operand, f.factor)) + ", 0x80008000u)";
     }
-    line("  ", to, " = ", value, ";", f.special != 0 ? " }" : "");
+    line("  ", to, " = ", value, ";", f.halved || f.special != 0 ? " }" : "");
   });
 }
 
-void Emitter::unpack_float_bytes(const UnpackFloat& i) {
-  const FloatFields& f = i.fields;
-  const auto fields = byte_fields(f.bits, f.place);
-  const auto units = words(i.to) / 4;
-  const auto first = constant(i.block) * units * f.bits;
-  const auto& to = reg(i.to).name;
-  for (int unit = 0; unit < units; ++unit) {
-    for (int upper = 0; upper < 2; ++upper) {
-      const auto& codes = fields[constant(i.step)][upper];
-      line("{ const u32 field_bytes = ", pieces(i.from, first + unit * f.bits, codes), ";");
-      line("  ", to, "[", unit * 4 + upper, "] = __byte_perm(field_bytes, 0u, 0x2404u);");
-      line("  ", to, "[", unit * 4 + upper + 2, "] = field_bytes & 0xff00ff00u; }");
+// The scales of a unit's two rows, in the halves of one register, times the factor.
+void Emitter::scales_of_units(const UnpackFloat& i) {
+  const Register& to = reg(i.to);
+  for (std::int64_t unit = 0; unit < words(i.to) / 4; ++unit) {
+    const auto row = to.layout(0, unit * 8)[1], next = to.layout(0, unit * 8 + 2)[1];
+    const auto slot = slot_of_row(i.scales, constant(i.group), row);
+    LADDER_CHECK(slot % 2 == 0 && slot_of_row(i.scales, constant(i.group), next) == slot + 1,
+                 "rows ", row, " and ", next, " do not have scales side by side");
+    const auto halves = std::string(slot % 4 == 0 ? "low" : "high") + "_e4m3(" +
+                        reg(i.scales).name + "[" + std::to_string(slot / 4) + "])";
+    if (to.scalar == Scalar::f16) {
+      line("const u32 scales", unit, " = ", halves, ";");
+    } else {
+      line("const u32 scales", unit, " = scaled_bf16(", halves, ", ", literal(i.fields.factor),
+           ");");
     }
   }
 }

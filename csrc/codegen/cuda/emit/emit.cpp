@@ -30,6 +30,10 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
 
 std::string Emitter::run() {
   out_ << prelude() << '\n';
+  const bool small_scales = std::ranges::any_of(program_.registers, [](const Register& r) {
+    return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
+  });
+  if (small_scales) out_ << scale_prelude() << '\n';
   if (uses_tiles(program_, program_.body)) out_ << tile_prelude() << '\n';
   table_values(program_.body);
   signature();

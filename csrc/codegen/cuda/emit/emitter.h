@@ -17,6 +17,7 @@
 #include "codegen/cuda/emit/access.h"
 #include "codegen/cuda/literal.h"
 #include "layout/bit_plan.h"
+#include "layout/field_plan.h"
 #include "program/program.h"
 
 namespace ladder::cuda {
@@ -100,8 +101,11 @@ class Emitter {
   void unpack_bytes(const UnpackBytes& i);
   void split_digits(const SplitDigits& i);
   void join_digits(const JoinDigits& i);
-  void unpack_float_bytes(const UnpackFloat& i);
   void unpack_float(const UnpackFloat& i);
+  /// C++ for the fields of a pair whose unit begins at word `first`.
+  std::string fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
+                     const FieldPair& pair) const;
+  void scales_of_units(const UnpackFloat& i);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);
   void table_values(const std::vector<Statement>& statements);

@@ -1,6 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=64] bf16 = sum k=128: x[m, k] bf16 * s[n, k/32] e8m0 * float4_e2m1[n, k]
 // tokens 8, warps 1x1, blocks 1, rounds 2, stages 2, none, multiply_add, 1 per multiprocessor
+// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
+// product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
+DEVICE float ones_e8m0(u32 shifted) { return fabsf(as_float(shifted | 0x007fffffu)); }
+// The codes in the low or the high half of a word.
+#if __CUDA_ARCH__ >= 890
+DEVICE u32 low_e4m3(u32 codes) {
+  u32 both;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(both) : "r"(codes));
+  return both;
+}
+DEVICE u32 high_e4m3(u32 codes) {
+  u32 both;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(both) : "r"(codes));
+  return both;
+}
+#else
+DEVICE u32 low_e4m3(u32 codes) {
+  return fma_f16(halves_e4m3(__byte_perm(codes, 0u, 0x1404u)), 0x5c005c00u, 0x80008000u);
+}
+DEVICE u32 high_e4m3(u32 codes) {
+  return fma_f16(halves_e4m3(__byte_perm(codes, 0u, 0x3424u)), 0x5c005c00u, 0x80008000u);
+}
+#endif
+DEVICE u32 low_twice(u32 both) {
+  u32 twice;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(twice) : "r"(both));
+  return twice;
+}
+DEVICE u32 high_twice(u32 both) {
+  u32 twice;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(twice) : "r"(both));
+  return twice;
+}
+// Two f16 times a factor.
+DEVICE u32 scaled_bf16(u32 both, float factor) {
+  return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
+}
+
 extern "C" __global__ void __launch_bounds__(32, 1)
 linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -147,22 +185,22 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
-        a[0] = fma_bf16(((words[0] << 6) & 0x01c001c0u) | ((words[0] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[1] = fma_bf16(((words[0] << 2) & 0x01c001c0u) | ((words[0] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[2] = fma_bf16(((words[0] >> 2) & 0x01c001c0u) | ((words[0] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[3] = fma_bf16(((words[0] >> 6) & 0x01c001c0u) | (words[0] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[4] = fma_bf16(((words[4] << 6) & 0x01c001c0u) | ((words[4] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[5] = fma_bf16(((words[4] << 2) & 0x01c001c0u) | ((words[4] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[6] = fma_bf16(((words[4] >> 2) & 0x01c001c0u) | ((words[4] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[7] = fma_bf16(((words[4] >> 6) & 0x01c001c0u) | (words[4] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[8] = fma_bf16(((words[8] << 6) & 0x01c001c0u) | ((words[8] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[9] = fma_bf16(((words[8] << 2) & 0x01c001c0u) | ((words[8] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[10] = fma_bf16(((words[8] >> 2) & 0x01c001c0u) | ((words[8] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[11] = fma_bf16(((words[8] >> 6) & 0x01c001c0u) | (words[8] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[12] = fma_bf16(((words[12] << 6) & 0x01c001c0u) | ((words[12] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[13] = fma_bf16(((words[12] << 2) & 0x01c001c0u) | ((words[12] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[14] = fma_bf16(((words[12] >> 2) & 0x01c001c0u) | ((words[12] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[15] = fma_bf16(((words[12] >> 6) & 0x01c001c0u) | (words[12] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[0] = fma_bf16(((select_bits((words[0] << 2), (words[0] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16((select_bits((words[0] << 2), (words[0] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((select_bits((words[0] >> 6), words[0], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16((select_bits((words[0] >> 6), words[0], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((select_bits((words[4] << 2), (words[4] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16((select_bits((words[4] << 2), (words[4] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((select_bits((words[4] >> 6), words[4], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16((select_bits((words[4] >> 6), words[4], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((select_bits((words[8] << 2), (words[8] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16((select_bits((words[8] << 2), (words[8] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((select_bits((words[8] >> 6), words[8], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16((select_bits((words[8] >> 6), words[8], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((select_bits((words[12] << 2), (words[12] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16((select_bits((words[12] << 2), (words[12] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((select_bits((words[12] >> 6), words[12], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16((select_bits((words[12] >> 6), words[12], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
     }
     {  // acc += mma a, b
       mma_bf16(acc + 0, a + 0, b + 0);
@@ -176,22 +214,22 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 16)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
-        a[0] = fma_bf16(((words[1] << 6) & 0x01c001c0u) | ((words[1] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[1] = fma_bf16(((words[1] << 2) & 0x01c001c0u) | ((words[1] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[2] = fma_bf16(((words[1] >> 2) & 0x01c001c0u) | ((words[1] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[3] = fma_bf16(((words[1] >> 6) & 0x01c001c0u) | (words[1] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[4] = fma_bf16(((words[5] << 6) & 0x01c001c0u) | ((words[5] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[5] = fma_bf16(((words[5] << 2) & 0x01c001c0u) | ((words[5] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[6] = fma_bf16(((words[5] >> 2) & 0x01c001c0u) | ((words[5] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[7] = fma_bf16(((words[5] >> 6) & 0x01c001c0u) | (words[5] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[8] = fma_bf16(((words[9] << 6) & 0x01c001c0u) | ((words[9] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[9] = fma_bf16(((words[9] << 2) & 0x01c001c0u) | ((words[9] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[10] = fma_bf16(((words[9] >> 2) & 0x01c001c0u) | ((words[9] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[11] = fma_bf16(((words[9] >> 6) & 0x01c001c0u) | (words[9] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[12] = fma_bf16(((words[13] << 6) & 0x01c001c0u) | ((words[13] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[13] = fma_bf16(((words[13] << 2) & 0x01c001c0u) | ((words[13] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[14] = fma_bf16(((words[13] >> 2) & 0x01c001c0u) | ((words[13] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[15] = fma_bf16(((words[13] >> 6) & 0x01c001c0u) | (words[13] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[0] = fma_bf16(((select_bits((words[1] << 2), (words[1] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16((select_bits((words[1] << 2), (words[1] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((select_bits((words[1] >> 6), words[1], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16((select_bits((words[1] >> 6), words[1], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((select_bits((words[5] << 2), (words[5] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16((select_bits((words[5] << 2), (words[5] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((select_bits((words[5] >> 6), words[5], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16((select_bits((words[5] >> 6), words[5], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((select_bits((words[9] << 2), (words[9] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16((select_bits((words[9] << 2), (words[9] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((select_bits((words[9] >> 6), words[9], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16((select_bits((words[9] >> 6), words[9], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((select_bits((words[13] << 2), (words[13] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16((select_bits((words[13] << 2), (words[13] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((select_bits((words[13] >> 6), words[13], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16((select_bits((words[13] >> 6), words[13], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
     }
     {  // acc += mma a, b
       mma_bf16(acc + 0, a + 0, b + 0);
@@ -200,28 +238,28 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       mma_bf16(acc + 12, a + 12, b + 0);
     }
     {  // total += acc * scale[group] * 2^0
-      const float s0 = from_e8m0(scale[0] >> 0 & 0xffu) * 0x1p+0f;
+      const float s0 = ones_e8m0(scale[0] << 23) * 0x1.000002p-1f;
       total[0] += acc[0] * s0;
       total[1] += acc[1] * s0;
-      const float s1 = from_e8m0(scale[0] >> 8 & 0xffu) * 0x1p+0f;
+      const float s1 = ones_e8m0(scale[0] << 15) * 0x1.000002p-1f;
       total[2] += acc[2] * s1;
       total[3] += acc[3] * s1;
-      const float s2 = from_e8m0(scale[0] >> 16 & 0xffu) * 0x1p+0f;
+      const float s2 = ones_e8m0(scale[0] << 7) * 0x1.000002p-1f;
       total[4] += acc[4] * s2;
       total[5] += acc[5] * s2;
-      const float s3 = from_e8m0(scale[0] >> 24 & 0xffu) * 0x1p+0f;
+      const float s3 = ones_e8m0(scale[0] >> 1) * 0x1.000002p-1f;
       total[6] += acc[6] * s3;
       total[7] += acc[7] * s3;
-      const float s4 = from_e8m0(scale[1] >> 0 & 0xffu) * 0x1p+0f;
+      const float s4 = ones_e8m0(scale[1] << 23) * 0x1.000002p-1f;
       total[8] += acc[8] * s4;
       total[9] += acc[9] * s4;
-      const float s5 = from_e8m0(scale[1] >> 8 & 0xffu) * 0x1p+0f;
+      const float s5 = ones_e8m0(scale[1] << 15) * 0x1.000002p-1f;
       total[10] += acc[10] * s5;
       total[11] += acc[11] * s5;
-      const float s6 = from_e8m0(scale[1] >> 16 & 0xffu) * 0x1p+0f;
+      const float s6 = ones_e8m0(scale[1] << 7) * 0x1.000002p-1f;
       total[12] += acc[12] * s6;
       total[13] += acc[13] * s6;
-      const float s7 = from_e8m0(scale[1] >> 24 & 0xffu) * 0x1p+0f;
+      const float s7 = ones_e8m0(scale[1] >> 1) * 0x1.000002p-1f;
       total[14] += acc[14] * s7;
       total[15] += acc[15] * s7;
     }
@@ -250,22 +288,22 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 32)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
-        a[0] = fma_bf16(((words[2] << 6) & 0x01c001c0u) | ((words[2] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[1] = fma_bf16(((words[2] << 2) & 0x01c001c0u) | ((words[2] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[2] = fma_bf16(((words[2] >> 2) & 0x01c001c0u) | ((words[2] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[3] = fma_bf16(((words[2] >> 6) & 0x01c001c0u) | (words[2] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[4] = fma_bf16(((words[6] << 6) & 0x01c001c0u) | ((words[6] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[5] = fma_bf16(((words[6] << 2) & 0x01c001c0u) | ((words[6] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[6] = fma_bf16(((words[6] >> 2) & 0x01c001c0u) | ((words[6] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[7] = fma_bf16(((words[6] >> 6) & 0x01c001c0u) | (words[6] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[8] = fma_bf16(((words[10] << 6) & 0x01c001c0u) | ((words[10] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[9] = fma_bf16(((words[10] << 2) & 0x01c001c0u) | ((words[10] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[10] = fma_bf16(((words[10] >> 2) & 0x01c001c0u) | ((words[10] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[11] = fma_bf16(((words[10] >> 6) & 0x01c001c0u) | (words[10] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[12] = fma_bf16(((words[14] << 6) & 0x01c001c0u) | ((words[14] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[13] = fma_bf16(((words[14] << 2) & 0x01c001c0u) | ((words[14] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[14] = fma_bf16(((words[14] >> 2) & 0x01c001c0u) | ((words[14] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[15] = fma_bf16(((words[14] >> 6) & 0x01c001c0u) | (words[14] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[0] = fma_bf16(((select_bits((words[2] << 2), (words[2] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16((select_bits((words[2] << 2), (words[2] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((select_bits((words[2] >> 6), words[2], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16((select_bits((words[2] >> 6), words[2], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((select_bits((words[6] << 2), (words[6] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16((select_bits((words[6] << 2), (words[6] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((select_bits((words[6] >> 6), words[6], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16((select_bits((words[6] >> 6), words[6], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((select_bits((words[10] << 2), (words[10] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16((select_bits((words[10] << 2), (words[10] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((select_bits((words[10] >> 6), words[10], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16((select_bits((words[10] >> 6), words[10], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((select_bits((words[14] << 2), (words[14] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16((select_bits((words[14] << 2), (words[14] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((select_bits((words[14] >> 6), words[14], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16((select_bits((words[14] >> 6), words[14], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
     }
     {  // acc += mma a, b
       mma_bf16(acc + 0, a + 0, b + 0);
@@ -279,22 +317,22 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 48)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
-        a[0] = fma_bf16(((words[3] << 6) & 0x01c001c0u) | ((words[3] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[1] = fma_bf16(((words[3] << 2) & 0x01c001c0u) | ((words[3] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[2] = fma_bf16(((words[3] >> 2) & 0x01c001c0u) | ((words[3] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[3] = fma_bf16(((words[3] >> 6) & 0x01c001c0u) | (words[3] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[4] = fma_bf16(((words[7] << 6) & 0x01c001c0u) | ((words[7] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[5] = fma_bf16(((words[7] << 2) & 0x01c001c0u) | ((words[7] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[6] = fma_bf16(((words[7] >> 2) & 0x01c001c0u) | ((words[7] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[7] = fma_bf16(((words[7] >> 6) & 0x01c001c0u) | (words[7] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[8] = fma_bf16(((words[11] << 6) & 0x01c001c0u) | ((words[11] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[9] = fma_bf16(((words[11] << 2) & 0x01c001c0u) | ((words[11] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[10] = fma_bf16(((words[11] >> 2) & 0x01c001c0u) | ((words[11] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[11] = fma_bf16(((words[11] >> 6) & 0x01c001c0u) | (words[11] & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[12] = fma_bf16(((words[15] << 6) & 0x01c001c0u) | ((words[15] << 12) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[13] = fma_bf16(((words[15] << 2) & 0x01c001c0u) | ((words[15] << 8) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[14] = fma_bf16(((words[15] >> 2) & 0x01c001c0u) | ((words[15] << 4) & 0x80008000u), 0x7e807e80u, 0x80008000u);
-        a[15] = fma_bf16(((words[15] >> 6) & 0x01c001c0u) | (words[15] & 0x80008000u), 0x7e807e80u, 0x80008000u);
+        a[0] = fma_bf16(((select_bits((words[3] << 2), (words[3] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[1] = fma_bf16((select_bits((words[3] << 2), (words[3] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[2] = fma_bf16(((select_bits((words[3] >> 6), words[3], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[3] = fma_bf16((select_bits((words[3] >> 6), words[3], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[4] = fma_bf16(((select_bits((words[7] << 2), (words[7] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[5] = fma_bf16((select_bits((words[7] << 2), (words[7] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[6] = fma_bf16(((select_bits((words[7] >> 6), words[7], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[7] = fma_bf16((select_bits((words[7] >> 6), words[7], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[8] = fma_bf16(((select_bits((words[11] << 2), (words[11] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[9] = fma_bf16((select_bits((words[11] << 2), (words[11] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[10] = fma_bf16(((select_bits((words[11] >> 6), words[11], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[11] = fma_bf16((select_bits((words[11] >> 6), words[11], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[12] = fma_bf16(((select_bits((words[15] << 2), (words[15] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[13] = fma_bf16((select_bits((words[15] << 2), (words[15] << 8), 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[14] = fma_bf16(((select_bits((words[15] >> 6), words[15], 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
+        a[15] = fma_bf16((select_bits((words[15] >> 6), words[15], 0x88008800u) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
     }
     {  // acc += mma a, b
       mma_bf16(acc + 0, a + 0, b + 0);
@@ -303,28 +341,28 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       mma_bf16(acc + 12, a + 12, b + 0);
     }
     {  // total += acc * scale[group] * 2^0
-      const float s8 = from_e8m0(scale[2] >> 0 & 0xffu) * 0x1p+0f;
+      const float s8 = ones_e8m0(scale[2] << 23) * 0x1.000002p-1f;
       total[0] += acc[0] * s8;
       total[1] += acc[1] * s8;
-      const float s9 = from_e8m0(scale[2] >> 8 & 0xffu) * 0x1p+0f;
+      const float s9 = ones_e8m0(scale[2] << 15) * 0x1.000002p-1f;
       total[2] += acc[2] * s9;
       total[3] += acc[3] * s9;
-      const float s10 = from_e8m0(scale[2] >> 16 & 0xffu) * 0x1p+0f;
+      const float s10 = ones_e8m0(scale[2] << 7) * 0x1.000002p-1f;
       total[4] += acc[4] * s10;
       total[5] += acc[5] * s10;
-      const float s11 = from_e8m0(scale[2] >> 24 & 0xffu) * 0x1p+0f;
+      const float s11 = ones_e8m0(scale[2] >> 1) * 0x1.000002p-1f;
       total[6] += acc[6] * s11;
       total[7] += acc[7] * s11;
-      const float s12 = from_e8m0(scale[3] >> 0 & 0xffu) * 0x1p+0f;
+      const float s12 = ones_e8m0(scale[3] << 23) * 0x1.000002p-1f;
       total[8] += acc[8] * s12;
       total[9] += acc[9] * s12;
-      const float s13 = from_e8m0(scale[3] >> 8 & 0xffu) * 0x1p+0f;
+      const float s13 = ones_e8m0(scale[3] << 15) * 0x1.000002p-1f;
       total[10] += acc[10] * s13;
       total[11] += acc[11] * s13;
-      const float s14 = from_e8m0(scale[3] >> 16 & 0xffu) * 0x1p+0f;
+      const float s14 = ones_e8m0(scale[3] << 7) * 0x1.000002p-1f;
       total[12] += acc[12] * s14;
       total[13] += acc[13] * s14;
-      const float s15 = from_e8m0(scale[3] >> 24 & 0xffu) * 0x1p+0f;
+      const float s15 = ones_e8m0(scale[3] >> 1) * 0x1.000002p-1f;
       total[14] += acc[14] * s15;
       total[15] += acc[15] * s15;
     }

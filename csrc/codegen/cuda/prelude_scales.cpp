@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/prelude.h"
+
+namespace ladder::cuda {
+
+std::string_view scale_prelude() {
+  return R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
+// product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
+DEVICE float ones_e8m0(u32 shifted) { return fabsf(as_float(shifted | 0x007fffffu)); }
+// The codes in the low or the high half of a word.
+#if __CUDA_ARCH__ >= 890
+DEVICE u32 low_e4m3(u32 codes) {
+  u32 both;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(both) : "r"(codes));
+  return both;
+}
+DEVICE u32 high_e4m3(u32 codes) {
+  u32 both;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(both) : "r"(codes));
+  return both;
+}
+#else
+DEVICE u32 low_e4m3(u32 codes) {
+  return fma_f16(halves_e4m3(__byte_perm(codes, 0u, 0x1404u)), 0x5c005c00u, 0x80008000u);
+}
+DEVICE u32 high_e4m3(u32 codes) {
+  return fma_f16(halves_e4m3(__byte_perm(codes, 0u, 0x3424u)), 0x5c005c00u, 0x80008000u);
+}
+#endif
+DEVICE u32 low_twice(u32 both) {
+  u32 twice;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(twice) : "r"(both));
+  return twice;
+}
+DEVICE u32 high_twice(u32 both) {
+  u32 twice;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(twice) : "r"(both));
+  return twice;
+}
+// Two f16 times a factor.
+DEVICE u32 scaled_bf16(u32 both, float factor) {
+  return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
+}
+)";
+}
+
+}  // namespace ladder::cuda

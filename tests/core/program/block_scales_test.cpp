@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scales of few columns in one byte: of a group's sums, or of the operands themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <functional>
+
+#include "base/error.h"
+#include "expr/of_ttype.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+
+Program checked(const Linear& expr, const Schedule& schedule) {
+  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  return program;
+}
+
+class BlockScales : public ::testing::TestWithParam<Scalar> {};
+
+TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
+  Schedule apart{8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1};
+  apart.depth = 2, apart.x_rounds = 4, apart.x_slack = 1;
+  Schedule engine{8, 1, 2, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
+  engine.units = 2, engine.depth = 1, engine.sharers = 2, engine.sweeps = 2, engine.sum_places = 2;
+  Schedule split = engine;
+  split.sharers = 1, split.reduction = Reduction::cluster, split.depth = 2, split.sweeps = 3;
+  const Schedule registers{8, 2, 2, 1, 4, 1, Reduction::ordered, Route::multiply_add, false, 1};
+  for (const char* type : {"mxfp4", "nvfp4", "mxfp6_e3m2"}) {
+    for (const Schedule& schedule : {apart, engine, split, registers}) {
+      const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
+      const Linear expr =
+          linear_of(ttype(type), 192, schedule.block_columns() * splits, GetParam(), 8);
+      const auto data = LinearCase::integers(expr, 3);
+      EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+          << type << "; " << to_string(schedule);
+    }
+  }
+}
+
+// One scale a row, the smallest and the largest among them, times a weight and an activation of
+// one: the sums of the other groups are zero, which infinity would make NaN.
+TEST_P(BlockScales, are_their_values_from_the_smallest_to_the_largest) {
+  for (const char* type : {"mxfp4", "mxfp8_e4m3", "mxint8", "nvfp4"}) {
+    const Linear expr = linear_of(ttype(type), 256, 128, GetParam(), 8);
+    LinearCase data{expr, 1, {}};
+    std::uint32_t one = 0;
+    while (value_of(expr, one) != 1) ++one;
+    data.data.codes.assign(expr.n * expr.k, static_cast<std::uint8_t>(one));
+    data.data.x.assign(expr.k, 0);
+    data.data.x[37] = data.bits(1);
+    for (std::uint32_t row = 0; row < 256; ++row) {
+      const bool finite = std::isfinite(to_number(*expr.scale, row));
+      data.data.scales.insert(data.data.scales.end(), expr.groups(), finite ? row : 0);
+    }
+    EXPECT_EQ(data.run(checked(expr, kOnce), kOnce), data.exact()) << type;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, BlockScales, ::testing::Values(Scalar::f16, Scalar::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+// What kernels make of a code: csrc/codegen/cuda/prelude_scales.cpp.
+TEST(PowersOfTwo, are_numbers_whose_mantissa_is_ones_times_a_half_and_a_little) {
+  for (int exponent = -22; exponent <= 20; ++exponent) {
+    for (std::uint32_t code = 0; code < 255; ++code) {
+      const auto ones = std::bit_cast<float>(code << 23 | 0x007fffffu);
+      const auto factor = static_cast<float>(std::ldexp(1 + std::ldexp(1.0, -23), exponent - 1));
+      const double wanted = std::ldexp(to_number(Scalar::e8m0, code), exponent);
+      EXPECT_EQ(ones * factor, static_cast<float>(wanted)) << code << ", 2^" << exponent;
+    }
+  }
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(255u << 23 | 0x007fffffu)));
+}
+
+template <class Op>
+void for_each_op(std::vector<Statement>& body, const std::function<void(Op&)>& change) {
+  for (Statement& statement : body) {
+    if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
+    if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
+  }
+}
+
+/// What the verifier, the interpreter or the numbers say after one slip.
+template <class Op>
+std::string caught(const std::function<void(Program&, Op&)>& change) {
+  const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
+  auto program = lower(expr, kOnce, h200());
+  for_each_op<Op>(program.body, [&](Op& op) { change(program, op); });
+  const auto data = LinearCase::integers(expr, 3);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    return data.run(program, kOnce) == data.exact() ? "" : "wrong numbers";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+TEST(BlockScalesMutation, operands_without_their_scale_or_with_another_are_caught) {
+  using Unpacked = UnpackFloat;
+  EXPECT_TRUE(decoding_of(linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8)).scaled);
+  EXPECT_EQ(caught<Unpacked>([](Program&, Unpacked&) {}), "");
+  EXPECT_EQ(caught<Unpacked>([](Program&, Unpacked& i) { i.scales = -1; }), "wrong numbers");
+  EXPECT_EQ(caught<Unpacked>([](Program&, Unpacked& i) { i.group = 0; }), "wrong numbers");
+  EXPECT_THAT(caught<Unpacked>([](Program&, Unpacked& i) { i.group = 4; }),
+              HasSubstr("group 4 of 4 with scales"));
+  EXPECT_THAT(
+      caught<Unpacked>([](Program& p, Unpacked& i) { p.registers[i.scales].scalar = Scalar::u8; }),
+      HasSubstr("operands times scales of u8"));
+  EXPECT_EQ(caught<Scale>([](Program&, Scale& i) { ++i.exponent[1]; }), "wrong numbers");
+}
+
+}  // namespace
+}  // namespace ladder
