@@ -25,8 +25,8 @@ template <class Add>
 void add_flowing(const Linear& expr, const Device& device, int tokens, Route route,
                  const Add& add) {
   if (!device.async_copy()) return;
-  // Scales and zero points of many groups leave no registers for signals: all would spill.
-  if (expr.groups() > 1 && expr.group_size() < kBlock) return;
+  // Zero points of many groups leave no registers for signals: all would spill.
+  if (expr.groups() > 1 && expr.group_size() < kBlock && expr.stored_zero != Zero::none) return;
   constexpr int kDepth = 2, kRounds = 4;
   for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
     for (int resident : {1, 2}) {
@@ -53,36 +53,27 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
 // Activations by the copy engine, every warp with all the rows of its block: nothing waits for the
 // activations before all weights of the first rounds are asked for.
 template <class Add>
-void add_engine(const Linear& expr, const Device& device, const Add& add) {
+void add_engine(const Linear& expr, const Device& device, int blocks, int splits, Route route,
+                const Add& add) {
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
-  constexpr int kWarps = 16, kBlocks = 2;
-  for (Route route : {Route::in_place, Route::multiply_add}) {
-    for (int splits : {1, 2}) {
-      const auto columns = kBlock * kBlocks * kWarps * splits;
-      const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
-      if (rounds > kMostDeepRounds) continue;
-      // The fewest rows whose words are whole pieces: registers for two blocks a round, and no more
-      // rows than the multiprocessors have work for.
-      const int units = expr.bits % 2 == 0 ? 2 : 4;
-      for (int depth : {1, 2}) {
-        for (int sharers : {1, 2}) {
-          Schedule s{tokens,
-                     1,
-                     kWarps,
-                     kBlocks,
-                     rounds,
-                     1,
-                     splits == 1 ? Reduction::none : Reduction::cluster,
-                     route,
-                     false,
-                     1};
-          s.units = units, s.depth = depth, s.sharers = sharers;
-          const auto tiles = s.tiles(expr.n) * splits;
-          s.sweeps =
-              static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
-          add(s);
-        }
-      }
+  constexpr int kWarps = 16;
+  const auto columns = kBlock * blocks * kWarps * splits;
+  const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+  if (rounds > kMostDeepRounds) return;
+  const auto reduction = splits == 1 ? Reduction::none : Reduction::cluster;
+  // The fewest rows whose words are whole pieces: registers for two blocks a round, and no more
+  // rows than the multiprocessors have work for.
+  const int units = expr.bits % 2 == 0 ? 2 : 4;
+  for (int depth : {1, 2}) {
+    for (int sharers : {1, 2}) {
+      Schedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
+      s.units = units, s.depth = depth, s.sharers = sharers;
+      const auto tiles = s.tiles(expr.n) * splits;
+      s.sweeps = static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
+      // One warp adds up a sweep while the others go on with the next.
+      if (s.sweeps > 1) s.sum_places = 2;
+      if (!objection(s, expr, device).empty()) s.sum_places = 1;
+      add(s);
     }
   }
 }
@@ -162,7 +153,16 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
       }
     }
   }
-  if (device.bulk_copy()) add_engine(expr, device, add);
+  if (device.bulk_copy()) {
+    // Rounds of half the size, where words or operands take many registers.
+    const bool finer = expr.element != nullptr || expr.bits % 2 != 0 || expr.max_m > 8;
+    for (Route route : {Route::in_place, Route::multiply_add}) {
+      for (int blocks : {2, 1}) {
+        if (blocks == 1 && !finer) continue;
+        for (int splits : {1, 2}) add_engine(expr, device, blocks, splits, route, add);
+      }
+    }
+  }
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
     return a.cost.seconds < b.cost.seconds;

@@ -21,10 +21,12 @@ struct Way {
   double cluster;        ///< blocks that wait for each other
   double issue = 1;      ///< how much of the time of instructions counts
   double overlap = 2.5;  ///< of memory and instructions: 1 adds them, many takes the larger
+  double wide = 1;       ///< times `issue`, for more than eight tokens
 };
 constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
               kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0, 1, 4},
-              kEngine = {2.7, 0, 0, 0.75, 0.3, 1, 6}, kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
+              kEngine = {2.7, 0, 0, 0.75, 0.3, 1, 6, 1.1},
+              kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
               kTogether = {2.3, 2.25, 0, 0.75, 0, 1, 1.75};
 
 const Way& way_of(const Schedule& s) {
@@ -79,10 +81,14 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   const double warps = resident * s.warps_n * s.warps_k;
   const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
   // Memory and instructions overlap in part: more than the larger, less than the sum.
-  const double instructions = std::max(way.issue * out.issue_seconds, out.shared_seconds);
-  const double both =
-      std::pow(std::pow(out.memory_seconds, way.overlap) + std::pow(instructions, way.overlap),
-               1 / way.overlap);
+  const double issue = way.issue * (s.tokens > 8 ? way.wide : 1);
+  const double instructions = std::max(issue * out.issue_seconds, out.shared_seconds);
+  // Look-ups wait for shared memory, the more so beside signals.
+  const double with_lookups = s.x_slack > 0 ? 2 : 2.5;
+  const double overlap =
+      lookups_per_pair(expr) > 0 ? std::min(way.overlap, with_lookups) : way.overlap;
+  const double both = std::pow(
+      std::pow(out.memory_seconds, overlap) + std::pow(instructions, overlap), 1 / overlap);
   out.seconds = both * std::pow(std::max(16 / warps, 1.0), way.latency + lookup_latency(expr)) *
                     std::pow(uneven, way.uneven) +
                 out.fixed_seconds;
