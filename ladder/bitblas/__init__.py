@@ -16,7 +16,8 @@ from ladder.bitblas.config import (
     TransformKind,
 )
 from ladder.bitblas.linear import Linear
-from ladder.bitblas.matmul import Matmul, MatmulWithSplitK, Operator
+from ladder.bitblas.matmul import Matmul, MatmulWithSplitK
+from ladder.bitblas.operator import Operator
 from ladder.bitblas.utils import (
     apply_transform_on_input,
     auto_detect_nvidia_target,

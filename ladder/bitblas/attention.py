@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ladder.bitblas.config import TORCH_DTYPES, OperatorConfig
-from ladder.bitblas.matmul import Operator
+from ladder.bitblas.operator import Operator
 from ladder.errors import InvalidArgument
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from ladder.bitblas.attention import FlashAtten, FlashAttenConfig
 from ladder.bitblas.config import MatmulConfig, MatmulConfigWithSplitK, OperatorConfig
-from ladder.bitblas.matmul import Matmul, MatmulWithSplitK, Operator
+from ladder.bitblas.matmul import Matmul, MatmulWithSplitK
+from ladder.bitblas.operator import Operator
 from ladder.bitblas.utils import default_target
 from ladder.errors import CheckpointError
 

@@ -13,35 +13,12 @@ from torch import Tensor
 from ladder import ops
 from ladder.bitblas import codes
 from ladder.bitblas.config import TORCH_DTYPES, MatmulConfig, MatmulConfigWithSplitK
-from ladder.bitblas.utils import default_target
+from ladder.bitblas.operator import Operator, integer_product, nibbles, random_arguments
 from ladder.errors import InvalidArgument
 from ladder.types import parse
 from ladder.weight import Weight
 
 _SCALE_DTYPES = (None, torch.float16, torch.bfloat16, torch.float32)
-
-
-class Operator:
-    """Base of the operators: a configuration and where it runs."""
-
-    def __init__(self, name: str, config: Any, target: str | None = None) -> None:
-        self.name, self.config = name, config
-        self.target = target or default_target()
-        self.lib = self.torch_func = self.srcpath = self.libpath = self.wrapped_source = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.forward(*args, **kwargs)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        raise NotImplementedError
-
-    def hardware_aware_finetune(
-        self, topk: int = 20, target: str | None = None, parallel_build: bool = True
-    ) -> None:
-        """Nothing to do: kernels are chosen for each call, and are there from the start."""
-
-    def cleanup(self) -> None:
-        """Nothing to release: there is no generated library."""
 
 
 class Matmul(Operator):
@@ -225,7 +202,7 @@ class Matmul(Operator):
         x = A.transpose(-1, -2) if self.layout[0] == "t" else A
         narrow = config.A_dtype in ("int4", "uint4")
         if narrow and x.dim() and x.shape[-1] * 2 == self.K:
-            x = _nibbles(x, signed=config.A_dtype == "int4")
+            x = nibbles(x, signed=config.A_dtype == "int4")
         if A.dtype != dtype and not (narrow and A.dtype in (torch.int8, torch.uint8)):
             raise InvalidArgument(f"A has dtype {A.dtype}, not {dtype} as A_dtype says")
         if x.dim() < 1 or x.shape[-1] != self.K:
@@ -249,7 +226,7 @@ class Matmul(Operator):
             raise InvalidArgument(f"A is on {x.device}, W on {W.device}")
         values = W.t() if self.layout[1] == "n" else W
         if not x.is_floating_point():
-            return _integer_product(x, values)
+            return integer_product(x, values)
         kind = torch.promote_types(x.dtype, values.dtype)
         bias = None if bias is None else bias.to(kind)
         return torch.nn.functional.linear(x.to(kind), values.to(kind), bias)
@@ -279,7 +256,7 @@ class Matmul(Operator):
         if isinstance(self.M, tuple):
             m = (dynamic_symbolic_constraints or {}).get("m", m)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        arguments = [part.to(device) for part in self._random_arguments(m)]
+        arguments = [part.to(device) for part in random_arguments(self, m)]
         names = ("A", "W", *("scale",) * self.with_scaling, *("zeros",) * self.with_zeros,
                  *("bias",) * self.with_bias)  # fmt: skip
         call = dict(zip(names, arguments, strict=True))
@@ -292,26 +269,6 @@ class Matmul(Operator):
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
         return 1e3 * sorted(times)[len(times) // 2]
-
-    def _random_arguments(self, m: int) -> list[Tensor]:
-        dtype, n, k = TORCH_DTYPES[self.A_dtype], self.N, self.K
-        shape = (k, m) if self.layout[0] == "t" else (m, k)
-        found = [torch.randint(-2, 3, shape).to(dtype)]
-        if self.config.is_dense:
-            shape = self.retrieve_weight_shape()
-            return [*found, torch.randint(0, 3, shape).to(TORCH_DTYPES[self.W_dtype])] + (
-                [torch.zeros(n)] if self.with_bias else []
-            )
-        found.append(torch.zeros(self.retrieve_weight_shape(), dtype=torch.int8))
-        ttype = self.config.weight_type()
-        groups = ttype.groups(k)
-        if self.with_scaling:
-            found.append(torch.ones(n, groups).to(ttype.scale_dtype))
-        if self.with_zeros and self.zeros_mode == "quantized":
-            found.append(torch.zeros(groups, -(-n * self.bit // 8), dtype=torch.int8))
-        elif self.with_zeros:
-            found.append(torch.zeros(n, groups, dtype=ttype.scale_dtype))
-        return found + ([torch.zeros(n)] if self.with_bias else [])
 
     def get_source(self, target: str | None = None, kenrel_only: bool = False) -> str:
         """What runs, in words: kernels of ladder are not generated per operator."""
@@ -339,20 +296,3 @@ def source_format(w_dtype: str) -> str:
         if w_dtype.startswith(word):
             return word
     return special.get(w_dtype, "fp")
-
-
-def _nibbles(packed: Tensor, *, signed: bool) -> Tensor:
-    """[..., K / 2] bytes of two 4-bit numbers, low first, to [..., K] int8."""
-    fields = packed.view(torch.uint8).unsqueeze(-1) >> torch.tensor([0, 4], device=packed.device)
-    numbers = (fields & 15).flatten(-2).to(torch.int8)
-    return torch.where(numbers > 7, numbers - 16, numbers) if signed else numbers
-
-
-def _integer_product(x: Tensor, w: Tensor) -> Tensor:
-    """Exact: int8 through torch's own integer product, others in float64 (sums below 2**53)."""
-    rows = x.reshape(-1, x.shape[-1])
-    if x.device.type == "cpu" and x.dtype == w.dtype == torch.int8 and rows.shape[0]:
-        y = torch._int_mm(rows.contiguous(), w.t()).to(torch.int64)
-    else:
-        y = (rows.double() @ w.double().t()).to(torch.int64)
-    return y.view(*x.shape[:-1], w.shape[0])
