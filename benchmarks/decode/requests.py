@@ -10,7 +10,7 @@ SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192
 # many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
 # rounds in registers: row units, depth, whether a block sweeps over rows, for those whose
 # activations come in rounds of how many at a time, and by how many warps may be apart, and tiles
-# that share the activations that the copy engine brings.
+# that share the activations that the copy engine brings: all at once, or (1) round by round.
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
     (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
@@ -47,6 +47,8 @@ FAMILIES = [
     (1, 16, 1, 1, 1, "none", "multiply_add", 1, 2, 2, 1, 0, 0, 2),
     (1, 16, 2, 2, 1, "cluster", "multiply_add", 1, 2, 1, 1, 0, 0, 1),
     (1, 16, 2, 2, 1, "cluster", "in_place", 1, 2, 1, 1, 0, 0, 1),
+    (1, 16, 2, 1, 1, "none", "multiply_add", 1, 2, 2, 1, 1, 0, 2),
+    (1, 16, 1, 1, 1, "none", "multiply_add", 1, 2, 2, 1, 1, 0, 2),
 ]
 #: Of them, each the best for some problem: to set beside peers.
 FEW = [
@@ -71,6 +73,10 @@ def scheduled(head, family, m, n, k, dependent):
         return None
     tiles = n // (16 * units * wn)
     count = -(-tiles * splits // (MULTIPROCESSORS * resident)) if sweeps else 1
+    if sharers and x_rounds:
+        if count > 1 or rounds == 1:
+            return None  # the engine goes by rounds for one tile of rows
+        x_rounds = rounds
     return (
         f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
         f"{dependent} {resident} {units} {depth} {max(count, 1)} "

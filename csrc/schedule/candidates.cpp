@@ -56,7 +56,7 @@ template <class Add>
 void add_engine(const Linear& expr, const Device& device, int blocks, int splits, Route route,
                 const Add& add) {
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
-  constexpr int kWarps = 16;
+  constexpr int kWarps = 16, kDepth = 2, kFewTokens = 8;
   const auto columns = kBlock * blocks * kWarps * splits;
   const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
   if (rounds > kMostDeepRounds) return;
@@ -74,6 +74,11 @@ void add_engine(const Linear& expr, const Device& device, int blocks, int splits
       if (s.sweeps > 1) s.sum_places = 2;
       if (!objection(s, expr, device).empty()) s.sum_places = 1;
       add(s);
+      // Activations of few tokens are there before the first weights, two rounds of which are asked
+      // for together.
+      if (tokens <= kFewTokens || depth != kDepth || sharers == 1) continue;
+      s.x_rounds = rounds;
+      if (s.sweeps == 1 && rounds > 1) add(s);
     }
   }
 }

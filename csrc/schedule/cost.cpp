@@ -30,8 +30,8 @@ constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.0
               kTogether = {2.3, 2.25, 0, 0.75, 0, 1, 1.75};
 
 const Way& way_of(const Schedule& s) {
-  if (s.x_rounds > 0) return s.x_slack > 0 ? kApart : kTogether;
   if (s.sharers > 0) return kEngine;
+  if (s.x_rounds > 0) return s.x_slack > 0 ? kApart : kTogether;
   return s.depth > 0 ? kDeep : s.stages > 1 ? kRing : s.rounds > 1 ? kRegisters : kOneRound;
 }
 
@@ -44,9 +44,10 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   // them, and the rest mostly hides behind them.
   constexpr double kAlu = 0.4, kMatrix = 1.9 * 6.5, kLoadMatrix = 6;
   // Activations and sums come from the second-level cache, in part while the weights come anyway.
-  // Those that the engine brings come all at once; a cluster reads them once.
-  constexpr double kActivations = 0.44, kByEngine = 0.7, kSums = 0.3;
-  const double activations = s.sharers > 0 ? kByEngine / s.sharers : kActivations;
+  // Those that the engine brings come all at once, or round by round; a cluster reads them once.
+  constexpr double kActivations = 0.44, kByEngine = 0.7, kByRounds = 0.6, kSums = 0.3;
+  const double activations =
+      s.sharers > 0 ? (engine_by_rounds(s) ? kByRounds : kByEngine) / s.sharers : kActivations;
   const double columns = s.tokens / 8.0;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = s.route == Route::digits ? 2 : 4;  // of a block

@@ -37,7 +37,11 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     const auto rows = expr.k * bytes_of(expr.activation);
     if (!device.bulk_copy()) return "no copy engine";
     if (s.route == Route::digits) return "digits are made by threads";
-    if (s.x_rounds > 0) return "the engine brings all rounds at once";
+    if (s.x_rounds > 0 &&
+        (s.x_rounds != s.rounds || s.rounds == 1 || s.sweeps > 1 || s.x_slack > 0)) {
+      return joined("the engine brings ", s.x_rounds, " of ", s.rounds, " rounds, sweeps ",
+                    s.sweeps);
+    }
     if (s.stages > 1) return "the engine brings activations before rounds in registers";
     if (expr.gather || rows % 16 != 0 || expr.k % s.block_columns() != 0) {
       return joined(expr.k, " columns are not whole rows of ", s.block_columns());
@@ -54,7 +58,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
       return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
     }
   }
-  if (s.x_rounds > 0) {
+  if (s.x_rounds > 0 && s.sharers == 0) {
     if (s.x_rounds < 2 || s.x_rounds > s.rounds) {
       return joined("activations of ", s.x_rounds, " of ", s.rounds, " rounds");
     }

@@ -35,9 +35,13 @@ bool keeps_block_sums(const Schedule& s) {
   return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
 }
 
-std::int64_t staged_parts(const Schedule& s) { return s.x_rounds > 0 ? s.x_rounds : 1; }
+bool engine_by_rounds(const Schedule& s) { return s.sharers > 0 && s.x_rounds > 0; }
+
+std::int64_t staged_parts(const Schedule& s) {
+  return s.x_rounds > 0 && s.sharers == 0 ? s.x_rounds : 1;
+}
 std::int64_t staged_columns(const Schedule& s) {
-  return s.x_rounds > 0 ? s.round_columns() : s.block_columns();
+  return s.x_rounds > 0 && s.sharers == 0 ? s.round_columns() : s.block_columns();
 }
 
 std::int64_t Schedule::splits(std::int64_t k) const {
@@ -98,7 +102,7 @@ std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
   if (s.x_slack > 0) {
     bytes += (s.rounds > s.x_rounds ? 2 : 1) * s.x_rounds * kSignalBytes;
   }
-  if (s.sharers > 0) bytes += kSignalBytes;
+  if (s.sharers > 0) bytes += (engine_by_rounds(s) ? s.rounds : 1) * kSignalBytes;
   return bytes;
 }
 

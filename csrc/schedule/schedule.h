@@ -49,8 +49,10 @@ struct Schedule {
   int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
   int sweeps = 1;  ///< tiles of rows that a thread block has, for one staging of activations
   int sum_places = 1;  ///< for the sums of warps, that sweeps take in turn: 1 or 2
-  int x_rounds = 0;    ///< rounds whose activations are in shared memory or on their way; 0: all
-  int x_slack = 0;     ///< of those, rounds that warps may be apart by; 0: a barrier each round
+  /// Rounds whose activations are in shared memory or on their way; 0: all. With sharers: all are,
+  /// and warps await those of a round when they come to it, where 0 awaits all at once.
+  int x_rounds = 0;
+  int x_slack = 0;  ///< of those, rounds that warps may be apart by; 0: a barrier each round
   /// Neighbouring tiles, a cluster, for which the copy engine stages the activations together; 0:
   /// the threads of each block copy them.
   int sharers = 0;
@@ -75,6 +77,8 @@ std::int64_t staged_bytes(const Schedule& schedule, const Linear& expr);
 /// Bytes after a row of activations, a multiple of 128: the eight rows that load-matrix reads
 /// together lie in different banks.
 constexpr std::int64_t kActivationPadBytes = 16;
+/// The engine brings the activations of each round by themselves.
+bool engine_by_rounds(const Schedule& schedule);
 /// Parts of activations that shared memory has room for, and the columns of one: all in one part,
 /// or rounds.
 std::int64_t staged_parts(const Schedule& schedule);

@@ -91,6 +91,8 @@ void Lowering::await_activations(Body& body, int pending) {
 }
 
 void Lowering::next_activations(Body& body, const Affine& round, const Affine& sweep) {
+  const bool first = round.terms.empty() && round.constant == 0;
+  if (engine_by_rounds(schedule_) && !first) emit(body, Await{staged_, round, 0});
   if (!x_in_rounds()) return;
   if (schedule_.x_slack > 0) return next_signalled(body, round);
   if (!staged()) await_activations(body, schedule_.x_rounds - 2);

@@ -3,31 +3,52 @@
 // Activations by the copy engine: rows of the tokens there are, each started by one lane, beside
 // the queue in which loads of weights wait. Threads that copy them stand in that queue: behind a
 // block's weights activations of 8 KB arrive 2 us late (docs/performance.md).
+//
+// By rounds, each has a signal of its own, so products begin with the first one's activations
+// while the others are on their way: what a device reads of 16 tokens takes as long as a small
+// layer's weights.
 #include "program/lower/lowering.h"
 
 namespace ladder {
 
 void Lowering::load_by_engine(Body& body) {
-  const bool shared = schedule_.sharers > 1;
-  const auto staged = static_cast<SignalId>(program_.signals.size());
-  program_.signals.push_back({"staged", 1, 1});
-  emit(body, SignalInit{staged});
+  const bool shared = schedule_.sharers > 1, by_rounds = engine_by_rounds(schedule_);
+  staged_ = static_cast<SignalId>(program_.signals.size());
+  program_.signals.push_back({"staged", by_rounds ? schedule_.rounds : 1, 1});
+  emit(body, SignalInit{staged_});
   if (shared) emit(body, ClusterBarrier{true});
   // The rows of one block are soon asked for; for those of many tokens weights had better wait.
   const bool weights_first = schedule_.dependent_launch || !shared;
   if (weights_first) load_weights(body);
   if (schedule_.dependent_launch) emit(body, DependentWait{});
   if (!shared) emit(body, Barrier{});
-  copy_rows(body, staged);
+  declare_activations();
+  // Only what the first round needs goes before its weights.
+  const int before = by_rounds ? 1 : schedule_.rounds;
+  if (by_rounds) {
+    copy_rounds(body, 0, before);
+  } else {
+    copy_rows(body);
+  }
   if (!weights_first) load_weights(body);
-  emit(body, Await{staged, 0, 0});
+  if (by_rounds) copy_rounds(body, before, schedule_.rounds - before);
+  emit(body, Await{staged_, 0, 0});  // of all, or of the first round
 }
 
-void Lowering::copy_rows(Body& body, SignalId staged) {
-  declare_activations();
+void Lowering::copy_rows(Body& body) {
   const auto to = view(x_tile_, {schedule_.tokens, schedule_.block_columns()}, {x_pitch_, 1});
   const auto first = Affine::of(kSplit, schedule_.block_columns());
-  emit(body, CopyRows{to, x_rows_, first, staged, 0, schedule_.sharers > 1});
+  emit(body, CopyRows{to, x_rows_, first, staged_, 0, schedule_.sharers > 1});
+}
+
+void Lowering::copy_rounds(Body& body, int first, int count) {
+  const auto columns = schedule_.round_columns();
+  for (std::int64_t round = first; round < first + count; ++round) {
+    const auto to = view(x_tile_, {schedule_.tokens, columns}, {x_pitch_, 1});
+    program_.views[to].offset = round * columns;
+    const auto at = Affine::of(kSplit, schedule_.block_columns()) + Affine(round * columns);
+    emit(body, CopyRows{to, x_rows_, at, staged_, round, schedule_.sharers > 1});
+  }
 }
 
 }  // namespace ladder

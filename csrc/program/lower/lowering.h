@@ -108,7 +108,7 @@ class Lowering {
 
   // activations.cpp: those of the block at once, or in rounds.
   void declare_activations();
-  bool x_in_rounds() const { return schedule_.x_rounds > 0; }
+  bool x_in_rounds() const { return schedule_.x_rounds > 0 && schedule_.sharers == 0; }
   /// True when rows of activations are copied asynchronously, in pieces of 16 bytes.
   bool whole_pieces() const;
   /// Where the activations of a round begin in `x_warp_`.
@@ -137,7 +137,9 @@ class Lowering {
 
   // engine.cpp: all that comes first, activations by the copy engine.
   void load_by_engine(Body& body);
-  void copy_rows(Body& body, SignalId staged);
+  /// All rounds at once, or some of those that have signals of their own.
+  void copy_rows(Body& body);
+  void copy_rounds(Body& body, int first, int count);
 
   // decode.cpp: from stored codes to operands, and what else the type of the weight needs.
   void declare_table(Body& body);
@@ -218,7 +220,7 @@ class Lowering {
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
   ViewId image_ = -1, x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1, table_ = -1;
   BufferId x_tile_ = -1;
-  SignalId x_full_ = -1, x_empty_ = -1;
+  SignalId x_full_ = -1, x_empty_ = -1, staged_ = -1;
   std::int64_t x_pitch_ = 0;  // elements from one row of `x_tile_` to the next
   RegisterId unit_ = -1;      // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 
 #include "base/error.h"
@@ -21,6 +22,13 @@ const Device& h200() { return device("h200"); }
 Schedule engine(int sharers, int tokens = 8, Reduction reduction = Reduction::none) {
   Schedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, false, 1};
   out.units = 2, out.depth = 1, out.sharers = sharers;
+  return out;
+}
+
+/// The same, in which the activations of each round are awaited by themselves.
+Schedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens = 8) {
+  auto out = engine(sharers, tokens);
+  out.rounds = out.x_rounds = rounds, out.depth = depth;
   return out;
 }
 
@@ -88,15 +96,92 @@ TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
   }
 }
 
+// More rounds than are written out, too: a loop awaits them.
+TEST(CopyEngine, brings_the_activations_of_each_round_by_themselves) {
+  for (int sharers : {1, 2, 4}) {
+    for (auto [rounds, depth] : {std::array{2, 0}, {2, 1}, {2, 2}, {4, 2}, {12, 2}}) {
+      for (bool dependent : {false, true}) {
+        for (std::int64_t m : {1, 9, 16}) {
+          auto schedule = by_rounds(sharers, rounds, depth, 16);
+          schedule.dependent_launch = dependent;
+          Linear expr = kLayer;
+          expr.max_m = 16, expr.n = 130, expr.k = schedule.block_columns();
+          expect_exact(expr, schedule, m);
+        }
+      }
+    }
+  }
+  for (auto reduction : {Reduction::cluster, Reduction::ordered}) {
+    auto schedule = by_rounds(1);
+    schedule.reduction = reduction, schedule.route = Route::in_place;
+    Linear expr = kLayer;
+    expr.k = 512;
+    expect_exact(expr, schedule, 3);
+  }
+}
+
+TEST(CopyEngine, of_whose_rounds_none_may_be_mistaken) {
+  const auto schedule = by_rounds(2);
+  EXPECT_EQ(caught(schedule, [](Program&) {}), "");
+  const auto each = [](Program& p, const auto& change) {
+    int number = 0;
+    for (Statement& s : p.body) {
+      if (auto* copy = std::get_if<CopyRows>(&s.op)) change(*copy, number++);
+    }
+    ASSERT_EQ(number, 2);
+  };
+  const auto second = [&](const auto& change) {
+    return caught(schedule, [&](Program& p) {
+      each(p, [&](CopyRows& copy, int number) {
+        if (number == 1) change(p, copy);
+      });
+    });
+  };
+  // On the signal of the first round: that has its arrival.
+  EXPECT_THAT(second([](Program&, CopyRows& copy) { copy.index = 0; }),
+              HasSubstr("was not awaited"));
+  EXPECT_EQ(second([](Program&, CopyRows& copy) { copy.at = 0; }), "wrong numbers");
+  EXPECT_THAT(second([](Program& p, CopyRows& copy) { p.views[copy.to].offset = 0; }),
+              HasSubstr("overwrites"));
+  EXPECT_EQ(caught(schedule,
+                   [&](Program& p) {
+                     each(p, [](CopyRows& copy, int number) { copy.index = 1 - number; });
+                   })
+                .substr(0, 5),
+            "reads");
+  // Each round awaits the first one's signal.
+  EXPECT_THAT(caught(schedule,
+                     [](Program& p) {
+                       for (Statement& s : p.body) {
+                         if (auto* wait = std::get_if<Await>(&s.op)) wait->index = 0;
+                       }
+                     }),
+              HasSubstr("reads a copy that was not waited for"));
+}
+
+TEST(CopyEngine, brings_all_rounds_or_each_and_not_for_sweeps) {
+  auto some = by_rounds(1, 4), sweeps = by_rounds(1), apart = by_rounds(1, 4);
+  some.x_rounds = 2, sweeps.sweeps = 2, apart.x_slack = 1;
+  Linear wide = kLayer;
+  wide.k = 512;
+  EXPECT_THAT(objection(some, wide, h200()), HasSubstr("brings 2 of 4 rounds"));
+  EXPECT_THAT(objection(sweeps, kLayer, h200()), HasSubstr("brings 2 of 2 rounds, sweeps 2"));
+  EXPECT_THAT(objection(apart, wide, h200()), HasSubstr("brings 4 of 4 rounds"));
+}
+
 TEST(CopyEngine, comes_before_a_table_is_used) {
   const TType nf4 = ttype("nf4");
   Linear expr = kLayer;
   expr.zero = 0, expr.element = nf4.element, expr.bias = true;
   auto schedule = engine(1), threads = engine(0);
   schedule.units = threads.units = 4;
+  auto rounds = schedule;
+  rounds.x_rounds = rounds.rounds;
   const auto data = LinearCase::integers(expr, 3);
-  EXPECT_EQ(data.run(lower(expr, schedule, h200()), schedule),
-            data.run(lower(expr, threads, h200()), threads));
+  for (const Schedule& each : {schedule, rounds}) {
+    EXPECT_EQ(data.run(lower(expr, each, h200()), each),
+              data.run(lower(expr, threads, h200()), threads));
+  }
 }
 
 TEST(CopyEngine, is_objected_to_where_rows_are_not_whole) {

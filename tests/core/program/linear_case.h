@@ -204,16 +204,15 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
   }
   // Activations by the copy engine, for a block or for the tiles of a cluster.
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    for (int sharers : {1, 2}) {
-      for (int sweeps : {1, 2}) {
-        for (bool dependent : {false, true}) {
-          Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
-          schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
-          schedule.sharers = sharers;
-          const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-          const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
-        }
+    for (auto [sharers, sweeps, x_rounds] :
+         {std::array{1, 1, 0}, {1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {1, 1, 2}, {2, 1, 2}}) {
+      for (bool dependent : {false, true}) {
+        Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
+        schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
+        schedule.sharers = sharers, schedule.x_rounds = x_rounds;
+        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
+        const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
+        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
       }
     }
   }
