@@ -9,8 +9,10 @@ SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192
 # The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
 # many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
 # rounds in registers: row units, depth, whether a block sweeps over rows, for those whose
-# activations come in rounds of how many at a time, and by how many warps may be apart, and tiles
-# that share the activations that the copy engine brings: all at once, or (1) round by round.
+# activations come in rounds of how many at a time, and by how many warps may be apart, tiles that
+# share the activations that the copy engine brings, all at once or (1) round by round, and whether
+# blocks are loaded anew one by one (-1: where a sweep has rounds to load anew and activations do
+# not come in rounds).
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
     (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
@@ -34,6 +36,7 @@ FAMILIES = [
     (2, 4, 2, 2, 1, "cluster", "multiply_add", 1, 4, 2, 0, 4, 1),
     (1, 8, 2, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
     (4, 2, 2, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
+    (4, 2, 2, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1, 0, 1),
     (4, 4, 1, 4, 1, "ordered", "multiply_add", 1, 4, 2, 0, 4, 1),
     (4, 4, 1, 1, 1, "none", "multiply_add", 1, 4, 2, 0, 4, 1),
     (4, 2, 2, 1, 1, "none", "in_place", 1, 4, 2, 0, 4, 1),
@@ -68,9 +71,12 @@ def scheduled(head, family, m, n, k, dependent):
     if splits and k % (64 * wk * blocks * splits):
         return None
     rounds = k // (64 * wk * blocks * splits) if splits else 1
-    units, depth, sweeps, x_rounds, x_slack, sharers = (*(deep or (4, 0, 0)), 0, 0, 0)[:6]
+    deep = (*(deep or (4, 0, 0)), *(0, 0, 0, -1)[max(len(deep), 3) - 3 :])
+    units, depth, sweeps, x_rounds, x_slack, sharers, by_blocks = deep
     if depth and (rounds % depth or rounds > 8 and not x_rounds or rounds < x_rounds):
         return None
+    if by_blocks < 0:
+        by_blocks = int(0 < depth < rounds and blocks > 1 and not x_rounds)
     tiles = n // (16 * units * wn)
     count = -(-tiles * splits // (MULTIPROCESSORS * resident)) if sweeps else 1
     if sharers and x_rounds:
@@ -80,7 +86,7 @@ def scheduled(head, family, m, n, k, dependent):
     return (
         f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
         f"{dependent} {resident} {units} {depth} {max(count, 1)} "
-        f"1 {x_rounds} {x_slack} {sharers}"
+        f"1 {x_rounds} {x_slack} {sharers} {by_blocks}"
     )
 
 

@@ -83,6 +83,11 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   if (s.depth > 0 && (s.stages != 1 || s.rounds % s.depth != 0)) {
     return joined(s.rounds, " rounds, ", s.stages, " stages at depth ", s.depth);
   }
+  if (s.by_blocks &&
+      (s.depth == 0 || s.rounds <= s.depth || s.blocks_per_warp == 1 || group < warp_columns)) {
+    return joined("blocks one by one: ", s.blocks_per_warp, " in a round, ", s.rounds,
+                  " rounds at depth ", s.depth, ", groups of ", group);
+  }
   if (s.sum_places != 1 && (s.sum_places != 2 || s.sweeps == 1)) {
     return joined(s.sum_places, " places for the sums of ", s.sweeps, " sweeps");
   }

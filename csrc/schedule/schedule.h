@@ -56,6 +56,7 @@ struct Schedule {
   /// Neighbouring tiles, a cluster, for which the copy engine stages the activations together; 0:
   /// the threads of each block copy them.
   int sharers = 0;
+  bool by_blocks = false;  ///< each block of a deep round is loaded anew once it was multiplied
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep

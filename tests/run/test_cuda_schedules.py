@@ -31,6 +31,8 @@ WAYS = (
     *(("x rounds 4", UINT4, 8192, 28672, m) for m in (1, 9, 16)),
     *(("x rounds 4", UINT4, 8150, 8192, m) for m in (8, 16)),
     *(("sweeps", UINT4, 28672, 2048, m) for m in (1, 8, 16)),
+    *(("block by block", UINT4, 8192, 8192, m) for m in (1, 8, 16)),
+    *(("block by block", UINT4, 28600, 8192, m) for m in (8, 16)),
     *(("digits", f"{t},group=128,scale=float16", 28672, 8192, 1) for t in ("uint1", "int2")),
     *(("x rounds 2, engine for 2", UINT4, n, 4096, m) for n, m in ((4096, 9), (4090, 16))),
 )

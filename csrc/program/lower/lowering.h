@@ -80,8 +80,11 @@ class Lowering {
   void declare_weights();
   void declare_per_group(std::int64_t n_blocks);
   void declare_ring();
-  /// A warp's words of one round: [N blocks, K blocks, chunks, lanes, words].
+  /// A warp's words of one round: [N blocks, K blocks, chunks, lanes, words], or of one of its
+  /// parts.
   Layout word_layout() const;
+  /// Registers that a round's words are loaded to one by one.
+  int word_parts() const { return schedule_.by_blocks ? schedule_.blocks_per_warp : 1; }
   std::vector<Affine> word_origin(const Affine& round, const Affine& sweep = 0) const;
   std::vector<Affine> group_origin(const Affine& round, const Affine& sweep = 0) const;
   /// The row of blocks of the image that the block's first warp has, and which part of it.
@@ -94,6 +97,7 @@ class Lowering {
   void load_weights(Body& body);
   /// A round to the registers in use; those of a round that the depth keeps.
   void refill_words(Body& body, const Affine& round, const Affine& sweep);
+  void refill_part(Body& body, int part, const Affine& round, const Affine& sweep);
   void refill_groups(Body& body, const Affine& round, const Affine& sweep);
   /// Rounds whose scales and zero points have registers.
   int group_depth() const;
@@ -158,8 +162,10 @@ class Lowering {
   // multiply.cpp: the sums of this block's columns in `acc_`, scaled.
   void multiply(Body& body);
   void declare_operands(Body& body);
-  void multiply_round(Body& body, const Affine& round);
-  void load_activations(Body& body, const Affine& round);
+  /// `after` is called when the products of a part of the words are done.
+  using AfterPart = std::function<void(Body&, int part)>;
+  void multiply_round(Body& body, const Affine& round, const AfterPart& after = {});
+  void load_activations(Body& body, const Affine& round, int part);
   /// Before the first round of a tile of rows, and after the last: its sums are in `acc_`.
   void begin_sums(Body& body);
   void end_sums(Body& body);
@@ -207,7 +213,7 @@ class Lowering {
     int scale_exponent[2];                    ///< by parity of eight rows
     int last_exponent[2] = {0, 0};            ///< of the sums of all groups
     VariableId group, step;
-    std::int64_t steps;      ///< of a group
+    std::int64_t steps;      ///< of a group, in a part of the words
     Affine block, in_block;  ///< of the words that hold a step, by group and step
   };
 
@@ -218,14 +224,16 @@ class Lowering {
   Program program_{};
   BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
-  ViewId image_ = -1, x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1, table_ = -1;
+  std::vector<ViewId> images_;  // by part of a warp's words in a round
+  ViewId x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1, table_ = -1;
   BufferId x_tile_ = -1;
   SignalId x_full_ = -1, x_empty_ = -1, staged_ = -1;
   std::int64_t x_pitch_ = 0;  // elements from one row of `x_tile_` to the next
   RegisterId unit_ = -1;      // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
-  std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
-  std::vector<RegisterId> pieces_;   // words by round, modulo the depth
+  std::vector<PerGroup> per_group_;              // scales, then zero points, where there are such
+  std::vector<std::vector<RegisterId>> pieces_;  // words by round, modulo the depth, and part
+  std::vector<RegisterId> word_parts_of_round_;
   ViewId kept_ = -1;
   VariableId round_ = -1;
   Layout group_layout_, group_ring_layout_;

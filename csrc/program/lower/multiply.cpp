@@ -103,10 +103,10 @@ void Lowering::declare_operands(Body& body) {
     emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
   }
   const std::int64_t per_block = kBlock / step_columns();
-  o.steps = per_block * schedule_.blocks_per_warp / groups_;
+  o.steps = per_block * schedule_.blocks_per_warp / groups_ / word_parts();
   o.group = variable("group", groups_);
   o.step = variable("step", o.steps);
-  // The k-step of the round is group * steps + step, of block k-step / per_block.
+  // The k-step of a part is group * steps + step, of block k-step / per_block.
   if (o.steps >= per_block) {
     o.block = Affine::of(o.group, o.steps / per_block) + Affine::of(o.step, 1, per_block);
     o.in_block = remainder(Affine::of(o.step), per_block);
@@ -117,15 +117,11 @@ void Lowering::declare_operands(Body& body) {
   }
 }
 
-void Lowering::multiply_round(Body& body, const Affine& round) {
+void Lowering::multiply_round(Body& body, const Affine& round, const AfterPart& after) {
   const Operands& o = operands_;
   const bool zero_known = !o.zero_sums.empty(), zero_product = o.zero_row >= 0 && !zero_known;
-  Body per_step, per_group;
+  Body per_group;
   prepare_group(per_group);
-  load_activations(per_step, round);
-  decode_step(per_step);
-  emit(per_step, Mma{acc_, o.a, o.b});
-  if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
   // Sums start from what the zero point adds where that is known, else it joins them at the end.
   const bool adds_zero = o.zero_row >= 0 && !zeros_by_product();
   if (adds_zero && zero_known) {
@@ -134,7 +130,16 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
     emit(per_group, Fill{acc_, {0, 0}});
   }
   if (zero_product) emit(per_group, Fill{o.zero_sum, {0, 0}});
-  emit(per_group, For{o.step, o.steps, std::move(per_step)});
+  for (int part = 0; part < word_parts(); ++part) {
+    Body per_step;
+    if (schedule_.by_blocks) words_ = word_parts_of_round_[part];
+    load_activations(per_step, round, part);
+    decode_step(per_step);
+    emit(per_step, Mma{acc_, o.a, o.b});
+    if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
+    emit(per_group, For{o.step, o.steps, std::move(per_step)});
+    if (after) after(per_group, part);
+  }
   if (adds_zero && !zero_known) emit(per_group, Add{acc_, o.zero_sum});
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(per_group);
   if (!decoding_.scaled) {
@@ -150,10 +155,10 @@ void Lowering::multiply_round(Body& body, const Affine& round) {
   release_activations(body, round);
 }
 
-void Lowering::load_activations(Body& body, const Affine& round) {
+void Lowering::load_activations(Body& body, const Affine& round, int part) {
   const Operands& o = operands_;
-  const auto column =
-      Affine::of(o.group, o.steps * step_columns()) + Affine::of(o.step, step_columns());
+  const auto column = Affine::of(o.group, o.steps * word_parts() * step_columns()) +
+                      Affine::of(o.step, step_columns()) + Affine(part * o.steps * step_columns());
   emit(body, LoadMatrix{o.b, x_warp_, {0, staged_row(round), column + staged_column(round)}});
 }
 
@@ -165,11 +170,14 @@ void Lowering::multiply_zeros(Body& body) {
     o.zero_sums.push_back(round == 0 ? o.zero_sum
                                      : reg("zero_sum", instruction_.accumulator,
                                            Layout(program_.registers[o.zero_sum].layout)));
-    Body per_step, once;
-    load_activations(per_step, round);
-    emit(per_step, Mma{o.zero_sums.back(), o.zero_row, o.b});
+    Body once;
     emit(body, Fill{o.zero_sums.back(), {0, 0}});
-    emit(once, For{o.step, o.steps, std::move(per_step)});
+    for (int part = 0; part < word_parts(); ++part) {
+      Body per_step;
+      load_activations(per_step, round, part);
+      emit(per_step, Mma{o.zero_sums.back(), o.zero_row, o.b});
+      emit(once, For{o.step, o.steps, std::move(per_step)});
+    }
     emit(body, For{o.group, groups_, std::move(once)});
   }
 }
@@ -200,8 +208,8 @@ void Lowering::register_rounds(Body& body) {
 }
 
 // Rounds are written out by as many as have registers of their own, or all of a sweep or of a few.
-// A round that was multiplied makes room for the one `depth` later, which may be of the next tile
-// of rows; past the last tile nothing is loaded.
+// What was multiplied makes room for the same of the round `depth` later, which may be of the next
+// tile of rows; past the last tile nothing is loaded.
 void Lowering::deep_rounds(Body& body, const Affine& sweep) {
   const int depth = schedule_.depth;
   const bool few = schedule_.rounds <= kMostWrittenRounds && !x_in_rounds();
@@ -213,8 +221,11 @@ void Lowering::deep_rounds(Body& body, const Affine& sweep) {
       const auto round = Affine::of(turn, depth) + Affine(piece);
       use_piece(piece);
       next_activations(each, round);
-      multiply_round(each, round);
-      refill_words(each, round + Affine(depth), sweep);
+      const auto refill = [&](Body& into, int part) {
+        refill_part(into, part, round + Affine(depth), sweep);
+      };
+      multiply_round(each, round, schedule_.by_blocks ? refill : AfterPart());
+      if (!schedule_.by_blocks) refill(each, 0);
       refill_groups(each, round + Affine(depth), sweep);
     }
     emit(body, For{turn, turns, std::move(each), 1});
@@ -223,7 +234,6 @@ void Lowering::deep_rounds(Body& body, const Affine& sweep) {
     use_piece(round);
     if (!operands_.zero_sums.empty()) operands_.zero_sum = operands_.zero_sums[round];
     next_activations(body, round, sweep);
-    multiply_round(body, round);
     const auto again = [&](int following, const auto& refill) {
       if (following < schedule_.rounds) {
         refill(following, sweep);
@@ -231,8 +241,14 @@ void Lowering::deep_rounds(Body& body, const Affine& sweep) {
         refill(following - schedule_.rounds, sweep + Affine(1));
       }
     };
-    again(round + schedule_.depth,
-          [&](int following, const Affine& in) { refill_words(body, following, in); });
+    const auto refill = [&](Body& into, int part) {
+      again(round + depth,
+            [&](int following, const Affine& in) { refill_part(into, part, following, in); });
+    };
+    // Rounds of the next tile of rows are there or not: conditions are kept out of the products.
+    const bool by_blocks = schedule_.by_blocks && round + depth < schedule_.rounds;
+    multiply_round(body, round, by_blocks ? refill : AfterPart());
+    for (int part = 0; part < word_parts() && !by_blocks; ++part) refill(body, part);
     again(round + group_depth(),
           [&](int following, const Affine& in) { refill_groups(body, following, in); });
   }

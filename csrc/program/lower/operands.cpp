@@ -7,7 +7,8 @@ namespace ladder {
 
 Layout Lowering::word_layout() const {
   return spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
-         local({1, schedule_.blocks_per_warp, expr_.bits * schedule_.units / kUnits, 1, 1}) *
+         local({1, schedule_.blocks_per_warp / word_parts(), expr_.bits * schedule_.units / kUnits,
+                1, 1}) *
          spatial({1, 1, 1, kLanes, 1}) * local({1, 1, 1, 1, 4});
 }
 
@@ -23,8 +24,8 @@ Affine Lowering::block_part() const {
 }
 
 std::vector<Affine> Lowering::word_origin(const Affine& round, const Affine& sweep) const {
-  auto first = Affine::of(kSplit, round_blocks() * schedule_.rounds);
-  return {row_block(sweep), first + times(round, round_blocks()),
+  const auto blocks = round_blocks() / word_parts();
+  return {row_block(sweep), Affine::of(kSplit, blocks * schedule_.rounds) + times(round, blocks),
           times(block_part(), expr_.bits * schedule_.units / kUnits), 0, 0};
 }
 
@@ -36,10 +37,18 @@ void Lowering::declare_weights() {
   const int b = expr_.bits;
   const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
   const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
-  image_ =
-      view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
+  // Part p has every block of the image that is p modulo their number.
+  const std::int64_t parts = word_parts();
+  for (std::int64_t part = 0; part < parts; ++part) {
+    images_.push_back(view(weight_, {n_blocks, (k_blocks + parts - 1 - part) / parts, b, kLanes, 4},
+                           {k_blocks * b * 128, parts * b * 128, 128, 4, 1}));
+    program_.views[images_.back()].offset = part * b * 128;
+  }
   for (int i = 0; i < std::max(schedule_.depth, 1); ++i) {
-    pieces_.push_back(reg("words", Scalar::u32, word_layout()));
+    pieces_.emplace_back();
+    for (int part = 0; part < word_parts(); ++part) {
+      pieces_.back().push_back(reg("words", Scalar::u32, word_layout()));
+    }
   }
   declare_per_group(n_blocks);
   use_piece(0);
@@ -107,7 +116,8 @@ int Lowering::group_depth() const {
 }
 
 void Lowering::use_piece(std::int64_t round) {
-  words_ = pieces_[round % std::max(schedule_.depth, 1)];
+  word_parts_of_round_ = pieces_[round % std::max(schedule_.depth, 1)];
+  words_ = word_parts_of_round_.front();
   for (PerGroup& part : per_group_) {
     const auto [loaded, rows] = part.pieces[round % group_depth()];
     part.loaded = loaded, part.rows = rows;
@@ -116,8 +126,13 @@ void Lowering::use_piece(std::int64_t round) {
 
 // What a depth keeps is asked for at once, before the rounds that come first are multiplied.
 void Lowering::refill_words(Body& body, const Affine& round, const Affine& sweep) {
+  for (int part = 0; part < word_parts(); ++part) refill_part(body, part, round, sweep);
+}
+
+void Lowering::refill_part(Body& body, int part, const Affine& round, const Affine& sweep) {
   const bool now = schedule_.depth > 0 || schedule_.sharers > 0;
-  emit(body, Load{words_, image_, word_origin(round, sweep), now ? Cache::now : Cache::once});
+  emit(body, Load{word_parts_of_round_[part], images_[part], word_origin(round, sweep),
+                  now ? Cache::now : Cache::once});
 }
 
 void Lowering::refill_groups(Body& body, const Affine& round, const Affine& sweep) {
@@ -142,7 +157,7 @@ void Lowering::load_next(Body& body, const Affine& round) {
   for (PerGroup& part : per_group_) {
     part.next = reg("next_" + part.name, part.scalar, group_layout_);
   }
-  emit(body, Load{next_words_, image_, word_origin(round), Cache::once});
+  emit(body, Load{next_words_, images_.front(), word_origin(round), Cache::once});
   for (const PerGroup& part : per_group_) {
     emit(body, Load{part.next, part.table, group_origin(round)});
   }
@@ -184,7 +199,7 @@ std::vector<Affine> Lowering::group_ring_origin(const Affine& round) const {
 }
 
 void Lowering::fetch(Body& body, const Affine& round) {
-  emit(body, CopyOwn{ring_, image_, word_layout(), word_layout(), ring_origin(round),
+  emit(body, CopyOwn{ring_, images_.front(), word_layout(), word_layout(), ring_origin(round),
                      word_origin(round), round, schedule_.rounds});
   for (const PerGroup& part : per_group_) {
     emit(body, CopyOwn{part.ring, part.table, group_ring_layout_, group_layout_,

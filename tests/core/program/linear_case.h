@@ -231,6 +231,12 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
       }
     }
   }
+  // Blocks of a round loaded anew one by one.
+  for (int sweeps : {1, 2}) {
+    Schedule schedule{8, 1, 2, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+    schedule.depth = 2, schedule.sweeps = sweeps, schedule.by_blocks = true;
+    out.emplace_back(Linear{4, 8, 128, Scalar::f16, 8, 128, schedule.block_columns()}, schedule);
+  }
   // Activations in rounds: by a barrier, and by signals; written out, and in a loop; with a ring of
   // weights; with sweeps.
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Blocks of a round that are loaded anew one by one: the same numbers, and loads that begin sooner.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+Schedule block_by_block(int depth, int rounds, Reduction reduction = Reduction::none) {
+  Schedule out{8, 1, 2, 2, rounds, 1, reduction, Route::multiply_add, false, 1};
+  out.depth = depth, out.by_blocks = true;
+  return out;
+}
+
+Linear layer(const Schedule& s, std::int64_t missing_columns = 0) {
+  const auto splits = s.reduction == Reduction::none ? 1 : 2;
+  return {4,
+          8,
+          128,
+          Scalar::f16,
+          s.tokens,
+          s.block_rows() * s.sweeps,
+          s.block_columns() * splits - missing_columns};
+}
+
+void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+  ASSERT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
+  const auto program = lower(expr, schedule, h200());
+  verify(program, h200().shared_per_block_bytes);
+  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(data.run(program, schedule), data.exact())
+      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+}
+
+// Rounds that are written out and in a loop; columns that end inside a round, and inside a block.
+TEST(BlockByBlock, is_exact_for_every_reduction_depth_and_end) {
+  for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+    for (auto [depth, rounds] : {std::array{1, 3}, {2, 4}, {1, 9}, {2, 10}}) {
+      const auto s = block_by_block(depth, rounds, reduction);
+      for (std::int64_t missing : {0, 64, 72}) expect_exact(layer(s, missing), s, 3);
+    }
+  }
+}
+
+TEST(BlockByBlock, is_exact_for_sweeps_units_and_both_ways_to_stage) {
+  for (auto reduction : {Reduction::none, Reduction::cluster}) {
+    for (auto route : {Route::multiply_add, Route::in_place}) {
+      for (int sweeps : {1, 2, 3}) {
+        for (int sharers : {0, 1}) {
+          auto s = block_by_block(2, 4, reduction);
+          s.sweeps = sweeps, s.sharers = sharers, s.units = 2, s.route = route;
+          expect_exact(layer(s), s, 8);
+          s.units = 4, s.depth = 1;
+          expect_exact(layer(s), s, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockByBlock, goes_with_activations_in_rounds_and_every_width) {
+  for (int x_slack : {0, 1}) {
+    auto s = block_by_block(2, 12, Reduction::cluster);
+    s.x_rounds = 4, s.x_slack = x_slack;
+    expect_exact(layer(s), s, 3);
+    expect_exact(layer(s, 72), s, 8);
+  }
+  for (int bits : {1, 3, 8}) {
+    const auto s = block_by_block(1, 4);
+    auto expr = layer(s);
+    expr.bits = bits, expr.zero = 1 << (bits - 1);
+    expect_exact(expr, s, 3);
+  }
+  const auto s = block_by_block(2, 4);
+  auto one_scale = layer(s), zeros = layer(s);
+  one_scale.group = 0, one_scale.activation = Scalar::bf16;
+  expect_exact(one_scale, s, 3);
+  zeros.zero = 0, zeros.stored_zero = Zero::integer;
+  expect_exact(zeros, s, 3);
+}
+
+// The first block's load stands before the second's products.
+TEST(BlockByBlock, asks_for_a_block_before_the_next_is_multiplied) {
+  const auto s = block_by_block(1, 3);
+  const auto text = to_string(lower(layer(s), s, h200()));
+  const auto products = text.find("acc += mma"), load = text.find(" now", products);
+  EXPECT_LT(load, text.find("acc += mma", products + 1));
+  auto whole = s;
+  whole.by_blocks = false;
+  const auto other = to_string(lower(layer(s), whole, h200()));
+  EXPECT_GT(other.find(" now", other.find("acc += mma")),
+            other.find("total +=", other.find("acc += mma")));
+}
+
+TEST(BlockByBlock, is_objected_to_where_there_is_nothing_to_divide) {
+  const auto refused = [](auto change) {
+    auto s = block_by_block(2, 4);
+    auto expr = layer(s);
+    change(s, expr);
+    return objection(s, expr, h200());
+  };
+  EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 0; }), HasSubstr("at depth 0"));
+  EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 4; }), HasSubstr("4 rounds at depth 4"));
+  EXPECT_THAT(refused([](Schedule& s, Linear& expr) {
+                s.blocks_per_warp = 1;
+                expr.k = s.block_columns();
+              }),
+              HasSubstr("blocks one by one: 1 in a round"));
+  EXPECT_THAT(refused([](Schedule&, Linear& expr) { expr.group = 64; }), HasSubstr("groups of 64"));
+}
+
+}  // namespace
+}  // namespace ladder
