@@ -34,6 +34,13 @@ std::string Emitter::run() {
     return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
   });
   if (small_scales) out_ << scale_prelude() << '\n';
+  const auto of_digits = [](const auto& named) {
+    return named.scalar == Scalar::s8 || named.scalar == Scalar::s32;
+  };
+  if (std::ranges::any_of(program_.registers, of_digits) ||
+      std::ranges::any_of(program_.buffers, of_digits)) {
+    out_ << digit_prelude() << '\n';
+  }
   if (uses_tiles(program_, program_.body)) out_ << tile_prelude() << '\n';
   table_values(program_.body);
   signature();
