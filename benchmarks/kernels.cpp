@@ -6,8 +6,8 @@
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `auto` or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
-// units depth sweeps, and places for sums: without, two where sweeps have room for them; and then
-// x_rounds x_slack sharers by_blocks. For each,
+// units depth sweeps, places for sums (0: two where sweeps have room for them) and x_rounds x_slack
+// sharers by_blocks. For each,
 // OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
@@ -42,13 +42,10 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
             : route == "digits" ? Route::digits
                                 : Route::multiply_add;
   if (int units; in >> units >> s.depth >> s.sweeps) s.units = units;
-  if (int places; in >> places) {
-    s.sum_places = places;
-    in >> s.x_rounds >> s.x_slack >> s.sharers >> s.by_blocks;  // 0 where the line ends
-  } else if (s.sweeps > 1) {
-    s.sum_places = 2;
-    if (!objection(s, expr, device).empty()) s.sum_places = 1;
-  }
+  int places = 0;
+  in >> places >> s.x_rounds >> s.x_slack >> s.sharers >> s.by_blocks;  // 0 where the line ends
+  s.sum_places = places > 0 ? places : s.sweeps > 1 ? 2 : 1;
+  if (places == 0 && !objection(s, expr, device).empty()) s.sum_places = 1;
   return s;
 }
 

@@ -86,7 +86,7 @@ def scheduled(head, family, m, n, k, dependent):
     return (
         f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
         f"{dependent} {resident} {units} {depth} {max(count, 1)} "
-        f"1 {x_rounds} {x_slack} {sharers} {by_blocks}"
+        f"0 {x_rounds} {x_slack} {sharers} {by_blocks}"
     )
 
 
