@@ -83,19 +83,18 @@ void Lowering::declare_operands(Body& body) {
   } else {
     o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
   }
-  // Operands have their scales; or scales of e8m0 times the unit would be infinite, and NaN where a
-  // group's sum is zero.
-  const bool large = expr_.scale == Scalar::e8m0 && o.total != acc_ &&
-                     expr_.stored_zero == Zero::none &&
-                     std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
-  for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
-    o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
-  }
   if (zeros_by_product()) {
     // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
     for (int parity = 0; parity < 2; ++parity) {
       zero[parity] = -std::ldexp(1.0, -o.scale_exponent[parity]);
     }
+  }
+  // Operands have their scales; or scales of e8m0 times the unit would be infinite, and NaN where a
+  // group's sum is zero.
+  const bool large =
+      expr_.scale == Scalar::e8m0 && std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
+  for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
+    o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
   }
   if (zero[0] != 0) {
     o.zero_row = reg("zero", scalar, warps() * lifted(instruction_.a()));

@@ -53,21 +53,46 @@ TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
 }
 
 // One scale a row, the smallest and the largest among them, times a weight and an activation of
-// one: the sums of the other groups are zero, which infinity would make NaN.
+// one: the sums of the other groups or warps are zero, which infinity would make NaN.
+LinearCase with_each_scale(const Linear& expr) {
+  LinearCase data{expr, 1, {}};
+  std::uint32_t one = 0;
+  while (value_of(expr, one) != 1) ++one;
+  data.data.codes.assign(expr.n * expr.k, static_cast<std::uint8_t>(one));
+  data.data.x.assign(expr.k, 0);
+  data.data.x[37] = data.bits(1);
+  if (expr.stored_zero != Zero::none) data.data.zeros.assign(expr.n * expr.groups(), 0);
+  for (std::uint32_t row = 0; row < expr.n; ++row) {
+    const bool finite = std::isfinite(to_number(*expr.scale, row));
+    data.data.scales.insert(data.data.scales.end(), expr.groups(), finite ? row : 0);
+  }
+  return data;
+}
+
 TEST_P(BlockScales, are_their_values_from_the_smallest_to_the_largest) {
   for (const char* type : {"mxfp4", "mxfp8_e4m3", "mxint8", "nvfp4"}) {
     const Linear expr = linear_of(ttype(type), 256, 128, GetParam(), 8);
-    LinearCase data{expr, 1, {}};
-    std::uint32_t one = 0;
-    while (value_of(expr, one) != 1) ++one;
-    data.data.codes.assign(expr.n * expr.k, static_cast<std::uint8_t>(one));
-    data.data.x.assign(expr.k, 0);
-    data.data.x[37] = data.bits(1);
-    for (std::uint32_t row = 0; row < 256; ++row) {
-      const bool finite = std::isfinite(to_number(*expr.scale, row));
-      data.data.scales.insert(data.data.scales.end(), expr.groups(), finite ? row : 0);
-    }
+    const auto data = with_each_scale(expr);
     EXPECT_EQ(data.run(checked(expr, kOnce), kOnce), data.exact()) << type;
+  }
+}
+
+// Of groups and of whole rows, whose sums are scaled where they are; and with stored zero points,
+// here all zero.
+TEST_P(BlockScales, leave_sums_of_zero_alone_on_every_route) {
+  for (const char* type :
+       {"float4_e2m1,channel,scale=e8m0", "int8,channel,scale=e8m0", "uint1,channel,scale=e8m0",
+        "uint1,group=32,scale=e8m0", "uint4,channel,scale=e8m0,zero=integer",
+        "uint4,group=32,scale=e8m0,zero=integer"}) {
+    const Linear expr = linear_of(ttype(type), 256, 128, GetParam(), 8);
+    const auto data = with_each_scale(expr);
+    for (Route route : {Route::multiply_add, Route::in_place}) {
+      auto schedule = kOnce;
+      schedule.route = route;
+      if (!objection(schedule, expr, h200()).empty()) continue;
+      EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+          << type << "; " << to_string(schedule);
+    }
   }
 }
 
