@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "expr/decoding.h"
 #include "types/element.h"
 
@@ -103,6 +105,41 @@ TEST(Decoding, fields_and_tables_hold_the_value_of_every_code) {
       }
     }
   }
+}
+
+// Factor, scale and their product with every code, as the one multiplication of a kernel has them.
+TEST(Decoding, operands_that_have_their_scales_hold_every_product) {
+  int scaled = 0;
+  for (const Element* element : elements()) {
+    if (element->bits > 8 || element->encoding != Encoding::floating) continue;
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      const auto decoding = [&]() -> std::optional<Decoding> {
+        try {
+          const auto type = joined(element->name, ",group=16,scale=float8_e4m3");
+          return decoding_of(linear_of(ttype(type), 64, 64, activation, 1));
+        } catch (const Unsupported&) {  // six exponent bits, as above
+          return std::nullopt;
+        }
+      }();
+      if (!decoding || !decoding->scaled) continue;
+      ++scaled;
+      for (std::uint32_t code = 0; code < 1u << element->bits; ++code) {
+        const double field = to_number(activation, moved(decoding->fields, code));
+        for (std::uint32_t of_scale = 0; of_scale < 256; ++of_scale) {
+          const double scale = to_number(Scalar::e4m3, of_scale) * decoding->fields.factor;
+          if (std::isnan(scale)) continue;
+          EXPECT_EQ(to_number(activation, to_bits(activation, scale)), scale) << of_scale;
+          const double product = std::ldexp(
+              decode(*element, code) * to_number(Scalar::e4m3, of_scale), decoding->exponent);
+          EXPECT_EQ(field * scale, product) << element->name << ' ' << code << ' ' << of_scale;
+          const double operand = to_number(activation, to_bits(activation, product));
+          EXPECT_EQ(operand, product) << element->name << ' ' << code << ' ' << of_scale;
+          EXPECT_EQ(std::signbit(operand), std::signbit(product));
+        }
+      }
+    }
+  }
+  EXPECT_GE(scaled, 8);
 }
 
 TEST(Decoding, a_table_is_rounded_by_no_more_than_it_says) {
