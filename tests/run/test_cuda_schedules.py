@@ -39,7 +39,8 @@ WAYS = (
 
 
 def schedules(layer: ladder.Linear, dtype: torch.dtype, m: int, way: str) -> Iterator[str]:
-    """The first three schedules of that way that compile without spills, each set when it comes."""
+    """The first three schedules of that way that compile without spills, each set when it comes:
+    to be taken one by one, as all at once leave the last."""
     ops, number = torch.ops.ladder, layer._weight_number
     names = ops.schedules(number, 0, dtype, m, LOOKED_AT).splitlines()
     found = 0
@@ -89,11 +90,14 @@ def test_every_way_is_exact_whatever_lay_in_memory_before(way, type, n, k, m, dt
 def test_a_thousand_calls_give_the_same_bits(way, type, n, k, m, dtype):
     layer = prepared(made(type, n, k)[0])
     x = torch.randn(m, k, device="cuda", dtype=dtype)
+    names = []
     for name in schedules(layer, dtype, m, way):
+        names.append(name)
         first, other = layer(x), torch.zeros((), dtype=torch.bool, device="cuda")
         for _ in range(1000):
             other |= (layer(x) != first).any()
         assert not bool(other), name
+    assert names, f"none of the first {LOOKED_AT} schedules has {way!r}"
 
 
 @pytest.mark.parametrize("order", (False, True))
@@ -104,8 +108,12 @@ def test_activations_in_rounds_follow_the_order_of_columns(order):
     for dtype, m in product(HALVES, (1, 9, 16)):
         x = integers((m, 28600), dtype, m).cuda()
         exact = (x.double() @ wanted.T).to(dtype)
-        for name in ("", *schedules(layer, dtype, m, "x rounds")):
+        assert torch.equal(layer(x), exact)
+        names = []
+        for name in schedules(layer, dtype, m, "x rounds"):
+            names.append(name)
             assert torch.equal(layer(x), exact), name
+        assert names, f"none of the first {LOOKED_AT} schedules has activations in rounds"
 
 
 DIGITS = tuple(
@@ -123,10 +131,12 @@ def test_one_token_as_digits_is_exact_for_every_block_and_order(element, block, 
         layer, wanted = prepared(weight, bias), formula(weight).cuda()
         x = integers((1, 1032), dtype).cuda()
         exact = (x.double() @ wanted.T + bias.cuda().double()).to(dtype)
-        found = list(schedules(layer, dtype, 1, "digits"))
-        assert found
-        for name in ("", *schedules(layer, dtype, 1, "digits")):
+        assert torch.equal(layer(x), exact)
+        names = []
+        for name in schedules(layer, dtype, 1, "digits"):
+            names.append(name)
             assert torch.equal(layer(x), exact), name
+        assert names
 
 
 @pytest.mark.parametrize("dtype", HALVES)
