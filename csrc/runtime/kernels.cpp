@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernels.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,6 +37,17 @@ const Store& keeper(const std::vector<Store>& all) {
   return all.back();
 }
 
+KernelKey key_of(const std::string& source, const Device& device) {
+  return {source, cuda::compiler_version(), std::string(device.architecture)};
+}
+
+std::optional<cuda::Binary> found_in(const std::vector<Store>& all, const KernelKey& key) {
+  for (const Store& store : all) {
+    if (auto found = store.find(key)) return found;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void use_store(const std::string& folder, bool trust_kernels) {
@@ -51,24 +62,24 @@ void use_store(const std::string& folder, bool trust_kernels) {
 }
 
 cuda::Binary binary_of(const std::string& source, const Device& device) {
-  const std::string architecture(device.architecture);
-  const KernelKey key{source, cuda::compiler_version(), architecture};
+  const KernelKey key = key_of(source, device);
   const auto all = snapshot();
-  for (const Store& store : all) {
-    if (auto found = store.find(key)) return *found;
-  }
-  return keeper(all).find_or(key, [&] { return cuda::compile(source, architecture); });
+  if (auto found = found_in(all, key)) return *found;
+  return keeper(all).find_or(key, [&] { return cuda::compile(source, key.flags); });
 }
 
 void compile_missing(const std::vector<std::string>& sources, const Device& device) {
   const auto all = snapshot();
   std::vector<std::string> missing;
   for (const std::string& source : sources) {
-    const KernelKey key{source, cuda::compiler_version(), std::string(device.architecture)};
-    const auto has = [&](const Store& store) { return store.find(key).has_value(); };
-    if (std::none_of(all.begin(), all.end(), has)) missing.push_back(source);
+    if (!found_in(all, key_of(source, device))) missing.push_back(source);
   }
   compile_ahead(missing, device, keeper(all));
+}
+
+bool known_to_spill(const std::string& source, const Device& device) {
+  const auto found = found_in(snapshot(), key_of(source, device));
+  return found && found->spill_bytes > 0;
 }
 
 cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/plan.h"
 
+#include "base/error.h"
+#include "compile.h"
 #include "runtime/kernels.h"
+#include "schedule/pruned.h"
 
 namespace ladder {
 namespace {
@@ -38,6 +41,36 @@ std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device)
     if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
     schedules.push_back(candidate.schedule);
   }
+  return schedules;
+}
+
+std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
+                                           std::size_t count) {
+  const auto all = candidates(expr, device);
+  const auto guesses = pruned(all, expr, device, all.front().cost.seconds);
+  std::vector<Schedule> schedules;
+  std::vector<std::string> sources;
+  auto next = guesses.begin();
+  const auto compile_next = [&](std::size_t more) {
+    for (; next != guesses.end() && next->dropped.empty() && more > 0; ++next) {
+      try {
+        sources.push_back(compile(expr, next->schedule, device).source);
+        schedules.push_back(next->schedule);
+        --more;
+      } catch (const Unsupported&) {
+        // Only emitting shows some of the limits of a device.
+      }
+    }
+    compile_missing(sources, device);
+    for (std::size_t i = schedules.size(); i-- > 0;) {
+      if (!known_to_spill(sources[i], device)) continue;
+      schedules.erase(schedules.begin() + static_cast<std::ptrdiff_t>(i));
+      sources.erase(sources.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  };
+  compile_next(count);
+  compile_next(2 * (count - schedules.size()));
+  if (schedules.size() > count) schedules.resize(count);
   return schedules;
 }
 

@@ -21,4 +21,10 @@ std::optional<Schedule> schedule_called(const std::string& text, const Linear& e
 /// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
 std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device);
 
+/// The scheduler's best guesses that no store knows to spill, at most `count`, for measuring. Their
+/// kernels are compiled ahead, all at once, where a store can hold them; for each that spills the
+/// next two guesses are compiled, which spill more often than the first.
+std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
+                                           std::size_t count);
+
 }  // namespace ladder

@@ -11,7 +11,6 @@
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
-#include "schedule/pruned.h"
 
 namespace ladder {
 namespace {
@@ -107,19 +106,10 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
                                             std::size_t count) const {
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  const Device& device = device_row(ordinal);
-  std::vector<std::string> out, sources;
-  const auto all = candidates(expr, device);
-  for (const Candidate& candidate : pruned(all, expr, device, all.front().cost.seconds)) {
-    if (!candidate.dropped.empty() || out.size() == count) break;
-    try {
-      sources.push_back(compile(expr, candidate.schedule, device).source);
-      out.push_back(to_string(candidate.schedule));
-    } catch (const Unsupported&) {
-      // Only emitting shows some of the limits of a device.
-    }
+  std::vector<std::string> out;
+  for (const Schedule& schedule : schedules_to_measure(expr, device_row(ordinal), count)) {
+    out.push_back(to_string(schedule));
   }
-  compile_missing(sources, device);
   return out;
 }
 

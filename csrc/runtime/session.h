@@ -71,8 +71,8 @@ class Session {
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
 
-  /// Schedules of the interval of `m` that are worth measuring, the best guess first; their kernels
-  /// are compiled ahead, all at once, if a store can hold them.
+  /// Schedules of the interval of `m` that are worth measuring, the best guess first, as
+  /// schedules_to_measure (runtime/plan.h) finds and compiles them.
   std::vector<std::string> schedules(int ordinal, Scalar activation, std::int64_t m,
                                      std::size_t count) const;
   /// From now on the interval of `m` has the kernel of this schedule, compiled if need be.

@@ -17,6 +17,9 @@ double decoding_cycles(const Linear& expr, Route route);
 /// Registers of a thread beyond what plain integers need.
 int decoding_registers(const Linear& expr);
 
+/// And those that deep rounds in sweeps add.
+int deep_sweep_registers(const Linear& expr);
+
 /// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
 int lookups_per_pair(const Linear& expr);
 

@@ -160,7 +160,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                          (s.rounds > 1 && s.route != Route::multiply_add
                               ? s.tokens / 2 * (s.sweeps > 1 && s.x_rounds == 0 ? s.rounds : 2)
                               : 0) +
-                         decoding_registers(expr) + (s.x_slack > 0 ? kSignalRegisters : 0);
+                         decoding_registers(expr) + (s.x_slack > 0 ? kSignalRegisters : 0) +
+                         (s.depth > 0 && s.sweeps > 1 ? deep_sweep_registers(expr) : 0);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");
   }
