@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument
+from ladder.transforms import check_activations
 from ladder.types import Element, element, parse
 
 #: torch device types that the fallback serves.
@@ -113,6 +114,7 @@ def linear(
     type: str,
 ) -> Tensor:
     """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product."""
+    check_activations(x)
     ttype, k = parse(type), x.shape[-1]
     if x.device != qweight.device:
         raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
-from ladder.transforms import linear_by_values, transformed
+from ladder.transforms import check_activations, linear_by_values, transformed
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
@@ -28,6 +28,9 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         image: from :func:`ladder.image.pack`.
         bias: [n] in the dtype of ``x``.
         weight: from :func:`ladder.image.open_weight`.
+    Raises:
+        InvalidArgument: ``x`` has no dimension or another dtype, or it, ``bias`` or ``image`` do
+            not fit the weight; the message has both values.
     Error:
         Up to 16 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
         of the weight, which are not rounded, the bias one of the terms; exact when every partial
@@ -41,6 +44,7 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         dtype of ``x``, which adds the same, and the product is torch's.
     """
     if transformed():
+        check_activations(x)
         values = _checked(_ops.dequantize_image, image, weight, n, x.shape[-1], x.dtype)
         return linear_by_values(x, values, bias)
     if torch.compiler.is_compiling() or (
@@ -57,6 +61,7 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
 @torch.library.register_fake("ladder::linear_image_no_grad")
 @torch.library.register_fake("ladder::linear_image")
 def _(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
+    check_activations(x)
     return x.new_empty((*x.shape[:-1], n))
 
 

@@ -155,7 +155,9 @@ class Linear(PackedModule):
     def _forward(self, x: Tensor) -> Tensor:
         device = x.device.type
         # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
-        if device != "meta" and torch.is_autocast_enabled(device):
+        # As with torch's own layers, what is no activation stays so: refused, not rounded.
+        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
+        if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         check_columns(x, self.in_features)
         bias: Tensor | None = self.bias

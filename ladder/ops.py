@@ -11,13 +11,11 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
-from ladder.transforms import linear_by_values, transformed
+from ladder.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
+from ladder.transforms import check_activations, linear_by_values, transformed
 from ladder.types import TType, _checked, parse
 
 _ops = torch.ops.ladder
-
-#: Dtypes of activations.
-ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -69,11 +67,13 @@ def linear(
         [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
         ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
     Raises:
-        InvalidArgument: a part that does not fit ``type``, K or N; the message has both values.
+        InvalidArgument: ``x`` has no dimension or another dtype; a part does not fit ``type``, K or
+            N; the message has both values.
     Error:
         Within :func:`ladder.testing.bound`; exact when every partial sum is an integer below 2**24.
     """
     if transformed():
+        check_activations(x)
         values = _checked(
             _ops.dequantize, qweight, scales, zeros, scale2, g_idx, str(type), x.shape[-1]
         )
@@ -157,8 +157,7 @@ def _(
     bias: Tensor | None,
     type: str,
 ) -> Tensor:
-    if x.dtype not in ACTIVATION_DTYPES:
-        raise InvalidArgument(f"x has dtype {x.dtype}, not float32, float16 or bfloat16")
+    check_activations(x)
     if x.device != qweight.device:
         raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
     return x.new_empty((*x.shape[:-1], qweight.shape[0]))

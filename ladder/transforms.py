@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers under ``torch.func`` and forward-mode differentiation, which ops of Python's autograd know
 nothing of: tangents would be dropped without a word, and gradients refused with an error about
-``torch.autograd.Function``."""
+``torch.autograd.Function``. There torch's own ops run, so what the kernels refuse is refused
+here."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack as func_level
 from torch.autograd import forward_ad
 from torch.nn import functional
+
+from ladder.errors import InvalidArgument
+
+#: Dtypes of activations.
+ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def transformed() -> bool:
@@ -20,6 +27,16 @@ def transformed() -> bool:
 # As in ladder/linear.py: asked when a graph is traced, not by it. torch.compile takes what
 # func_level() gives for an object, never None; it keeps the levels as it traces, and guards them.
 transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def check_activations(x: Tensor) -> None:
+    """Raise InvalidArgument, as the kernels do, unless ``x`` is [..., K] and has one of
+    :data:`ACTIVATION_DTYPES`."""
+    if x.dim() == 0:
+        raise InvalidArgument("x has no dimension; its last one must be in_features")
+    if x.dtype not in ACTIVATION_DTYPES:
+        name = str(x.dtype).removeprefix("torch.")
+        raise InvalidArgument(f"x has dtype {name}, not float32, float16 or bfloat16")
 
 
 def linear_by_values(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:

@@ -68,3 +68,9 @@ def test_a_k_that_does_not_fit_is_refused():
     w = exact_weight("uint4", 8, 64)
     with pytest.raises(ladder.InvalidArgument, match="qweight has 8 words a row; 65 columns"):
         fallback.linear(torch.randn(1, 65), w.qweight, *parts(w)[:4], None, "uint4")
+
+
+def test_what_is_no_activation_is_refused():
+    w, x = exact_weight("uint4", 8, 64), torch.ones(1, 64, dtype=torch.int32)
+    with pytest.raises(ladder.InvalidArgument, match="x has dtype int32, not float32, float16 or"):
+        fallback.linear(x, w.qweight, *parts(w)[:4], None, "uint4")

@@ -132,3 +132,33 @@ def test_transforms_within_torch_compile_and_around_it_are_right(transform):
     compiled = torch.compile(layer, backend="eager")
     compiled(x)  # a graph that knows of no transform
     torch.testing.assert_close(TRANSFORMS[transform](compiled, x), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float64"])
+def test_what_is_no_activation_is_refused_under_transforms_as_without(dtype, monkeypatch):
+    layer, dense = layers()
+    x, message = drawn(5, getattr(torch, dtype)), f"x has dtype {dtype}, not float32, float16 or"
+    for call in (layer, func.vmap(layer)):
+        with pytest.raises(ladder.InvalidArgument, match=message):
+            call(x)
+    values = types.SimpleNamespace(dequantize_image=lambda *_: dense.weight.to(x.dtype))
+    monkeypatch.setattr(ladder.image_linear, "_ops", values)
+    layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
+    with pytest.raises(ladder.InvalidArgument, match=message):
+        func.vmap(layer)(x)
+
+
+def test_x_without_a_dimension_is_refused_under_transforms_as_without():
+    layer, _ = layers()
+    for call, x in ((layer, torch.zeros(())), (func.vmap(layer), torch.zeros(M))):
+        with pytest.raises(ladder.InvalidArgument, match="x has no dimension; its last one must"):
+            call(x)
+
+
+def test_autocast_leaves_what_is_no_activation_to_be_refused():
+    layer, _ = layers()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(drawn(6)).dtype == torch.bfloat16
+        for dtype in ("int32", "float64"):
+            with pytest.raises(ladder.InvalidArgument, match=f"x has dtype {dtype}, not float32"):
+                layer(drawn(6, getattr(torch, dtype)))
