@@ -12,12 +12,13 @@ constexpr int kPartsInFlight = 16;
 }  // namespace
 
 // [1, rows, tokens] over all threads: two neighbouring rows of one token each, so that y is
-// written in whole words. More threads than pairs reach past the tokens, where nothing is.
+// written in whole words. Threads that have tokens together reach past the last one where these are
+// no whole number of times as many; nothing is there.
 Layout Lowering::output_layout(std::int64_t rows) const {
   const std::int64_t pairs = rows / 2, tokens = schedule_.tokens;
   const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
   return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
-         local({1, 1, std::max<std::int64_t>(tokens / together, 1)}) *
+         local({1, 1, (tokens + together - 1) / together}) *
          lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
          local({1, 2, 1});
 }

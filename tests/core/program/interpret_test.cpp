@@ -83,6 +83,18 @@ TEST(Program, borders_are_neither_read_nor_written) {
   for (std::int64_t m : {8, 9, 16}) expect_exact({4, 8, 128, Scalar::f16, 16, 64, 128}, wide, m);
 }
 
+// Of 64 rows four warps have four tokens together, of a part of them in a cluster sixteen; of 16
+// rows three warps have twelve. Neither divides the tokens.
+TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
+  Schedule wide{24, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+  const Linear expr{4, 8, 0, Scalar::f16, 24, 64, 1024};
+  for (std::int64_t m : {17, 24}) expect_exact(expr, with(wide, Reduction::cluster, wide.route), m);
+  wide.units = 1;
+  for (std::int64_t m : {16, 17, 24}) expect_exact({4, 8, 0, Scalar::f16, 24, 64, 256}, wide, m);
+  Schedule odd{16, 1, 3, 1, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  for (std::int64_t m : {12, 16}) expect_exact({4, 8, 0, Scalar::f16, 16, 64, 768}, odd, m);
+}
+
 TEST(Program, arranges_warps_along_n_and_k) {
   for (auto [n, k] : {std::pair{1, 4}, {2, 2}, {4, 1}}) {
     expect_exact({4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k},
