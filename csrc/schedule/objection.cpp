@@ -54,9 +54,16 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
     if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
     if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
+    if (expr.scale && bits_of(*expr.scale) * 2 * s.units % 32 != 0) {
+      return joined("scales of ", 2 * s.units, " rows of ", name_of(*expr.scale),
+                    " are not whole words");
+    }
     if (s.units * expr.bits % 4 != 0) {
       return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
     }
+  }
+  if (s.x_slack > 0 && s.x_rounds == 0) {
+    return joined("warps apart by ", s.x_slack, " rounds of activations that come at once");
   }
   if (s.x_rounds > 0 && s.sharers == 0) {
     if (s.x_rounds < 2 || s.x_rounds > s.rounds) {

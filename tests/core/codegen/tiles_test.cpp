@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "base/error.h"
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/prelude.h"
 #include "codegen/cuda/toolchain.h"
@@ -17,6 +18,7 @@ namespace ladder {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using namespace ladder::testing;  // NOLINT: the helpers of these tests
 
 /// One of each instruction that a tile takes.
@@ -82,6 +84,19 @@ TEST(EmitTiles, the_compiler_takes_them) {
   for (const char* architecture : {"sm_80", "sm_90a"}) {
     EXPECT_EQ(cuda::compile(cuda::emit(every_instruction()), architecture).spill_bytes, 0);
   }
+}
+
+// Words are what registers are: fewer than four bytes side by side have no text.
+TEST(EmitTiles, bytes_that_are_no_whole_words_are_refused) {
+  const auto loads = [](std::int64_t together) {
+    Builder p("bytes", {.x = 1, .y = 1, .threads = 32});
+    const auto b = p.input("b", Scalar::u8, {32, 4}), c = p.output("c", Scalar::u8, {32, 4});
+    p.store(p.load(b, {0, 0}, spatial({32, 1}) * local({1, together}), "bytes_of"), c, {0, 0});
+    return cuda::emit(p.finish());
+  };
+  EXPECT_NO_THROW(loads(4));
+  EXPECT_THAT([&] { loads(2); },
+              ThrowsMessage<Unsupported>(HasSubstr("would be loaded in pieces of 2 bytes")));
 }
 
 // A register called `barrier` would hide the function.

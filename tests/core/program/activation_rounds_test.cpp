@@ -176,6 +176,12 @@ TEST(ActivationRounds, that_cannot_be_are_objected_to) {
   staged.stages = 2;
   EXPECT_THAT(objection(staged, layer(staged), h200()),
               HasSubstr("activations of 3 rounds, weights of 2"));
+  for (int sharers : {0, 1}) {
+    auto apart = in_rounds(2, 2, 4, 2, 0);
+    apart.x_slack = 1, apart.sharers = sharers;
+    EXPECT_THAT(objection(apart, layer(apart), h200()),
+                HasSubstr("warps apart by 1 rounds of activations that come at once"));
+  }
 }
 
 }  // namespace

@@ -158,6 +158,21 @@ TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
   }
 }
 
+// Two rows' scales of one byte are half a word, which no load has a register for.
+TEST(Program, parts_of_blocks_have_whole_words_of_scales) {
+  for (Scalar scale : {Scalar::f16, Scalar::e8m0, Scalar::e4m3}) {
+    Linear expr{4, 8, 32, Scalar::f16, 8, 128, 256};
+    expr.scale = scale;
+    expect_exact(expr, deep(2, 2, 1, Reduction::none), 2);
+    if (scale == Scalar::f16) {
+      expect_exact(expr, deep(1, 2, 1, Reduction::none), 2);
+    } else {
+      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), expr, h200()),
+                  ::testing::HasSubstr("scales of 2 rows"));
+    }
+  }
+}
+
 TEST(Program, sweeps_that_cannot_be_are_objected_to) {
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
   EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), expr, h200()),

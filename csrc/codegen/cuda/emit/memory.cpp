@@ -70,7 +70,9 @@ void Emitter::load(const Load& i) {
         together ? std::string()
                  : there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
     if (count == 0) {  // one 16-bit element
-      if (i.remote) fail<Unsupported>(to.name, " would be loaded in pieces of ", size, " bytes");
+      if (i.remote || size != 2) {
+        fail<Unsupported>(to.name, " would be loaded in pieces of ", piece.width * size, " bytes");
+      }
       const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
       line("{ u32 element = 0; ",
            guarded(guard, "element = from[" + std::to_string(piece.offset) + "];"), " ", word,
@@ -127,6 +129,10 @@ void Emitter::store(const Store& i) {
     const auto count = piece.width * size / 4;
     std::ostringstream action;
     if (count == 0) {  // one 16-bit element
+      if (size != 2) {
+        fail<Unsupported>(from.name, " would be stored in pieces of ", piece.width * size,
+                          " bytes");
+      }
       action << "to[" << piece.offset << "] = (u16)(" << word_of(i.from, piece.slot / 2)
              << (piece.slot % 2 ? " >> 16" : "") << ");";
     } else {
