@@ -16,9 +16,38 @@ namespace {
 // Parts and phases of signals, and addresses of copies; what NVRTC 13.0 uses.
 constexpr int kSignalRegisters = 20;
 
+// Of a block, on every device: CUDA C++ Programming Guide, table of capabilities.
+constexpr int kMostThreads = 1024;
+
+/// Of a schedule that somebody wrote down: what divides and counts below.
+std::string not_counts(const Schedule& s) {
+  struct Count {
+    const char* what;
+    int least, value;
+  };
+  for (const auto& [what, least, value] :
+       {Count{"tokens", 1, s.tokens},
+        {"warps along N", 1, s.warps_n},
+        {"warps along K", 1, s.warps_k},
+        {"blocks", 1, s.blocks_per_warp},
+        {"rounds", 1, s.rounds},
+        {"stages", 1, s.stages},
+        {"row units", 1, s.units},
+        {"sweeps", 1, s.sweeps},
+        {"blocks of a multiprocessor", 1, s.blocks_per_multiprocessor},
+        {"depth", 0, s.depth},
+        {"rounds of activations", 0, s.x_rounds},
+        {"rounds apart", 0, s.x_slack},
+        {"sharers", 0, s.sharers}}) {
+    if (value < least) return joined(what, " ", value, ", not at least ", least);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
+  if (auto why = not_counts(s); !why.empty()) return why;
   const auto splits = s.splits(expr.k), group = expr.group_size();
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
   if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
@@ -50,7 +79,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
       return joined("a cluster of ", s.sharers, " tiles");
     }
   }
-  if (s.units < kUnits) {
+  if (s.units != kUnits) {
     if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
     if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
     if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
@@ -148,6 +177,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     }
   }
   const int threads = kLanes * s.warps_n * s.warps_k;
+  if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
   const auto pairs = s.block_rows() / 2, most = std::max<std::int64_t>(threads, pairs);
   if (most % std::min<std::int64_t>(threads, pairs) != 0) return "threads do not divide the rows";
   if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";

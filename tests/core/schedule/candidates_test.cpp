@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What decode schedules take from Algorithm 1, and what its own tiles lack for a few tokens.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 
 namespace ladder {
 namespace {
+
+using ::testing::HasSubstr;
 
 /// Devices that kernels are written for.
 std::vector<const Device*> targets() {
@@ -88,6 +91,32 @@ TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocess
   EXPECT_LT(4096 / plan.block[1], h200.multiprocessors);
   const auto best = best_schedule(linear_of(ttype("uint4"), 4096, 4096, Scalar::f16, 1), h200);
   EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
+}
+
+// A schedule that somebody wrote down is refused, however wrong, before anything divides by it.
+TEST(Objection, names_the_number_that_is_no_count) {
+  const Device& h200 = device("h200");
+  const Linear expr = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
+  const Schedule split{8, 1, 8, 4, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  ASSERT_EQ(objection(split, expr, h200), "");
+  const auto refused = [&](auto change) {
+    auto s = split;
+    change(s);
+    return objection(s, expr, h200);
+  };
+  for (int Schedule::*count :
+       {&Schedule::tokens, &Schedule::warps_n, &Schedule::warps_k, &Schedule::blocks_per_warp,
+        &Schedule::rounds, &Schedule::stages, &Schedule::units, &Schedule::sweeps,
+        &Schedule::blocks_per_multiprocessor}) {
+    EXPECT_THAT(refused([&](Schedule& s) { s.*count = 0; }), HasSubstr(" 0, not at least 1"));
+  }
+  for (int Schedule::*count :
+       {&Schedule::depth, &Schedule::x_rounds, &Schedule::x_slack, &Schedule::sharers}) {
+    EXPECT_THAT(refused([&](Schedule& s) { s.*count = -1; }), HasSubstr(" -1, not at least 0"));
+  }
+  EXPECT_EQ(refused([](Schedule& s) { s.units = 8; }), "8 row units do not divide 4");
+  EXPECT_EQ(refused([](Schedule& s) { s.units = 1, s.blocks_per_warp = 1, s.warps_k = 64; }),
+            "2048 threads, of at most 1024");
 }
 
 }  // namespace
