@@ -12,9 +12,9 @@ namespace {
 // Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
 constexpr const char* kScheduler = "scheduler 4";
 
-// The scheduler's estimate of registers errs by a few: of its first eight choices one has always
-// compiled without spills (tests/compile).
-constexpr std::size_t kTries = 8;
+// The scheduler's estimate of registers errs by a few. Of its first eight choices one does not
+// spill in any case that tests/compile has; there may be others.
+constexpr std::size_t kTries = 16;
 
 }  // namespace
 
