@@ -37,6 +37,18 @@ def test_a_ladder_folder_computes_what_its_dequantised_weights_compute(ladder_fo
     assert torch.allclose(packed, dense, atol=1e-3, rtol=0)  # logits of about 10
 
 
+def test_a_model_that_was_saved_can_still_be_dequantised_and_saved_dense(ladder_folder, tmp_path):
+    """save_pretrained leaves the name of the dtype in the config, where a dtype was."""
+    model = load(ladder_folder, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "packed")
+    dense = logits(model.dequantize())
+    assert model.get_submodule(Q_PROJ).weight.dtype == torch.float32
+    model.save_pretrained(tmp_path / "dense")
+    loaded = load(tmp_path / "dense", dtype=torch.float32)
+    assert type(loaded.get_submodule(Q_PROJ)) is torch.nn.Linear
+    assert torch.equal(logits(loaded), dense)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_dtype_chooses_the_activations_and_not_the_stored_parts(ladder_folder, dtype):
     model = load(ladder_folder, dtype=dtype)

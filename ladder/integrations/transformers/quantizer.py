@@ -76,8 +76,9 @@ class Quantizer(HfQuantizer):
             guard.set_on_save(model.config)
         return None, {}
 
-    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
-        return dense(model, dtype)
+    def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
+        # transformers gives the dtype of the config, which is a name after save_pretrained.
+        return dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
