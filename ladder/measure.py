@@ -40,6 +40,13 @@ def device_of(name: str) -> str:
         raise InvalidArgument(
             f'device is "{name}"; torch finds {torch.cuda.device_count()} of that kind'
         )
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise InvalidArgument(f'device is "{name}", which this torch has not: {reason}') from None
+    if device.type == "meta":
+        raise InvalidArgument('device is "meta", which computes nothing')
     return name
 
 

@@ -195,7 +195,11 @@ def _finite(value: float) -> float | None:
 
 
 def model_report(model: Model, *, m: int, context: int, weight: str, device: str) -> Report:
-    """Every distinct matmul of a model for ``m`` tokens on a device."""
+    """Every distinct matmul of a model for ``m`` tokens on a device, attention over ``context``
+    keys. Raises InvalidArgument: m or context is not positive; no such device or format."""
+    for name, value in (("m", m), ("context", context)):
+        if value < 1:
+            raise InvalidArgument(f"{name} is {value}, not positive")
     known = machine(device)
     rows, entries, panels = [], [], []
     total, memory_total = 0.0, 0.0

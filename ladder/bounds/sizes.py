@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ladder.errors import InvalidArgument
@@ -19,9 +20,11 @@ def parse_bytes(text: str) -> float:
         InvalidArgument: not a positive size.
     """
     found = _SIZE.fullmatch(text)
-    if not found or found[2].lower() not in _UNITS or float(found[1]) <= 0:
+    unit = _UNITS.get(found[2].lower()) if found else None
+    size = float(found[1]) * unit if found and unit else 0.0
+    if not 0 < size < math.inf:
         raise InvalidArgument(f"{text!r} is not a size such as 50MiB")
-    return float(found[1]) * _UNITS[found[2].lower()]
+    return size
 
 
 def format_bytes(count: float) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ladder.cli.output import Json, console, print_json, print_table
+from ladder.cli.output import Group, Json, Scale, console, print_json, print_table
+from ladder.cli.spelling import spelled
 
 app = typer.Typer(
     name="bounds",
@@ -20,8 +21,6 @@ app = typer.Typer(
 A = Annotated[str, typer.Option("--a", help="Format of the activations.")]
 W = Annotated[str, typer.Option("--w", help="Format of the weights, such as uint4 or mxfp4.")]
 O = Annotated[str, typer.Option("--o", help="Format of the output.")]  # noqa: E741
-Group = Annotated[int, typer.Option(help="Weights of a row that share a scale; 0: no scales.")]
-Scale = Annotated[str, typer.Option(help="Format of the scales.")]
 Accumulator = Annotated[
     str | None, typer.Option(help="Format of outputs in the buffer; else as stored.")
 ]
@@ -47,7 +46,7 @@ def gemm(
     w: W = "float16",
     o: O = "float16",
     group: Group = 0,
-    scale: Scale = "float16",
+    scale: Scale = None,
     accumulator: Accumulator = None,
     at: At = None,
     measured: Measured = None,
@@ -83,7 +82,7 @@ def bmm(
     w: W = "float16",
     o: O = "float16",
     group: Group = 0,
-    scale: Scale = "float16",
+    scale: Scale = None,
     accumulator: Accumulator = None,
     at: At = None,
     measured: Measured = None,
@@ -102,8 +101,9 @@ def bmm(
     from ladder import bounds
 
     widths = _widths(a, w, o, group, scale, accumulator)
-    einsum = bounds.grouped_matmul(heads, groups or heads, m, n, k, **widths)
-    if not groups:
+    if groups:
+        einsum = bounds.grouped_matmul(heads, groups, m, n, k, **widths)
+    else:
         einsum = bounds.batched_matmul(heads, m, n, k, **widths)
     shared = f", {groups} groups" if groups else ""
     title = f"{heads} matmuls M={m} N={n} K={k}{shared}, {widths['a']} x {widths['w']}"
@@ -147,7 +147,7 @@ def conv(
     common: dict[str, Any] = {
         "in_channels": in_channels, "out_channels": out_channels, "width": width,
         "kernel_width": kernel_width, "stride": stride, "dilation": dilation, "batch": batch,
-        **_widths(a, w, o, 0, "float16", accumulator),
+        **_widths(a, w, o, 0, None, accumulator),
     }  # fmt: skip
     if two:
         einsum = bounds.conv2d(height=height, kernel_height=kernel_height, **common)
@@ -202,7 +202,7 @@ def model(
         str | None, typer.Option("--w", help="Format of the weights; else as the config says.")
     ] = None,
     group: Group = 0,
-    scale: Scale = "float16",
+    scale: Scale = None,
     device: Annotated[str, typer.Option(help="GPU whose memories and rates count.")] = "h200",
     plot: Plot = None,
     as_json: Json = False,
@@ -215,9 +215,16 @@ def model(
     """
     from ladder.bounds import report
     from ladder.bounds.models import read_model
+    from ladder.errors import InvalidArgument
 
     known = read_model(folder)
-    weight = _ttype(w, group, scale) if w else known.weight
+    for option, given in (("--group", group or None), ("--scale", scale)):
+        if w is None and given is not None:
+            raise InvalidArgument(
+                f"{option} is {given}, but without --w weights are as the config says, "
+                f"{known.weight}"
+            )
+    weight = spelled(w, group, scale) if w else known.weight
     result = report.model_report(known, m=m, context=context, weight=weight, device=device)
     report.write_plots(result.panels, plot, title=result.title)
     if as_json:
@@ -256,14 +263,10 @@ def _print_lines(lines: list[str]) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def _ttype(name: str, group: int, scale: str) -> str:
-    return f"{name},group={group},scale={scale}" if group else name
-
-
 def _widths(
-    a: str, w: str, o: str, group: int, scale: str, accumulator: str | None
+    a: str, w: str, o: str, group: int, scale: str | None, accumulator: str | None
 ) -> dict[str, Any]:
-    return {"a": a, "w": _ttype(w, group, scale), "c": o, "accumulator": accumulator}
+    return {"a": a, "w": spelled(w, group, scale), "c": o, "accumulator": accumulator}
 
 
 def _plane(text: str) -> tuple[int, int, bool]:

@@ -39,7 +39,7 @@ def convert(
         str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
     ] = "uint4",
     group: Annotated[
-        int | None, typer.Option(help="Elements that share a scale; -1: all of K. [default: 128]")
+        int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
     ] = None,
     symmetric: Annotated[
         bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")

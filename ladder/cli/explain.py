@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ladder.cli.output import Json, console, print_json
+from ladder.cli.output import Group, Json, Scale, console, print_json
+from ladder.cli.spelling import spelled
 
 
 def explain(
@@ -15,8 +16,8 @@ def explain(
     n: Annotated[int, typer.Option("--n", help="Out features.")],
     k: Annotated[int, typer.Option("--k", help="In features.")],
     weight: Annotated[str, typer.Option(help="A format, such as uint4, mxfp4, or a whole tType.")],
-    group: Annotated[int, typer.Option(help="Weights of a row that share a scale; -1: all.")] = 0,
-    scale: Annotated[str, typer.Option(help="Format of the scales.")] = "float16",
+    group: Group = 0,
+    scale: Scale = None,
     zero: Annotated[
         str | None, typer.Option(help="Kind of zero point; else midpoint for unsigned integers.")
     ] = None,
@@ -38,10 +39,14 @@ def explain(
         ladder explain --m 1 --n 8192 --k 8192 --weight mxfp4 --device b200 --all --source
     """
     from ladder._C import explain as native
+    from ladder.errors import InvalidArgument
 
-    sections = native(
-        m, n, k, spelled(weight, group, scale, zero), activation, device, candidates, everything
-    )
+    most = 2**31 - 1  # of what kernels count by 32 bits
+    for option, given in (("--m", m), ("--n", n), ("--k", k)):
+        if not 1 <= given <= most:
+            raise InvalidArgument(f"{option} is {given}, not from 1 to {most}")
+    ttype = spelled(weight, group, scale, zero)
+    sections = native(m, n, k, ttype, activation, device, candidates, everything)
     if not source:
         sections = [section for section in sections if section[0] != "source"]
     if as_json:
@@ -52,27 +57,3 @@ def explain(
         # The text is what tests compare: no markup, no wrapping.
         console.print(text.rstrip("\n"), highlight=False, markup=False, soft_wrap=True)
         console.print()
-
-
-def spelled(weight: str, group: int, scale: str, zero: str | None) -> str:
-    """The tType that the options name; a ``weight`` with fields of its own is left alone, and then
-    --group and --zero are to be left out."""
-    from ladder.errors import InvalidArgument
-    from ladder.types import parse
-
-    parsed = parse(weight)  # "mxfp4" and its like name their scales
-    if "," in weight or parsed.scale is not None:
-        for option, given in (("--group", group or None), ("--zero", zero)):
-            if given is not None:
-                raise InvalidArgument(
-                    f'{option} is {given}, but weight "{weight}" says by itself how it is scaled'
-                )
-        return weight
-    fields = [weight]
-    if group:
-        fields += ["channel" if group == -1 else f"group={group}", f"scale={scale}"]
-    if zero is None and weight.startswith("uint") and group:
-        zero = "midpoint"
-    if zero is not None:
-        fields.append(f"zero={zero}")
-    return ",".join(fields)

@@ -15,6 +15,13 @@ from rich.table import Table
 
 #: The option that every subcommand has.
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+#: Of commands that name a format by its parts: ladder/cli/spelling.py.
+Group = Annotated[
+    int, typer.Option(help="Weights of a row that share a scale; 0: no scales, -1: all.")
+]
+Scale = Annotated[
+    str | None, typer.Option(help="Format of the scales, with --group. \\[default: float16]")
+]
 
 _stdout = Console()
 #: A pipe has no width: wide enough that nothing wraps.

@@ -33,7 +33,12 @@ def ppl(
         ladder ppl MODEL tokens.npy --limit 20 --dequantize --json
     """
     import torch
-    from transformers import AutoModelForCausalLM
+
+    try:
+        from transformers import AutoModelForCausalLM
+    except ModuleNotFoundError:
+        hint = "ladder ppl needs transformers: pip install 'ladder[transformers]'"
+        raise ImportError(hint) from None
 
     from ladder.errors import InvalidArgument
     from ladder.integrations.transformers import dense, enable

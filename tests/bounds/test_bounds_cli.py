@@ -166,6 +166,10 @@ def test_without_matplotlib_the_error_says_how_to_get_it(capsys, tmp_path, monke
         (["gemm", 0, 4, 4], "rank M is 0"),
         (["gemm", 4, 4, 4, "--w", "uint99"], "uint99"),
         (["gemm", 4, 4, 4, "--at", "many"], "'many' is not a size"),
+        (["gemm", 4, 4, 4, "--at", "1e400MiB"], "'1e400MiB' is not a size"),
+        (["gemm", 4, 64, 64, "--w", "mxfp4", "--group", 64], '--group is 64, but weight "mxfp4"'),
+        (["gemm", 4, 64, 64, "--scale", "bfloat16"], "--scale is bfloat16, but --group is 0"),
+        (["bmm", 0, 4, 4, 4], "is 0, less than 1"),
         (["gemm", 4, 4, 4, "--device", "abacus"], "no machine 'abacus'; known are a100"),
         (["gemm", 64, 64, 64, "--at", "1KiB", "--measured", "1KiB"], "any schedule moves"),
         (["gemm", 4, 4, 4, "--at", "1KiB", "--measured", "1MiB", "--measured", "1MiB"],
@@ -182,6 +186,31 @@ def test_without_matplotlib_the_error_says_how_to_get_it(capsys, tmp_path, monke
 )  # fmt: skip
 def test_errors_are_one_line_with_the_value(capsys, arguments, why):
     status, out, err = run(capsys, *arguments)
+    assert status == 1 and out == "" and err.count("\n") == 1 and why in err
+
+
+def test_a_group_of_minus_one_is_one_scale_a_row(capsys, folder):
+    minimum = "algorithmic_minimum_bytes"
+    channel = ["--w", "uint4", "--group", -1]
+    found = run_json(capsys, "gemm", 16, 64, 256, *channel)[minimum]
+    assert found == 2 * 16 * 256 + 64 * 256 / 2 + 64 * 2 + 2 * 16 * 64
+    same = run_json(capsys, "gemm", 16, 64, 256, "--w", "uint4,channel,scale=float16")
+    assert same[minimum] == found
+    summary = run_json(capsys, "model", folder, *channel)
+    assert summary["weight"] == "uint4,channel,scale=float16,zero=midpoint"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--group", 64], "--group is 64, but without --w weights are as the config says, uint4,"),
+        (["--scale", "bfloat16"], "--scale is bfloat16, but without --w"),
+        (["--context", 0], "context is 0, not positive"),
+        (["--m", 0], "m is 0, not positive"),
+    ],
+)
+def test_options_of_a_model_that_would_do_nothing_are_refused(capsys, folder, options, why):
+    status, out, err = run(capsys, "model", folder, *options)
     assert status == 1 and out == "" and err.count("\n") == 1 and why in err
 
 

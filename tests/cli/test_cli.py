@@ -161,8 +161,21 @@ def dense_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("device", ["foo", "cuda:1000"])
+@pytest.mark.parametrize("device", ["foo", "cuda:1000", "mps:7", "meta"])
 def test_a_device_that_is_not_there_is_refused_in_one_line(capsys, device):
     assert main(["bench", "--n", "64", "--k", "64", "--device", device]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f'error: device is "{device}"') and error.count("\n") == 1
+
+
+def test_help_says_what_an_option_is_when_it_is_left_out(capsys):
+    """rich takes brackets for markup."""
+    assert "[default: 128]" in run(capsys, "convert", "--help")[1]
+    for command in (["explain"], ["bounds", "gemm"]):
+        assert "[default: float16]" in run(capsys, *command, "--help")[1]
+
+
+def test_ppl_without_transformers_says_what_to_install(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
+    assert status == 1 and "pip install 'ladder[transformers]'" in err and err.count("\n") == 1

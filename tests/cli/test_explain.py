@@ -15,7 +15,7 @@ import pytest
 import ladder
 from ladder._C import explain
 from ladder.cli import main
-from ladder.cli.explain import spelled
+from ladder.cli.spelling import spelled
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compiler.md"
 #: Before a block: <!-- explain: SECTION --> for all of it, <!-- explain: SECTION WORD COUNT --> for
@@ -45,7 +45,7 @@ def document_sections():
     text = DOCUMENT.read_text()
     command = re.search(r"^ladder explain (.*)$", text, re.M)[1].split()
     named = dict(zip(command[::2], command[1::2], strict=True))
-    weight = spelled(named["--weight"], int(named["--group"]), "float16", None)
+    weight = spelled(named["--weight"], int(named["--group"]), None, None)
     shape = [int(named[name]) for name in ("--m", "--n", "--k")]
     return dict(explain(*shape, weight, "float16", named["--device"]))
 
@@ -121,12 +121,26 @@ def test_explain_names_the_devices_when_there_is_no_such(capsys):
     ],
 )
 def test_the_options_spell_a_ttype(weight, group, zero, whole):
-    assert spelled(weight, group, "float16", zero) == whole
+    assert spelled(weight, group, None, zero) == whole
 
 
 @pytest.mark.parametrize("weight", ["mxfp4", "uint4,group=64,scale=float16"])
 def test_options_that_a_whole_ttype_would_override_are_refused(weight):
     with pytest.raises(ladder.InvalidArgument, match=f'--group is 128, but weight "{weight}" says'):
-        spelled(weight, 128, "float16", None)
+        spelled(weight, 128, None)
     with pytest.raises(ladder.InvalidArgument, match="--zero is integer, but"):
-        spelled(weight, 0, "float16", "integer")
+        spelled(weight, 0, None, "integer")
+    with pytest.raises(ladder.InvalidArgument, match="--scale is bfloat16, but weight"):
+        spelled(weight, 0, "bfloat16")
+
+
+def test_a_scale_is_taken_with_groups_and_refused_without():
+    assert spelled("int4", 64, "bfloat16") == "int4,group=64,scale=bfloat16"
+    with pytest.raises(ladder.InvalidArgument, match="--scale is bfloat16, but --group is 0"):
+        spelled("int4", 0, "bfloat16")
+
+
+@pytest.mark.parametrize(("name", "value"), [("m", 0), ("n", 2**31), ("k", 10**22)])
+def test_extents_that_no_kernel_counts_are_refused(capsys, name, value):
+    assert main(arguments(**{name: value})) == 1
+    assert f"--{name} is {value}, not from 1 to 2147483647" in capsys.readouterr().err

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options to the spelling of a tType."""
+
+from __future__ import annotations
+
+#: What --scale is where groups are asked for and it is not.
+DEFAULT_SCALE = "float16"
+
+
+def spelled(weight: str, group: int, scale: str | None, zero: str | None = None) -> str:
+    """The tType that the options name; ``group`` 0 is no scales, -1 one for all of a row. Unsigned
+    integers with scales have the zero point in the middle unless ``zero`` is given.
+
+    Raises:
+        InvalidArgument: no such type, or an option that would change nothing: ``weight`` has fields
+            of its own, or there are no scales for --scale to name.
+    """
+    from ladder.errors import InvalidArgument
+    from ladder.types import parse
+
+    parsed = parse(weight)  # "mxfp4" and its like name their scales
+    if "," in weight or parsed.scale is not None:
+        for option, given in (("--group", group or None), ("--scale", scale), ("--zero", zero)):
+            if given is not None:
+                raise InvalidArgument(
+                    f'{option} is {given}, but weight "{weight}" says by itself how it is scaled'
+                )
+        return weight
+    if not group and scale is not None:
+        raise InvalidArgument(f"--scale is {scale}, but --group is 0, so there are no scales")
+    fields = [weight]
+    if group and zero is None and parsed.element.encoding == "unsigned_integer":
+        zero = "midpoint"
+    if group:
+        block = "channel" if group == -1 else f"group={group}"
+        fields += [block, f"scale={scale or DEFAULT_SCALE}"]
+    if zero is not None:
+        fields.append(f"zero={zero}")
+    return ",".join(fields)
