@@ -77,9 +77,9 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
   compile_ahead(missing, device, keeper(all));
 }
 
-bool known_to_spill(const std::string& source, const Device& device) {
+bool known_to_be_rejected(const std::string& source, const Device& device) {
   const auto found = found_in(snapshot(), key_of(source, device));
-  return found && found->spill_bytes > 0;
+  return found && !cuda::objection(*found).empty();
 }
 
 cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
@@ -92,8 +92,8 @@ cuda::Kernel load_kernel(const std::string& source, const std::string& name, int
     if (const auto known = loaded.find(place); known != loaded.end()) return known->second;
   }
   const cuda::Binary binary = binary_of(source, device_row(ordinal));
-  if (binary.spill_bytes > 0) {
-    fail<Unsupported>(name, " spills ", binary.spill_bytes, " bytes of registers");
+  if (const auto why_not = cuda::objection(binary); !why_not.empty()) {
+    fail<Unsupported>(name, ": ", why_not);
   }
   const cuda::Kernel kernel(binary.cubin, name, ordinal, shared_bytes);
   const std::lock_guard lock(mutex);

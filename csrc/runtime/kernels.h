@@ -22,10 +22,10 @@ cuda::Binary binary_of(const std::string& source, const Device& device);
 /// Has the stores compile what they lack of `sources`, several at a time.
 void compile_missing(const std::vector<std::string>& sources, const Device& device);
 
-/// Whether a store has the kernel of `source` and it spills.
-bool known_to_spill(const std::string& source, const Device& device);
+/// Whether a store has the kernel of `source` and it is not to be run: cuda::objection.
+bool known_to_be_rejected(const std::string& source, const Device& device);
 
-/// The same as binary_of, loaded. Spills reject it: throws Unsupported.
+/// The same as binary_of, loaded. Throws Unsupported where cuda::objection rejects it.
 cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);
 

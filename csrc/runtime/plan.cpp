@@ -63,7 +63,7 @@ std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& dev
     }
     compile_missing(sources, device);
     for (std::size_t i = schedules.size(); i-- > 0;) {
-      if (!known_to_spill(sources[i], device)) continue;
+      if (!known_to_be_rejected(sources[i], device)) continue;
       schedules.erase(schedules.begin() + static_cast<std::ptrdiff_t>(i));
       sources.erase(sources.begin() + static_cast<std::ptrdiff_t>(i));
     }

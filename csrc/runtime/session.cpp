@@ -94,7 +94,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
       try {
         return compile_linear(ordinal, expr, schedule);
       } catch (const Unsupported&) {
-        // It spills, or only emitting shows that the device cannot have it: the next one.
+        // It is rejected, or only emitting shows that the device cannot have it: the next one.
       }
     }
   } catch (const Unsupported&) {

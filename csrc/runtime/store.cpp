@@ -76,8 +76,12 @@ std::optional<cuda::Binary> Store::find(const KernelKey& key) const {
       text_at(about, "compiler") != key.compiler || text_at(about, "flags") != key.flags) {
     return std::nullopt;
   }
-  return cuda::Binary{*cubin, number_at(about, "registers"), number_at(about, "stack_bytes"),
-                      number_at(about, "spill_bytes"), ""};
+  return cuda::Binary{*cubin,
+                      number_at(about, "registers"),
+                      number_at(about, "stack_bytes"),
+                      number_at(about, "spill_bytes"),
+                      "",
+                      text_at(about, "warning").value_or("")};
 }
 
 void Store::keep(const KernelKey& key, const cuda::Binary& binary) const {
@@ -89,7 +93,8 @@ void Store::keep(const KernelKey& key, const cuda::Binary& binary) const {
                    {"cubin", digest_of(binary.cubin)},
                    {"registers", binary.registers},
                    {"stack_bytes", binary.stack_bytes},
-                   {"spill_bytes", binary.spill_bytes}};
+                   {"spill_bytes", binary.spill_bytes},
+                   {"warning", binary.warning}};
   // Under the lock of this digest, what others staged for it is of processes that died.
   for (const auto& left : fs::directory_iterator(kernels)) {
     const std::string name = left.path().filename();

@@ -149,8 +149,7 @@ TEST_P(Kernels, of_the_first_choices_one_compiles_without_spills) {
     const auto& schedule = choices[i].schedule;
     const auto source = compile(expr, schedule, *device).source;
     const auto binary = cuda::compile(source, device->architecture);
-    // C7508, C7510, C7511: registers or matrix instructions that are not overlapped as asked.
-    EXPECT_THAT(binary.log, ::testing::Not(::testing::ContainsRegex("C75(08|10|11)")));
+    EXPECT_EQ(binary.warning, "") << to_string(schedule);
     if (binary.spill_bytes == 0 && binary.stack_bytes == 0) return;
     spilled += "\n  " + std::to_string(binary.spill_bytes) + " bytes: " + to_string(schedule);
   }

@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "base/error.h"
+#include "base/joined.h"
 
 namespace ladder::cuda {
 namespace {
@@ -100,6 +101,11 @@ std::vector<std::string> nvrtc_directories() {
   return directories();
 }
 
+std::string objection(const Binary& binary) {
+  if (binary.spill_bytes > 0) return joined("spills ", binary.spill_bytes, " bytes of registers");
+  return binary.warning;
+}
+
 std::string compiler_version() {
   const Nvrtc* api = nvrtc();
   if (api == nullptr) return {};
@@ -142,6 +148,12 @@ Binary compile(std::string_view source, std::string_view architecture) {
   out.stack_bytes = number_before(out.log, "(\\d+) bytes stack frame");
   out.spill_bytes = number_before(out.log, "(\\d+) bytes spill stores") +
                     number_before(out.log, "(\\d+) bytes spill loads");
+  // All of these warnings say so, whatever the reason that their numbers stand for.
+  std::smatch warning;
+  if (std::regex_search(out.log, warning,
+                        std::regex("\\(C\\d+\\) Potential Performance Loss[^\n]*"))) {
+    out.warning = warning[0];
+  }
   return out;
 }
 

@@ -27,7 +27,15 @@ struct Binary {
   int stack_bytes;  ///< per thread, of which spills are a part
   int spill_bytes;  ///< stores and loads
   std::string log;
+  /// The first line by which the assembler says that it gave up what the source asks for: C7508,
+  /// registers that do not change hands; C7510 and the like, matrix instructions that wait for each
+  /// other. Empty: none.
+  std::string warning = {};
 };
+
+/// Why `binary` is not to be run, though it would be right: it spills, or has a warning. Empty: it
+/// is.
+std::string objection(const Binary& binary);
 
 /// Compiles `source` for `architecture`, "sm_90a". Throws ToolchainError with the compiler's log;
 /// Unsupported when there is no NVRTC.

@@ -66,6 +66,18 @@ TEST(Toolchain, kernels_for_every_architecture_compile_without_spills) {
   EXPECT_EQ(ring.spill_bytes, 0);
 }
 
+// C7508: without launch bounds nobody knows how many registers there are to hand over.
+TEST(Toolchain, what_the_assembler_gave_up_rejects_a_kernel_and_so_do_spills) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  const std::string body =
+      "few(float* y) { asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\"); y[0] = 1; }";
+  const auto of = [&](const std::string& head) { return cuda::compile(head + body, "sm_90a"); };
+  const auto rejected = of("extern \"C\" __global__ void ");
+  EXPECT_THAT(cuda::objection(rejected), ::testing::HasSubstr("C7508"));
+  EXPECT_EQ(cuda::objection(of("extern \"C\" __global__ void __launch_bounds__(256, 1) ")), "");
+  EXPECT_EQ(cuda::objection({"code", 255, 24, 16, ""}), "spills 16 bytes of registers");
+}
+
 TEST(Toolchain, a_source_that_does_not_compile_is_reported_with_the_compilers_log) {
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
   EXPECT_THAT([] { cuda::compile("this is no kernel", "sm_90a"); },

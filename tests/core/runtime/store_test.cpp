@@ -35,7 +35,7 @@ class StoreTest : public testing::Test {
   /// Counts compilations in a file, so that other processes count too.
   cuda::Binary compiled() const {
     std::ofstream(folder_ / "compilations", std::ios::app) << 'x';
-    return {"machine code", 40, 8, 0, "log"};
+    return {"machine code", 40, 8, 0, "log", "(C7510) serialised"};
   }
   std::size_t compilations() const {
     return read_file(folder_ / "compilations").value_or("").size();
@@ -58,6 +58,7 @@ TEST_F(StoreTest, what_was_compiled_once_is_found_by_the_next_store) {
   EXPECT_EQ(again->cubin, "machine code");
   EXPECT_EQ(again->registers, 40);
   EXPECT_EQ(again->stack_bytes, 8);
+  EXPECT_EQ(cuda::objection(*again), "(C7510) serialised");
   EXPECT_EQ(ask(Store(place())).cubin, "machine code");
   EXPECT_EQ(compilations(), 1u);
 }
