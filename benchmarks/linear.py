@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check and time the kernels of the linear layer on a GPU.
 
-Compiling needs no GPU and measuring needs no compiler, so the two may be different machines:
+Compiling needs no GPU and measuring needs no compiler, so the two may be different machines. What
+compiles is `ladder-kernels`: `cmake -S . -B build -DLADDER_BENCHMARKS=ON && ninja -C build`.
+DIRECTORY has libnvrtc; that of pip is site-packages/nvidia/cu13/lib.
 
     python benchmarks/linear.py prepare OUT --device h200 --nvrtc DIRECTORY --preset decode
     python benchmarks/linear.py run OUT --csv OUT/linear.csv
@@ -11,6 +13,14 @@ Every kernel is first checked: exactly, on integers, and by the derived bound on
 one token and at the most it serves. Times are microseconds per call: the median of graph replays of
 launches over weights that together exceed twice the L2, random data. The floor is the larger of
 bytes / 4.53 TB/s and 2 M N K / 761 TFLOP/s, bytes = codes + scales + activations + outputs.
+
+Presets, all with groups of 128 and kernels for up to 8 and up to 16 tokens:
+
+    decode  uint4 at five shapes, float16 and bfloat16; f16: the first half of it
+    few     schedules of decode to set beside peers
+    widths  1 to 8 bits at 28672 x 8192; 1 and 2 bits also by digits, for one token
+    chain   uint4 at 4096 x 4096, float16, all but `auto` with programmatic dependent launch
+    small   uint4, and uint3 with bfloat16, at 512 x 2048: for compute-sanitizer, by --only-check
 """
 
 import argparse
@@ -31,14 +41,15 @@ def prepare(args):
     out.mkdir(parents=True, exist_ok=True)
     requests = list(dict.fromkeys(presets()[args.preset]))
     tool = ROOT / "build/benchmarks/ladder-kernels"
+    if not tool.exists():
+        return f"{tool} is not there: build with cmake -DLADDER_BENCHMARKS=ON"
     with open(out / "compile.log", "w") as log:
-        subprocess.run(
-            [tool, out, args.device, args.nvrtc],
-            input="\n".join(requests),
-            text=True,
-            stderr=log,
-            check=True,
+        done = subprocess.run(
+            [tool, out, args.device, args.nvrtc], input="\n".join(requests), text=True, stderr=log
         )
+    if done.returncode:
+        last = (out / "compile.log").read_text().strip().split("\n")[-1]
+        return f"ladder-kernels ended with {done.returncode}, see {log.name}: {last}"
     kernels = json.loads((out / "manifest.json").read_text())
     print(f"{len(kernels)} kernels of {len(requests)} requests")
 
