@@ -91,11 +91,14 @@ class PackedModule(QuickCall):
         return self._buffers.get("image")
 
     def _set_image(self, image: Tensor | None, number: int) -> None:
+        # In this order: other threads take an image to have its number, and, without one, wait in
+        # prepare() until it is known whether there are kernels.
         self._buffers.pop("image", None)
+        self._weight_number = number
         if image is not None:  # moved and counted with the module, never saved
-            self._buffers["image"] = image
             self._non_persistent_buffers_set.add("image")
-        self._weight_number, self._has_kernels = number, None if image is None else True
+            self._buffers["image"] = image
+        self._has_kernels = None if image is None else True
 
     def prepare(self) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type.

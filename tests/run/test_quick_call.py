@@ -168,3 +168,21 @@ def test_warmup_takes_one_number_of_tokens_or_several():
     assert ladder.warmup(layer_of(), 16) == ladder.warmup(layer_of(), [1, 16]) == {}
     with pytest.raises(InvalidArgument, match="m has 0, not positive"):
         ladder.warmup(layer_of(), 0)
+
+
+def test_another_thread_that_finds_an_image_finds_its_number_too():
+    """A call between any two steps of the change: the image comes after its number, and before
+    the answer that no call has to wait for it."""
+    layer = layer_of()
+    layer._set_image(None, 0)
+    seen = []
+
+    class Buffers(dict):
+        def __setitem__(self, name, value):
+            if name == "image":
+                seen.append((layer.__dict__["_weight_number"], layer._has_kernels))
+            super().__setitem__(name, value)
+
+    layer.__dict__["_buffers"] = Buffers(layer._buffers)
+    layer._set_image(torch.zeros(1, dtype=torch.int32), 7)
+    assert seen == [(7, None)] and layer._has_kernels
