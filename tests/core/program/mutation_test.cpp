@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every wait and barrier that lowering and the passes write is needed: without it the verifier, the
-// interpreter or the numbers object. interpret_test.cpp has the slips of other kinds.
+// interpreter or the numbers object. slips_test.cpp has the slips of other kinds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

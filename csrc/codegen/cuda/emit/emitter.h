@@ -3,9 +3,9 @@
 // Writes one kernel, an instruction at a time, each in a block of its own under a comment that is
 // the instruction's print. Registers become arrays of 32-bit words that only constants index, so
 // that the compiler keeps them in registers: variables that index them are unrolled here. Internal
-// to csrc/codegen/cuda/emit: emit.cpp has the frame and the control flow, memory.cpp,
-// bulk_copy.cpp, decode.cpp, arithmetic.cpp and elementwise.cpp the instructions, access.h how a
-// tile is read and written.
+// to csrc/codegen/cuda/emit: emit.cpp has the frame and the control flow, memory.cpp, copies.cpp,
+// bulk_copy.cpp, decode.cpp, digits.cpp, arithmetic.cpp and elementwise.cpp the instructions,
+// access.h how a tile is read and written.
 #pragma once
 
 #include <cstdint>
@@ -58,16 +58,18 @@ class Emitter {
   std::string inside(const Within& part) const;
   void load(const Load& i);
   void store(const Store& i);
-  void copy(const CopyAsync& i);
-  void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
-  void copy_own(const CopyOwn& i);
-  void copy_elements(const CopyElements& i);
   void load_matrix(const LoadMatrix& i);
   void ticket(const Ticket& i);
   void atomic_add(const AtomicAdd& i);
   /// Spreads the words of `v` over the registers from word `first`.
   std::string assign(RegisterId id, std::int64_t first, std::int64_t count) const;
   std::string word_of(RegisterId id, std::int64_t index) const;
+
+  // copies.cpp
+  void copy(const CopyAsync& i);
+  void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
+  void copy_own(const CopyOwn& i);
+  void copy_elements(const CopyElements& i);
 
   // arithmetic.cpp
   void mma(const Mma& i);

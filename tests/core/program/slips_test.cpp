@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mutations of good programs: each is one slip of a compiler writer, and each is caught.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "program/linear_case.h"
+#include "program/passes.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+const Linear kExpr{4, 8, 64, Scalar::f16, 8, 64, 256};
+
+/// Runs `mutate` on a good program and expects the verifier, the interpreter or the numbers to
+/// object; returns the objection.
+template <class Mutate>
+std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
+  const Schedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
+  auto program = lower(kExpr, schedule, h200());
+  mutate(program);
+  const auto data = LinearCase::integers(kExpr, 3);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    return data.run(program, schedule) == data.exact() ? "" : "wrong numbers";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+/// Removes the `index`-th instruction of type Op from the top level.
+template <class Op>
+void drop(Program& program, int index = 0) {
+  auto& body = program.body;
+  for (auto at = body.begin(); at != body.end(); ++at) {
+    if (std::holds_alternative<Op>(at->op) && index-- == 0) {
+      body.erase(at);
+      return;
+    }
+  }
+  FAIL() << "nothing to drop";
+}
+
+RegisterId register_called(const Program& program, std::string_view name) {
+  for (std::size_t id = 0; id < program.registers.size(); ++id) {
+    if (program.registers[id].name == name) return static_cast<RegisterId>(id);
+  }
+  return -1;
+}
+
+TEST(Mutation, none_is_not_reported) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::in_place, [](Program&) {}), "");
+}
+
+TEST(Mutation, a_dropped_wait_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add, [](Program& p) { drop<Wait>(p); }),
+              ::testing::HasSubstr("reads a copy that was not waited for, in: b = load_matrix"));
+}
+
+TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
+  const Schedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
+  auto program = lower(expr, ring, h200());
+  for (auto& statement : program.body) {
+    if (auto* rounds = std::get_if<For>(&statement.op); rounds != nullptr && rounds->unroll > 0) {
+      if (auto* wait = std::get_if<Wait>(&rounds->body.front().op)) ++wait->pending;
+    }
+  }
+  const auto data = LinearCase::integers(expr, 2);
+  EXPECT_THAT([&] { data.run(program, ring); },
+              ::testing::ThrowsMessage<InternalError>(
+                  ::testing::HasSubstr("reads a copy that was not waited for, in: words = load")));
+}
+
+TEST(Mutation, a_dropped_barrier_is_caught) {
+  for (int index : {0, 1}) {
+    EXPECT_THAT(caught(Reduction::ordered, Route::multiply_add,
+                       [&](Program& p) { drop<Barrier>(p, index); }),
+                ::testing::HasSubstr("reads what another thread wrote, without a barrier"));
+  }
+}
+
+TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
+  const Schedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
+  auto program = lower(expr, ring, h200());
+  drop<Barrier>(program, 1);
+  const auto data = LinearCase::integers(expr, 2);
+  EXPECT_THAT([&] { data.run(program, ring); },
+              ::testing::ThrowsMessage<InternalError>(
+                  ::testing::HasSubstr("overwrites what another thread")));
+}
+
+TEST(Mutation, a_dropped_cluster_barrier_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) { drop<ClusterBarrier>(p, 0); }),
+              ::testing::HasSubstr("without a cluster barrier"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) { drop<ClusterBarrier>(p, 1); }),
+              ::testing::HasSubstr("a block ends while its peers may read"));
+}
+
+TEST(Mutation, a_dropped_ticket_is_caught) {
+  EXPECT_THAT(caught(Reduction::ordered, Route::multiply_add,
+                     [](Program& p) {
+                       drop<Ticket>(p);
+                       auto& branch = std::get<If>(p.body.back().op);
+                       branch.variable = kSplit;
+                     }),
+              ::testing::HasSubstr("without a ticket"));
+}
+
+TEST(Mutation, a_dropped_dependent_wait_is_caught) {
+  EXPECT_THAT(
+      caught(Reduction::cluster, Route::multiply_add, [](Program& p) { drop<DependentWait>(p); }),
+      ::testing::HasSubstr("reads x before the preceding kernel has ended"));
+}
+
+TEST(Mutation, a_dropped_pad_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       for (auto& view : p.views) {
+                         auto& stride = view.strides.back();
+                         if (stride == 64 + 4) stride = 64 - 4;
+                       }
+                     }),
+              ::testing::Ne(""));
+}
+
+TEST(Mutation, a_swapped_layout_is_caught) {
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       auto& layout = p.registers[register_called(p, "b")].layout;
+                       std::swap(layout.threads[1], layout.threads[2]);
+                     }),
+              ::testing::HasSubstr("b is not laid out as the B operand"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [](Program& p) {
+                       auto& layout = p.registers[register_called(p, "scale")].layout;
+                       std::swap(layout.threads[1], layout.threads[2]);
+                     }),
+              ::testing::HasSubstr("of scale"));
+}
+
+TEST(Mutation, a_shifted_field_is_caught) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::multiply_add,
+                   [](Program& p) {
+                     for (auto& statement : p.body) {
+                       if (auto* group = std::get_if<For>(&statement.op)) {
+                         for (auto& inner : group->body) {
+                           if (auto* step = std::get_if<For>(&inner.op)) {
+                             std::get<Unpack>(step->body[1].op).step = 0;
+                           }
+                         }
+                       }
+                     }
+                   }),
+            "wrong numbers");
+}
+
+TEST(Mutation, indices_past_the_steps_of_a_block_and_the_groups_of_a_warp_are_caught) {
+  const auto in_group = [](Program& p, const auto& change) {
+    for (auto& statement : p.body) {
+      if (auto* group = std::get_if<For>(&statement.op)) {
+        for (auto& inner : group->body) change(inner);
+      }
+    }
+  };
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [&](Program& p) {
+                       in_group(p, [](Statement& s) {
+                         if (auto* step = std::get_if<For>(&s.op)) {
+                           std::get<Unpack>(step->body[1].op).step = 4;
+                         }
+                       });
+                     }),
+              ::testing::HasSubstr("step 4 of a block of 4"));
+  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
+                     [&](Program& p) {
+                       in_group(p, [](Statement& s) {
+                         if (auto* scale = std::get_if<Scale>(&s.op)) scale->group = 1;
+                       });
+                     }),
+              ::testing::HasSubstr("group 1 of 1 with scales"));
+}
+
+TEST(Mutation, a_missing_zero_point_is_caught) {
+  EXPECT_EQ(caught(Reduction::cluster, Route::in_place,
+                   [](Program& p) {
+                     for (auto& statement : p.body) {
+                       if (auto* fill = std::get_if<Fill>(&statement.op)) fill->value[1] = 0;
+                     }
+                   }),
+            "wrong numbers");
+}
+
+}  // namespace
+}  // namespace ladder
