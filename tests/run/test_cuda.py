@@ -141,9 +141,10 @@ def test_activations_that_do_not_fit_are_refused_with_the_values(x, why):
         layer(torch.zeros(2, 256, dtype=torch.float16))
 
 
-def test_a_bias_is_added_in_every_way():
+@pytest.mark.parametrize("first", [0, 1])  # of a longer one: an odd address
+def test_a_bias_is_added_in_every_way(first):
     layer, wanted = on_gpu(spelled(4, torch.float16), 128, 256)
-    bias = integers((128,), torch.float16).cuda()
+    bias = integers((129,), torch.float16).cuda()[first : first + 128]
     layer.bias = nn.Parameter(bias)
     for m in (1, 16, 64):
         x = integers((m, 256), torch.float16).cuda()

@@ -54,12 +54,18 @@ void launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
   kernel.kernel.launch(kernel.launch, stream, arguments.data());
 }
 
+bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
+}
+
 /// `x` as kernels can read it: they copy rows of activations in pieces of 16 bytes.
 Tensor readable(const Tensor& x) {
   Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  const auto at = reinterpret_cast<std::uintptr_t>(rows.const_data_ptr());
-  return at % 16 == 0 ? rows : torch::stable::clone(rows);
+  return begins_at_multiple(rows, 16) ? rows : torch::stable::clone(rows);
 }
+
+/// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
+constexpr std::uintptr_t kBiasPiece = 4;
 
 // By reference: a Tensor counts its owners, and this is on the path of every call.
 Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
@@ -95,7 +101,12 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
   }
   const Tensor rows = readable(x);
   Tensor y = empty(shape, as.dtype, ordinal);
-  launch(*kernel, session, rows, image, bias, y, m, ordinal, stream);
+  if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]] {
+    const std::optional<Tensor> moved = torch::stable::clone(*bias);
+    launch(*kernel, session, rows, image, moved, y, m, ordinal, stream);
+  } else {
+    launch(*kernel, session, rows, image, bias, y, m, ordinal, stream);
+  }
   return y;
 }
 

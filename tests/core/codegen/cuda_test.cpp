@@ -30,6 +30,26 @@ TEST(Emit, a_codes_pair_is_one_mask_and_at_most_one_multiply_add) {
                   "a[1] = fma_f16((words[0] & 0x00f000f0u), 0x68006800u, 0xa400a400u);\n"));
 }
 
+// Callers may give a bias that begins between two words: what copies it first
+// (csrc/binding/torch/cuda_linear.cpp) counts on pieces of at most four bytes.
+TEST(Emit, a_bias_is_read_in_pieces_of_a_word_at_most) {
+  int seen = 0;
+  for (std::int64_t n : {8192, 200, 101}) {
+    for (std::int64_t m : {1, 8, 16}) {
+      Linear expr{4, 8, 128, Scalar::f16, m, n, 8192};
+      expr.bias = true;
+      for (const auto& [schedule, cost, dropped] : candidates(expr, device("h200"))) {
+        if (!dropped.empty() || ++seen % 8 != 0) continue;
+        const auto text = compile(expr, schedule, device("h200")).source;
+        const auto first = text.find("bias_of_rows = load");
+        const auto load = text.substr(first, text.find("{  // ", first) - first);
+        EXPECT_THAT(load, ::testing::Not(::testing::ContainsRegex("Words[24]"))) << load;
+      }
+    }
+  }
+  EXPECT_GE(seen, 100);
+}
+
 TEST(Compile, a_schedule_that_the_device_cannot_run_is_refused_with_the_reason) {
   EXPECT_THAT(
       [] { compile(kExpr, kRing, device("a100")); },
