@@ -27,8 +27,8 @@ def convert(
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
-        skip: names of modules to leave as they are: a whole dotted name, its last part, or a prefix
-            of whole parts ("model.layers.0").
+        skip: names of modules to leave as they are, or one: a whole dotted name, its last part, or
+            a prefix of whole parts ("model.layers.0").
         progress: called with (name, index, count) before each layer.
     Returns:
         ``model``.
@@ -36,10 +36,11 @@ def convert(
         InvalidArgument: a weight that cannot be quantised, naming its module. Modules before it
             have been replaced; the model computes the same function of what it then holds.
     """
+    kept = (skip,) if isinstance(skip, str) else tuple(skip)
     names = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not is_skipped(name, tuple(skip))
+        if isinstance(module, nn.Linear) and not is_skipped(name, kept)
     ]
     for index, name in enumerate(names):
         if progress is not None:

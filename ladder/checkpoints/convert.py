@@ -33,6 +33,8 @@ from ladder.weight import Weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _DEFAULT_GROUP = 128
+#: Modules left alone by default, whether a model has them or not.
+_SKIPPED = ("lm_head",)
 
 
 def convert(
@@ -43,7 +45,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     method: str = "search",
-    skip: tuple[str, ...] = ("lm_head",),
+    skip: tuple[str, ...] = _SKIPPED,
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
@@ -55,7 +57,7 @@ def convert(
     Args:
         weight_type, symmetric, method: as :func:`ladder.quantize`.
         group_size: as there; an element name alone takes groups of 128.
-        skip: modules to leave as they are, as :func:`ladder.convert`.
+        skip: modules to leave as they are, as :func:`ladder.convert`; each must name one.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
@@ -78,6 +80,12 @@ def convert(
     ttype = _type(weight_type, group_size, symmetric)
     shards = open_shards(folder)
     linears = _linear_modules(folder)
+    for entry in skip:
+        if entry not in _SKIPPED and not any(is_skipped(name, (entry,)) for name in linears):
+            raise InvalidArgument(
+                f'skip has "{entry}", which names none of the {len(linears)} Linear modules of '
+                f"{folder}, such as {', '.join(linears[:1])}"
+            )
     modules = [name for name in linears if not is_skipped(name, skip)]
     modules = [name for name in modules if f"{name}.weight" in shards.home]
     if not modules:
@@ -108,12 +116,11 @@ def convert(
 
 def _type(weight_type: str, group_size: int | None, symmetric: bool | None) -> TType:
     plain = with_defaults(weight_type)
+    if plain.bits > 8:
+        raise InvalidArgument(f"type {plain} has {plain.bits} bits; convert writes 1 to 8")
     if group_size is None and plain == with_defaults(plain.element.name):
         group_size = _DEFAULT_GROUP
-    ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
-    if ttype.bits > 8:
-        raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; convert writes 1 to 8")
-    return ttype
+    return with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
 
 
 def _linear_modules(folder: Path) -> list[str]:

@@ -46,7 +46,8 @@ def convert(
     ] = None,
     method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
     skip: Annotated[
-        list[str] | None, typer.Option(help="Module to leave as it is; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Module, last part of names, or what holds modules. Repeatable."),
     ] = None,
     force: Force = False,
     as_json: Json = False,

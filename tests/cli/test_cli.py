@@ -135,12 +135,25 @@ def test_convert_quantises_a_dense_model_that_loads_again(capsys, tmp_path, dens
 
 def test_convert_leaves_what_it_is_told_to_skip(capsys, tmp_path, dense_folder):
     out = tmp_path / "converted"
-    run(capsys, "convert", dense_folder, out, "--group", 32, "--skip", "mlp", "--skip", "o_proj")
+    skipped = ["--skip", "model.layers.0.mlp", "--skip", "o_proj"]
+    assert run(capsys, "convert", dense_folder, out, "--group", 32, *skipped)[0] == 0
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     assert "model.layers.0.self_attn.o_proj" in config["modules_to_not_convert"]
     summary = json.loads(run(capsys, "info", out, "--json")[1])
-    assert {m["name"].split(".")[-1] for m in summary["modules"]} >= {"q_proj", "k_proj", "v_proj"}
-    assert not any("o_proj" in m["name"] for m in summary["modules"])
+    assert {m["name"].split(".")[-1] for m in summary["modules"]} == {"q_proj", "k_proj", "v_proj"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--skip", "mlp"], 'skip has "mlp", which names none of the 8 Linear modules'),
+        (["--type", "float32"], "type float32 has 32 bits; convert writes 1 to 8"),
+    ],
+)
+def test_convert_refuses_what_it_would_not_heed(capsys, tmp_path, dense_folder, options, why):
+    status, _, err = run(capsys, "convert", dense_folder, tmp_path / "out", *options)
+    assert status == 1 and why in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")

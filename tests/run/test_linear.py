@@ -303,6 +303,15 @@ def test_convert_skips_whole_parts_of_names_only():
     assert isinstance(model.head2, ladder.Linear) and isinstance(model.head, nn.Linear)
 
 
+@pytest.mark.parametrize("skip", ["head", iter(["head"])], ids=["a name", "an iterator"])
+def test_convert_takes_one_name_to_skip_and_any_iterable(skip):
+    model = nn.Sequential()
+    for name in ("body", "head"):
+        model.add_module(name, nn.Linear(32, 8))
+    ladder.convert(model, "uint4", skip=skip)
+    assert isinstance(model.body, ladder.Linear) and type(model.head) is nn.Linear
+
+
 def test_repr_names_the_type():
     assert "weight_type=uint4,group=32" in repr(layer_of())
 
