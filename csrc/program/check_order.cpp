@@ -37,15 +37,7 @@ Faults check(const Program& program, const For& i) {
 
 Faults check(const Program& program, const Within& i) {
   Faults faults;
-  const Layout& tile = program.registers[i.tile].layout;
   check_access(program, program.registers[i.tile], i.view, i.at, faults);
-  // Targets ask for the first slot only.
-  for (std::int64_t slot = 0; slot < tile.slot_count(); ++slot) {
-    const auto first = tile(0, 0), other = tile(0, slot);
-    for (std::size_t d = 0; d < first.size(); ++d) {
-      if (other[d] < first[d]) add(faults, "slots that do not ascend in dimension ", d);
-    }
-  }
   const auto allowed = [&](const auto& self, const std::vector<Statement>& body) -> bool {
     return std::ranges::all_of(body, [&](const Statement& s) {
       if (const auto* loop = std::get_if<For>(&s.op)) return self(self, loop->body);

@@ -106,6 +106,8 @@ TEST(Datasheet, multiprocessors_are_those_of_their_capability) {
     EXPECT_EQ(row.f32_lanes, known->f32_lanes) << row.name;
     EXPECT_EQ(row.registers, 64 * 1024) << row.name;
     EXPECT_EQ(row.shared.banks * row.shared.bank_bytes, 128) << row.name;
+    // Cluster size 8 is the portable one; larger ones each device may refuse.
+    EXPECT_EQ(row.max_cluster, row.capability >= 90 ? 8 : 1) << row.name;
   }
 }
 

@@ -119,5 +119,23 @@ TEST(Objection, names_the_number_that_is_no_count) {
             "2048 threads, of at most 1024");
 }
 
+// A block of eight warps by 64 rows: registers and threads of one multiprocessor hold so many.
+TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
+  const Device& h200 = device("h200");
+  const auto expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
+  Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  ASSERT_EQ(objection(s, expr, h200), "");
+  s.blocks_per_multiprocessor = h200.threads / 256;
+  EXPECT_THAT(objection(s, expr, h200),
+              ::testing::HasSubstr("bytes of shared memory for each of 8"));
+  s.blocks_per_multiprocessor = h200.threads / 256 + 1;
+  EXPECT_EQ(objection(s, expr, h200), "too many threads");
+  Device small = h200;
+  s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
+  EXPECT_THAT(objection(s, expr, small), ::testing::HasSubstr(" registers a thread"));
+  small.registers = h200.registers, small.shared_per_block_bytes = 1024;
+  EXPECT_THAT(objection(s, expr, small), ::testing::HasSubstr(" bytes of shared memory"));
+}
+
 }  // namespace
 }  // namespace ladder

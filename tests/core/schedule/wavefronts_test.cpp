@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "expr/of_ttype.h"
 #include "program/lower.h"
 #include "program/traffic.h"
@@ -76,6 +78,22 @@ TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit)
   Linear many = few;
   schedule.tokens *= 2, many.max_m *= 2;
   EXPECT_GT(cost(schedule, many, device("h200")).shared_seconds, 1.5 * before.shared_seconds);
+}
+
+// Two look-ups a pair: were memory faster, they would be what a schedule waits for, and its
+// estimate says so.
+TEST(SharedWavefronts, bind_the_estimate_where_they_take_longest) {
+  Device fast = device("h200");
+  fast.global.bytes_per_second *= 16;
+  const auto expr = linear_of(ttype("float8_e4m3fnuz,scale=float16"), 28672, 8192, Scalar::f16, 8);
+  int bound = 0;
+  for (const auto& candidate : candidates(expr, fast)) {
+    if (!candidate.dropped.empty()) break;
+    const Cost& c = candidate.cost;
+    EXPECT_GE(c.seconds, c.shared_seconds + c.fixed_seconds) << to_string(candidate.schedule);
+    bound += c.shared_seconds > std::max(c.issue_seconds, c.memory_seconds) ? 1 : 0;
+  }
+  EXPECT_GT(bound, 0);
 }
 
 }  // namespace
