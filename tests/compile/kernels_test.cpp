@@ -24,10 +24,10 @@
 namespace ladder {
 namespace {
 
-// The device whose every cell is compiled. Of each other architecture, one cell of plain integers
-// in kSample, a prime, so that the sample runs through all widths, activations and shapes, with
-// another start for each; and one cell of each other type.
-constexpr std::string_view kWhole = "h200";
+// Devices, one of an architecture, whose every cell is compiled. Of each other architecture, one
+// cell of plain integers in kSample, a prime, so that the sample runs through all widths,
+// activations and shapes, with another start for each; and one cell of each other type.
+constexpr std::string_view kWhole[] = {"h200", "a100", "l40s", "b200"};
 constexpr std::size_t kSample = 11;
 // Candidates that are compiled before a cell counts as one that has no kernel.
 constexpr int kTries = 8;
@@ -123,12 +123,16 @@ std::vector<Cell> others_of(const Device& device, std::size_t turn, bool both_ac
 }
 
 std::vector<Cell> matrix() {
-  std::vector<Cell> out = integers_of(device(kWhole));
+  std::vector<Cell> out;
   const auto add = [&](std::vector<Cell> cells) {
     out.insert(out.end(), cells.begin(), cells.end());
   };
-  add(others_of(device(kWhole), 0, true));
-  std::set<std::string_view> seen = {device(kWhole).architecture};
+  std::set<std::string_view> seen;
+  for (const std::string_view name : kWhole) {
+    add(integers_of(device(name)));
+    add(others_of(device(name), seen.size(), true));
+    seen.insert(device(name).architecture);
+  }
   for (const Device& other : devices()) {
     if (!seen.insert(other.architecture).second) continue;
     const auto cells = integers_of(other);
