@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test compile-test python-test wheel-test lint format golden stubs fuzz sanitize clean
+.PHONY: demo test build setup cpp-test compile-test emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -14,7 +14,7 @@ export PYTHONPATH := $(CURDIR)
 demo: build
 	$(PY) examples/demo.py
 
-test: lint cpp-test compile-test python-test wheel-test
+test: lint cpp-test compile-test emulate-test python-test wheel-test
 
 # --- set-up ---------------------------------------------------------------------------------------
 
@@ -41,6 +41,11 @@ cpp-test: build
 compile-test: build
 	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
 	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1
+
+# The text of kernels on this processor, on as many processes as processors.
+emulate-test: build
+	seq 0 $$(($(JOBS) - 1)) | GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
+	  env GTEST_SHARD_INDEX={} build/tests/emulate/emulate_tests --gtest_brief=1
 
 # After a change of the compiler: the golden texts and the blocks of docs/compiler.md. Look at the
 # difference before you keep it.

@@ -77,6 +77,22 @@ struct LinearCase {
 
   std::uint32_t bits(double value) const { return to_bits(expr.activation, value); }
 
+  /// The parameter of that name.
+  Argument argument(const std::string& name, const Schedule& schedule) const {
+    const auto workspace = workspace_of(expr, schedule);
+    if (name == "weight") return weight();
+    if (name == "scales") return per_group(data.scales, *expr.scale);
+    if (name == "zeros") return per_group(data.zeros, expr.zero_scalar());
+    if (name == "scale2") return Argument::input(&data.scale2, 4);
+    if (name == "bias") return packed(data.bias, expr.activation);
+    if (name == "gather") return input(data.gather);
+    if (name == "x") return packed(data.x, expr.activation);
+    if (name == "y") return Argument::output(m * expr.n * 2);
+    if (name == "workspace") return Argument::output(workspace.floats * 4);
+    if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
+    fail<InternalError>("the program wants ", name);
+  }
+
   /// The parameters of `program`, by name.
   std::vector<Argument> arguments(const Program& program, const Schedule& schedule) const {
     std::vector<Argument> out;
@@ -123,21 +139,6 @@ struct LinearCase {
   template <class T>
   static Argument input(const std::vector<T>& values) {
     return Argument::input(values.data(), values.size() * sizeof(T));
-  }
-
-  Argument argument(const std::string& name, const Schedule& schedule) const {
-    const auto workspace = workspace_of(expr, schedule);
-    if (name == "weight") return weight();
-    if (name == "scales") return per_group(data.scales, *expr.scale);
-    if (name == "zeros") return per_group(data.zeros, expr.zero_scalar());
-    if (name == "scale2") return Argument::input(&data.scale2, 4);
-    if (name == "bias") return packed(data.bias, expr.activation);
-    if (name == "gather") return input(data.gather);
-    if (name == "x") return packed(data.x, expr.activation);
-    if (name == "y") return Argument::output(m * expr.n * 2);
-    if (name == "workspace") return Argument::output(workspace.floats * 4);
-    if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
-    fail<InternalError>("the program wants ", name);
   }
 
   Argument weight() const {

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory, signals, and copies that end later.
+#include <algorithm>
+#include <cstring>
+
+#include "machine_state.h"
+
+namespace ladder::emulate {
+
+unsigned char* Machine::at(std::uint32_t address, std::int64_t bytes) {
+  const unsigned rank = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
+  static unsigned char nowhere[4096];
+  if (rank >= blocks.size() || offset + bytes > launch.shared_bytes || offset % bytes != 0) {
+    fault("shared memory of block " + std::to_string(rank) + " has " +
+          std::to_string(launch.shared_bytes) + " bytes; accessed " + std::to_string(bytes) +
+          " at " + std::to_string(offset));
+    return nowhere;
+  }
+  if (blocks[rank].alive == 0)
+    fault("block " + std::to_string(rank) + " has ended and is accessed");
+  return blocks[rank].shared + offset;
+}
+
+Signal& Machine::signal(std::uint32_t address) {
+  at(address, 8);
+  auto& signals = blocks[std::min<std::size_t>(address >> kRankShift, blocks.size() - 1)].signals;
+  const auto found = signals.find(address & ((1u << kRankShift) - 1));
+  if (found != signals.end()) return found->second;
+  fault("no signal was made at " + std::to_string(address));
+  static Signal none;
+  return none;
+}
+
+void Machine::settle(Signal& signal) {
+  if (signal.missing > 0 || signal.bytes != 0) return;
+  signal.missing = signal.arrivals;
+  ++signal.phase;
+  for (auto& fiber : fibers) {
+    if (fiber->state == State::polling) fiber->state = State::ready;
+  }
+}
+
+void Machine::end_copy(Fiber& fiber) {
+  const Copy copy = fiber.copies.front();
+  fiber.copies.pop_front();
+  if (copy.arrival) {
+    Signal& s = signal(copy.to);
+    if (s.missing-- == 0) fault("a signal has more arrivals than it was made for");
+    settle(s);
+    return;
+  }
+  unsigned char* to = at(copy.to, copy.whole);
+  if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
+  std::memset(to + copy.bytes, 0, copy.whole - copy.bytes);
+}
+
+void Machine::end_bulk(std::size_t i) {
+  const Bulk copy = bulk[i];
+  bulk.erase(bulk.begin() + static_cast<std::ptrdiff_t>(i));
+  for (unsigned rank = 0; rank < blocks.size(); ++rank) {
+    if ((copy.blocks >> rank & 1) == 0) continue;
+    const auto there = [&](std::uint32_t address) {
+      return (address & ((1u << kRankShift) - 1)) | rank << kRankShift;
+    };
+    if (copy.bytes % 16 != 0) fault("a bulk copy of " + std::to_string(copy.bytes) + " bytes");
+    for (unsigned done = 0; done < copy.bytes; done += 16) {
+      std::memcpy(at(there(copy.to + done), 16), static_cast<const char*>(copy.from) + done, 16);
+    }
+    Signal& s = signal(there(copy.signal));
+    s.bytes -= copy.bytes;
+    settle(s);
+  }
+}
+
+/// One asynchronous thing, if there is any.
+bool Machine::something_ends() {
+  std::vector<Fiber*> copying;
+  for (auto& fiber : fibers) {
+    // A copy that no group has yet may end, too.
+    if (!fiber->copies.empty()) copying.push_back(fiber.get());
+  }
+  const auto count = copying.size() + bulk.size();
+  if (count == 0) return false;
+  const auto chosen = random() % count;
+  if (chosen < copying.size()) {
+    end_copy(*copying[chosen]);
+  } else {
+    end_bulk(chosen - copying.size());
+  }
+  return true;
+}
+
+unsigned char* shared_memory() { return machine->block().shared; }
+unsigned char* static_shared(unsigned which) {
+  if (which > 1) wrong("more than two variables in shared memory");
+  return machine->block().shared + machine->launch.shared_bytes + (which << 16);
+}
+std::uint32_t address_of(const void* shared) {
+  const auto offset = static_cast<const unsigned char*>(shared) - machine->block().shared;
+  if (offset < 0 || offset > machine->launch.shared_bytes) wrong("no pointer into shared memory");
+  return static_cast<std::uint32_t>(offset) | machine->now->rank << kRankShift;
+}
+std::uint32_t address_in(std::uint32_t address, unsigned rank) {
+  return (address & ((1u << kRankShift) - 1)) | rank << kRankShift;
+}
+unsigned char* at(std::uint32_t address, std::int64_t bytes) { return machine->at(address, bytes); }
+
+void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes) {
+  if (bytes > whole) wrong("an asynchronous copy of " + std::to_string(bytes) + " bytes");
+  Fiber& self = *machine->now;
+  self.copies.push_back({to, from, whole, bytes, false, self.group});
+  if (machine->copies == Machine::Copies::early) machine->end_copy(self);
+}
+void copy_commit() { ++machine->now->group; }
+void copy_wait(int pending) {
+  Fiber& self = *machine->now;
+  while (!self.copies.empty() && self.copies.front().group < self.group - pending) {
+    machine->end_copy(self);
+  }
+}
+
+void signal_init(std::uint32_t signal, unsigned arrivals) {
+  machine->at(signal, 8);
+  machine->block().signals[signal & ((1u << kRankShift) - 1)] = {arrivals, arrivals, 0, 0};
+}
+void signal_arrive(std::uint32_t signal, std::int64_t expected_bytes) {
+  Signal& s = machine->signal(signal);
+  s.bytes += expected_bytes;
+  if (s.missing-- == 0) wrong("a signal has more arrivals than it was made for");
+  machine->settle(s);
+}
+void signal_arrive_after_copies(std::uint32_t signal) {
+  Fiber& self = *machine->now;
+  self.copies.push_back({signal, nullptr, 0, 0, true, self.group});
+  if (machine->copies == Machine::Copies::early) machine->end_copy(self);
+}
+bool signal_over(std::uint32_t signal, unsigned parity) {
+  if ((machine->signal(signal).phase & 1) != parity) return true;
+  machine->pause(State::polling);
+  return false;
+}
+void copy_bulk(std::uint32_t to, const void* from, unsigned bytes, std::uint32_t signal,
+               unsigned blocks) {
+  machine->bulk.push_back({to, from, bytes, signal, blocks});
+  if (machine->copies == Machine::Copies::early) machine->end_bulk(machine->bulk.size() - 1);
+}
+
+}  // namespace ladder::emulate

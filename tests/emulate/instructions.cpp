@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "instructions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "expr/scalar.h"
+#include "machine.h"
+
+namespace ladder::emulate {
+namespace {
+
+constexpr int kLanes = 32;
+
+double number(Scalar scalar, std::uint32_t bits) { return to_number(scalar, bits & 0xffff); }
+
+struct Exchange {
+  std::uint32_t mine, mask, out;
+};
+
+struct Rows {
+  std::uint32_t* const* to;
+  std::uint32_t address;
+};
+
+template <int Count>
+void load_together(void* const* lanes) {
+  for (int matrix = 0; matrix < Count; ++matrix) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto* row = static_cast<const Rows*>(lanes[8 * matrix + lane / 4]);
+      std::memcpy(static_cast<const Rows*>(lanes[lane])->to[matrix],
+                  at(row->address, 16) + lane % 4 * 4, 4);
+    }
+  }
+}
+
+template <class Sum>
+struct Product {
+  Sum* d;
+  const std::uint32_t *a, *b;
+};
+
+/// Element (row, k) of A and (k, column) of B by the fragments of m16n8k16, or k32 of bytes: lane
+/// 4 g + t has in one register two halves, or four bytes, of row g (the odd registers: g + 8) from
+/// column 2 t, or 4 t, on (registers 2 and 3: the second half of the columns).
+template <class Sum, int Elements, class ReadA, class ReadB>
+void multiply_together(void* const* lanes, const ReadA& read_a, const ReadB& read_b) {
+  constexpr int kDepth = 8 * Elements, kBits = 32 / Elements;
+  const auto of = [&](int lane) { return static_cast<const Product<Sum>*>(lanes[lane]); };
+  double a[16][kDepth], b[kDepth][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      for (int e = 0; e < Elements; ++e) {
+        const int k = r / 2 * (kDepth / 2) + lane % 4 * Elements + e;
+        a[lane / 4 + r % 2 * 8][k] = read_a(of(lane)->a[r] >> kBits * e);
+        if (r < 2) {
+          const int row = r * (kDepth / 2) + lane % 4 * Elements + e;
+          b[row][lane / 4] = read_b(of(lane)->b[r] >> kBits * e);
+        }
+      }
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      double sum = of(lane)->d[i];
+      for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[k][column];
+      of(lane)->d[i] = static_cast<Sum>(sum);
+    }
+  }
+}
+
+template <Scalar S>
+void halves_together(void* const* lanes) {
+  const auto read = [](std::uint32_t bits) { return number(S, bits); };
+  multiply_together<float, 2>(lanes, read, read);
+}
+
+template <class A>
+void bytes_together(void* const* lanes) {
+  multiply_together<int, 4>(
+      lanes, [](std::uint32_t bits) { return static_cast<A>(bits); },
+      [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
+}
+
+}  // namespace
+
+float from_f16(std::uint32_t bits) { return static_cast<float>(number(Scalar::f16, bits)); }
+std::uint32_t to_f16(float value) { return to_bits(Scalar::f16, value); }
+std::uint32_t to_bf16(float value) { return to_bits(Scalar::bf16, value); }
+
+std::uint32_t halves_of_e4m3(std::uint32_t codes) {
+  const auto half = [](std::uint32_t code) {
+    return to_bits(Scalar::f16, to_number(Scalar::e4m3, code & 0xff));
+  };
+  return half(codes) | half(codes >> 8) << 16;
+}
+
+std::uint32_t fma_halves(std::uint32_t a, std::uint32_t b, std::uint32_t c, bool bf16) {
+  const Scalar scalar = bf16 ? Scalar::bf16 : Scalar::f16;
+  const auto half = [&](int shift) {
+    return to_bits(scalar, std::fma(number(scalar, a >> shift), number(scalar, b >> shift),
+                                    number(scalar, c >> shift)));
+  };
+  return half(0) | half(16) << 16;
+}
+
+std::uint32_t logic_of_three(std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                             std::uint32_t table) {
+  std::uint32_t out = 0;
+  for (int i = 0; i < 8; ++i) {
+    if ((table >> i & 1) == 0) continue;
+    out |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+  }
+  return out;
+}
+
+std::uint32_t warp_max(std::uint32_t mine) {
+  Exchange here{mine, 0, 0};
+  with_warp(&here, [](void* const* lanes) {
+    std::uint32_t most = 0;
+    for (int i = 0; i < kLanes; ++i) most = std::max(most, static_cast<Exchange*>(lanes[i])->mine);
+    for (int i = 0; i < kLanes; ++i) static_cast<Exchange*>(lanes[i])->out = most;
+  });
+  return here.out;
+}
+
+std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask) {
+  Exchange here{mine, mask, 0};
+  with_warp(&here, [](void* const* lanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      auto* lane = static_cast<Exchange*>(lanes[i]);
+      lane->out = static_cast<Exchange*>(lanes[i ^ static_cast<int>(lane->mask & 31)])->mine;
+    }
+  });
+  return here.out;
+}
+
+void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address) {
+  Rows here{to, address};
+  with_warp(&here, count == 4 ? load_together<4> : load_together<2>);
+}
+
+void multiply_f16(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, halves_together<Scalar::f16>);
+}
+void multiply_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, halves_together<Scalar::bf16>);
+}
+void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<int> here{d, a, b};
+  with_warp(&here, bytes_together<std::uint8_t>);
+}
+void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<int> here{d, a, b};
+  with_warp(&here, bytes_together<std::int8_t>);
+}
+
+}  // namespace ladder::emulate

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arithmetic of instructions that the language has no operator for, and what the lanes of a warp
+// compute together. Fragments and encodings are those of the PTX ISA.
+#pragma once
+
+#include <cstdint>
+
+namespace ladder::emulate {
+
+float from_f16(std::uint32_t bits);
+std::uint32_t to_f16(float value);
+std::uint32_t to_bf16(float value);
+/// Of the two e4m3 codes in the low half.
+std::uint32_t halves_of_e4m3(std::uint32_t codes);
+std::uint32_t fma_halves(std::uint32_t a, std::uint32_t b, std::uint32_t c, bool bf16);
+/// Bit by bit what `table` has at 4 a + 2 b + c.
+std::uint32_t logic_of_three(std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                             std::uint32_t table);
+
+std::uint32_t warp_max(std::uint32_t mine);
+/// What the lane whose number differs in the bits of `mask` brings.
+std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask);
+/// 8 x 8 matrices of halves, `count` of them; lane 8 i + r has the address of row r of matrix i.
+void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address);
+/// d += a b, m16n8k16, sums in f32.
+void multiply_f16(float* d, const std::uint32_t* a, const std::uint32_t* b);
+void multiply_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b);
+/// m16n8k32 of bytes; b is signed.
+void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b);
+void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b);
+
+}  // namespace ladder::emulate

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The text of kernels of the linear layer, run on this processor (machine.h): what the interpreter
+// computes of the same programs, whatever the order in which warps and copies come.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/cuda/emit.h"
+#include "expr/of_ttype.h"
+#include "guarded.h"
+#include "machine.h"
+#include "program/kinds_of_types.h"
+#include "program/linear_case.h"
+#include "schedule/schedule.h"
+#include "translate.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+struct Case {
+  Linear expr;
+  Schedule schedule;
+};
+
+emulate::Launch launch_of(const Program& program, unsigned seed) {
+  const auto extent = [&](VariableId id) {
+    return static_cast<unsigned>(program.variables[id].extent);
+  };
+  const auto cluster = static_cast<unsigned>(program.cluster);
+  return {{extent(kSplit), extent(kTile)},
+          {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
+          static_cast<unsigned>(program.threads),
+          program.shared_bytes(),
+          seed};
+}
+
+/// Why y is not what it should be, or "".
+std::string objection_to(const Case& c, const Program& program, const emulate::Kernel& kernel,
+                         const LinearCase& data, unsigned seed) {
+  std::vector<emulate::Guarded> memory;
+  std::vector<void*> parameters;
+  std::size_t y = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.level != Level::global) continue;
+    if (buffer.name == "y") y = memory.size();
+    memory.emplace_back(data.argument(buffer.name, c.schedule).bytes);
+    parameters.push_back(memory.back().data());
+  }
+  unsigned tokens = static_cast<unsigned>(data.m);
+  parameters.push_back(&tokens);
+  const auto why = emulate::run(launch_of(program, seed), [&] { kernel(parameters.data()); });
+  if (!why.empty()) return why;
+  const auto wanted = data.exact();
+  const auto reference = evaluate(c.expr, data.data);
+  // Sums of values that a table rounds, or that are far apart, are not exact.
+  const bool rounded = decoding_error(c.expr) > 0 ||
+                       (c.expr.element != nullptr && c.expr.element->exponent_bits > 4);
+  const auto* found = static_cast<const std::uint16_t*>(memory[y].data());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double value = to_number(c.expr.activation, found[i]);
+    if (value == wanted[i] || (rounded && std::fabs(reference.y[i]) > data.largest())) continue;
+    if (!rounded || !(std::fabs(value - reference.y[i]) <= data.bound(reference, i))) {
+      return "y[" + std::to_string(i) + "] is " + std::to_string(value) + ", not " +
+             std::to_string(wanted[i]);
+    }
+  }
+  return "";
+}
+
+/// Each of them exact, with all tokens and with fewer, in several orders.
+void expect_exact(const std::vector<Case>& cases, const Device& device) {
+  std::vector<Program> programs;
+  std::vector<emulate::Source> sources;
+  for (const Case& c : cases) {
+    programs.push_back(lower(c.expr, c.schedule, device));
+    sources.push_back({cuda::emit(programs.back()), programs.back().name});
+  }
+  const auto kernels = emulate::load(sources);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    for (unsigned seed = 1; seed <= 3; ++seed) {
+      const auto m = seed == 1 ? c.expr.max_m : 1 + seed * 5 % c.expr.max_m;
+      const auto data = LinearCase::integers(c.expr, m, seed);
+      EXPECT_EQ(objection_to(c, programs[i], kernels[i], data, seed), "")
+          << to_string(c.expr) << "; " << m << " tokens; " << to_string(c.schedule);
+    }
+  }
+}
+
+TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
+  std::vector<Case> cases;
+  for (const auto& [expr, schedule] : testing::lowered_cases()) cases.push_back({expr, schedule});
+  expect_exact(cases, device("h200"));
+}
+
+// Without one barrier, wait, await, arrival or expectation of bytes, some order shows it.
+TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
+  const Device& h200 = device("h200");
+  std::vector<Case> cases;
+  std::vector<Program> programs;
+  std::vector<emulate::Source> sources;
+  std::vector<std::string> lines;
+  const auto all = testing::lowered_cases();
+  for (std::size_t i = 5; i < all.size(); i += 12) {
+    const auto& [expr, schedule] = all[i];
+    const Program program = lower(expr, schedule, h200);
+    const std::string text = cuda::emit(program);
+    const auto body = text.find("extern \"C\"");
+    const std::regex act(
+        "\\b(barrier|copy_wait|cluster_barrier|cluster_meet|signal_(await|expect|arrive\\w*))\\b[^;"
+        "]*;");
+    const auto begin = text.begin() + static_cast<std::ptrdiff_t>(body);
+    for (std::sregex_iterator found(begin, text.end(), act), end; found != end; ++found) {
+      auto mutant = text;
+      mutant.replace(body + found->position(), found->length(), ";");
+      cases.push_back({expr, schedule});
+      programs.push_back(program);
+      sources.push_back({mutant, program.name});
+      lines.push_back(found->str());
+    }
+  }
+  ASSERT_GT(cases.size(), 50U);
+  const auto kernels = emulate::load(sources);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    std::string why;
+    for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
+      const auto data = LinearCase::integers(c.expr, c.expr.max_m, seed);
+      why = objection_to(c, programs[i], kernels[i], data, seed);
+    }
+    EXPECT_NE(why, "") << lines[i] << "; " << to_string(c.schedule);
+  }
+}
+
+class RandomKernels : public ::testing::TestWithParam<unsigned> {};
+
+// A device of so few multiprocessors that blocks of small layers have several tiles of rows.
+TEST_P(RandomKernels, are_exact) {
+  Device small = device("h200");
+  small.multiprocessors = 4;
+  std::mt19937 random(GetParam());
+  const auto among = [&](auto... values) {
+    const std::array all{values...};
+    return all[random() % all.size()];
+  };
+  std::vector<Case> cases;
+  while (cases.size() < 24) {
+    try {
+      const char* type = testing::kKindsOfTypes[random() % std::size(testing::kKindsOfTypes)];
+      Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
+                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16));
+      expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
+      const auto all = candidates(expr, small);
+      std::size_t kept = 0;
+      while (kept < all.size() && all[kept].dropped.empty()) ++kept;
+      if (kept > 0) cases.push_back({expr, all[random() % kept].schedule});
+    } catch (const Unsupported&) {
+      // wider than float16
+    }
+  }
+  expect_exact(cases, small);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels, ::testing::Range(1u, 4u));
+
+// Minutes, and GB: by --gtest_also_run_disabled_tests, where there is no device to run them on.
+TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {
+  const Device& h200 = device("h200");
+  for (const char* type :
+       {"uint4,group=128,scale=float16,zero=midpoint", "mxfp4", "nvfp4", "nf4",
+        "uint2,group=128,scale=float16,zero=midpoint", "float6_e3m2,group=128"}) {
+    std::vector<Case> cases;
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      for (std::int64_t m : {1, 8, 16}) {
+        const Linear expr = linear_of(ttype(type), 4096, 4096, activation, m);
+        const auto all = candidates(expr, h200);
+        for (std::size_t i = 0; i < 4 && all[i].dropped.empty(); ++i) {
+          cases.push_back({expr, all[i].schedule});
+        }
+      }
+    }
+    expect_exact(cases, h200);
+  }
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads as fibers, and who goes on when.
+#include "machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "machine_state.h"
+
+namespace ladder::emulate {
+
+Machine* machine = nullptr;
+
+namespace {
+
+constexpr std::size_t kStack = 4 << 20;  // of addresses; few pages of it are touched
+
+class Stacks {
+ public:
+  void* of(std::size_t i) {
+    while (stacks_.size() <= i) {
+      void* at = mmap(nullptr, kStack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (at == MAP_FAILED) throw std::bad_alloc();
+      stacks_.push_back(at);
+    }
+    return stacks_[i];
+  }
+
+ private:
+  std::vector<void*> stacks_;
+};
+
+/// Where a fiber begins.
+void start() {
+  machine->kernel();
+  --machine->block().alive;
+  machine->pause(State::ended);
+}
+
+}  // namespace
+
+void fault(const std::string& why) {
+  if (machine->why.empty()) machine->why = why;
+}
+
+void Machine::pause(State state) {
+  now->state = state;
+  swapcontext(&now->context, &scheduler);
+}
+
+/// Lets threads go on that wait for each other, once all that have not ended do.
+bool Machine::release(State state, unsigned rank) {
+  const auto concerned = [&](const Fiber& fiber) {
+    return fiber.state != State::ended && (state == State::cluster || fiber.rank == rank);
+  };
+  bool any = false;
+  for (const auto& fiber : fibers) {
+    if (!concerned(*fiber)) continue;
+    if (fiber->state != state) return false;
+    any = true;
+  }
+  if (!any) return false;
+  for (auto& fiber : fibers) {
+    if (concerned(*fiber)) fiber->state = State::ready;
+  }
+  blocks[rank].agreed = blocks[rank].all;
+  blocks[rank].all = true;
+  return true;
+}
+
+/// Each ready lane of the warp until it waits for something.
+bool Machine::run_warp(unsigned rank, unsigned warp) {
+  const auto first = rank * launch.threads + warp * kWarp;
+  const unsigned start_at = random() % kWarp;
+  bool ran = false;
+  for (unsigned i = 0; i < kWarp && why.empty(); ++i) {
+    Fiber& fiber = *fibers[first + (start_at + i) % kWarp];
+    if (fiber.state != State::ready) continue;
+    ran = true;
+    now = &fiber;
+    swapcontext(&scheduler, &fiber.context);
+  }
+  return ran;
+}
+
+std::string Machine::states() const {
+  static constexpr const char* kNames[] = {"ready",        "at a warp's instruction",
+                                           "at a barrier", "at a barrier of the cluster",
+                                           "at a signal",  "ended"};
+  std::map<std::string, int> count;
+  for (const auto& fiber : fibers) ++count[kNames[static_cast<int>(fiber->state)]];
+  std::string out;
+  for (const auto& [name, threads] : count) out += ", " + std::to_string(threads) + " " + name;
+  return out;
+}
+
+/// Something happens; false when nothing can any more.
+bool Machine::turn() {
+  if (copies == Copies::random && random() % 4 == 0) something_ends();
+  const unsigned warps = launch.threads / kWarp, all = warps * static_cast<unsigned>(blocks.size());
+  const unsigned chosen = random() % all;
+  for (unsigned i = 0; i < all; ++i) {
+    const unsigned warp = (chosen + i) % all;
+    if (warp != laggard && run_warp(warp / warps, warp % warps)) return true;
+  }
+  if (laggard < all && run_warp(laggard / warps, laggard % warps)) return true;
+  for (unsigned rank = 0; rank < blocks.size(); ++rank) {
+    if (release(State::block, rank)) return true;
+  }
+  if (release(State::cluster, 0)) return true;
+  return something_ends();
+}
+
+void Machine::run_cluster(unsigned x, unsigned y) {
+  static Stacks stacks;
+  copies = static_cast<Copies>(random() % 3);
+  const unsigned warps = launch.threads / kWarp * launch.cluster[0] * launch.cluster[1];
+  laggard = random() % (2 * warps);
+  blocks.clear();
+  fibers.clear();
+  bulk.clear();
+  for (unsigned rank = 0; rank < launch.cluster[0] * launch.cluster[1]; ++rank) {
+    Block block{{x * launch.cluster[0] + rank % launch.cluster[0],
+                 y * launch.cluster[1] + rank / launch.cluster[0]},
+                {},
+                nullptr,
+                {}};
+    block.memory.assign(launch.shared_bytes + kStaticBytes + 1024, 0xff);
+    block.alive = launch.threads;
+    blocks.push_back(std::move(block));
+    void* memory = blocks.back().memory.data();
+    std::size_t room = blocks.back().memory.size();
+    blocks.back().shared = static_cast<unsigned char*>(
+        std::align(1024, launch.shared_bytes + kStaticBytes, memory, room));
+    for (unsigned thread = 0; thread < launch.threads; ++thread) {
+      auto fiber = std::make_unique<Fiber>();
+      fiber->rank = rank, fiber->thread = thread;
+      getcontext(&fiber->context);
+      fiber->context.uc_stack = {stacks.of(fibers.size()), 0, kStack};
+      fiber->context.uc_link = nullptr;
+      makecontext(&fiber->context, start, 0);
+      fibers.push_back(std::move(fiber));
+    }
+  }
+  while (why.empty() && turn()) {
+  }
+  for (const auto& fiber : fibers) {
+    if (fiber->state != State::ended) fault("deadlock: " + states().substr(2));
+  }
+}
+
+std::string run(const Launch& launch, const std::function<void()>& kernel) {
+  Machine here{launch, kernel, std::mt19937(launch.seed), {}, {}, {}, {}, nullptr, {}};
+  machine = &here;
+  std::vector<std::pair<unsigned, unsigned>> clusters;
+  for (unsigned x = 0; x < launch.grid[0] / launch.cluster[0]; ++x) {
+    for (unsigned y = 0; y < launch.grid[1] / launch.cluster[1]; ++y) clusters.emplace_back(x, y);
+  }
+  std::shuffle(clusters.begin(), clusters.end(), here.random);
+  for (const auto& [x, y] : clusters) {
+    here.run_cluster(x, y);
+    if (!here.why.empty()) break;
+  }
+  machine = nullptr;
+  return here.why;
+}
+
+void wrong(const std::string& why) {
+  fault(why);
+  while (true) machine->pause(State::ended);
+}
+
+unsigned thread_index() { return machine->now->thread; }
+unsigned block_index(int dimension) { return machine->block().index[dimension]; }
+unsigned rank_in_cluster() { return machine->now->rank; }
+
+void with_warp(void* mine, void (*together)(void* const* lanes)) {
+  Fiber& self = *machine->now;
+  const auto first = self.rank * machine->launch.threads + self.thread / kWarp * kWarp;
+  self.brought = mine, self.together = together;
+  void* lanes[kWarp];
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    Fiber& other = *machine->fibers[first + lane];
+    if (&other != &self && other.state != State::warp) {
+      machine->pause(State::warp);
+      return;
+    }
+    lanes[lane] = other.brought;
+  }
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    Fiber& other = *machine->fibers[first + lane];
+    if (other.together != together) wrong("lanes of a warp are at different instructions");
+    other.state = State::ready;
+  }
+  together(lanes);
+}
+
+void block_barrier() { machine->pause(State::block); }
+bool block_and(bool mine) {
+  machine->block().all &= mine;
+  block_barrier();
+  return machine->block().agreed;
+}
+void cluster_barrier() { machine->pause(State::cluster); }
+
+}  // namespace ladder::emulate

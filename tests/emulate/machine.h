@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Enough of a GPU to run the text of emitted kernels on this processor, for tests: threads of a
+// cluster of blocks as fibers of one thread, warps in a random order, asynchronous copies that end
+// at a random time or as late as they may. What is not waited for is found because it is then not
+// there yet: shared memory begins as NaN in every format.
+//
+// Not modelled: stores that other threads see late (they are seen at once, but what runs in between
+// is random), caches, and the order between clusters, which run one after another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace ladder::emulate {
+
+struct Launch {
+  unsigned grid[2];     ///< blocks along x and y
+  unsigned cluster[2];  ///< of which so many form a cluster
+  unsigned threads;
+  std::int64_t shared_bytes;
+  unsigned seed;  ///< of the order in which things happen
+};
+
+/// Runs `kernel` once for each thread. Returns why it is wrong, or "": a deadlock, warps that
+/// diverge at an instruction of all lanes, addresses outside shared memory, signals with too many
+/// arrivals, blocks that end while something is on its way into them.
+std::string run(const Launch& launch, const std::function<void()>& kernel);
+
+// What instructions need, for the thread that runs.
+
+unsigned thread_index();
+unsigned block_index(int dimension);
+unsigned rank_in_cluster();
+
+/// The block's shared memory: as the kernel points into it, and by address, whose upper bits name
+/// the block of the cluster.
+unsigned char* shared_memory();
+/// Of variables that are declared __shared__ with a size of their own, at most 64 KB: the `which`th
+/// of two.
+unsigned char* static_shared(unsigned which);
+std::uint32_t address_of(const void* shared);
+std::uint32_t address_in(std::uint32_t address, unsigned rank);
+unsigned char* at(std::uint32_t address, std::int64_t bytes);
+
+/// All 32 lanes come here with `mine`; then `together` is called once with what they brought.
+void with_warp(void* mine, void (*together)(void* const* lanes));
+void block_barrier();
+bool block_and(bool mine);
+void cluster_barrier();
+
+void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
+void copy_commit();
+void copy_wait(int pending);
+
+void signal_init(std::uint32_t signal, unsigned arrivals);
+void signal_arrive(std::uint32_t signal, std::int64_t expected_bytes);
+void signal_arrive_after_copies(std::uint32_t signal);
+/// Whether the phase of that parity is over; lets others run when it is not.
+bool signal_over(std::uint32_t signal, unsigned parity);
+/// By the copy engine into every block of `blocks`, a bit each; its signal hears of the bytes.
+void copy_bulk(std::uint32_t to, const void* from, unsigned bytes, std::uint32_t signal,
+               unsigned blocks);
+
+[[noreturn]] void wrong(const std::string& why);
+
+}  // namespace ladder::emulate

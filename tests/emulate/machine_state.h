@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state of the machine. Internal to tests/emulate.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+
+namespace ladder::emulate {
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kRankShift = 24, kStaticBytes = 2 << 16;
+
+struct Signal {
+  unsigned arrivals = 0, missing = 0, phase = 0;
+  std::int64_t bytes = 0;  // expected and not there
+};
+
+/// An asynchronous copy of a thread, or an arrival that follows those before it.
+struct Copy {
+  std::uint32_t to;
+  const void* from;
+  unsigned whole, bytes;
+  bool arrival = false;
+  int group = 0;
+};
+
+struct Bulk {
+  std::uint32_t to;
+  const void* from;
+  unsigned bytes;
+  std::uint32_t signal;
+  unsigned blocks;
+};
+
+enum class State { ready, warp, block, cluster, polling, ended };
+
+struct Fiber {
+  ucontext_t context;
+  unsigned rank, thread;
+  State state = State::ready;
+  void* brought = nullptr;
+  void (*together)(void* const*) = nullptr;
+  std::deque<Copy> copies;
+  int group = 0;
+};
+
+struct Block {
+  unsigned index[2];
+  std::vector<unsigned char> memory;
+  unsigned char* shared = nullptr;  // 1024-byte aligned, then the static variables
+  std::map<std::uint32_t, Signal> signals;
+  bool all = true, agreed = true;
+  unsigned alive = 0;  // threads
+};
+
+struct Machine {
+  const Launch& launch;
+  const std::function<void()>& kernel;
+  std::mt19937 random;
+  std::vector<Block> blocks;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Bulk> bulk;
+  ucontext_t scheduler;
+  Fiber* now = nullptr;
+  std::string why;
+  enum class Copies { late, random, early } copies = Copies::random;  // when they end
+  unsigned laggard = 0;  // a warp that only runs when no other can, if there is one of that number
+
+  Block& block() { return blocks[now->rank]; }
+  void pause(State state);
+  void run_cluster(unsigned x, unsigned y);
+  bool turn();
+  bool run_warp(unsigned rank, unsigned warp);
+  bool release(State state, unsigned rank);
+  bool something_ends();
+  void end_copy(Fiber& fiber);
+  void end_bulk(std::size_t i);
+  Signal& signal(std::uint32_t address);
+  void settle(Signal& signal);
+  unsigned char* at(std::uint32_t address, std::int64_t bytes);
+  std::string states() const;
+};
+
+extern Machine* machine;  ///< that runs
+
+/// Keeps the first reason.
+void fault(const std::string& why);
+
+}  // namespace ladder::emulate

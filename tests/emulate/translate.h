@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The text of CUDA kernels to functions of this process.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ladder::emulate {
+
+struct Source {
+  std::string text, name;  ///< of its one kernel
+};
+
+/// Calls the kernel, within run(), with its parameters: pointers as they are, others behind one.
+using Kernel = std::function<void(void* const* parameters)>;
+
+/// Compiles all of them at once with this machine's C++ compiler and loads them for good. Asm
+/// statements become calls of emulate::ptx (device.h); the rest stays as it is. Throws
+/// InternalError with what the compiler says.
+std::vector<Kernel> load(const std::vector<Source>& sources);
+
+/// The asm statements of preprocessed text as calls: internal, for its test.
+std::string without_asm(const std::string& text);
+
+}  // namespace ladder::emulate
