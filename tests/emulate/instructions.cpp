@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "expr/scalar.h"
 #include "machine.h"
@@ -13,7 +14,20 @@ namespace {
 
 constexpr int kLanes = 32;
 
-double number(Scalar scalar, std::uint32_t bits) { return to_number(scalar, bits & 0xffff); }
+/// All numbers of a format of 16 bits.
+template <Scalar S>
+const std::vector<double>& numbers() {
+  static const std::vector<double> all = [] {
+    std::vector<double> out(1 << 16);
+    for (std::uint32_t bits = 0; bits < out.size(); ++bits) out[bits] = to_number(S, bits);
+    return out;
+  }();
+  return all;
+}
+
+double number(Scalar scalar, std::uint32_t bits) {
+  return (scalar == Scalar::f16 ? numbers<Scalar::f16>() : numbers<Scalar::bf16>())[bits & 0xffff];
+}
 
 struct Exchange {
   std::uint32_t mine, mask, out;
@@ -73,7 +87,7 @@ void multiply_together(void* const* lanes, const ReadA& read_a, const ReadB& rea
 
 template <Scalar S>
 void halves_together(void* const* lanes) {
-  const auto read = [](std::uint32_t bits) { return number(S, bits); };
+  const auto read = [&all = numbers<S>()](std::uint32_t bits) { return all[bits & 0xffff]; };
   multiply_together<float, 2>(lanes, read, read);
 }
 

@@ -41,6 +41,13 @@ void start() {
   machine->pause(State::ended);
 }
 
+void make_context(ucontext_t& context, void* stack) {
+  getcontext(&context);
+  context.uc_stack = {stack, 0, kStack};
+  context.uc_link = nullptr;
+  makecontext(&context, start, 0);
+}
+
 }  // namespace
 
 void fault(const std::string& why) {
@@ -49,7 +56,15 @@ void fault(const std::string& why) {
 
 void Machine::pause(State state) {
   now->state = state;
-  swapcontext(&now->context, &scheduler);
+  if (_setjmp(now->place) == 0) _longjmp(scheduler, 1);
+}
+
+void Machine::resume(Fiber& fiber) {
+  now = &fiber;
+  if (_setjmp(scheduler) != 0) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  setcontext(&fiber.context);
 }
 
 /// Lets threads go on that wait for each other, once all that have not ended do.
@@ -81,8 +96,7 @@ bool Machine::run_warp(unsigned rank, unsigned warp) {
     Fiber& fiber = *fibers[first + (start_at + i) % kWarp];
     if (fiber.state != State::ready) continue;
     ran = true;
-    now = &fiber;
-    swapcontext(&scheduler, &fiber.context);
+    resume(fiber);
   }
   return ran;
 }
@@ -139,10 +153,7 @@ void Machine::run_cluster(unsigned x, unsigned y) {
     for (unsigned thread = 0; thread < launch.threads; ++thread) {
       auto fiber = std::make_unique<Fiber>();
       fiber->rank = rank, fiber->thread = thread;
-      getcontext(&fiber->context);
-      fiber->context.uc_stack = {stacks.of(fibers.size()), 0, kStack};
-      fiber->context.uc_link = nullptr;
-      makecontext(&fiber->context, start, 0);
+      make_context(fiber->context, stacks.of(fibers.size()));
       fibers.push_back(std::move(fiber));
     }
   }

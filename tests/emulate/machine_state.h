@@ -3,6 +3,7 @@
 // The state of the machine. Internal to tests/emulate.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdint>
@@ -46,7 +47,9 @@ struct Bulk {
 enum class State { ready, warp, block, cluster, polling, ended };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  ///< to begin in; then `place`, which no system call stores
+  bool begun = false;
+  jmp_buf place;
   unsigned rank, thread;
   State state = State::ready;
   void* brought = nullptr;
@@ -71,7 +74,7 @@ struct Machine {
   std::vector<Block> blocks;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Bulk> bulk;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   Fiber* now = nullptr;
   std::string why;
   enum class Copies { late, random, early } copies = Copies::random;  // when they end
@@ -79,6 +82,7 @@ struct Machine {
 
   Block& block() { return blocks[now->rank]; }
   void pause(State state);
+  void resume(Fiber& fiber);
   void run_cluster(unsigned x, unsigned y);
   bool turn();
   bool run_warp(unsigned rank, unsigned warp);
