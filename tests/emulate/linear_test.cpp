@@ -76,8 +76,8 @@ std::string objection_to(const Case& c, const Program& program, const emulate::K
   return "";
 }
 
-/// Each of them exact, with all tokens and with fewer, in several orders.
-void expect_exact(const std::vector<Case>& cases, const Device& device) {
+/// Each of them exact, with all tokens and with fewer, in so many orders.
+void expect_exact(const std::vector<Case>& cases, const Device& device, unsigned orders = 3) {
   std::vector<Program> programs;
   std::vector<emulate::Source> sources;
   for (const Case& c : cases) {
@@ -87,7 +87,7 @@ void expect_exact(const std::vector<Case>& cases, const Device& device) {
   const auto kernels = emulate::load(sources);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
-    for (unsigned seed = 1; seed <= 3; ++seed) {
+    for (unsigned seed = 1; seed <= orders; ++seed) {
       const auto m = seed == 1 ? c.expr.max_m : 1 + seed * 5 % c.expr.max_m;
       const auto data = LinearCase::integers(c.expr, m, seed);
       EXPECT_EQ(objection_to(c, programs[i], kernels[i], data, seed), "")
@@ -183,12 +183,12 @@ TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {
       for (std::int64_t m : {1, 8, 16}) {
         const Linear expr = linear_of(ttype(type), 4096, 4096, activation, m);
         const auto all = candidates(expr, h200);
-        for (std::size_t i = 0; i < 4 && all[i].dropped.empty(); ++i) {
+        for (std::size_t i = 0; i < 2 && all[i].dropped.empty(); ++i) {
           cases.push_back({expr, all[i].schedule});
         }
       }
     }
-    expect_exact(cases, h200);
+    expect_exact(cases, h200, 1);
   }
 }
 
