@@ -18,9 +18,10 @@ void require_target(const Device& device) {
 
 }  // namespace
 
-Compiled compile(const Linear& expr, const Device& device) {
+Compiled compile(const Linear& expr, const Device& device, bool dependent_launch) {
   require_target(device);
-  return compile(expr, best_schedule(expr, device), device);  // schedule/: least time that fits
+  // schedule/: least time that fits
+  return compile(expr, best_schedule(expr, device, dependent_launch), device);
 }
 
 Compiled compile(const Linear& expr, const Schedule& schedule, const Device& device) {

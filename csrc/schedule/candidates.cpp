@@ -97,11 +97,12 @@ void add_engine(const Linear& expr, const Device& device, int blocks, int splits
 
 }  // namespace
 
-std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
+std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool dependent_launch) {
   check(expr);
   std::vector<Candidate> all;
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
-  auto add = [&](const Schedule& schedule) {
+  auto add = [&](Schedule schedule) {
+    schedule.dependent_launch = dependent_launch && device.dependent_launch();
     all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
@@ -187,8 +188,8 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device) {
   return all;
 }
 
-Schedule best_schedule(const Linear& expr, const Device& device) {
-  const auto all = candidates(expr, device);
+Schedule best_schedule(const Linear& expr, const Device& device, bool dependent_launch) {
+  const auto all = candidates(expr, device, dependent_launch);
   if (all.front().dropped.empty()) return all.front().schedule;
   std::ostringstream why;
   for (const auto& candidate : all) {

@@ -43,7 +43,9 @@ struct Schedule {
   int stages;           ///< rounds in flight or in use; 1: in registers
   Reduction reduction;
   Route route;
-  bool dependent_launch;          ///< load weights before the preceding kernel ends
+  /// Ask for weights before the preceding kernel ends: whoever launches promises that it, and those
+  /// that may still run with it, write no constant of the program (docs/cuda.md).
+  bool dependent_launch;
   int blocks_per_multiprocessor;  ///< thread blocks to leave registers and shared memory for
   int units = 4;   ///< 16 rows each, that a warp has: 4, or 2 or 1 of a block of the weight image
   int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
@@ -117,10 +119,12 @@ struct Candidate {
   Cost cost;
   std::string dropped;  ///< empty: kept
 };
-/// The whole space in a fixed order, kept ones first, cheapest first.
-std::vector<Candidate> candidates(const Linear& expr, const Device& device);
+/// The whole space in a fixed order, kept ones first, cheapest first. `dependent_launch`: all are
+/// launched so, where the device can; elsewhere none is.
+std::vector<Candidate> candidates(const Linear& expr, const Device& device,
+                                  bool dependent_launch = false);
 
 /// The cheapest candidate. Throws Unsupported with the objections when there is none.
-Schedule best_schedule(const Linear& expr, const Device& device);
+Schedule best_schedule(const Linear& expr, const Device& device, bool dependent_launch = false);
 
 }  // namespace ladder

@@ -159,7 +159,7 @@ TEST_P(RandomKernels, are_exact) {
       Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
                               among(Scalar::f16, Scalar::bf16), among(1, 8, 16));
       expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
-      const auto all = candidates(expr, small);
+      const auto all = candidates(expr, small, random() % 2 == 0);
       std::size_t kept = 0;
       while (kept < all.size() && all[kept].dropped.empty()) ++kept;
       if (kept > 0) cases.push_back({expr, all[random() % kept].schedule});

@@ -98,7 +98,9 @@ void Lowering::declare() {
   }
   if (expr_.scale2) scale2_ = constant("scale2", Scalar::f32);
   if (expr_.bias) {
-    bias_ = constant("bias", expr_.activation);
+    // Training may have written it a moment ago: a dependent launch reads it after its wait. Loads
+    // of the read-only path the assembler would move before that.
+    bias_ = buffer("bias", Level::global, expr_.activation, 0, !s.dependent_launch);
     program_.buffers[bias_].optional = true;
   }
   if (expr_.gather) gather_ = constant("gather", Scalar::u32);

@@ -97,6 +97,7 @@ class Lowering {
   void load_weights(Body& body);
   /// A round to the registers in use; those of a round that the depth keeps.
   void refill_words(Body& body, const Affine& round, const Affine& sweep);
+  bool loads_now() const;
   void refill_part(Body& body, int part, const Affine& round, const Affine& sweep);
   void refill_groups(Body& body, const Affine& round, const Affine& sweep);
   /// Rounds whose scales and zero points have registers.

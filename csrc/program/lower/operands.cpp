@@ -129,17 +129,20 @@ void Lowering::refill_words(Body& body, const Affine& round, const Affine& sweep
   for (int part = 0; part < word_parts(); ++part) refill_part(body, part, round, sweep);
 }
 
+// Before the wait of a dependent launch, too, and not where the assembler would move them.
+bool Lowering::loads_now() const {
+  return schedule_.depth > 0 || schedule_.sharers > 0 || schedule_.dependent_launch;
+}
+
 void Lowering::refill_part(Body& body, int part, const Affine& round, const Affine& sweep) {
-  const bool now = schedule_.depth > 0 || schedule_.sharers > 0;
   emit(body, Load{word_parts_of_round_[part], images_[part], word_origin(round, sweep),
-                  now ? Cache::now : Cache::once});
+                  loads_now() ? Cache::now : Cache::once});
 }
 
 void Lowering::refill_groups(Body& body, const Affine& round, const Affine& sweep) {
-  const bool now = schedule_.depth > 0 || schedule_.sharers > 0;
   for (const PerGroup& part : per_group_) {
-    emit(body,
-         Load{part.loaded, part.table, group_origin(round, sweep), now ? Cache::now : Cache::many});
+    emit(body, Load{part.loaded, part.table, group_origin(round, sweep),
+                    loads_now() ? Cache::now : Cache::many});
     emit(body, Reinterpret{part.rows, part.loaded});
   }
 }

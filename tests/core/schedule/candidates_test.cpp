@@ -93,6 +93,32 @@ TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocess
   EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
 }
 
+// The option is one dimension: the same space with it, in the same order, and without it elsewhere.
+TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device_can) {
+  for (const Device* device : targets()) {
+    for (std::int64_t m : {1, 16}) {
+      const Linear expr =
+          linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
+      const auto alone = candidates(expr, *device), asked = candidates(expr, *device, true);
+      ASSERT_EQ(alone.size(), asked.size());
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_FALSE(alone[i].schedule.dependent_launch);
+        auto schedule = alone[i].schedule;
+        schedule.dependent_launch = device->dependent_launch();
+        EXPECT_EQ(asked[i].schedule, schedule) << device->name << ' ' << to_string(schedule);
+        EXPECT_EQ(asked[i].dropped, alone[i].dropped) << to_string(schedule);
+      }
+    }
+  }
+}
+
+TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
+  const Linear expr = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
+  const Schedule s{8, 1, 8, 2, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+  EXPECT_EQ(objection(s, expr, device("h200")), "");
+  EXPECT_EQ(objection(s, expr, device("a100")), "no dependent launch");
+}
+
 // A schedule that somebody wrote down is refused, however wrong, before anything divides by it.
 TEST(Objection, names_the_number_that_is_no_count) {
   const Device& h200 = device("h200");

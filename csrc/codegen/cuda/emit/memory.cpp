@@ -71,9 +71,13 @@ void Emitter::load(const Load& i) {
         fail<Unsupported>(to.name, " would be loaded in pieces of ", piece.width * size, " bytes");
       }
       const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
-      line("{ u32 element = 0; ",
-           guarded(guard, "element = from[" + std::to_string(piece.offset) + "];"), " ", word,
-           " = ", piece.slot % 2 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
+      // A preceding kernel may have written what is not constant.
+      const auto offset = std::to_string(piece.offset);
+      const auto element = from.level == Level::global && !from.constant
+                               ? "load_element(from + " + offset + ")"
+                               : "from[" + offset + "]";
+      line("{ u32 element = 0; ", guarded(guard, "element = " + element + ";"), " ", word, " = ",
+           piece.slot % 2 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
       continue;
     }
     const auto type = "Words" + std::to_string(count);

@@ -20,15 +20,17 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   {  // dependent_launch
     dependent_launch();
   }
-  {  // words = load weight[tile, split*2, 0, 0, 0] once
+  {  // words = load weight[tile, split*2, 0, 0, 0] now
     const u32* const from = weight + (((thread / 32) * 384) + ((thread % 32) * 4) + tile * 1536 + split * 768);
-    { Words4 v; v = load_once((const Words4*)(from + 0)); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
-    { Words4 v; v = load_once((const Words4*)(from + 128)); words[4] = v.w[0]; words[5] = v.w[1]; words[6] = v.w[2]; words[7] = v.w[3]; }
-    { Words4 v; v = load_once((const Words4*)(from + 256)); words[8] = v.w[0]; words[9] = v.w[1]; words[10] = v.w[2]; words[11] = v.w[3]; }
+    { Words4 v; v = load_now((const Words4*)(from + 0)); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
+    { Words4 v; v = load_now((const Words4*)(from + 128)); words[4] = v.w[0]; words[5] = v.w[1]; words[6] = v.w[2]; words[7] = v.w[3]; }
+    { Words4 v; v = load_now((const Words4*)(from + 256)); words[8] = v.w[0]; words[9] = v.w[1]; words[10] = v.w[2]; words[11] = v.w[3]; }
+    keep_order();
   }
-  {  // scale_table = load scales[split*2, tile, 0, 0, 0]
+  {  // scale_table = load scales[split*2, tile, 0, 0, 0] now
     const u16* const from = scales + (((thread / 32) * 64) + ((thread / 4 % 8) * 8) + split * 128 + tile * 64);
-    { Words4 v; v = load_constant((const Words4*)(from + 0)); scale_table[0] = v.w[0]; scale_table[1] = v.w[1]; scale_table[2] = v.w[2]; scale_table[3] = v.w[3]; }
+    { Words4 v; v = load_now((const Words4*)(from + 0)); scale_table[0] = v.w[0]; scale_table[1] = v.w[1]; scale_table[2] = v.w[2]; scale_table[3] = v.w[3]; }
+    keep_order();
   }
   {  // scale = view scale_table
     scale[0] = scale_table[0];

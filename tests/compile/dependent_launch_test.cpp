@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a layer of a chain runs: of the first choices one compiles without spills, as where kernels
+// are launched by themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+#include "expr/of_ttype.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+namespace {
+
+// As runtime/plan.cpp tries.
+constexpr int kTries = 16;
+
+class DependentLaunch : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DependentLaunch, has_a_kernel_without_spills_that_waits) {
+  if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
+  for (const char* name : {"h200", "b200"}) {
+    const Device& row = device(name);
+    for (std::int64_t m : {1, 8, 16}) {
+      Linear expr = linear_of(ttype(GetParam()), 4096, m == 8 ? 4000 : 4096, Scalar::f16, m);
+      expr.bias = true, expr.gather = m == 8;
+      const auto choices = candidates(expr, row, true);
+      bool found = false;
+      for (int i = 0; i < kTries && choices[i].dropped.empty() && !found; ++i) {
+        const auto source = compile(expr, choices[i].schedule, row).source;
+        ASSERT_THAT(source, ::testing::HasSubstr("{  // dependent_wait"));
+        found = cuda::objection(cuda::compile(source, row.architecture)).empty();
+      }
+      EXPECT_TRUE(found) << to_string(expr) << " on " << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, DependentLaunch,
+    ::testing::Values("uint1,group=64,scale=float16", "uint4,group=128,scale=float16",
+                      "nf4,group=64,scale=float16", "uint4,group=32,scale=float16,zero=integer",
+                      "uint3,group=32,scale=float16", "float8_e4m3,channel,scale=float16", "mxfp4"),
+    [](const auto& info) { return "case_" + std::to_string(info.index); });
+
+}  // namespace
+}  // namespace ladder
