@@ -105,10 +105,18 @@ def parts(weight: int) -> Parts:
     return Parts(code_words, words, found)
 
 
-def open_weight(type: str, n: int, k: int, gather: bool = False) -> int:
+def open_weight(
+    type: str, n: int, k: int, gather: bool = False, *, dependent_launch: bool = False
+) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
-    every process. Only for weights without an :func:`objection`."""
-    return _ops.open_weight(type, n, k, gather)
+    every process. Only for weights without an :func:`objection`.
+
+    Args:
+        dependent_launch: on devices that have it, kernels are launched so: they read the image, and
+            nothing else, before the kernels in front of them on the stream have ended. Those must
+            not write it: wait for the stream once after :func:`pack`. One image serves both.
+    """
+    return _ops.open_weight(type, n, k, gather, dependent_launch)
 
 
 def column_order(weight: Weight) -> Tensor | None:

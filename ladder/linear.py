@@ -216,4 +216,5 @@ class Linear(PackedModule):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, weight_type={self._type_text}"
+            + (", dependent_launch=True" if self.dependent_launch else "")
         )

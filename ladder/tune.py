@@ -74,6 +74,8 @@ def calls_of(
     n, k = shape
     count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * image.parts(weight).words))))
     images = image.random_images(count, weight, ttype.bits, device)
+    # Kernels with dependent launch read them, orders of columns too, without waiting for others.
+    torch.cuda.synchronize(device)
     calls: list[list[Callable[[], Tensor]]] = []
     for tokens in m:
         x = torch.randn((tokens, k), device=device).to(dtype)

@@ -22,6 +22,7 @@ def warmup(
     *,
     dtype: torch.dtype | None = None,
     tune: bool = True,
+    dependent_launch: bool | None = None,
     cache: str | Path | None = None,
     trust_kernels: bool = False,
 ) -> dict[str, dict[int, str]]:
@@ -29,7 +30,7 @@ def warmup(
     read, and compile the kernels for ``m`` tokens and for any more.
 
     Needed before a CUDA graph is captured and before ``torch.compile``; otherwise the first calls
-    do it. On other devices it does nothing.
+    do it. On other devices it does nothing but what ``dependent_launch`` says.
 
     Args:
         model: a module, or a Linear itself.
@@ -38,6 +39,9 @@ def warmup(
             they are not 16 bits wide either float16.
         tune: time the best schedules that the compiler proposes, for each shape and interval of m
             not yet in a store; about a second each. Without it the first proposal is taken.
+        dependent_launch: sets :attr:`ladder.Linear.dependent_launch` of every layer, whose promise
+            is there; None leaves it as it is. Kernels are then measured one behind the other, as in
+            a chain of layers, and kept apart from those without.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
             cache (``LADDER_CACHE``) otherwise.
         trust_kernels: load compiled kernels from ``cache`` even if another user owns it.
@@ -53,7 +57,11 @@ def warmup(
         image.use_store(cache, trust_kernels=trust_kernels)
     done: dict[str, dict[int, str]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, Linear) and module.prepare():
+        if not isinstance(module, Linear):
+            continue
+        if dependent_launch is not None:
+            module.dependent_launch = dependent_launch
+        if module.prepare():
             with torch.cuda.device(module.device):
                 done[name] = _compile(module, m, dtype, tune)
     return done

@@ -18,13 +18,14 @@ constexpr std::size_t kTries = 16;
 
 }  // namespace
 
-std::string problem_of(const Linear& expr, const Device& device) {
-  return to_string(expr) + " on " + std::string(device.name) + ", " + kScheduler;
+std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch) {
+  return to_string(expr) + " on " + std::string(device.name) + ", " + kScheduler +
+         (dependent_launch && device.dependent_launch() ? ", dependent launch" : "");
 }
 
 std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
-                                        const Device& device) {
-  for (const Candidate& candidate : candidates(expr, device)) {
+                                        const Device& device, bool dependent_launch) {
+  for (const Candidate& candidate : candidates(expr, device, dependent_launch)) {
     if (candidate.dropped.empty() && to_string(candidate.schedule) == text) {
       return candidate.schedule;
     }
@@ -32,12 +33,15 @@ std::optional<Schedule> schedule_called(const std::string& text, const Linear& e
   return std::nullopt;
 }
 
-std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device) {
+std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
+                                       bool dependent_launch) {
   std::vector<Schedule> schedules;
-  if (const auto kept = stored_plan(problem_of(expr, device)); !kept.empty()) {
-    if (const auto schedule = schedule_called(kept, expr, device)) schedules.push_back(*schedule);
+  const auto kept = stored_plan(problem_of(expr, device, dependent_launch));
+  if (!kept.empty()) {
+    const auto schedule = schedule_called(kept, expr, device, dependent_launch);
+    if (schedule) schedules.push_back(*schedule);
   }
-  for (const Candidate& candidate : candidates(expr, device)) {
+  for (const Candidate& candidate : candidates(expr, device, dependent_launch)) {
     if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
     schedules.push_back(candidate.schedule);
   }
@@ -45,8 +49,8 @@ std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device)
 }
 
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           std::size_t count) {
-  const auto all = candidates(expr, device);
+                                           bool dependent_launch, std::size_t count) {
+  const auto all = candidates(expr, device, dependent_launch);
   const auto guesses = pruned(all, expr, device, all.front().cost.seconds);
   std::vector<Schedule> schedules;
   std::vector<std::string> sources;

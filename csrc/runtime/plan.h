@@ -11,20 +11,25 @@
 
 namespace ladder {
 
-/// What a plan is for, as plans.json spells it.
-std::string problem_of(const Linear& expr, const Device& device);
+// In all of these `dependent_launch` is that of candidates(): measured in a chain of layers, its
+// plans stand apart from those of kernels that run by themselves.
+
+/// What a plan is for, as plans.json spells it. The same with and without `dependent_launch` where
+/// the device has none.
+std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch);
 
 /// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
 std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
-                                        const Device& device);
+                                        const Device& device, bool dependent_launch);
 
 /// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
-std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device);
+std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
+                                       bool dependent_launch);
 
 /// The scheduler's best guesses that no store knows to spill, at most `count`, for measuring. Their
 /// kernels are compiled ahead, all at once, where a store can hold them; for each that spills the
 /// next two guesses are compiled, which spill more often than the first.
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           std::size_t count);
+                                           bool dependent_launch, std::size_t count);
 
 }  // namespace ladder

@@ -62,11 +62,13 @@ std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool ga
   return why;
 }
 
-Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather)
+Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                 bool dependent_launch)
     : type_(type),
       n_(n),
       k_(k),
       gather_(gather),
+      dependent_launch_(dependent_launch),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
@@ -90,7 +92,8 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
   try {
     const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-    for (const Schedule& schedule : schedules_to_try(expr, device_row(ordinal))) {
+    for (const Schedule& schedule :
+         schedules_to_try(expr, device_row(ordinal), dependent_launch_)) {
       try {
         return compile_linear(ordinal, expr, schedule);
       } catch (const Unsupported&) {
@@ -107,7 +110,8 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
                                             std::size_t count) const {
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   std::vector<std::string> out;
-  for (const Schedule& schedule : schedules_to_measure(expr, device_row(ordinal), count)) {
+  for (const Schedule& schedule :
+       schedules_to_measure(expr, device_row(ordinal), dependent_launch_, count)) {
     out.push_back(to_string(schedule));
   }
   return out;
@@ -115,7 +119,7 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
 
 void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text) {
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  const auto schedule = schedule_called(text, expr, device_row(ordinal));
+  const auto schedule = schedule_called(text, expr, device_row(ordinal), dependent_launch_);
   if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
   const std::lock_guard lock(compiling_);
   // The kernel in the slot may be running: it is never freed.
@@ -131,15 +135,15 @@ std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
   }
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   const Device& device = device_row(ordinal);
-  const std::string kept = stored_plan(problem_of(expr, device));
-  if (kept.empty() || !schedule_called(kept, expr, device)) return {};
+  const std::string kept = stored_plan(problem_of(expr, device, dependent_launch_));
+  if (kept.empty() || !schedule_called(kept, expr, device, dependent_launch_)) return {};
   const std::lock_guard lock(compiling_);
   return measured_.insert_or_assign({ordinal, activation, interval_of(m)}, kept).first->second;
 }
 
 void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule) {
-  keep_plan(problem_of(expression(type_, n_, k_, gather_, activation, m), device_row(ordinal)),
-            schedule);
+  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
+  keep_plan(problem_of(expr, device_row(ordinal), dependent_launch_), schedule);
   const std::lock_guard lock(compiling_);
   measured_.insert_or_assign({ordinal, activation, interval_of(m)}, schedule);
 }
@@ -169,14 +173,17 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 
 }  // namespace
 
-std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather) {
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                          bool dependent_launch) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
-  const auto number = number_of(to_string(type) + "|" + std::to_string(n) + "|" +
-                                std::to_string(k) + (gather ? "|gather" : ""));
+  const auto number =
+      number_of(to_string(type) + "|" + std::to_string(n) + "|" + std::to_string(k) +
+                (gather ? "|gather" : "") + (dependent_launch ? "|dependent launch" : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
-  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k, gather);
-  LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type && slot->gather() == gather,
+  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k, gather, dependent_launch);
+  LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
+                   slot->gather() == gather && slot->dependent_launch() == dependent_launch,
                "two weights are called ", number);
   return number;
 }

@@ -58,12 +58,16 @@ struct LinearKernel {
 class Session {
  public:
   /// `gather`: the columns of the image are a permutation of the weight's, which it holds too.
-  Session(const TType& type, std::int64_t n, std::int64_t k, bool gather);
+  /// `dependent_launch`: its kernels are those of layers in a chain, where the device has them.
+  /// They read the image, not the bias, before the preceding kernels of the stream have ended, so
+  /// those must not write it.
+  Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   bool gather() const { return gather_; }
+  bool dependent_launch() const { return dependent_launch_; }
   /// Where the image has what.
   const ImageParts& parts() const { return parts_; }
 
@@ -107,7 +111,7 @@ class Session {
 
   const TType& type_;
   std::int64_t n_, k_;
-  bool gather_;
+  bool gather_, dependent_launch_;
   ImageParts parts_;
   std::mutex compiling_;
   std::map<std::tuple<int, Scalar, std::size_t>, std::string> measured_;  // by interval
@@ -126,8 +130,10 @@ Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather
 std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                       const Device& device);
 
-/// A number that names (type, n, k, gather), the same in every process, and its session.
-std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false);
+/// A number that names (type, n, k, gather, dependent_launch), the same in every process, and its
+/// session. Images are the same with and without `dependent_launch`.
+std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
+                          bool dependent_launch = false);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

@@ -42,7 +42,7 @@ TEST(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   ASSERT_GT(looked_at, kCount) << "no longer a type whose first choices spill: take another one";
 
   std::vector<std::string> measured;
-  for (const Schedule& schedule : schedules_to_measure(expr, h200, kCount)) {
+  for (const Schedule& schedule : schedules_to_measure(expr, h200, false, kCount)) {
     measured.push_back(to_string(schedule));
   }
   EXPECT_EQ(measured, clean);

@@ -19,8 +19,9 @@ std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool 
   }
 }
 
-std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather) {
-  return open_session(ttype(type), n, k, gather);
+std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
+                         bool dependent_launch) {
+  return open_session(ttype(type), n, k, gather, dependent_launch);
 }
 
 /// Compiles what `m` tokens need. The schedule of their kernel, or "" when they go the dense way.
@@ -74,7 +75,7 @@ std::string notices() { return take_notices(); }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("image_objection(str type, int n, int k, bool gather, int device) -> str");
-  m.def("open_weight(str type, int n, int k, bool gather) -> int");
+  m.def("open_weight(str type, int n, int k, bool gather, bool dependent_launch) -> int");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
   m.def("schedules(int weight, int device, ScalarType dtype, int m, int count) -> str");
   m.def(

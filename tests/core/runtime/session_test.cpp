@@ -13,6 +13,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
+#include "runtime/plan.h"
 #include "types/ttype.h"
 
 namespace ladder {
@@ -47,8 +48,46 @@ TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {
   EXPECT_NE(open_session(type, 256, 128), number);
   EXPECT_NE(open_session(ttype("uint4,group=64,scale=float16"), 128, 256), number);
   EXPECT_NE(open_session(type, 128, 256, true), number);
+  EXPECT_NE(open_session(type, 128, 256, false, true), number);
+  EXPECT_NE(open_session(type, 128, 256, false, true), open_session(type, 128, 256, true, true));
+  EXPECT_FALSE(session(number).dependent_launch());
+  EXPECT_TRUE(session(open_session(type, 128, 256, false, true)).dependent_launch());
   EXPECT_EQ(session(number).k(), 256);
   EXPECT_THAT([] { session(7); }, ThrowsMessage<InvalidArgument>(HasSubstr("ladder.warmup")));
+}
+
+// One image serves layers with and without dependent launch.
+TEST(Session, has_one_image_however_kernels_are_launched) {
+  const auto& type = ttype("uint4,group=64,scale=float16,zero=integer");
+  for (const bool gather : {false, true}) {
+    const ImageParts& parts = session(open_session(type, 128, 256, gather)).parts();
+    const ImageParts& of_chain = session(open_session(type, 128, 256, gather, true)).parts();
+    EXPECT_EQ(parts.words, of_chain.words);
+    EXPECT_EQ(parts.scales->offset_bytes, of_chain.scales->offset_bytes);
+    EXPECT_EQ(parts.gather.has_value(), of_chain.gather.has_value());
+  }
+}
+
+TEST(Plan, of_a_dependent_launch_stands_apart_where_the_device_has_it) {
+  const Linear expr =
+      expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
+  const Device &h200 = device("h200"), &a100 = device("a100");
+  EXPECT_EQ(problem_of(expr, h200, false),
+            to_string(expr) + " on h200, scheduler 4");  // stored plans are found by this
+  EXPECT_EQ(problem_of(expr, h200, true), problem_of(expr, h200, false) + ", dependent launch");
+  EXPECT_EQ(problem_of(expr, a100, true), problem_of(expr, a100, false));
+}
+
+TEST(Plan, is_a_schedule_of_its_own_kind_of_launch_only) {
+  const Linear expr =
+      expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
+  const Device &h200 = device("h200"), &a100 = device("a100");
+  const auto alone = best_schedule(expr, h200), in_chain = best_schedule(expr, h200, true);
+  EXPECT_EQ(schedule_called(to_string(in_chain), expr, h200, true), in_chain);
+  EXPECT_EQ(schedule_called(to_string(in_chain), expr, h200, false), std::nullopt);
+  EXPECT_EQ(schedule_called(to_string(alone), expr, h200, true), std::nullopt);
+  const auto older = best_schedule(expr, a100);
+  EXPECT_EQ(schedule_called(to_string(older), expr, a100, true), older);
 }
 
 TEST(Session, leaves_many_tokens_and_float32_to_dense_products) {
