@@ -33,7 +33,7 @@ def element(name: str) -> Element:
     """
     The element format of this name or alias.
     """
-def explain(m: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, k: typing.SupportsInt | typing.SupportsIndex, weight: str, activation: str, device: str, candidates: typing.SupportsInt | typing.SupportsIndex = 8, all: bool = False) -> list[tuple[str, str]]:
+def explain(m: typing.SupportsInt | typing.SupportsIndex, n: typing.SupportsInt | typing.SupportsIndex, k: typing.SupportsInt | typing.SupportsIndex, weight: str, activation: str, device: str, candidates: typing.SupportsInt | typing.SupportsIndex = 8, all: bool = False, dependent_launch: bool = False) -> list[tuple[str, str]]:
     """
     Every value between a tType and a kernel: (title, text), in order.
     """

@@ -27,6 +27,12 @@ def explain(
     everything: Annotated[
         bool, typer.Option("--all", help="Print all candidates, and why each was dropped.")
     ] = False,
+    dependent_launch: Annotated[
+        bool,
+        typer.Option(
+            "--dependent-launch", help="For a chain of layers: weights before the one before ends."
+        ),
+    ] = False,
     source: Annotated[bool, typer.Option("--source", help="Print the emitted text too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +52,7 @@ def explain(
         if not 1 <= given <= most:
             raise InvalidArgument(f"{option} is {given}, not from 1 to {most}")
     ttype = spelled(weight, group, scale, zero)
-    sections = native(m, n, k, ttype, activation, device, candidates, everything)
+    sections = native(m, n, k, ttype, activation, device, candidates, everything, dependent_launch)
     if not source:
         sections = [section for section in sections if section[0] != "source"]
     if as_json:

@@ -90,6 +90,18 @@ def test_explain_gives_every_candidate_with_its_cost_or_its_reason(capsys):
     assert len(dropped) == total - kept
 
 
+def test_explain_prints_the_schedules_of_a_chain_where_the_device_has_them(capsys):
+    alone = json.loads(run(capsys, "--all", "--json"))
+    sections = json.loads(run(capsys, "--all", "--json", "--source", "--dependent-launch"))
+    assert "dependent launch" not in alone["candidates"]
+    assert sections["candidates"].replace(", dependent launch", "") == alone["candidates"]
+    assert sections["schedule"] == alone["schedule"].replace(", 1 per", ", dependent launch, 1 per")
+    assert sections["program"].count("dependent_wait") == 1
+    assert "dependent_wait();" in sections["source"]
+    assert main([*arguments(device="a100"), "--dependent-launch"]) == 1
+    assert "a100 starts no kernel before" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("device", ["v100", "mi300x", "x86_avx512"])
 def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, device):
     text = run(capsys, device=device)

@@ -28,7 +28,7 @@ struct Request {
   std::int64_t m, n, k;
   std::string weight, activation, device;
   int candidates;
-  bool all;
+  bool all, dependent_launch;
 };
 
 std::string_view element_of(Scalar activation) {
@@ -112,6 +112,8 @@ std::vector<Section> explain(const Request& request) {
                  "activation is ", request.activation, ", not float16 or bfloat16");
   const Scalar activation = request.activation == "float16" ? Scalar::f16 : Scalar::bf16;
   const Device& machine = device(request.device);
+  LADDER_REQUIRE(!request.dependent_launch || machine.dependent_launch(), machine.name,
+                 " starts no kernel before the preceding one has ended: no dependent launch");
   const TType& plain = ttype(element_of(activation));
 
   std::vector<Section> out = {{"tType", type_text(type, request.n, request.k)}};
@@ -141,13 +143,13 @@ std::vector<Section> explain(const Request& request) {
     return out;
   };
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
-  auto all = candidates(expr, machine);
+  auto all = candidates(expr, machine, request.dependent_launch);
   all = pruned(std::move(all), expr, machine, all.front().cost.seconds);
   out.emplace_back("candidates", candidates_text(all, request));
   if (!all.front().dropped.empty()) {
     return without_program("no decode kernel serves it: every candidate was dropped");
   }
-  const Compiled compiled = compile(expr, machine);
+  const Compiled compiled = compile(expr, machine, request.dependent_launch);
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
   out.emplace_back("schedule", to_string(compiled.schedule) + '\n');
   out.emplace_back("program", to_string(compiled.program));
@@ -162,11 +164,13 @@ void add_explain(py::module_& module) {
   module.def(
       "explain",
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
-         const std::string& activation, const std::string& device, int candidates, bool all) {
-        return explain({m, n, k, weight, activation, device, candidates, all});
+         const std::string& activation, const std::string& device, int candidates, bool all,
+         bool dependent_launch) {
+        return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch});
       },
       py::arg("m"), py::arg("n"), py::arg("k"), py::arg("weight"), py::arg("activation"),
       py::arg("device"), py::arg("candidates") = 8, py::arg("all") = false,
+      py::arg("dependent_launch") = false,
       "Every value between a tType and a kernel: (title, text), in order.");
 }
 
