@@ -38,7 +38,9 @@ struct Device {
   int shared_per_block_bytes;  ///< most that one block may ask for
   int registers;               ///< 32-bit, of one multiprocessor
   int threads;                 ///< resident on one multiprocessor
+  int schedulers = 4;          ///< parts of a multiprocessor that issue for warps of their own
   int f32_lanes;          ///< f32 multiply-adds of one multiprocessor in a cycle, no matrix unit
+  int f16_lanes = 0;      ///< f16 ones of its matrix units, f32 sums; 0: it has none
   double f32_flops;       ///< the same of the device, in operations per second
   double f16_flops;       ///< dense, f32 accumulation; x86: decoded to f32
   double bf16_flops = 0;  ///< dense, f32 accumulation; 0: no such instruction

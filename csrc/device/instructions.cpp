@@ -163,18 +163,6 @@ bool has(const Device& device, const Row& row) {
          device.generation <= row.last_architecture;
 }
 
-/// The part of the device's rate for an operand that a row reaches; 0: not published.
-double share(const Device& device, const MatrixInstruction& row) {
-  // A narrow vector on a machine with wide ones.
-  if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
-  if (row.fragment != Fragment::warp) return 1;
-  // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
-  // warpgroup.
-  if (device.generation == 90) return 0.61;
-  // sm_100 reaches its rate through tensor memory, for which there is no row yet.
-  return device.generation == 100 ? 0 : 1;
-}
-
 double rate_of(const Device& device, std::string_view operand) {
   if (operand == "float16") return device.f16_flops;
   if (operand == "bfloat16") return device.bf16_flops;
@@ -201,8 +189,19 @@ std::vector<const MatrixInstruction*> instructions(const Device& device, std::st
   return found;
 }
 
+double reached_share(const Device& device, const MatrixInstruction& row) {
+  // A narrow vector on a machine with wide ones.
+  if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
+  if (row.fragment != Fragment::warp) return 1;
+  // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
+  // warpgroup.
+  if (device.generation == 90) return 0.61;
+  // sm_100 reaches its rate through tensor memory, for which there is no row yet.
+  return device.generation == 100 ? 0 : 1;
+}
+
 double operations_per_second(const Device& device, const MatrixInstruction& row) {
-  return rate_of(device, row.operand) * share(device, row);
+  return rate_of(device, row.operand) * reached_share(device, row);
 }
 
 const MatrixInstruction* tile_instruction(Scalar operand) {

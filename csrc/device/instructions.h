@@ -60,6 +60,9 @@ std::span<const MatrixInstruction> matrix_instructions();
 std::vector<const MatrixInstruction*> instructions(const Device& device,
                                                    std::string_view operand = {});
 
+/// The part of the device's rate for its operand that an instruction reaches; 0: not published.
+double reached_share(const Device& device, const MatrixInstruction& instruction);
+
 /// Dense rate of an instruction on a device, multiplications and additions; 0: not published.
 double operations_per_second(const Device& device, const MatrixInstruction& instruction);
 

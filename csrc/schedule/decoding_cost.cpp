@@ -11,6 +11,7 @@
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
+#include "schedule/fitted.h"
 
 namespace ladder {
 namespace {
@@ -90,13 +91,14 @@ int lookups_per_pair(const Linear& expr) {
   return expr.bits <= kLargestPairTable ? 1 : 2;
 }
 
-// nf4 at 28672 x 8192 on an H200: 42 to 45 us with eight warps, 37 to 41 with sixteen.
-double lookup_latency(const Linear& expr) { return lookups_per_pair(expr) > 0 ? 0.1 : 0; }
+double lookup_latency(const Linear& expr) {
+  return lookups_per_pair(expr) > 0 ? fitted::kLatencyOfLookups : 0;
+}
 
-// 32 KB took about 0.7 us of each block on an H200.
-double table_seconds(const Linear& expr) {
+double table_seconds(const Linear& expr, double clock) {
   if (decoding_kind(expr) != Decoding::Kind::table) return 0;
-  return 0.7e-6 * static_cast<double>(table_entries(expr.bits) * kLanes * 4) / 32768;
+  const auto bytes = static_cast<double>(table_entries(expr.bits) * kLanes * 4);
+  return fitted::kTableSeconds * bytes / fitted::kTableBytes * (fitted::kClock / clock);
 }
 
 }  // namespace ladder

@@ -23,10 +23,11 @@ int deep_sweep_registers(const Linear& expr);
 /// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
 int lookups_per_pair(const Linear& expr);
 
-/// To the power of which fewer than sixteen warps hide less of the way to a table and back.
+/// To the power of which too few warps (fitted::kHidingWarps) hide less of the way to a table and
+/// back.
 double lookup_latency(const Linear& expr);
 
-/// What filling its table adds to the time of a block.
-double table_seconds(const Linear& expr);
+/// What filling its table adds to the time of a block, at `clock` cycles per second.
+double table_seconds(const Linear& expr, double clock);
 
 }  // namespace ladder

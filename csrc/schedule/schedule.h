@@ -103,8 +103,9 @@ std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
 /// Why `schedule` cannot serve `expr` on `device`; empty when it can.
 std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
 
-/// What the schedule is expected to take, and why. The constants were fitted to one H200
-/// (docs/performance.md); they rank candidates and promise nothing.
+/// What the schedule is expected to take, and why. Constants that no device row gives were fitted
+/// to one H200 (schedule/fitted.h says how others have them); they rank candidates and promise
+/// nothing.
 struct Cost {
   double memory_seconds;  ///< what must be moved, at the read rate, and part of what comes again
   double issue_seconds;   ///< masks, shifts, multiply-adds and matrix instructions

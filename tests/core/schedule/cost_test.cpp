@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the estimate takes from the row of a device, and what it keeps from the one it was fitted
+// on.
+#include <gtest/gtest.h>
+
+#include "schedule/fitted.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+namespace {
+
+using fitted::carried_to;
+
+const Linear kExpr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
+
+Cost of(const Schedule& schedule, const Device& device) { return cost(schedule, kExpr, device); }
+
+TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted) {
+  const auto carried = carried_to(device("h200"));
+  EXPECT_EQ(carried.clock, fitted::kClock);
+  EXPECT_EQ(carried.matrix, fitted::kMatrix);
+  EXPECT_EQ(carried.from_l2, 1);
+  EXPECT_EQ(carried.wave_bytes, fitted::kWaveBytes);
+  EXPECT_EQ(carried.hiding_warps, fitted::kHidingWarps);
+}
+
+TEST(Fitted, what_a_row_does_not_say_counts_as_on_the_device_on_which_they_were_fitted) {
+  Device unknown = device("a100");
+  unknown.f16_lanes = unknown.fill_bytes = 0;
+  EXPECT_EQ(carried_to(unknown).matrix, fitted::kMatrix);
+  EXPECT_EQ(carried_to(unknown).from_l2, 1);
+  // Instructions without tensor memory reach a part of its rate that nobody publishes.
+  EXPECT_EQ(carried_to(device("b200")).matrix, fitted::kMatrix);
+}
+
+// 2048 multiply-adds by 256 of a quarter on the A100, by 64 on the RTX 4090: 24 clocks apart.
+TEST(Fitted, matrix_instructions_take_the_cycles_of_the_row_longer) {
+  EXPECT_DOUBLE_EQ(carried_to(device("rtx4090")).matrix - carried_to(device("a100")).matrix, 24);
+}
+
+TEST(Cost, instructions_take_the_clock_of_the_row) {
+  const auto schedule = best_schedule(kExpr, device("h200"));
+  Device slow = device("h200");
+  slow.f32_flops /= 2;
+  EXPECT_DOUBLE_EQ(of(schedule, slow).issue_seconds,
+                   2 * of(schedule, device("h200")).issue_seconds);
+  EXPECT_DOUBLE_EQ(of(schedule, slow).shared_seconds,
+                   2 * of(schedule, device("h200")).shared_seconds);
+}
+
+TEST(Cost, instructions_share_the_schedulers_of_the_row) {
+  const auto schedule = best_schedule(kExpr, device("h200"));
+  // Half as many with the matrix units of half as many.
+  Device narrow = device("h200");
+  narrow.schedulers /= 2, narrow.f16_lanes /= 2;
+  EXPECT_DOUBLE_EQ(of(schedule, narrow).issue_seconds,
+                   2 * of(schedule, device("h200")).issue_seconds);
+  EXPECT_EQ(of(schedule, narrow).shared_seconds, of(schedule, device("h200")).shared_seconds);
+}
+
+TEST(Cost, what_is_read_again_takes_the_rate_of_l2) {
+  const auto schedule = best_schedule(kExpr, device("h200"));
+  const auto seconds = [&](int fill_bytes) {
+    Device device = ladder::device("h200");
+    device.fill_bytes = fill_bytes;
+    return of(schedule, device).memory_seconds;
+  };
+  const double once = least_bytes(kExpr, kExpr.max_m) / device("h200").global.bytes_per_second;
+  EXPECT_GT(seconds(64), once);
+  EXPECT_NEAR((seconds(32) - once) / (seconds(64) - once), 2, 1e-9);
+}
+
+// Little's law: half the bandwidth of a multiprocessor has half as much on its way.
+TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
+  Device slow = device("h200");
+  slow.global.bytes_per_second /= 2;
+  const Schedule schedule{.tokens = 16,
+                          .warps_n = 1,
+                          .warps_k = 8,
+                          .blocks_per_warp = 2,
+                          .rounds = 1,
+                          .stages = 1,
+                          .reduction = Reduction::ordered,
+                          .route = Route::multiply_add,
+                          .dependent_launch = false,
+                          .blocks_per_multiprocessor = 1};
+  const auto above = [&](const Device& device) {
+    const Cost c = of(schedule, device);
+    return (c.seconds - c.fixed_seconds) / std::max(c.memory_seconds, c.issue_seconds);
+  };
+  // Eight warps: too few for the one, enough for the other.
+  EXPECT_GT(above(device("h200")), 1.1);
+  EXPECT_GT(above(device("h200")), above(slow));
+}
+
+TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
+  Linear table = kExpr;
+  table.element = &element("nf4"), table.zero = 0;
+  Device slow = device("h200");
+  slow.f32_flops /= 2;
+  const auto schedule = best_schedule(table, device("h200"));
+  EXPECT_GT(cost(schedule, table, slow).fixed_seconds,
+            cost(schedule, table, device("h200")).fixed_seconds);
+  EXPECT_EQ(of(best_schedule(kExpr, device("h200")), slow).fixed_seconds,
+            of(best_schedule(kExpr, device("h200")), device("h200")).fixed_seconds);
+}
+
+}  // namespace
+}  // namespace ladder
