@@ -23,6 +23,14 @@ struct Memory {
   int bank_bytes = 0;       ///< of one such access
 };
 
+/// Where the numbers of a row come from; "measured" where no document states one.
+struct Sources {
+  std::string_view capacities;  ///< of global and l2; x86: of shared too
+  std::string_view bandwidths;  ///< of global and l2, and fill_bytes
+  std::string_view rates;       ///< multiprocessors, lanes and operations per second
+  std::string_view limits;      ///< shared memory, registers, threads, cluster, warp
+};
+
 /// One machine. A multiprocessor is a compute unit of AMD and a core of x86.
 struct Device {
   std::string_view name;
@@ -48,7 +56,7 @@ struct Device {
   double i8_flops = 0;    ///< dense, int32 accumulation
   int fill_bytes = 0;     ///< that a multiprocessor takes from L2 in a cycle; 0: not published
   int max_cluster;        ///< blocks that may share memory on any such device; 1: none
-  std::string_view source;
+  Sources sources;
 
   bool async_copy() const { return copy_instruction(*this, "cp.async") != nullptr; }
   bool dependent_launch() const { return capability >= 90; }

@@ -54,7 +54,11 @@ std::string to_string(const Device& device) {
   }
   out << "  copies:";
   for (const CopyInstruction* row : copies(device)) out << ' ' << row->name;
-  out << "\n  clusters of up to " << device.max_cluster << "\n  source: " << device.source << '\n';
+  out << "\n  clusters of up to " << device.max_cluster << '\n';
+  const Sources& sources = device.sources;
+  out << "  sources:\n    capacities: " << sources.capacities
+      << "\n    bandwidths: " << sources.bandwidths << "\n    rates: " << sources.rates
+      << "\n    limits: " << sources.limits << '\n';
   return out.str();
 }
 

@@ -57,7 +57,8 @@ const Device& made_row(const cuda::Properties& p, const Device& nearest) {
                                &Device::f8_flops, &Device::i8_flops}) {
     made.row.*rate *= static_cast<double>(p.multiprocessors) / nearest.multiprocessors;
   }
-  made.row.source = "asked of the driver; rates per multiprocessor of the nearest row";
+  constexpr std::string_view kDriver = "asked of the driver";
+  made.row.sources = {kDriver, kDriver, "per multiprocessor as the nearest row", kDriver};
   return made.row;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "base/joined.h"
 #include "binding/inspect/inspect.h"
 #include "bounds/chain.h"
 #include "bounds/lower_bound.h"
@@ -234,8 +235,10 @@ void add_machines(py::module_& m) {
     std::vector<Machine> rows;
     for (const Device& d : devices()) {
       if (d.l2.capacity_bytes <= 0 || d.shared.capacity_bytes <= 0) continue;
-      rows.emplace_back(d.name, d.l2.capacity_bytes, d.shared.capacity_bytes, d.multiprocessors,
-                        d.global.bytes_per_second, d.f16_flops, d.source);
+      rows.emplace_back(
+          d.name, d.l2.capacity_bytes, d.shared.capacity_bytes, d.multiprocessors,
+          d.global.bytes_per_second, d.f16_flops,
+          joined(d.sources.capacities, "; ", d.sources.bandwidths, "; ", d.sources.rates));
     }
     return rows;
   });

@@ -26,8 +26,13 @@ inline constexpr Device kCdna[] = {
      .bf16_flops = 181 * kTera,
      .i8_flops = 181 * kTera,
      .max_cluster = 1,
-     .source = "AMD Instinct MI210 datasheet; AMD CDNA 2 white paper (L2: 4096 bytes a clock); AMD "
-               "Instinct MI200 ISA; ROCm documentation, MI200 performance counters"},
+     .sources = {.capacities =
+                     "AMD Instinct MI210 datasheet; AMD CDNA 2 white paper (32 slices of L2 of 256"
+                     " KiB)",
+                 .bandwidths = "the same datasheet and white paper (L2: 4096 bytes a clock)",
+                 .rates = "the same datasheet and white paper (matrix units: 512 a clock)",
+                 .limits =
+                     "AMD Instinct MI200 ISA; ROCm documentation, MI200 performance counters"}},
     {.name = "mi250",
      .architecture = "gfx90a",
      .family = Family::cdna,
@@ -48,8 +53,12 @@ inline constexpr Device kCdna[] = {
      .bf16_flops = 181 * kTera,
      .i8_flops = 181 * kTera,
      .max_cluster = 1,
-     .source = "one of the two dies of a package, which is what a kernel runs on: half of the AMD "
-               "Instinct MI250 datasheet; otherwise as the MI210"},
+     .sources = {.capacities =
+                     "one of the two dies of a package, which is what a kernel runs on: half of "
+                     "the AMD Instinct MI250 datasheet; otherwise as the MI210",
+                 .bandwidths = "half of the same datasheet; otherwise as the MI210",
+                 .rates = "half of the same datasheet; otherwise as the MI210",
+                 .limits = "as the MI210"}},
     {.name = "mi300x",
      .architecture = "gfx942",
      .family = Family::cdna,
@@ -71,10 +80,15 @@ inline constexpr Device kCdna[] = {
      .f8_flops = 2614.9 * kTera,
      .i8_flops = 2614.9 * kTera,
      .max_cluster = 1,
-     .source =
-         "AMD Instinct MI300X datasheet; AMD CDNA 3 white paper (the L2 of 4 MiB is private to a "
-         "die, so the Infinity Cache stands in its place); ROCm documentation, MI300 series "
-         "microarchitecture (304 compute units); AMD Instinct MI300 ISA"},
+     .sources = {.capacities =
+                     "AMD Instinct MI300X datasheet; AMD CDNA 3 white paper (the L2 of 4 MiB is "
+                     "private to a die, so the Infinity Cache stands in its place: 128 slices of 2"
+                     " MiB)",
+                 .bandwidths =
+                     "the same datasheet and white paper (Infinity Cache: 8192 bytes a clock)",
+                 .rates = "the same datasheet and white paper (matrix units: 1024 a clock); ROCm "
+                          "documentation, MI300 series microarchitecture (304 compute units)",
+                 .limits = "AMD Instinct MI300 ISA"}},
 };
 
 }  // namespace ladder::rows

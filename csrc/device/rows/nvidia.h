@@ -6,8 +6,11 @@
 namespace ladder::rows {
 
 // Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (arXiv
-// 1804.06826): load throughput of L2; later generations kept the width.
+// 1804.06826): load throughput of L2; later generations kept the width. Sectors of 32 bytes, lines
+// of 128 and 32 banks of 4 bytes: CUDA C++ Programming and Best Practices Guides.
 constexpr int kFill = 64;
+
+constexpr std::string_view kCapabilities = "CUDA C++ Programming Guide, table of capabilities";
 
 constexpr Memory dram(double gigabytes, double gigabytes_per_second) {
   return {"global", gigabytes * kGB, gigabytes_per_second * kGB, 32};
@@ -37,9 +40,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 624 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "NVIDIA A100 Tensor Core GPU datasheet 1758950, 80 GB SXM; NVIDIA A100 Tensor Core "
-               "GPU Architecture (L2: 5120 bytes a clock); "
-               "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "NVIDIA A100 Tensor Core GPU datasheet 1758950, 80 GB SXM; NVIDIA A100 Tensor"
+                     " Core GPU Architecture (80 slices of L2 of 512 KiB)",
+                 .bandwidths = "the same datasheet and architecture (L2: 5120 bytes a clock); a "
+                               "multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same datasheet and architecture (matrix units: 1024 a clock)",
+                 .limits = kCapabilities}},
     {.name = "a6000",
      .architecture = "sm_86",
      .capability = 86,
@@ -59,8 +66,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 309.7 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "RTX A6000 datasheet; NVIDIA Ampere GA102 GPU Architecture; "
-               "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "RTX A6000 datasheet; NVIDIA Ampere GA102 GPU Architecture (512 KiB of L2 for"
+                     " each of 12 memory controllers)",
+                 .bandwidths =
+                     "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same datasheet and architecture (matrix units: 512 a clock)",
+                 .limits = kCapabilities}},
     {.name = "b200",
      .architecture = "sm_100a",
      .capability = 100,
@@ -81,9 +93,15 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 4500 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source = "NVIDIA Blackwell datasheet, table of one GPU of an HGX B200 at 1000 W (a DGX B200 "
-               "is said to have 8 TB/s), matrix rates without sparsity; L2 and multiprocessors as "
-               "its driver tells; CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "NVIDIA Blackwell datasheet, table of one GPU of an HGX B200; L2 as its "
+                     "driver tells",
+                 .bandwidths = "the same table (a DGX B200 is said to have 8 TB/s); a "
+                               "multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates =
+                     "the same table at 1000 W, without sparsity; multiprocessors as its driver "
+                     "tells",
+                 .limits = kCapabilities}},
     {.name = "h100",
      .architecture = "sm_90a",
      .capability = 90,
@@ -104,8 +122,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 1978.9 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source = "H100 SXM datasheet; NVIDIA H100 Tensor Core GPU Architecture; "
-               "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities = "H100 SXM datasheet; NVIDIA H100 Tensor Core GPU Architecture (L2)",
+                 .bandwidths =
+                     "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates =
+                     "the same datasheet and architecture, without sparsity (matrix units: 2048 a "
+                     "clock)",
+                 .limits = kCapabilities}},
     {.name = "h200",
      .architecture = "sm_90a",
      .capability = 90,
@@ -126,10 +149,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 1978.9 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source =
-         "bandwidth, L2 and f16 rate measured on one (docs/performance.md; datasheet: 4.8 TB/s, "
-         "989 TFLOP/s), other rates of the H200 SXM datasheet; "
-         "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities = "H200 SXM datasheet; L2 as the driver of one tells",
+                 .bandwidths = "read rate measured on one (docs/performance.md; datasheet: 4.8 "
+                               "TB/s); a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates =
+                     "f16 and bf16 measured on one (docs/performance.md; datasheet: 989 TFLOP/s), "
+                     "others of the datasheet; matrix units as the H100",
+                 .limits = kCapabilities}},
     {.name = "l40s",
      .architecture = "sm_89",
      .capability = 89,
@@ -150,10 +176,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 733 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source =
-         "NVIDIA L40S datasheet, matrix rates half of those with sparsity (362 TFLOP/s, which "
-         "it has for f16 without, is not what its clock gives); NVIDIA Ada GPU Architecture "
-         "(L2 of the full AD102); CUDA C++ Programming Guide, table of capabilities"},
+     .sources =
+         {.capacities = "NVIDIA L40S datasheet; NVIDIA Ada GPU Architecture (L2 of the full AD102)",
+          .bandwidths = "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
+          .rates = "the same datasheet, matrix rates half of those with sparsity (362 TFLOP/s, "
+                   "which it has for f16 without, is not what its clock gives), and architecture"
+                   " (matrix units: 512 a clock)",
+          .limits = kCapabilities}},
     {.name = "rtx4090",
      .architecture = "sm_89",
      .capability = 89,
@@ -174,8 +203,11 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 660.6 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "NVIDIA Ada GPU Architecture, table of the GeForce RTX 4090, FP32 accumulation "
-               "without sparsity; CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities = "NVIDIA Ada GPU Architecture, table of the GeForce RTX 4090",
+                 .bandwidths = "the same table; a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same table, FP32 accumulation without sparsity (matrix units: 256 a "
+                          "clock so)",
+                 .limits = kCapabilities}},
     {.name = "rtx5090",
      .architecture = "sm_120a",
      .capability = 120,
@@ -196,8 +228,12 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 838 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 8,
-     .source = "NVIDIA RTX Blackwell GPU Architecture, table of the GeForce RTX 5090, FP32 "
-               "accumulation without sparsity; CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "NVIDIA RTX Blackwell GPU Architecture, table of the GeForce RTX 5090",
+                 .bandwidths = "the same table; a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same table, FP32 accumulation without sparsity (matrix units: 256 a "
+                          "clock so)",
+                 .limits = kCapabilities}},
     {.name = "t4",
      .architecture = "sm_75",
      .capability = 75,
@@ -216,8 +252,13 @@ inline constexpr Device kNvidia[] = {
      .i8_flops = 130 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "T4 datasheet; NVIDIA Turing GPU Architecture; "
-               "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "T4 datasheet; NVIDIA Turing GPU Architecture (512 KiB of L2 for each of 8 "
+                     "memory controllers)",
+                 .bandwidths =
+                     "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same datasheet and architecture (matrix units: 512 a clock)",
+                 .limits = kCapabilities}},
     {.name = "v100",
      .architecture = "sm_70",
      .capability = 70,
@@ -235,9 +276,14 @@ inline constexpr Device kNvidia[] = {
      .f16_flops = 125 * kTera,
      .fill_bytes = kFill,
      .max_cluster = 1,
-     .source = "V100 SXM2 datasheet; NVIDIA Tesla V100 GPU Architecture; NVIDIA A100 Tensor Core "
-               "GPU Architecture (L2: 2048 bytes a clock); "
-               "CUDA C++ Programming Guide, table of capabilities"},
+     .sources = {.capacities =
+                     "V100 SXM2 datasheet; NVIDIA Tesla V100 GPU Architecture (768 KiB of L2 for "
+                     "each of 8 memory controllers)",
+                 .bandwidths =
+                     "the same datasheet; NVIDIA A100 Tensor Core GPU Architecture (L2: 2048 bytes"
+                     " a clock); a multiprocessor's part of L2: arXiv 1804.06826",
+                 .rates = "the same datasheet and architecture (matrix units: 512 a clock)",
+                 .limits = kCapabilities}},
 };
 
 }  // namespace ladder::rows

@@ -24,9 +24,14 @@ inline constexpr Device kX86[] = {
      .f32_flops = 5.018 * kTera,
      .f16_flops = 5.018 * kTera,
      .max_cluster = 1,
-     .source =
-         "AMD EPYC 7763 at its base clock of 2.45 GHz: product page; Software Optimization Guide "
-         "for Family 19h. The L3 lies in slices of 32 MiB. DRAM: 8 modules of 64 GB"},
+     .sources = {.capacities =
+                     "AMD EPYC 7763 product page; Software Optimization Guide for Family 19h. The "
+                     "L3 lies in 8 slices of 32 MiB. DRAM: 8 modules of 64 GB",
+                 .bandwidths = "the same product page: 8 channels of DDR4-3200",
+                 .rates =
+                     "at the base clock of 2.45 GHz of the same product page: two multiply-adds of"
+                     " 8 lanes a clock",
+                 .limits = "the same guide: 16 registers of 256 bits"}},
     {.name = "x86_avx512",
      .architecture = "x86-64-v4",
      .family = Family::x86,
@@ -45,9 +50,14 @@ inline constexpr Device kX86[] = {
      .f32_flops = 5.888 * kTera,
      .f16_flops = 5.888 * kTera,
      .max_cluster = 1,
-     .source =
-         "Intel Xeon Platinum 8380 at its base clock of 2.3 GHz: ARK product page; Intel 64 and "
-         "IA-32 Optimization Reference Manual, Ice Lake. DRAM: 8 modules of 64 GB"},
+     .sources = {.capacities =
+                     "Intel Xeon Platinum 8380, ARK product page; Intel 64 and IA-32 Optimization "
+                     "Reference Manual, Ice Lake. DRAM: 8 modules of 64 GB",
+                 .bandwidths = "the same product page: 8 channels of DDR4-3200",
+                 .rates =
+                     "at the base clock of 2.3 GHz of the same product page: two multiply-adds of "
+                     "16 lanes a clock",
+                 .limits = "the same manual: 32 registers of 512 bits"}},
 };
 
 }  // namespace ladder::rows

@@ -59,7 +59,10 @@ TEST(Hint, of_a_processor_is_a_cache_line) {
 
 TEST(Device, every_row_has_a_source_and_consistent_capacities) {
   for (const Device& row : devices()) {
-    EXPECT_FALSE(row.source.empty()) << row.name;
+    const Sources& s = row.sources;
+    for (auto source : {s.capacities, s.bandwidths, s.rates, s.limits}) {
+      EXPECT_FALSE(source.empty()) << row.name;
+    }
     EXPECT_LE(row.shared_per_block_bytes, row.shared.capacity_bytes) << row.name;
     EXPECT_LT(row.shared.capacity_bytes, row.l2.capacity_bytes) << row.name;
     EXPECT_LT(row.l2.capacity_bytes, row.global.capacity_bytes) << row.name;
@@ -90,7 +93,7 @@ TEST(Device, every_machine_of_the_table_of_the_issue_is_there) {
   for (const char* name : {"v100", "t4", "a100", "a6000", "rtx4090", "l40s", "h100", "h200", "b200",
                            "rtx5090", "mi210", "mi250", "mi300x", "x86_avx2", "x86_avx512"}) {
     EXPECT_NO_THROW(device(name)) << name;
-    EXPECT_THAT(to_string(device(name)), testing::HasSubstr("source: "));
+    EXPECT_THAT(to_string(device(name)), testing::HasSubstr("  sources:\n    capacities: "));
   }
 }
 
