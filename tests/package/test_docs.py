@@ -23,7 +23,9 @@ def test_every_path_named_in_the_docs_exists(document):
     assert missing == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/format.md", "docs/programs.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/format.md", "docs/programs.md", "docs/new-type.md"]
+)
 def test_the_python_code_of_the_document_runs(document, tmp_path, monkeypatch):
     """In order and in one namespace, as a reader would paste it."""
     monkeypatch.chdir(tmp_path)
