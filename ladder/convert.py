@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from torch import nn
@@ -12,6 +12,9 @@ from ladder.errors import InvalidArgument
 from ladder.linear import Linear
 from ladder.types import TType
 
+#: Modules left alone by default, whether a model has them or not.
+SKIPPED = ("lm_head",)
+
 
 def convert(
     model: nn.Module,
@@ -19,7 +22,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     *,
-    skip: Iterable[str] = ("lm_head",),
+    skip: Iterable[str] = SKIPPED,
     method: str = "search",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> nn.Module:
@@ -28,20 +31,19 @@ def convert(
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
         skip: names of modules to leave as they are, or one: a whole dotted name, its last part, or
-            a prefix of whole parts ("model.layers.0").
+            a prefix of whole parts ("model.layers.0"). Each but "lm_head" must name one.
         progress: called with (name, index, count) before each layer.
     Returns:
         ``model``.
     Raises:
-        InvalidArgument: a weight that cannot be quantised, naming its module. Modules before it
+        InvalidArgument: an entry of ``skip`` that names no Linear; or a weight that cannot be
+            quantised, naming its module. Modules before it
             have been replaced; the model computes the same function of what it then holds.
     """
     kept = (skip,) if isinstance(skip, str) else tuple(skip)
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not is_skipped(name, kept)
-    ]
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    check_skip(kept, linears, "the model")
+    names = [name for name in linears if not is_skipped(name, kept)]
     for index, name in enumerate(names):
         if progress is not None:
             progress(name, index, len(names))
@@ -54,6 +56,17 @@ def convert(
             raise InvalidArgument("model is a Linear itself: use ladder.Linear.from_linear")
         model.set_submodule(name, packed)
     return model
+
+
+def check_skip(skip: tuple[str, ...], linears: Sequence[str], where: str) -> None:
+    """Raise InvalidArgument unless each entry of ``skip`` but :data:`SKIPPED` names one of the
+    modules ``linears`` of ``where``."""
+    for entry in skip:
+        if entry not in SKIPPED and not any(is_skipped(name, (entry,)) for name in linears):
+            raise InvalidArgument(
+                f'skip has "{entry}", which names none of the {len(linears)} Linear modules of '
+                f"{where}, such as {', '.join(linears[:1])}"
+            )
 
 
 def is_skipped(name: str, skip: tuple[str, ...]) -> bool:

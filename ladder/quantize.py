@@ -37,10 +37,14 @@ def quantize(
     Returns:
         The packed weight, on the device of ``weight``.
     Raises:
-        InvalidArgument: a weight that is not finite (with its place), or an argument out of range.
+        InvalidArgument: a weight of another dtype or not finite (with its place), or an argument
+            out of range.
     """
     if weight.dim() != 2:
         raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
+    if not weight.is_floating_point():
+        given = str(weight.dtype).removeprefix("torch.")
+        raise InvalidArgument(f"weight has dtype {given}, not a floating-point one")
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     ttype = with_defaults(

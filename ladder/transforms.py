@@ -39,7 +39,20 @@ def check_activations(x: Tensor) -> None:
         raise InvalidArgument(f"x has dtype {name}, not float32, float16 or bfloat16")
 
 
+def check_bias(bias: Tensor | None, x: Tensor, n: int) -> None:
+    """Raise InvalidArgument, as the kernels do, unless ``bias`` is [n] in the dtype of ``x``."""
+    if bias is None:
+        return
+    if bias.dtype != x.dtype:
+        given, wanted = (str(t.dtype).removeprefix("torch.") for t in (bias, x))
+        raise InvalidArgument(f"bias has dtype {given}, not {wanted}")
+    if tuple(bias.shape) != (n,):
+        raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")
+
+
 def linear_by_values(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
     """``linear`` of the weight's values [N, K], rounded to the dtype of ``x``: torch's own ops
-    only, which every transform goes through."""
+    only, which every transform goes through. Raises InvalidArgument for a bias that is not [N] in
+    the dtype of ``x``."""
+    check_bias(bias, x, values.shape[0])
     return functional.linear(x, values.to(x.dtype), bias)

@@ -34,7 +34,7 @@ def warmup(
 
     Args:
         model: a module, or a Linear itself.
-        m: numbers of tokens, or one.
+        m: numbers of tokens, or one; InvalidArgument where one is not a positive integer.
         dtype: of the activations; that of each layer, where that is float32 of its scales, where
             they are not 16 bits wide either float16.
         tune: time the best schedules that the compiler proposes, for each shape and interval of m
@@ -51,8 +51,8 @@ def warmup(
     """
     m = (m,) if isinstance(m, int) else tuple(m)
     for tokens in m:
-        if tokens < 1:
-            raise InvalidArgument(f"m has {tokens}, not positive")
+        if not isinstance(tokens, int) or tokens < 1:
+            raise InvalidArgument(f"m has {tokens!r}, not a positive integer")
     if cache is not None:
         image.use_store(cache, trust_kernels=trust_kernels)
     done: dict[str, dict[int, str]] = {}

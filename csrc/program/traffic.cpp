@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "device/device.h"
@@ -277,31 +276,6 @@ class Counter {
 
 std::vector<MemoryTraffic> traffic(const Program& program, std::int64_t tokens) {
   return Counter(program, tokens).run();
-}
-
-AccessCount total(const Program& program, const std::vector<MemoryTraffic>& rows, Level level) {
-  AccessCount sum;
-  for (const auto& row : rows) {
-    if (program.buffers[row.buffer].level == level) sum += row.count;
-  }
-  return sum;
-}
-
-std::string to_string(const Program& program, const std::vector<MemoryTraffic>& rows) {
-  std::ostringstream out;
-  for (const auto& row : rows) {
-    const Buffer& buffer = program.buffers[row.buffer];
-    const auto& c = row.count;
-    out << (row.write ? "writes " : "reads ") << buffer.name << " in " << c.accesses
-        << " accesses, ";
-    if (buffer.level == Level::shared) {
-      out << c.wavefronts << " wavefronts, " << c.wavefronts - c.phases << " conflicts: ";
-    } else {
-      out << c.sectors << " sectors, at least " << c.least_sectors << ", " << c.lines << " lines: ";
-    }
-    out << row.instruction << '\n';
-  }
-  return out.str();
 }
 
 }  // namespace ladder

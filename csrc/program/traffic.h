@@ -27,6 +27,10 @@ struct MemoryTraffic {
 /// A bulk copy moves whole sectors and wavefronts.
 std::vector<MemoryTraffic> traffic(const Program& program, std::int64_t tokens);
 
+/// Instructions that `traffic` goes through, those of a loop once a trip: what it takes is in
+/// proportion, about ten microseconds each.
+double traffic_visits(const Program& program);
+
 /// Sums over the rows of shared or of global memory.
 AccessCount total(const Program& program, const std::vector<MemoryTraffic>& rows, Level level);
 

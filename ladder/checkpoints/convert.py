@@ -25,7 +25,7 @@ from ladder.checkpoints.writer import (
     require_space,
     write_json,
 )
-from ladder.convert import is_skipped
+from ladder.convert import SKIPPED, check_skip, is_skipped
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.quantize import METHODS, quantize
 from ladder.types import TType, with_defaults
@@ -33,8 +33,6 @@ from ladder.weight import Weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _DEFAULT_GROUP = 128
-#: Modules left alone by default, whether a model has them or not.
-_SKIPPED = ("lm_head",)
 
 
 def convert(
@@ -45,7 +43,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     method: str = "search",
-    skip: tuple[str, ...] = _SKIPPED,
+    skip: tuple[str, ...] = SKIPPED,
     force: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
@@ -80,12 +78,7 @@ def convert(
     ttype = _type(weight_type, group_size, symmetric)
     shards = open_shards(folder)
     linears = _linear_modules(folder)
-    for entry in skip:
-        if entry not in _SKIPPED and not any(is_skipped(name, (entry,)) for name in linears):
-            raise InvalidArgument(
-                f'skip has "{entry}", which names none of the {len(linears)} Linear modules of '
-                f"{folder}, such as {', '.join(linears[:1])}"
-            )
+    check_skip(skip, linears, str(folder))
     modules = [name for name in linears if not is_skipped(name, skip)]
     modules = [name for name in modules if f"{name}.weight" in shards.home]
     if not modules:

@@ -4,19 +4,40 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from ladder._version import __version__
 from ladder.cli import bench, bounds, checkpoint, explain, perplexity, types
 
 app = typer.Typer(
     name="ladder",
-    help="Any number format, fast: repack, convert, inspect and measure low-bit checkpoints.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ladder {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it and exit."
+        ),
+    ] = False,
+) -> None:
+    """Any number format, fast: repack, convert, inspect and measure low-bit checkpoints."""
+
+
 app.command("repack")(checkpoint.repack)
 app.command("convert")(checkpoint.convert)
 app.command("info")(checkpoint.info)

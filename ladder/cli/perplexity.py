@@ -36,8 +36,8 @@ def ppl(
 
     try:
         from transformers import AutoModelForCausalLM
-    except ModuleNotFoundError:
-        hint = "ladder ppl needs transformers: pip install 'ladder[transformers]'"
+    except ModuleNotFoundError as missing:
+        hint = f"ladder ppl needs {missing.name}: pip install 'ladder[transformers]'"
         raise ImportError(hint) from None
 
     from ladder.errors import InvalidArgument

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import ladder
 from ladder.cli import main
 
 
@@ -192,3 +193,23 @@ def test_ppl_without_transformers_says_what_to_install(capsys, tmp_path, monkeyp
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
     assert status == 1 and "pip install 'ladder[transformers]'" in err and err.count("\n") == 1
+
+
+def test_ppl_names_the_module_that_is_missing(capsys, tmp_path, monkeypatch):
+    """Which may be one that transformers needs."""
+
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "transformers":
+                raise ModuleNotFoundError("No module named 'regex'", name="regex")
+
+    modules = __import__("sys").modules
+    for name in [name for name in modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(modules, name)
+    monkeypatch.setattr("sys.meta_path", [Broken(), *__import__("sys").meta_path])
+    status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
+    assert status == 1 and err.startswith("error: ladder ppl needs regex: pip install")
+
+
+def test_version_is_that_of_the_package(capsys):
+    assert run(capsys, "--version") == (0, f"ladder {ladder.__version__}\n", "")

@@ -156,3 +156,11 @@ def test_a_scale_is_taken_with_groups_and_refused_without():
 def test_extents_that_no_kernel_counts_are_refused(capsys, name, value):
     assert main(arguments(**{name: value})) == 1
     assert f"--{name} is {value}, not from 1 to 2147483647" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["n", "k"])
+def test_the_largest_layer_is_explained_but_for_what_would_take_minutes(capsys, size):
+    """Its blocks have a million rounds; counting the accesses of each took most of a minute."""
+    text = run(capsys, **{size: 2**31 - 1, "m": 1})
+    assert "not counted: a block goes through" in text and ", more than 262144" in text
+    assert "not counted" not in run(capsys)

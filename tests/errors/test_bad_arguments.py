@@ -158,3 +158,42 @@ def test_a_model_that_cannot_be_converted_names_the_module():
         ladder.convert(model, "uint4")
     with refused("use ladder.Linear.from_linear"):
         ladder.convert(nn.Linear(8, 8), "uint4", skip=())
+
+
+def test_names_to_skip_that_name_no_module_are_refused_before_anything_is_replaced():
+    model = nn.Sequential(nn.Linear(32, 8))
+    with refused(
+        '^skip has "head", which names none of the 1 Linear modules of the model, such as'
+    ):
+        ladder.convert(model, "uint4", skip=["0", "head"])
+    assert type(ladder.convert(model, "uint4", skip=["0", "lm_head"])[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("m", ["8", [8, "8"], [2.5]])
+def test_tokens_to_warm_up_for_that_are_no_numbers(layer, m):
+    with refused("^m has ('8'|2.5), not a positive integer"):
+        ladder.warmup(layer, m=m)
+
+
+def test_weights_that_are_no_floats_are_refused_with_their_dtype():
+    with refused("^weight has dtype int32, not a floating-point one"):
+        ladder.quantize(torch.ones(4, 32, dtype=torch.int32), "uint4")
+    with refused("^weight has dtype bool"):
+        ladder.quantize(torch.ones(4, 32, dtype=torch.bool), "float16")
+
+
+def test_a_bias_that_does_not_fit_is_refused_under_transforms_too(layer):
+    w, x = layer.packed_weight, torch.randn(2, 64)
+
+    def call(bias):
+        return torch.func.vmap(
+            lambda row: ops.linear(
+                row, w.qweight, str(w.type), scales=w.scales, zeros=w.zeros, bias=bias
+            )
+        )(x)
+
+    with refused(r"^bias has shape \[15\], not \[16\]"):
+        call(torch.zeros(15))
+    with refused("^bias has dtype float16, not float32"):
+        call(torch.zeros(16, dtype=torch.float16))
+    assert call(torch.zeros(16)).shape == (2, 16)

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "binding/inspect/inspect.h"
 #include "codegen/target.h"
 #include "compile.h"
@@ -106,6 +107,16 @@ std::string candidates_text(const std::vector<Candidate>& all, const Request& re
   return out.str();
 }
 
+std::string traffic_text(const Program& program, std::int64_t tokens) {
+  // Some seconds of counting; 28672 x 8192 takes a few thousand.
+  constexpr double kMostVisits = 1 << 18;
+  if (const double visits = traffic_visits(program); visits > kMostVisits) {
+    return joined("not counted: a block goes through ", static_cast<std::int64_t>(visits),
+                  " instructions, more than ", static_cast<std::int64_t>(kMostVisits), '\n');
+  }
+  return to_string(program, traffic(program, tokens));
+}
+
 std::vector<Section> explain(const Request& request) {
   const TType& type = ttype(request.weight);
   LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
@@ -153,7 +164,7 @@ std::vector<Section> explain(const Request& request) {
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
   out.emplace_back("schedule", to_string(compiled.schedule) + '\n');
   out.emplace_back("program", to_string(compiled.program));
-  out.emplace_back("traffic", to_string(compiled.program, traffic(compiled.program, request.m)));
+  out.emplace_back("traffic", traffic_text(compiled.program, request.m));
   out.emplace_back("source", compiled.source);
   return out;
 }
