@@ -10,133 +10,15 @@
 
 #include "base/error.h"
 #include "cpu/fenced.h"
+#include "cpu/product.h"
 #include "cpu/random_weight.h"
 
 namespace ladder::cpu {
 namespace {
 
-using ::ladder::testing::Draw;
 using ::ladder::testing::RandomWeight;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-const Element& format_of(Float dtype) {
-  return element(dtype == Float::float32   ? "float32"
-                 : dtype == Float::float16 ? "float16"
-                                           : "bfloat16");
-}
-
-/// A float matrix in a buffer of exactly its size.
-struct Numbers {
-  Numbers(std::int64_t rows, std::int64_t columns, Float dtype)
-      : rows(rows),
-        columns(columns),
-        dtype(dtype),
-        size(dtype == Float::float32 ? 4 : 2),
-        bytes(new std::uint8_t[static_cast<std::size_t>(rows * columns * size)]) {}
-  void set(std::int64_t row, std::int64_t column, double value) {
-    const std::uint32_t code = encode(format_of(dtype), value, Overflow::special);
-    std::memcpy(&bytes[static_cast<std::size_t>((row * columns + column) * size)], &code,
-                static_cast<std::size_t>(size));
-  }
-  double get(std::int64_t row, std::int64_t column) const {
-    std::uint32_t code = 0;
-    std::memcpy(&code, &bytes[static_cast<std::size_t>((row * columns + column) * size)],
-                static_cast<std::size_t>(size));
-    return decode(format_of(dtype), code);
-  }
-  Matrix matrix() { return {bytes.get(), dtype, rows, columns, columns}; }
-
-  std::int64_t rows, columns;
-  Float dtype;
-  int size;
-  std::unique_ptr<std::uint8_t[]> bytes;
-};
-
-/// The library's product that the binding would pass, in its plainest form.
-void plain_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n,
-                float* y, std::int64_t y_stride) {
-  for (std::int64_t t = 0; t < m; ++t)
-    for (std::int64_t r = 0; r < n; ++r) {
-      float sum = 0;
-      for (std::int64_t i = 0; i < k; ++i) sum += x[t * k + i] * w[r * k + i];
-      y[t * y_stride + r] = sum;
-    }
-}
-
-struct Case {
-  Float dtype = Float::float32;
-  std::int64_t m = 1;
-  bool bias = false;
-};
-
-/// Numbers of row r, column c of y, x and bias.
-struct Product {
-  Numbers x, bias, y;
-};
-
-template <class Value>
-Product product(const RandomWeight& w, Isa isa, Case c, Value x_value, const Gemm& gemm = {}) {
-  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}};
-  for (std::int64_t t = 0; t < c.m; ++t)
-    for (std::int64_t i = 0; i < w.k; ++i) p.x.set(t, i, x_value(t, i));
-  for (std::int64_t r = 0; r < w.n; ++r) p.bias.set(0, r, static_cast<double>(r % 5) - 2);
-  linear(w.view(), p.x.matrix(), c.bias ? p.bias.bytes.get() : nullptr, p.y.matrix(), isa, serial,
-         gemm);
-  return p;
-}
-
-double exact_sum(const RandomWeight& w, const Product& p, bool bias, std::int64_t t,
-                 std::int64_t r) {
-  double sum = bias ? p.bias.get(0, r) : 0;
-  for (std::int64_t i = 0; i < w.k; ++i)
-    sum += p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)];
-  return sum;
-}
-
-std::string label(const RandomWeight& w, Isa isa, const Case& c) {
-  return std::string(name(isa)) + " " + to_string(w.type) + " n=" + std::to_string(w.n) +
-         " k=" + std::to_string(w.k) + " m=" + std::to_string(c.m) +
-         " dtype=" + std::string(format_of(c.dtype).name) + (w.g_idx.empty() ? "" : " g_idx");
-}
-
-/// Stops at the first difference: one line names the case better than thousands.
-void expect_exact(const RandomWeight& w, Isa isa, Case c, unsigned seed, const Gemm& gemm = {}) {
-  std::mt19937 random(seed);
-  const Product p = product(
-      w, isa, c, [&](auto, auto) { return static_cast<double>(random() % 5) - 2; }, gemm);
-  for (std::int64_t t = 0; t < c.m; ++t)
-    for (std::int64_t r = 0; r < w.n; ++r) {
-      const Element& format = format_of(c.dtype);
-      const double expected =
-          decode(format, encode(format, exact_sum(w, p, c.bias, t, r), Overflow::special));
-      ASSERT_EQ(p.y.get(t, r), expected) << label(w, isa, c) << " at " << t << ", " << r;
-    }
-}
-
-/// DESIGN.md: |y - y64| <= 6 sqrt(K) 2^-p sum|a||w| + 2^-q |y64|; float32 sums, p = 24.
-void expect_within_bound(const RandomWeight& w, Isa isa, Case c, unsigned seed,
-                         const Gemm& gemm = {}) {
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal;
-  const Product p = product(
-      w, isa, c, [&](auto, auto) { return normal(random); }, gemm);
-  const int q = c.dtype == Float::float32 ? 24 : c.dtype == Float::float16 ? 11 : 8;
-  for (std::int64_t t = 0; t < c.m; ++t)
-    for (std::int64_t r = 0; r < w.n; ++r) {
-      double magnitude = c.bias ? std::abs(p.bias.get(0, r)) : 0;
-      for (std::int64_t i = 0; i < w.k; ++i)
-        magnitude += std::abs(p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)]);
-      const double expected = exact_sum(w, p, c.bias, t, r);
-      const double bound = 6 * std::sqrt(static_cast<double>(w.k)) * 0x1p-24 * magnitude +
-                           std::ldexp(std::abs(expected), -q);
-      // Beyond the largest number of the output is infinity, and right.
-      if (std::isinf(p.y.get(t, r)) && std::abs(expected) + bound >= max_value(format_of(c.dtype)))
-        continue;
-      ASSERT_LE(std::abs(p.y.get(t, r) - expected), bound)
-          << label(w, isa, c) << " at " << t << ", " << r;
-    }
-}
 
 bool is_legal(const TType& type) {
   try {

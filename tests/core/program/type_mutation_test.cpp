@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mutations: each is one slip in what a type adds to a program, and each is caught.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "expr/of_ttype.h"
+#include "program/linear_case.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+
+/// Calls change(op) on every instruction of type Op.
+template <class Op, class Change>
+void for_each_op(std::vector<Statement>& body, const Change& change) {
+  for (Statement& statement : body) {
+    if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
+    if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
+    if (auto* branch = std::get_if<If>(&statement.op)) for_each_op<Op>(branch->body, change);
+    if (auto* part = std::get_if<Within>(&statement.op)) for_each_op<Op>(part->body, change);
+  }
+}
+
+/// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
+template <class Mutate>
+std::string caught(const Linear& expr, const Schedule& schedule, const Mutate& mutate) {
+  auto program = lower(expr, schedule, h200());
+  mutate(program);
+  const auto data = LinearCase::integers(expr, 3);
+  try {
+    verify(program, h200().shared_per_block_bytes);
+    const auto y = data.run(program, schedule), exact = data.exact();
+    const auto reference = evaluate(expr, data.data);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      if (!(std::fabs(y[i] - reference.y[i]) <= data.bound(reference, i))) return "wrong numbers";
+    }
+    return "";
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+}
+
+template <class Op, class Change>
+auto changing(const Change& change) {
+  return [change](Program& program) { for_each_op<Op>(program.body, change); };
+}
+
+Linear typed(const char* type) { return linear_of(ttype(type), 64, 128, Scalar::f16, 8); }
+
+TEST(TypeMutation, none_is_not_reported) {
+  for (const char* type : {"nf4,scale=float16", "float8_e4m3,scale=float16",
+                           "uint4,group=32,scale=float16,zero=integer",
+                           "uint4,group=32,scale=float16,zero=original"}) {
+    EXPECT_EQ(caught(typed(type), kOnce, [](Program&) {}), "") << type;
+  }
+}
+
+TEST(TypeMutation, a_table_that_is_wrong_or_read_too_early_or_too_short_is_caught) {
+  const Linear expr = typed("nf4,scale=float16");
+  EXPECT_EQ(caught(expr, kOnce,
+                   changing<FillTable>([](FillTable& i) { std::swap(i.values[3], i.values[12]); })),
+            "wrong numbers");
+  EXPECT_THAT(caught(expr, kOnce, changing<FillTable>([](FillTable& i) { i.values.pop_back(); })),
+              ::testing::HasSubstr("15 values of 4 bits"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       std::erase_if(p.body, [](const Statement& s) {
+                         return std::holds_alternative<Barrier>(s.op);
+                       });
+                     }),
+              ::testing::HasSubstr("without a barrier"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       std::erase_if(p.body, [](const Statement& s) {
+                         return std::holds_alternative<FillTable>(s.op);
+                       });
+                     }),
+              ::testing::HasSubstr("reads what nobody wrote"));
+  EXPECT_THAT(caught(expr, kOnce,
+                     [](Program& p) {
+                       for_each_op<Lookup>(p.body,
+                                           [&](Lookup& i) { p.views[i.table].strides[0]++; });
+                     }),
+              ::testing::HasSubstr("code_table is not a table of 4 bits"));
+}
+
+TEST(TypeMutation, a_field_in_the_wrong_place_is_caught) {
+  const Linear expr = typed("float8_e4m3,scale=float16");
+  const auto wrong = [&](const auto& change) {
+    EXPECT_EQ(caught(expr, kOnce, changing<UnpackFloat>(change)), "wrong numbers");
+  };
+  wrong([](UnpackFloat& i) { ++i.fields.place; });
+  wrong([](UnpackFloat& i) { i.fields.factor = 2; });
+  wrong([](UnpackFloat& i) { i.fields.special <<= 2; });
+  const Linear whole = typed("float6_e5m0,scale=float16");
+  EXPECT_EQ(
+      caught(whole, kOnce, changing<UnpackFloat>([](UnpackFloat& i) { i.fields.halved = false; })),
+      "wrong numbers");
+}
+
+TEST(TypeMutation, a_fourth_value_of_a_ternary_type_is_caught) {
+  EXPECT_EQ(caught(typed("ternary,scale=float16"), kOnce,
+                   changing<Unpack>([](Unpack& i) { i.three = false; })),
+            "wrong numbers");
+}
+
+TEST(TypeMutation, a_zero_point_of_another_group_or_size_is_caught) {
+  const Linear integer = typed("uint4,group=32,scale=float16,zero=integer");
+  EXPECT_EQ(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { i.group = 0; })),
+            "wrong numbers");
+  EXPECT_EQ(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { ++i.exponent; })),
+            "wrong numbers");
+  EXPECT_THAT(caught(integer, kOnce, changing<ZeroOperand>([](ZeroOperand& i) { i.group = 2; })),
+              ::testing::HasSubstr("group 2 of 2 with zero points"));
+  EXPECT_EQ(caught(integer, kOnce, changing<Unpack>([](Unpack& i) { i.zeros = -1; })),
+            "wrong numbers");
+  for (const char* type : {"uint4,group=32,scale=float16,zero=original",
+                           "uint4,group=32,scale=float16,zero=rescale"}) {
+    EXPECT_EQ(caught(typed(type), kOnce, changing<Offset>([](Offset& i) { i.group = 0; })),
+              "wrong numbers");
+    EXPECT_EQ(caught(typed(type), kOnce, changing<Offset>([](Offset& i) { ++i.exponent[1]; })),
+              "wrong numbers");
+  }
+}
+
+TEST(TypeMutation, a_bias_of_other_rows_and_columns_that_are_not_permuted_are_caught) {
+  Linear expr{4, 8, 64, Scalar::f16, 8, 128, 128};
+  expr.bias = expr.gather = true;
+  EXPECT_EQ(caught(expr, kOnce,
+                   [](Program& p) {
+                     for_each_op<Load>(p.body, [&](Load& i) {
+                       if (p.buffers[p.views[i.from].buffer].name == "bias") i.at[1] = 0;
+                     });
+                   }),
+            "wrong numbers");
+  EXPECT_EQ(caught(expr, kOnce, changing<CopyElements>([](CopyElements& i) { i.columns = -1; })),
+            "wrong numbers");
+  expr.gather = false;
+  expr.scale2 = true;
+  EXPECT_EQ(caught(expr, kOnce,
+                   [](Program& p) {
+                     for_each_op<Within>(p.body, [](Within& i) {
+                       std::erase_if(i.body, [](const Statement& s) {
+                         return std::holds_alternative<Multiply>(s.op);
+                       });
+                     });
+                   }),
+            "wrong numbers");
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in graphs, streams, threads and compiled code, and before them: tuning and warming up."""
+
+import copy
+
+import pytest
+import torch
+from drawn import exact_weight, integers
+from gpu import MARKS, on_gpu, spelled
+from torch import nn
+
+import ladder
+
+pytestmark = MARKS
+
+
+def test_a_graph_replays_what_was_captured():
+    layer, wanted = on_gpu(spelled(4, torch.float16), 512, 1024)
+    ladder.warmup(layer, m=(4,), dtype=torch.float16)
+    x = integers((4, 1024), torch.float16).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        y = layer(x)
+    for seed in range(3):
+        x.copy_(integers((4, 1024), torch.float16, seed))
+        graph.replay()
+        assert torch.equal(y, (x.double() @ wanted.T).half())
+
+
+def test_a_capture_that_would_compile_says_to_warm_up():
+    weight = exact_weight(spelled(4, torch.float16), 320, 192)
+    cold, x = ladder.Linear.from_weight(weight).cuda(), torch.ones(1, 192, device="cuda").half()
+    packed = copy.deepcopy(cold)
+    packed.prepare()
+    for layer in (cold, packed):
+        graph = torch.cuda.CUDAGraph()
+        with pytest.raises(RuntimeError, match="ladder.warmup"), torch.cuda.graph(graph):
+            layer(x)
+        torch.cuda.synchronize()
+    assert torch.equal(cold(x).cpu(), weight.linear(x.cpu()))
+
+
+def test_streams_do_not_disturb_each_other():
+    """The counters and workspace of a reduction through memory are those of one launch."""
+    layer, wanted = on_gpu(spelled(4, torch.float16), 256, 8192)
+    xs = [integers((m, 8192), torch.float16, m).cuda() for m in (1, 5, 8, 16)]
+    for x in xs:
+        layer(x)
+    torch.cuda.synchronize()
+    streams, results = [torch.cuda.Stream() for _ in xs], [[] for _ in xs]
+    for _ in range(50):
+        for stream, x, out in zip(streams, xs, results, strict=True):
+            with torch.cuda.stream(stream):
+                out.append(layer(x))
+    torch.cuda.synchronize()
+    for x, out in zip(xs, results, strict=True):
+        exact = (x.double() @ wanted.T).half()
+        assert all(torch.equal(y, exact) for y in out)
+
+
+def test_a_thread_without_a_context_can_call():
+    import threading
+
+    layer, wanted = on_gpu(spelled(4, torch.float16), 128, 256)
+    x, found = integers((2, 256), torch.float16).cuda(), []
+    layer(x)
+    thread = threading.Thread(target=lambda: found.append(layer(x)))
+    thread.start(), thread.join()
+    assert torch.equal(found[0], (x.double() @ wanted.T).half())
+
+
+def test_compile_makes_one_graph_for_any_number_of_tokens():
+    layer, wanted = on_gpu(spelled(4, torch.float16), 128, 256)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, backend=backend, dynamic=True)
+    for m in (2, 7, 16, 30):
+        x = integers((m, 256), torch.float16).cuda()
+        with torch.no_grad():
+            assert torch.equal(compiled(x), (x.double() @ wanted.T).half())
+    assert len(graphs) == 1
+
+
+def test_tuning_keeps_what_it_measured(tmp_path):
+    layer, wanted = on_gpu(spelled(4, torch.float16), 512, 576)
+    kernels = ladder.warmup(layer, m=(5, 8), cache=tmp_path)[""]  # of one interval
+    assert kernels[5] == kernels[8] != ""
+    plans = (tmp_path / "plans.json").read_text()
+    assert kernels[8] in plans and len(list((tmp_path / "kernels").glob("*/kernel.cubin"))) > 1
+    assert ladder.warmup(layer, m=(5, 8))[""] == kernels
+    assert (tmp_path / "plans.json").read_text() == plans
+    x = integers((8, 576), torch.float16).cuda()
+    assert torch.equal(layer(x), (x.double() @ wanted.T).half())
+
+
+def test_warmup_names_every_kernel():
+    model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).half()
+    ladder.convert(model, "uint4", 64)
+    model.cuda()
+    kernels = ladder.warmup(model, m=(1, 16, 100))
+    assert set(kernels) == {"0", "2"}
+    assert all(row[1] and row[16] and row[100] == "" for row in kernels.values())
+    assert ladder.warmup(nn.Linear(2, 2)) == {}
