@@ -58,9 +58,13 @@ void expect_order(const Linear& expr, const Schedule& schedule, std::int64_t m) 
   EXPECT_EQ(std::ranges::count_if(program.body, is<DependentWait>), 1) << to_string(schedule);
   const auto asked = first(program, [&](const auto& s) { return reads(program, s, "weight"); });
   // A ring of two has one round on its way, which comes with the activations.
-  if (schedule.stages != 2) EXPECT_LT(asked, first(program, is<DependentWait>));
+  if (schedule.stages != 2) {
+    EXPECT_LT(asked, first(program, is<DependentWait>));
+  }
   // Other loads the assembler moves behind the wait.
-  if (schedule.stages == 1) EXPECT_EQ(std::get<Load>(program.body[asked].op).cache, Cache::now);
+  if (schedule.stages == 1) {
+    EXPECT_EQ(std::get<Load>(program.body[asked].op).cache, Cache::now);
+  }
 
   auto without = program;
   std::erase_if(without.body, is<DependentWait>);
