@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "expr/of_ttype.h"
-#include "program/linear_case.h"
+#include "program/slips.h"
 
 namespace ladder {
 namespace {
@@ -112,27 +112,13 @@ TEST(PowersOfTwo, are_numbers_whose_mantissa_is_ones_times_a_half_and_a_little) 
   EXPECT_TRUE(std::isnan(std::bit_cast<float>(255u << 23 | 0x007fffffu)));
 }
 
-template <class Op>
-void for_each_op(std::vector<Statement>& body, const std::function<void(Op&)>& change) {
-  for (Statement& statement : body) {
-    if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
-    if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
-  }
-}
-
 /// What the verifier, the interpreter or the numbers say after one slip.
 template <class Op>
 std::string caught(const std::function<void(Program&, Op&)>& change) {
   const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
   auto program = lower(expr, kOnce, h200());
-  for_each_op<Op>(program.body, [&](Op& op) { change(program, op); });
-  const auto data = LinearCase::integers(expr, 3);
-  try {
-    verify(program, h200().shared_per_block_bytes);
-    return data.run(program, kOnce) == data.exact() ? "" : "wrong numbers";
-  } catch (const InternalError& error) {
-    return error.what();
-  }
+  testing::for_each_op<Op>(program.body, [&](Op& op) { change(program, op); });
+  return testing::objection_to(program, kOnce, LinearCase::integers(expr, 3));
 }
 
 TEST(BlockScalesMutation, operands_without_their_scale_or_with_another_are_caught) {

@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "program/linear_case.h"
+#include "program/slips.h"
 
 namespace ladder {
 namespace {
@@ -45,15 +45,9 @@ void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) 
 
 /// What the interpreter says of a program that was changed.
 std::string caught(const Schedule& schedule, const std::function<void(Program&)>& change) {
-  const auto data = LinearCase::integers(kLayer, 3);
   auto program = lower(kLayer, schedule, h200());
   change(program);
-  try {
-    verify(program, h200().shared_per_block_bytes);
-    return data.run(program, schedule) == data.exact() ? "" : "wrong numbers";
-  } catch (const InternalError& error) {
-    return error.what();
-  }
+  return testing::objection_to(program, schedule, LinearCase::integers(kLayer, 3));
 }
 
 template <class Op>

@@ -10,6 +10,7 @@
 #include "program/linear_case.h"
 #include "program/passes.h"
 #include "program/program_case.h"
+#include "program/slips.h"
 
 namespace ladder {
 namespace {
@@ -68,16 +69,6 @@ TEST(Mutation, every_wait_and_barrier_of_lowered_programs_is_needed) {
     });
   }
   EXPECT_GT(dropped, 200);
-}
-
-/// Every statement of a program, in loops and conditions too.
-void each_statement(Body& body, const std::function<void(Statement&)>& visit) {
-  for (Statement& s : body) {
-    visit(s);
-    if (auto* loop = std::get_if<For>(&s.op)) each_statement(loop->body, visit);
-    if (auto* branch = std::get_if<If>(&s.op)) each_statement(branch->body, visit);
-    if (auto* part = std::get_if<Within>(&s.op)) each_statement(part->body, visit);
-  }
 }
 
 std::string caught(Program program, const std::function<void(Program&)>& mutate) {

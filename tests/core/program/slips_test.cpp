@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Mutations of good programs: each is one slip of a compiler writer, and each is caught.
+#include "program/slips.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 
-#include "base/error.h"
-#include "program/linear_case.h"
-#include "program/passes.h"
-
 namespace ladder {
 namespace {
 
+using testing::for_each_op;
 using testing::LinearCase;
+using testing::objection_to;
 
 const Device& h200() { return device("h200"); }
 
@@ -26,13 +26,7 @@ std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
   const Schedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
   auto program = lower(kExpr, schedule, h200());
   mutate(program);
-  const auto data = LinearCase::integers(kExpr, 3);
-  try {
-    verify(program, h200().shared_per_block_bytes);
-    return data.run(program, schedule) == data.exact() ? "" : "wrong numbers";
-  } catch (const InternalError& error) {
-    return error.what();
-  }
+  return objection_to(program, schedule, LinearCase::integers(kExpr, 3));
 }
 
 /// Removes the `index`-th instruction of type Op from the top level.
@@ -73,10 +67,8 @@ TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
       if (auto* wait = std::get_if<Wait>(&rounds->body.front().op)) ++wait->pending;
     }
   }
-  const auto data = LinearCase::integers(expr, 2);
-  EXPECT_THAT([&] { data.run(program, ring); },
-              ::testing::ThrowsMessage<InternalError>(
-                  ::testing::HasSubstr("reads a copy that was not waited for, in: words = load")));
+  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(expr, 2)),
+              ::testing::HasSubstr("reads a copy that was not waited for, in: words = load"));
 }
 
 TEST(Mutation, a_dropped_barrier_is_caught) {
@@ -92,10 +84,8 @@ TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
   auto program = lower(expr, ring, h200());
   drop<Barrier>(program, 1);
-  const auto data = LinearCase::integers(expr, 2);
-  EXPECT_THAT([&] { data.run(program, ring); },
-              ::testing::ThrowsMessage<InternalError>(
-                  ::testing::HasSubstr("overwrites what another thread")));
+  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(expr, 2)),
+              ::testing::HasSubstr("overwrites what another thread"));
 }
 
 TEST(Mutation, a_dropped_cluster_barrier_is_caught) {
@@ -151,53 +141,23 @@ TEST(Mutation, a_swapped_layout_is_caught) {
 
 TEST(Mutation, a_shifted_field_is_caught) {
   EXPECT_EQ(caught(Reduction::cluster, Route::multiply_add,
-                   [](Program& p) {
-                     for (auto& statement : p.body) {
-                       if (auto* group = std::get_if<For>(&statement.op)) {
-                         for (auto& inner : group->body) {
-                           if (auto* step = std::get_if<For>(&inner.op)) {
-                             std::get<Unpack>(step->body[1].op).step = 0;
-                           }
-                         }
-                       }
-                     }
-                   }),
+                   [](Program& p) { for_each_op<Unpack>(p.body, [](Unpack& i) { i.step = 0; }); }),
             "wrong numbers");
 }
 
 TEST(Mutation, indices_past_the_steps_of_a_block_and_the_groups_of_a_warp_are_caught) {
-  const auto in_group = [](Program& p, const auto& change) {
-    for (auto& statement : p.body) {
-      if (auto* group = std::get_if<For>(&statement.op)) {
-        for (auto& inner : group->body) change(inner);
-      }
-    }
-  };
+  EXPECT_THAT(
+      caught(Reduction::cluster, Route::multiply_add,
+             [](Program& p) { for_each_op<Unpack>(p.body, [](Unpack& i) { i.step = 4; }); }),
+      ::testing::HasSubstr("step 4 of a block of 4"));
   EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
-                     [&](Program& p) {
-                       in_group(p, [](Statement& s) {
-                         if (auto* step = std::get_if<For>(&s.op)) {
-                           std::get<Unpack>(step->body[1].op).step = 4;
-                         }
-                       });
-                     }),
-              ::testing::HasSubstr("step 4 of a block of 4"));
-  EXPECT_THAT(caught(Reduction::cluster, Route::multiply_add,
-                     [&](Program& p) {
-                       in_group(p, [](Statement& s) {
-                         if (auto* scale = std::get_if<Scale>(&s.op)) scale->group = 1;
-                       });
-                     }),
+                     [](Program& p) { for_each_op<Scale>(p.body, [](Scale& i) { i.group = 1; }); }),
               ::testing::HasSubstr("group 1 of 1 with scales"));
 }
 
 TEST(Mutation, a_missing_zero_point_is_caught) {
   EXPECT_EQ(caught(Reduction::cluster, Route::in_place,
-                   [](Program& p) {
-                     for (auto& statement : p.body) {
-                       if (auto* fill = std::get_if<Fill>(&statement.op)) fill->value[1] = 0;
-                     }
-                   }),
+                   [](Program& p) { for_each_op<Fill>(p.body, [](Fill& i) { i.value[1] = 0; }); }),
             "wrong numbers");
 }
 

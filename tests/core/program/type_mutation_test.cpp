@@ -6,27 +6,17 @@
 
 #include "base/error.h"
 #include "expr/of_ttype.h"
-#include "program/linear_case.h"
+#include "program/slips.h"
 
 namespace ladder {
 namespace {
 
+using testing::for_each_op;
 using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
 constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-
-/// Calls change(op) on every instruction of type Op.
-template <class Op, class Change>
-void for_each_op(std::vector<Statement>& body, const Change& change) {
-  for (Statement& statement : body) {
-    if (auto* op = std::get_if<Op>(&statement.op)) change(*op);
-    if (auto* loop = std::get_if<For>(&statement.op)) for_each_op<Op>(loop->body, change);
-    if (auto* branch = std::get_if<If>(&statement.op)) for_each_op<Op>(branch->body, change);
-    if (auto* part = std::get_if<Within>(&statement.op)) for_each_op<Op>(part->body, change);
-  }
-}
 
 /// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
 template <class Mutate>
@@ -36,7 +26,7 @@ std::string caught(const Linear& expr, const Schedule& schedule, const Mutate& m
   const auto data = LinearCase::integers(expr, 3);
   try {
     verify(program, h200().shared_per_block_bytes);
-    const auto y = data.run(program, schedule), exact = data.exact();
+    const auto y = data.run(program, schedule);
     const auto reference = evaluate(expr, data.data);
     for (std::size_t i = 0; i < y.size(); ++i) {
       if (!(std::fabs(y[i] - reference.y[i]) <= data.bound(reference, i))) return "wrong numbers";
