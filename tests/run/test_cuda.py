@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from drawn import exact_weight, integers
-from gpu import MARKS, on_gpu, spelled
+from gpu import HALVES, MARKS, on_gpu, spelled
 from torch import nn
 
 import ladder
@@ -16,19 +16,8 @@ from ladder import image
 from ladder.testing import bound
 
 pytestmark = MARKS
-HALVES = (torch.float16, torch.bfloat16)
 # n and k: whole blocks; ragged rows; ragged columns; both, with fewer rows than a block.
 SHAPES = ((256, 512), (200, 256), (128, 200), (40, 1000))
-
-
-@pytest.fixture(autouse=True)
-def torch_sums_in_float32():
-    """Above the widest kernel the product is torch's, which may add halves in halves."""
-    settings = torch.backends.cuda.matmul
-    kept = settings.allow_fp16_reduced_precision_reduction
-    settings.allow_fp16_reduced_precision_reduction = False
-    yield
-    settings.allow_fp16_reduced_precision_reduction = kept
 
 
 @pytest.mark.parametrize("n,k", SHAPES)

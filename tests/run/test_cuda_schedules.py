@@ -2,25 +2,19 @@
 """The ways of a schedule that only some shapes have among their first ones, each on the GPU."""
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 
 import pytest
 import torch
 from drawn import exact_weight, formula, integers
+from gpu import HALVES, MARKS, UINT4, prepared, schedules
 from torch import Tensor
 
 import ladder
 from ladder.testing import bound
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
-HALVES = (torch.float16, torch.bfloat16)
-UINT4 = "uint4,group=128,scale=float16,zero=midpoint"
-LOOKED_AT = 48  # of the first schedules of a problem
+pytestmark = MARKS
 #: What a schedule's text contains, the weight and how many tokens.
 WAYS = (
     *(("engine for 1", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
@@ -38,33 +32,11 @@ WAYS = (
 )
 
 
-def schedules(layer: ladder.Linear, dtype: torch.dtype, m: int, way: str) -> Iterator[str]:
-    """The first three schedules of that way that compile without spills, each set when it comes:
-    to be taken one by one, as all at once leave the last."""
-    ops, number = torch.ops.ladder, layer._weight_number
-    names = ops.schedules(number, 0, dtype, m, LOOKED_AT).splitlines()
-    found = 0
-    for name in names:
-        if way in name and found < 3:
-            try:
-                ops.use_schedule(number, 0, dtype, m, name, False)
-            except RuntimeError:
-                continue
-            found += 1
-            yield name
-
-
 @lru_cache(maxsize=2)
 def made(type: str, n: int, k: int, order: bool = False) -> tuple[ladder.Weight, Tensor]:
     """A weight and its values, which take seconds at these sizes."""
     weight = exact_weight(type, n, k, act_order=order)
     return weight, formula(weight).cuda()
-
-
-def prepared(weight: ladder.Weight, bias: Tensor | None = None) -> ladder.Linear:
-    layer = ladder.Linear.from_weight(weight, bias).cuda()
-    assert layer.prepare()
-    return layer
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -76,13 +48,10 @@ def test_every_way_is_exact_whatever_lay_in_memory_before(way, type, n, k, m, dt
     x = integers((m, k), dtype, m).cuda()
     exact = (x.double() @ wanted.T).to(dtype)
     odd = torch.empty(m * k + 1, dtype=dtype, device="cuda")[1:].view(m, k).copy_(x)
-    names = []
     for name in schedules(layer, dtype, m, way):
-        names.append(name)
         for view in (x, odd):
             assert bool(layer(torch.full_like(x, math.nan)).isnan().all()), name
             assert torch.equal(layer(view), exact), name
-    assert names, f"none of the first {LOOKED_AT} schedules has {way!r}"
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -90,14 +59,11 @@ def test_every_way_is_exact_whatever_lay_in_memory_before(way, type, n, k, m, dt
 def test_a_thousand_calls_give_the_same_bits(way, type, n, k, m, dtype):
     layer = prepared(made(type, n, k)[0])
     x = torch.randn(m, k, device="cuda", dtype=dtype)
-    names = []
     for name in schedules(layer, dtype, m, way):
-        names.append(name)
         first, other = layer(x), torch.zeros((), dtype=torch.bool, device="cuda")
         for _ in range(1000):
             other |= (layer(x) != first).any()
         assert not bool(other), name
-    assert names, f"none of the first {LOOKED_AT} schedules has {way!r}"
 
 
 @pytest.mark.parametrize("order", (False, True))
@@ -109,11 +75,8 @@ def test_activations_in_rounds_follow_the_order_of_columns(order):
         x = integers((m, 28600), dtype, m).cuda()
         exact = (x.double() @ wanted.T).to(dtype)
         assert torch.equal(layer(x), exact)
-        names = []
         for name in schedules(layer, dtype, m, "x rounds"):
-            names.append(name)
             assert torch.equal(layer(x), exact), name
-        assert names, f"none of the first {LOOKED_AT} schedules has activations in rounds"
 
 
 DIGITS = tuple(
@@ -132,11 +95,8 @@ def test_one_token_as_digits_is_exact_for_every_block_and_order(element, block, 
         x = integers((1, 1032), dtype).cuda()
         exact = (x.double() @ wanted.T + bias.cuda().double()).to(dtype)
         assert torch.equal(layer(x), exact)
-        names = []
         for name in schedules(layer, dtype, 1, "digits"):
-            names.append(name)
             assert torch.equal(layer(x), exact), name
-        assert names
 
 
 @pytest.mark.parametrize("dtype", HALVES)

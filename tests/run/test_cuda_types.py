@@ -7,17 +7,14 @@ import math
 import pytest
 import torch
 from drawn import exact_weight, formula, generator, grouped, integers, stored_types
+from gpu import HALVES, MARKS, compiled_graphs, prepared
 from torch import Tensor, nn
 
 import ladder
 from ladder.testing import SIGNIFICANT_BITS
 from ladder.types import parse
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
-HALVES = (torch.float16, torch.bfloat16)
+pytestmark = MARKS
 # Rows and columns: ragged rows with whole columns; fewer rows than a block and ragged columns; and
 # rows of activations that end inside 16 bytes, with a last group of 5.
 SHAPES = ((200, 256), (40, 1000), (72, 101))
@@ -31,25 +28,6 @@ def declined(type: str, dtype: torch.dtype) -> bool:
     range, with exponents of 6 bits and more."""
     element = parse(type).element
     return dtype == torch.float16 and element.encoding == "floating" and element.exponent_bits > 5
-
-
-@pytest.fixture(autouse=True)
-def torch_sums_in_float32():
-    """Above the widest kernel the product is torch's, which may add halves in halves."""
-    settings, kept = torch.backends.cuda.matmul, {}
-    for name in ("fp16", "bf16"):
-        flag = f"allow_{name}_reduced_precision_reduction"
-        kept[flag] = getattr(settings, flag)
-        setattr(settings, flag, False)
-    yield
-    for flag, value in kept.items():
-        setattr(settings, flag, value)
-
-
-def prepared(weight: ladder.Weight, bias: Tensor | None = None) -> ladder.Linear:
-    layer = ladder.Linear.from_weight(weight, bias).cuda()
-    assert layer.prepare(), f"{weight.type} {weight.shape} has no image"
-    return layer
 
 
 def magnitude(weight: ladder.Weight) -> Tensor:
@@ -211,16 +189,6 @@ def test_a_model_is_warmed_up_whatever_its_types(tmp_path):
 def test_compiling_a_model_before_its_first_call_brings_it_to_its_kernels():
     weight = exact_weight("uint4,group=32,scale=float16,zero=integer", 96, 256)
     layer, wanted = ladder.Linear.from_weight(weight).cuda(), formula(weight).cuda()
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(layer, fullgraph=True, backend=backend, dynamic=True)
-    for m in (2, 7, 16, 30):
-        x = integers((m, 256), torch.float16).cuda()
-        with torch.no_grad():
-            assert torch.equal(compiled(x), (x.double() @ wanted.T).half())
+    graphs = compiled_graphs(layer, wanted)
     assert len(graphs) == 1 and layer.image is not None
     assert "linear_image" in str(graphs[0].code)
