@@ -37,8 +37,8 @@ def convert(
         ``model``.
     Raises:
         InvalidArgument: an entry of ``skip`` that names no Linear; or a weight that cannot be
-            quantised, naming its module. Modules before it
-            have been replaced; the model computes the same function of what it then holds.
+            quantised, naming its module. Modules before it have been replaced; the model computes
+            the same function of what it then holds.
     """
     kept = (skip,) if isinstance(skip, str) else tuple(skip)
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument
-from ladder.types import TType, _checked, with_defaults
+from ladder.types import TType, _checked, dtype_name, with_defaults
 from ladder.weight import Weight
 
 #: How scales are chosen.
@@ -43,7 +43,7 @@ def quantize(
     if weight.dim() != 2:
         raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
     if not weight.is_floating_point():
-        given = str(weight.dtype).removeprefix("torch.")
+        given = dtype_name(weight.dtype)
         raise InvalidArgument(f"weight has dtype {given}, not a floating-point one")
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 from ladder.errors import InvalidArgument
+from ladder.types import dtype_name
 
 #: Dtypes of activations.
 ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -35,8 +36,8 @@ def check_activations(x: Tensor) -> None:
     if x.dim() == 0:
         raise InvalidArgument("x has no dimension; its last one must be in_features")
     if x.dtype not in ACTIVATION_DTYPES:
-        name = str(x.dtype).removeprefix("torch.")
-        raise InvalidArgument(f"x has dtype {name}, not float32, float16 or bfloat16")
+        given = dtype_name(x.dtype)
+        raise InvalidArgument(f"x has dtype {given}, not float32, float16 or bfloat16")
 
 
 def check_bias(bias: Tensor | None, x: Tensor, n: int) -> None:
@@ -44,7 +45,7 @@ def check_bias(bias: Tensor | None, x: Tensor, n: int) -> None:
     if bias is None:
         return
     if bias.dtype != x.dtype:
-        given, wanted = (str(t.dtype).removeprefix("torch.") for t in (bias, x))
+        given, wanted = dtype_name(bias.dtype), dtype_name(x.dtype)
         raise InvalidArgument(f"bias has dtype {given}, not {wanted}")
     if tuple(bias.shape) != (n,):
         raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")

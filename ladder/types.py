@@ -33,6 +33,11 @@ USER_SOURCE = "registered by the user"
 _FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
+def dtype_name(dtype: object) -> str:
+    """A torch dtype as tTypes and messages spell it: "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True)
 class Element:
     """How ``bits`` stored bits mean a number: one row of the table of formats."""
@@ -262,5 +267,5 @@ def with_defaults(
     size = -1 if group_size is None else group_size
     block = "channel" if size == -1 else f"group={size}"
     zero = ("midpoint" if symmetric in (None, True) else "integer") if is_unsigned else "none"
-    scale = str(scale_dtype).removeprefix("torch.")
+    scale = dtype_name(scale_dtype)
     return parse(f"{given.element.name},{block},scale={scale},zero={zero}")

@@ -46,9 +46,9 @@ struct Buffer {
   Level level;
   Scalar scalar;
   std::int64_t elements;  ///< shared: its size; global: 0, the caller's
-  bool constant =
-      false;           ///< global: not written by this kernel, nor by one before that may still run
-  BufferId over = -1;  ///< shared: lies over that earlier buffer, which is no longer needed
+  /// Global: written neither by this kernel nor by one before it that may still run.
+  bool constant = false;
+  BufferId over = -1;     ///< shared: lies over that earlier buffer, which is no longer needed
   bool optional = false;  ///< global: may be null, and then reads as zero
 };
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/plan.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 #include "compile.h"
 #include "runtime/kernels.h"
@@ -50,32 +53,31 @@ std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
 
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
                                            bool dependent_launch, std::size_t count) {
-  const auto all = candidates(expr, device, dependent_launch);
-  const auto guesses = pruned(all, expr, device, all.front().cost.seconds);
-  std::vector<Schedule> schedules;
-  std::vector<std::string> sources;
+  auto all = candidates(expr, device, dependent_launch);
+  const double best_seconds = all.front().cost.seconds;
+  const auto guesses = pruned(std::move(all), expr, device, best_seconds);
+  std::vector<Schedule> kept;
   auto next = guesses.begin();
   const auto compile_next = [&](std::size_t more) {
-    for (; next != guesses.end() && next->dropped.empty() && more > 0; ++next) {
+    std::vector<Schedule> schedules;
+    std::vector<std::string> sources;
+    for (; next != guesses.end() && next->dropped.empty() && sources.size() < more; ++next) {
       try {
         sources.push_back(compile(expr, next->schedule, device).source);
         schedules.push_back(next->schedule);
-        --more;
       } catch (const Unsupported&) {
         // Only emitting shows some of the limits of a device.
       }
     }
     compile_missing(sources, device);
-    for (std::size_t i = schedules.size(); i-- > 0;) {
-      if (!known_to_be_rejected(sources[i], device)) continue;
-      schedules.erase(schedules.begin() + static_cast<std::ptrdiff_t>(i));
-      sources.erase(sources.begin() + static_cast<std::ptrdiff_t>(i));
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (!known_to_be_rejected(sources[i], device)) kept.push_back(schedules[i]);
     }
   };
   compile_next(count);
-  compile_next(2 * (count - schedules.size()));
-  if (schedules.size() > count) schedules.resize(count);
-  return schedules;
+  compile_next(2 * (count - kept.size()));
+  kept.resize(std::min(kept.size(), count));
+  return kept;
 }
 
 }  // namespace ladder

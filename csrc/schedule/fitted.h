@@ -7,14 +7,12 @@
 // discusses, on one H200. On that row every factor of Carried is exactly 1 and every difference 0.
 // For others no measurement exists; what is carried how:
 //
-// | constant | carried |
-// |---|---|
-// | latencies (Way, but for exponents) | as microseconds: a launch and the first bytes take about
-// as long everywhere | | cycles of instructions | as cycles, at the clock of the row over that of
-// the H200's | | cycles of a matrix instruction | with the difference of the rows' matrix units |
-// | what is read again from L2 | by the rate of DRAM over that of L2 |
-// | bytes and warps that hide latency | by the bandwidth of one multiprocessor |
-// | exponents, shares | as they are |
+//   latencies (Way, but for exponents)   microseconds: launches and first bytes take about as long
+//   cycles of instructions               cycles, at the row's clock over the H200's
+//   cycles of a matrix instruction       with the difference of the rows' matrix units
+//   what is read again from L2           by the rate of DRAM over that of L2
+//   bytes and warps that hide latency    by the bandwidth of one multiprocessor
+//   exponents, shares                    as they are
 #pragma once
 
 #include "device/device.h"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.types import TType, element, parse
+from ladder.types import TType, dtype_name, element, parse
 
 
 class OptimizeStrategy(IntEnum):
@@ -196,8 +196,7 @@ class MatmulConfig(OperatorConfig):
         if scale is None:
             known = self.A_dtype in ("float16", "bfloat16")
             scale = TORCH_DTYPES[self.A_dtype] if known else torch.float32
-        spelling = str(scale).removeprefix("torch.")
-        return parse(f"{name},{block},scale={spelling},zero={zero}")
+        return parse(f"{name},{block},scale={dtype_name(scale)},zero={zero}")
 
     @property
     def is_native(self) -> bool:

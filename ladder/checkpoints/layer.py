@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ladder.errors import CheckpointError
-from ladder.types import TType, parse
+from ladder.types import TType, dtype_name, parse
 from ladder.weight import Weight
 
 #: dtypes that scales may have, and how a tType spells them.
@@ -88,13 +88,10 @@ def expect(parts: Mapping[str, Stored], name: str, part: str, dtypes: object,
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)  # type: ignore[arg-type]
     dtype, found = parts[part]
     if dtype not in allowed:
-        fail(f"{name}.{part}", " is ", _short(dtype), ", not ", " or ".join(map(_short, allowed)))
+        wanted = " or ".join(map(dtype_name, allowed))
+        fail(f"{name}.{part}", " is ", dtype_name(dtype), ", not ", wanted)
     if found != shape:
         fail(f"{name}.{part}", " has shape ", list(found), ", not ", list(shape))
-
-
-def _short(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def check_scales(scales: Tensor, name: str) -> None:

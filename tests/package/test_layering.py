@@ -24,7 +24,7 @@ PYTHON_ALIASES = {
     "image_linear": "weight",
     "packed": "weight",
     "quick_call": "errors",
-    "transforms": "errors",
+    "transforms": "types",
     "program": "weight",
     "tune": "weight",
     "warmup": "linear",

@@ -155,7 +155,8 @@ std::vector<Section> explain(const Request& request) {
   };
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   auto all = candidates(expr, machine, request.dependent_launch);
-  all = pruned(std::move(all), expr, machine, all.front().cost.seconds);
+  const double best_seconds = all.front().cost.seconds;
+  all = pruned(std::move(all), expr, machine, best_seconds);
   out.emplace_back("candidates", candidates_text(all, request));
   if (!all.front().dropped.empty()) {
     return without_program("no decode kernel serves it: every candidate was dropped");
