@@ -73,6 +73,10 @@ struct Device {
   double fill_bytes_per_second() const { return double(fill_bytes) * multiprocessors * clock(); }
 };
 
+/// Blocks along y of a grid, on every NVIDIA device: CUDA C++ Programming Guide, table of
+/// capabilities. Tiles of rows lie along it.
+constexpr std::int64_t kMostTilesOfRows = 65535;
+
 /// All rows, by name.
 std::span<const Device> devices();
 /// The row called `name`. Throws InvalidArgument listing the names.

@@ -6,8 +6,11 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
+#include "device/device.h"
+#include "layout/weight_image.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
@@ -49,6 +52,10 @@ std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool ga
                       const Device& device) {
   if (cuda::compiler_version().empty()) {
     return "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
+  }
+  // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
+  if (n > kMostTilesOfRows * kBlock) {
+    return joined(n, " rows, of at most ", kMostTilesOfRows * kBlock);
   }
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {

@@ -52,6 +52,9 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
   if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
   if (s.tokens % 8 != 0) return joined(s.tokens, " tokens are not whole instructions of 8");
+  if (s.tiles(expr.n) > kMostTilesOfRows) {
+    return joined(s.tiles(expr.n), " tiles of rows, of at most ", kMostTilesOfRows);
+  }
   if (s.reduction == Reduction::none && splits != 1) return joined("K is split over ", splits);
   if (s.reduction != Reduction::none && splits == 1) return "nothing to reduce";
   if (s.reduction == Reduction::cluster && splits > device.max_cluster) {

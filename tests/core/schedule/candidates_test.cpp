@@ -145,6 +145,16 @@ TEST(Objection, names_the_number_that_is_no_count) {
             "2048 threads, of at most 1024");
 }
 
+TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {
+  const auto& type = ttype("uint4,group=128,scale=float16");
+  const Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  const auto of_rows = [&](std::int64_t n) {
+    return objection(s, linear_of(type, n, 4096, Scalar::f16, 8), device("h200"));
+  };
+  EXPECT_EQ(of_rows(65535 * 64), "");
+  EXPECT_EQ(of_rows(65535 * 64 + 1), "65536 tiles of rows, of at most 65535");
+}
+
 // A block of eight warps by 64 rows: registers and threads of one multiprocessor hold so many.
 TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
   const Device& h200 = device("h200");
