@@ -9,8 +9,8 @@
 namespace ladder::emulate {
 
 unsigned char* Machine::at(std::uint32_t address, std::int64_t bytes) {
-  const unsigned rank = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
-  static unsigned char nowhere[4096];
+  const unsigned rank = address >> kRankShift, offset = address & kOffset;
+  alignas(16) static unsigned char nowhere[16];
   if (rank >= blocks.size() || offset + bytes > launch.shared_bytes || offset % bytes != 0) {
     fault("shared memory of block " + std::to_string(rank) + " has " +
           std::to_string(launch.shared_bytes) + " bytes; accessed " + std::to_string(bytes) +
@@ -25,7 +25,7 @@ unsigned char* Machine::at(std::uint32_t address, std::int64_t bytes) {
 Signal& Machine::signal(std::uint32_t address) {
   at(address, 8);
   auto& signals = blocks[std::min<std::size_t>(address >> kRankShift, blocks.size() - 1)].signals;
-  const auto found = signals.find(address & ((1u << kRankShift) - 1));
+  const auto found = signals.find(address & kOffset);
   if (found != signals.end()) return found->second;
   fault("no signal was made at " + std::to_string(address));
   static Signal none;
@@ -41,9 +41,9 @@ void Machine::settle(Signal& signal) {
   }
 }
 
-void Machine::end_copy(Fiber& fiber) {
-  const Copy copy = fiber.copies.front();
-  fiber.copies.pop_front();
+void Machine::end_copy(Fiber& fiber, std::size_t i) {
+  const Copy copy = fiber.copies[i];
+  fiber.copies.erase(fiber.copies.begin() + static_cast<std::ptrdiff_t>(i));
   if (copy.arrival) {
     Signal& s = signal(copy.to);
     if (s.missing-- == 0) fault("a signal has more arrivals than it was made for");
@@ -61,7 +61,7 @@ void Machine::end_bulk(std::size_t i) {
   for (unsigned rank = 0; rank < blocks.size(); ++rank) {
     if ((copy.blocks >> rank & 1) == 0) continue;
     const auto there = [&](std::uint32_t address) {
-      return (address & ((1u << kRankShift) - 1)) | rank << kRankShift;
+      return (address & kOffset) | rank << kRankShift;
     };
     if (copy.bytes % 16 != 0) fault("a bulk copy of " + std::to_string(copy.bytes) + " bytes");
     for (unsigned done = 0; done < copy.bytes; done += 16) {
@@ -84,7 +84,10 @@ bool Machine::something_ends() {
   if (count == 0) return false;
   const auto chosen = random() % count;
   if (chosen < copying.size()) {
-    end_copy(*copying[chosen]);
+    // In any order, but an arrival behind the copies before it.
+    auto& copies = copying[chosen]->copies;
+    const auto arrival = std::ranges::find_if(copies, &Copy::arrival) - copies.begin();
+    end_copy(*copying[chosen], arrival == 0 ? 0 : random() % static_cast<std::size_t>(arrival));
   } else {
     end_bulk(chosen - copying.size());
   }
@@ -94,7 +97,7 @@ bool Machine::something_ends() {
 unsigned char* shared_memory() { return machine->block().shared; }
 unsigned char* static_shared(unsigned which) {
   if (which > 1) wrong("more than two variables in shared memory");
-  return machine->block().shared + machine->launch.shared_bytes + (which << 16);
+  return machine->block().shared + machine->launch.shared_bytes + (1 + which) * kStatic;
 }
 std::uint32_t address_of(const void* shared) {
   const auto offset = static_cast<const unsigned char*>(shared) - machine->block().shared;
@@ -102,47 +105,57 @@ std::uint32_t address_of(const void* shared) {
   return static_cast<std::uint32_t>(offset) | machine->now->rank << kRankShift;
 }
 std::uint32_t address_in(std::uint32_t address, unsigned rank) {
-  return (address & ((1u << kRankShift) - 1)) | rank << kRankShift;
+  return (address & kOffset) | rank << kRankShift;
+}
+std::uint32_t own(std::uint32_t address) {
+  if (address >> kRankShift != machine->now->rank) wrong("an address of another block");
+  return address;
+}
+const void* aligned(const void* global, unsigned bytes) {
+  if (reinterpret_cast<std::uintptr_t>(global) % bytes != 0) {
+    wrong("an access of " + std::to_string(bytes) + " bytes at no multiple of them");
+  }
+  return global;
 }
 unsigned char* at(std::uint32_t address, std::int64_t bytes) { return machine->at(address, bytes); }
 
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes) {
   if (bytes > whole) wrong("an asynchronous copy of " + std::to_string(bytes) + " bytes");
   Fiber& self = *machine->now;
-  self.copies.push_back({to, from, whole, bytes, false, self.group});
-  if (machine->copies == Machine::Copies::early) machine->end_copy(self);
+  self.copies.push_back({own(to), aligned(from, whole), whole, bytes, false, self.group});
+  if (machine->copies == Machine::Copies::early) machine->end_copy(self, 0);
 }
 void copy_commit() { ++machine->now->group; }
 void copy_wait(int pending) {
   Fiber& self = *machine->now;
   while (!self.copies.empty() && self.copies.front().group < self.group - pending) {
-    machine->end_copy(self);
+    machine->end_copy(self, 0);
   }
 }
 
 void signal_init(std::uint32_t signal, unsigned arrivals) {
-  machine->at(signal, 8);
-  machine->block().signals[signal & ((1u << kRankShift) - 1)] = {arrivals, arrivals, 0, 0};
+  machine->at(own(signal), 8);
+  machine->block().signals[signal & kOffset] = {arrivals, arrivals, 0, 0};
 }
 void signal_arrive(std::uint32_t signal, std::int64_t expected_bytes) {
-  Signal& s = machine->signal(signal);
+  Signal& s = machine->signal(own(signal));
   s.bytes += expected_bytes;
   if (s.missing-- == 0) wrong("a signal has more arrivals than it was made for");
   machine->settle(s);
 }
 void signal_arrive_after_copies(std::uint32_t signal) {
   Fiber& self = *machine->now;
-  self.copies.push_back({signal, nullptr, 0, 0, true, self.group});
-  if (machine->copies == Machine::Copies::early) machine->end_copy(self);
+  self.copies.push_back({own(signal), nullptr, 0, 0, true, self.group});
+  if (machine->copies == Machine::Copies::early) machine->end_copy(self, 0);
 }
 bool signal_over(std::uint32_t signal, unsigned parity) {
-  if ((machine->signal(signal).phase & 1) != parity) return true;
+  if ((machine->signal(own(signal)).phase & 1) != parity) return true;
   machine->pause(State::polling);
   return false;
 }
 void copy_bulk(std::uint32_t to, const void* from, unsigned bytes, std::uint32_t signal,
                unsigned blocks) {
-  machine->bulk.push_back({to, from, bytes, signal, blocks});
+  machine->bulk.push_back({own(to), aligned(from, 16), bytes, own(signal), blocks});
   if (machine->copies == Machine::Copies::early) machine->end_bulk(machine->bulk.size() - 1);
 }
 

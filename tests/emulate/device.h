@@ -48,11 +48,10 @@ inline std::uint64_t __cvta_generic_to_global(const void* p) {
 }
 inline std::uint32_t __byte_perm(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
   const std::uint64_t both = a | static_cast<std::uint64_t>(b) << 32;
+  if ((selector & 0x8888) != 0) wrong("a selector of __byte_perm that names no byte");
   std::uint32_t out = 0;
   for (int i = 0; i < 4; ++i) {
-    const auto byte = static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7)) & 0xff;
-    const bool sign = selector >> 4 * i & 8;
-    out |= (sign ? (byte & 0x80 ? 0xff : 0) : byte) << 8 * i;
+    out |= (static_cast<std::uint32_t>(both >> 8 * (selector >> 4 * i & 7)) & 0xff) << 8 * i;
   }
   return out;
 }
@@ -75,6 +74,17 @@ struct Text {
   constexpr std::string_view view() const { return {letters, N - 1}; }
   constexpr bool has(std::string_view part) const { return view().find(part) != view().npos; }
   constexpr bool begins(std::string_view part) const { return view().starts_with(part); }
+  /// Whether it first names each of `count` operands, %0 to the last, in their order.
+  constexpr bool in_order(std::size_t count) const {
+    std::size_t next = 0;
+    for (std::size_t i = 0; i + 1 < view().size(); ++i) {
+      if (view()[i] != '%' || view()[i + 1] < '0' || view()[i + 1] > '9') continue;
+      const auto named = static_cast<std::size_t>(view()[i + 1] - '0');
+      if (named > next) return false;
+      next += named == next;
+    }
+    return next == count;
+  }
   /// The number behind the last comma.
   constexpr std::uint32_t last() const {
     auto digits = view().substr(view().rfind(',') + 2);
@@ -122,19 +132,17 @@ void ptx(A&&... operands) {
   };
   using Outputs = std::make_index_sequence<kCount == 0 ? 0 : kCount - 1>;
   using Word = std::uint32_t;
+  // What begins as below then has its operands where they are expected; blocks are compared whole.
+  static_assert(T.in_order(kCount) || T.begins("{.reg "), "operands in another order");
   // Memory.
-  if constexpr (T.begins("ld.global")) {
-    const auto* from = reinterpret_cast<const unsigned char*>(O(kCount - 1));
-    if (reinterpret_cast<std::uintptr_t>(from) % ((kCount - 1) * (T.has(".u16") ? 2 : 4)) != 0) {
-      wrong("a load from an address that is no multiple of its size");
-    }
-    if constexpr (T.has(".u16")) {
-      outputs(Outputs(), std::uint16_t{}, from);
-    } else {
-      outputs(Outputs(), Word{}, from);
-    }
-  } else if constexpr (T.begins("ld.shared")) {
+  if constexpr (T.begins("ld.global.u16 ")) {
+    outputs(Outputs(), std::uint16_t{}, aligned(O(1), 2));
+  } else if constexpr (T.begins("ld.global")) {
+    outputs(Outputs(), Word{}, aligned(O(kCount - 1), 4 * (kCount - 1)));
+  } else if constexpr (T.begins("ld.shared::cluster")) {
     outputs(Outputs(), Word{}, at(O(kCount - 1), 4 * (kCount - 1)));
+  } else if constexpr (T.begins("ld.shared")) {
+    outputs(Outputs(), Word{}, at(own(O(kCount - 1)), 4 * (kCount - 1)));
   } else if constexpr (T.begins("mapa.shared::cluster.u32 ")) {
     O(0) = address_in(O(1), O(2));
   } else if constexpr (T.begins("atom.acq_rel.gpu.global.add.u32 ") && T.last() == 1) {
@@ -168,7 +176,9 @@ void ptx(A&&... operands) {
     cluster_barrier();
   } else if constexpr (T.begins("bar.warp.sync ")) {
     warp_max(0);
-  } else if constexpr (T.begins("griddepcontrol.") || T.begins("fence.")) {
+  } else if constexpr (T.view() == "griddepcontrol.wait;") {
+    wait_for_preceding();
+  } else if constexpr (T.view() == "griddepcontrol.launch_dependents;" || T.begins("fence.")) {
   } else if constexpr (T.begins("mbarrier.init.shared::cta.b64 ")) {
     signal_init(O(0), O(1));
   } else if constexpr (T.begins("mbarrier.arrive.expect_tx.shared::cta.b64 ")) {
@@ -261,10 +271,10 @@ void ptx(A&&... operands) {
     O(0) = std::bit_cast<float>(warp_xor(std::bit_cast<Word>(O(1)), O(2)));
   } else if constexpr (T.begins("ldmatrix.sync.aligned.m8n8.x4.shared.b16 ")) {
     Word* to[] = {&O(0), &O(1), &O(2), &O(3)};
-    load_matrices(to, 4, O(4));
+    load_matrices(to, 4, own(O(4)));
   } else if constexpr (T.begins("ldmatrix.sync.aligned.m8n8.x2.shared.b16 ")) {
     Word* to[] = {&O(0), &O(1)};
-    load_matrices(to, 2, O(2));
+    load_matrices(to, 2, own(O(2)));
   } else if constexpr (T.begins("mma.sync.aligned.m16n8k")) {
     auto* d = &O(0);  // the four sums lie side by side, as do the operands
     const Word a[] = {O(4), O(5), O(6), O(7)}, b[] = {O(8), O(9)};

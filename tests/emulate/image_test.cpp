@@ -4,6 +4,7 @@
 // the host's functions do.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <random>
 #include <string>

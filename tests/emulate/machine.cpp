@@ -143,13 +143,13 @@ void Machine::run_cluster(unsigned x, unsigned y) {
                 {},
                 nullptr,
                 {}};
-    block.memory.assign(launch.shared_bytes + kStaticBytes + 1024, 0xff);
+    const auto bytes = static_cast<std::size_t>(launch.shared_bytes) + 3 * kStatic;
+    block.memory.assign(bytes + 1024, 0xff);
     block.alive = launch.threads;
     blocks.push_back(std::move(block));
     void* memory = blocks.back().memory.data();
     std::size_t room = blocks.back().memory.size();
-    blocks.back().shared = static_cast<unsigned char*>(
-        std::align(1024, launch.shared_bytes + kStaticBytes, memory, room));
+    blocks.back().shared = static_cast<unsigned char*>(std::align(1024, bytes, memory, room));
     for (unsigned thread = 0; thread < launch.threads; ++thread) {
       auto fiber = std::make_unique<Fiber>();
       fiber->rank = rank, fiber->thread = thread;
@@ -162,11 +162,31 @@ void Machine::run_cluster(unsigned x, unsigned y) {
   for (const auto& fiber : fibers) {
     if (fiber->state != State::ended) fault("deadlock: " + states().substr(2));
   }
+  for (const Block& block : blocks) look_beside(block);
+}
+
+/// Before shared memory and in the gap behind it is what was there.
+void Machine::look_beside(const Block& block) {
+  const auto* end = block.shared + launch.shared_bytes;
+  const auto untouched = [](const unsigned char* from, const unsigned char* to) {
+    return std::all_of(from, to, [](unsigned char byte) { return byte == 0xff; });
+  };
+  if (!untouched(block.memory.data(), block.shared) || !untouched(end, end + kStatic)) {
+    fault("a write beside shared memory");
+  }
+}
+
+void Machine::end_preceding() {
+  if (std::exchange(preceded, true)) return;
+  const auto early = launch.preceding();
+  if (!early.empty()) fault(early);
 }
 
 std::string run(const Launch& launch, const std::function<void()>& kernel) {
   Machine here{launch, kernel, std::mt19937(launch.seed), {}, {}, {}, {}, nullptr, {}};
   machine = &here;
+  here.preceded = launch.preceding == nullptr;
+  if (here.random() % 4 == 0) here.end_preceding();
   std::vector<std::pair<unsigned, unsigned>> clusters;
   for (unsigned x = 0; x < launch.grid[0] / launch.cluster[0]; ++x) {
     for (unsigned y = 0; y < launch.grid[1] / launch.cluster[1]; ++y) clusters.emplace_back(x, y);
@@ -176,6 +196,7 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
     here.run_cluster(x, y);
     if (!here.why.empty()) break;
   }
+  if (!here.preceded) fault("nobody waited for the preceding kernel");
   machine = nullptr;
   return here.why;
 }
@@ -217,5 +238,6 @@ bool block_and(bool mine) {
   return machine->block().agreed;
 }
 void cluster_barrier() { machine->pause(State::cluster); }
+void wait_for_preceding() { machine->end_preceding(); }
 
 }  // namespace ladder::emulate

@@ -6,7 +6,8 @@
 // there yet: shared memory begins as NaN in every format.
 //
 // Not modelled: stores that other threads see late (they are seen at once, but what runs in between
-// is random), caches, and the order between clusters, which run one after another.
+// is random), so that fences do nothing; caches; and the order between clusters, which run one
+// after another.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,15 @@ struct Launch {
   unsigned threads;
   std::int64_t shared_bytes;
   unsigned seed;  ///< of the order in which things happen
+  /// Does what the preceding kernel does, of which this one is a dependent launch: before it
+  /// begins, or only when a thread first waits for it. Returns what this one did too early, or "".
+  std::function<std::string()> preceding = nullptr;
 };
 
 /// Runs `kernel` once for each thread. Returns why it is wrong, or "": a deadlock, warps that
-/// diverge at an instruction of all lanes, addresses outside shared memory, signals with too many
-/// arrivals, blocks that end while something is on its way into them.
+/// diverge at an instruction of all lanes, addresses that are outside shared memory or no multiple
+/// of what they access, writes beside it, signals with too many arrivals, blocks that end while
+/// something is on its way into them, a preceding kernel that nobody waits for.
 std::string run(const Launch& launch, const std::function<void()>& kernel);
 
 // What instructions need, for the thread that runs.
@@ -43,12 +48,17 @@ unsigned char* static_shared(unsigned which);
 std::uint32_t address_of(const void* shared);
 std::uint32_t address_in(std::uint32_t address, unsigned rank);
 unsigned char* at(std::uint32_t address, std::int64_t bytes);
+/// An address of the thread's own block, which instructions without ::cluster take, and a pointer
+/// to global memory at a multiple of `bytes`; both as they came.
+std::uint32_t own(std::uint32_t address);
+const void* aligned(const void* global, unsigned bytes);
 
 /// All 32 lanes come here with `mine`; then `together` is called once with what they brought.
 void with_warp(void* mine, void (*together)(void* const* lanes));
 void block_barrier();
 bool block_and(bool mine);
 void cluster_barrier();
+void wait_for_preceding();
 
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
 void copy_commit();

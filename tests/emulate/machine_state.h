@@ -20,7 +20,7 @@
 namespace ladder::emulate {
 
 constexpr unsigned kWarp = 32;
-constexpr unsigned kRankShift = 24, kStaticBytes = 2 << 16;
+constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
 
 struct Signal {
   unsigned arrivals = 0, missing = 0, phase = 0;
@@ -61,7 +61,7 @@ struct Fiber {
 struct Block {
   unsigned index[2];
   std::vector<unsigned char> memory;
-  unsigned char* shared = nullptr;  // 1024-byte aligned, then the static variables
+  unsigned char* shared = nullptr;  // 1024-byte aligned, then a gap, then the static variables
   std::map<std::uint32_t, Signal> signals;
   bool all = true, agreed = true;
   unsigned alive = 0;  // threads
@@ -79,6 +79,7 @@ struct Machine {
   std::string why;
   enum class Copies { late, random, early } copies = Copies::random;  // when they end
   unsigned laggard = 0;  // a warp that only runs when no other can, if there is one of that number
+  bool preceded = true;  // the preceding kernel has ended, if there is one
 
   Block& block() { return blocks[now->rank]; }
   void pause(State state);
@@ -88,7 +89,9 @@ struct Machine {
   bool run_warp(unsigned rank, unsigned warp);
   bool release(State state, unsigned rank);
   bool something_ends();
-  void end_copy(Fiber& fiber);
+  void end_copy(Fiber& fiber, std::size_t i);
+  void end_preceding();
+  void look_beside(const Block& block);
   void end_bulk(std::size_t i);
   Signal& signal(std::uint32_t address);
   void settle(Signal& signal);

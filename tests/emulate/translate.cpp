@@ -111,8 +111,7 @@ std::string without_declarations(std::string text) {
   return text;
 }
 
-}  // namespace
-
+/// The asm statements of preprocessed text as calls.
 std::string without_asm(const std::string& text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
@@ -135,9 +134,12 @@ std::string without_asm(const std::string& text) {
   return out;
 }
 
+}  // namespace
+
 std::vector<Kernel> load(const std::vector<Source>& sources) {
   std::string pattern = (fs::temp_directory_path() / "ladder-emulate-XXXXXX").string();
-  const fs::path folder = mkdtemp(pattern.data());
+  LADDER_CHECK(mkdtemp(pattern.data()) != nullptr, "no folder like ", pattern);
+  const fs::path folder = pattern;
   std::ofstream plain(folder / "plain.cpp");
   std::string shims;
   for (std::size_t i = 0; i < sources.size(); ++i) {

@@ -21,7 +21,4 @@ using Kernel = std::function<void(void* const* parameters)>;
 /// InternalError with what the compiler says.
 std::vector<Kernel> load(const std::vector<Source>& sources);
 
-/// The asm statements of preprocessed text as calls: internal, for its test.
-std::string without_asm(const std::string& text);
-
 }  // namespace ladder::emulate
