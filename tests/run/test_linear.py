@@ -10,7 +10,7 @@ from drawn import KINDS, exact_weight, formula, grouped, integers
 from torch import nn
 
 import ladder
-from ladder.testing import assert_linear_close
+from ladder.testing import SIGNIFICANT_BITS, assert_linear_close
 from ladder.types import parse, register_type, types
 
 register_type("user_sevenths", bits=3, values=[-7, -3, -1, 0, 1, 2, 4, 8])
@@ -91,9 +91,9 @@ def test_gradients_are_those_of_the_dequantised_linear(shape, dtype):
     # Both are linear in `grad`, so the bound of a linear holds: by the weight, in the dtype of the
     # activations as a dense layer would have it, and by ones.
     weight = layer.packed_weight.dequantize(dtype)
-    ladder.testing.assert_linear_close(x.grad, grad, weight.T)
+    assert_linear_close(x.grad, grad, weight.T)
     rows = grad.reshape(-1, N)
-    ladder.testing.assert_linear_close(layer.bias.grad, torch.ones(len(rows)), rows.T)
+    assert_linear_close(layer.bias.grad, torch.ones(len(rows)), rows.T)
 
 
 def test_gradients_match_finite_differences():
@@ -251,14 +251,16 @@ def test_half_and_float_and_moving_work_on_a_model():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_from_linear_and_dequantize_are_inverse_up_to_the_rounding(bias, dtype):
     linear = nn.Linear(K, N, bias=bias, dtype=dtype).eval()
-    layer = ladder.Linear.from_linear(linear, "int8", group_size=32)
+    layer = ladder.Linear.from_linear(linear, "int8", group_size=32, method="nearest")
     assert not layer.training
     assert not bias or layer.bias.data_ptr() == linear.bias.data_ptr()
     assert (layer.weight.shape, layer.weight.dtype) == ((N, K), dtype)
     dense = layer.dequantize()
     assert dense.weight.dtype == dtype and (dense.bias is not None) == bias
-    error = (dense.weight.float() - linear.weight.float()).abs().max()
-    assert error <= linear.weight.float().abs().max() / 127 + 2**-8
+    error = (dense.weight.double() - linear.weight.double()).abs().max()
+    # Half a step, which is a float16 of the largest over 127, then a rounding to the dtype.
+    relative = (1 + 2**-11) / 254 + 2.0 ** -SIGNIFICANT_BITS[dtype]
+    assert error <= relative * linear.weight.double().abs().max()
     x = torch.randn(2, K, dtype=dtype)
     assert_linear_close(layer(x), x, layer.packed_weight.dequantize(), linear.bias)
 
@@ -267,49 +269,6 @@ def test_the_bias_follows_the_dtype_of_the_activations():
     layer = layer_of()
     for dtype in DTYPES:
         assert layer(torch.randn(2, K, dtype=dtype)).dtype == dtype
-
-
-def test_convert_replaces_every_linear_but_those_skipped():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.q, self.norm, self.out = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)
-
-        def forward(self, x):
-            return self.out(self.norm(self.q(x)))
-
-    model = nn.Module()
-    model.layers = nn.ModuleList(Block() for _ in range(3))
-    model.lm_head = nn.Linear(64, 10)
-    seen = []
-    ladder.convert(
-        model,
-        "uint4",
-        32,
-        skip=["lm_head", "layers.1", "layers.2.q"],
-        progress=lambda *call: seen.append(call),
-    )
-    packed = {name for name, m in model.named_modules() if isinstance(m, ladder.Linear)}
-    assert packed == {"layers.0.q", "layers.0.out", "layers.2.out"}
-    assert seen == [("layers.0.q", 0, 3), ("layers.0.out", 1, 3), ("layers.2.out", 2, 3)]
-    assert model.layers[0](torch.randn(2, 64)).shape == (2, 64)
-
-
-def test_convert_skips_whole_parts_of_names_only():
-    model = nn.Sequential()
-    model.add_module("head", nn.Linear(32, 8))
-    model.add_module("head2", nn.Linear(32, 8))
-    ladder.convert(model, "uint4", skip=["head"])
-    assert isinstance(model.head2, ladder.Linear) and isinstance(model.head, nn.Linear)
-
-
-@pytest.mark.parametrize("skip", ["head", iter(["head"])], ids=["a name", "an iterator"])
-def test_convert_takes_one_name_to_skip_and_any_iterable(skip):
-    model = nn.Sequential()
-    for name in ("body", "head"):
-        model.add_module(name, nn.Linear(32, 8))
-    ladder.convert(model, "uint4", skip=skip)
-    assert isinstance(model.body, ladder.Linear) and type(model.head) is nn.Linear
 
 
 def test_repr_names_the_type():
