@@ -2,6 +2,7 @@
 """The command as a person runs it: exit status, JSON, one-line errors."""
 
 import json
+import sys
 
 import pytest
 
@@ -190,7 +191,7 @@ def test_help_says_what_an_option_is_when_it_is_left_out(capsys):
 
 
 def test_ppl_without_transformers_says_what_to_install(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
     assert status == 1 and "pip install 'ladder[transformers]'" in err and err.count("\n") == 1
 
@@ -203,10 +204,9 @@ def test_ppl_names_the_module_that_is_missing(capsys, tmp_path, monkeypatch):
             if name == "transformers":
                 raise ModuleNotFoundError("No module named 'regex'", name="regex")
 
-    modules = __import__("sys").modules
-    for name in [name for name in modules if name.partition(".")[0] == "transformers"]:
-        monkeypatch.delitem(modules, name)
-    monkeypatch.setattr("sys.meta_path", [Broken(), *__import__("sys").meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("sys.meta_path", [Broken(), *sys.meta_path])
     status, _, err = run(capsys, "ppl", tmp_path, tmp_path / "tokens.npy")
     assert status == 1 and err.startswith("error: ladder ppl needs regex: pip install")
 

@@ -16,7 +16,7 @@
 namespace ladder::cpu {
 namespace {
 
-using ::ladder::testing::RandomWeight;
+using ::ladder::testing::Draw;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 

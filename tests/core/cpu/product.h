@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 
 #include "cpu/linear.h"
@@ -16,8 +17,7 @@
 
 namespace ladder::cpu {
 
-using ::ladder::testing::Draw;
-using ::ladder::testing::RandomWeight;
+using testing::RandomWeight;
 
 inline const Element& format_of(Float dtype) {
   return element(dtype == Float::float32   ? "float32"

@@ -74,14 +74,15 @@ class Contradictions {
     expect(row_.f32_lanes == limits.f32_lanes, "lanes");
     near(row_.clock(), 1e6 * sheet.boost_mhz, "vector rate");
     expect(row_.f16_lanes == sheet.f16_per_cycle, "matrix units");
-    double f16 = 2e6 * row_.f16_lanes * row_.multiprocessors * sheet.boost_mhz;
+    const double units = 2e6 * row_.f16_lanes * row_.multiprocessors * sheet.boost_mhz;
+    double f16 = units;
     if (row_.family == Family::x86) {
       expect(row_.f16_flops == row_.f32_flops, "f16 rate");  // decoded to f32
     } else if (sheet.f16_tera > 0) {
       near(row_.f16_flops, 1e12 * sheet.f16_tera, "f16 rate");
     } else {
-      near(f16 = row_.f16_flops, 2e6 * row_.f16_lanes * row_.multiprocessors * sheet.boost_mhz,
-           "f16 rate", kMatrixClock);
+      f16 = row_.f16_flops;
+      near(f16, units, "f16 rate", kMatrixClock);
     }
     expect(row_.bf16_flops == 0 || row_.bf16_flops == row_.f16_flops, "bf16 rate");
     // Narrower operands: a power of two as many as of float16.

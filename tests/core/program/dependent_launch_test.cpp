@@ -143,7 +143,7 @@ TEST(DependentLaunch, text_loads_the_bias_where_it_stands) {
     const char* how = n % 2 == 0 ? "load_fresh((const Words1*)" : "load_element(from + ";
     const auto at = dependent.find("bias_of_rows = load bias");
     ASSERT_NE(at, std::string::npos);
-    EXPECT_THAT(dependent.substr(at, 600), HasSubstr(how));
+    EXPECT_THAT(dependent.substr(at, dependent.find("{  // ", at) - at), HasSubstr(how));
   }
 }
 

@@ -162,15 +162,14 @@ TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
   Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
   ASSERT_EQ(objection(s, expr, h200), "");
   s.blocks_per_multiprocessor = h200.threads / 256;
-  EXPECT_THAT(objection(s, expr, h200),
-              ::testing::HasSubstr("bytes of shared memory for each of 8"));
+  EXPECT_THAT(objection(s, expr, h200), HasSubstr("bytes of shared memory for each of 8"));
   s.blocks_per_multiprocessor = h200.threads / 256 + 1;
   EXPECT_EQ(objection(s, expr, h200), "too many threads");
   Device small = h200;
   s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
-  EXPECT_THAT(objection(s, expr, small), ::testing::HasSubstr(" registers a thread"));
+  EXPECT_THAT(objection(s, expr, small), HasSubstr(" registers a thread"));
   small.registers = h200.registers, small.shared_per_block_bytes = 1024;
-  EXPECT_THAT(objection(s, expr, small), ::testing::HasSubstr(" bytes of shared memory"));
+  EXPECT_THAT(objection(s, expr, small), HasSubstr(" bytes of shared memory"));
 }
 
 }  // namespace

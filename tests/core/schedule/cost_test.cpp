@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "schedule/fitted.h"
 #include "schedule/schedule.h"
@@ -71,7 +72,8 @@ TEST(Cost, what_is_read_again_takes_the_rate_of_l2) {
   };
   const double once = least_bytes(kExpr, kExpr.max_m) / device("h200").global.bytes_per_second;
   EXPECT_GT(seconds(64), once);
-  EXPECT_NEAR((seconds(32) - once) / (seconds(64) - once), 2, 1e-9);
+  // seconds(32) - once is twice seconds(64) - once, without a difference that loses digits.
+  EXPECT_DOUBLE_EQ(seconds(32) + once, 2 * seconds(64));
 }
 
 // Little's law: half the bandwidth of a multiprocessor has half as much on its way.
@@ -97,8 +99,9 @@ TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
     return (c.seconds - c.fixed_seconds) / std::pow(both, 1 / overlap);
   };
   // Eight warps: half of what the one needs, enough for the other.
-  EXPECT_NEAR(hidden(device("h200")), std::pow(2, fitted::kOneRound.latency), 1e-9);
-  EXPECT_NEAR(hidden(slow), 1, 1e-9);
+  const double rounded = 64 * std::numeric_limits<double>::epsilon();  // in a difference and powers
+  EXPECT_NEAR(hidden(device("h200")), std::pow(2, fitted::kOneRound.latency), rounded);
+  EXPECT_NEAR(hidden(slow), 1, rounded);
 }
 
 TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
