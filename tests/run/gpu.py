@@ -59,6 +59,15 @@ def schedules(
     assert found, f"none of the first {LOOKED_AT} schedules has {way!r}"
 
 
+@torch.no_grad()
+def always_gives(model: nn.Module, x: Tensor, wanted: Tensor, times: int) -> bool:
+    """Whether calls one behind the other, without a wait between, all give ``wanted``."""
+    other = torch.zeros((), dtype=torch.bool, device="cuda")
+    for _ in range(times):
+        other |= (model(x) != wanted).any()
+    return not bool(other)
+
+
 def compiled_graphs(layer: nn.Module, wanted: Tensor) -> list[GraphModule]:
     """What torch.compile makes of ``layer`` [N, K] for several numbers of tokens, after its results
     were found to be exact."""

@@ -8,7 +8,7 @@ import functools
 import pytest
 import torch
 from drawn import exact_weight, formula, integers
-from gpu import HALVES, MARKS, UINT4, schedules
+from gpu import HALVES, MARKS, UINT4, always_gives, schedules
 from torch import Tensor, nn
 
 import ladder
@@ -59,15 +59,6 @@ def one_by_one(model: nn.Module, x: Tensor) -> Tensor:
         x = module(x)
         torch.cuda.synchronize()
     return x
-
-
-@torch.no_grad()
-def always_gives(model: nn.Module, x: Tensor, wanted: Tensor, times: int) -> bool:
-    """Whether calls one behind the other, without a wait between, all give ``wanted``."""
-    other = torch.zeros((), dtype=torch.bool, device="cuda")
-    for _ in range(times):
-        other |= (model(x) != wanted).any()
-    return not bool(other)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
