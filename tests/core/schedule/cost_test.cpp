@@ -104,6 +104,26 @@ TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
   EXPECT_NEAR(hidden(slow), 1, rounded);
 }
 
+// Of the same latency at half the rate, half as many bytes are on their way.
+TEST(Cost, blocks_that_load_all_at_once_begin_by_what_they_load) {
+  Device slow = device("h200");
+  slow.global.bytes_per_second /= 2;
+  EXPECT_EQ(carried_to(slow).wave_bytes, fitted::kWaveBytes / 2);
+  Schedule schedule{16, 1, 8, 8, 1, 1, Reduction::ordered, Route::multiply_add, false, 1};
+  const auto share = static_cast<double>(schedule.block_rows() * schedule.block_columns()) *
+                     kExpr.bits / 8 / fitted::kWaveBytes;
+  ASSERT_GT(share, 1);
+  const auto waves = static_cast<double>(schedule.tiles(kExpr.n) * schedule.splits(kExpr.k)) /
+                     device("h200").multiprocessors;
+  ASSERT_GT(waves, 1);
+  const auto begin = [&](double per_wave) {
+    return 1e-6 * (fitted::kOneRound.fixed + per_wave * waves);
+  };
+  EXPECT_DOUBLE_EQ(of(schedule, device("h200")).fixed_seconds,
+                   begin(fitted::kOneRound.per_wave * share));
+  EXPECT_DOUBLE_EQ(of(schedule, slow).fixed_seconds, begin(fitted::kOneRound.per_wave * 2 * share));
+}
+
 TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
   Linear table = kExpr;
   table.element = &element("nf4"), table.zero = 0;
