@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/joined.h"
 
 namespace ladder {
 namespace {
@@ -34,29 +35,45 @@ std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
   return out;
 }
 
-/// Significant bits of e4m3, the exponents of its smallest and largest powers of two, and what a
-/// group has to be so that scaling its sums takes more than scaling its operands does: one step of
-/// the matrix instruction.
-constexpr int kScaleBits = 4, kLeastScale = -9, kLargestScale = 8, kScaledGroup = 16;
+/// Columns of a step of the matrix instruction.
+constexpr int kStep = 16;
 
-/// With the scales of `expr` in the operands, where these hold the products.
-Decoding scaled(Decoding d, const Linear& expr) {
-  if (expr.scale != Scalar::e4m3 || expr.group_size() != kScaledGroup) return d;
-  if (expr.stored_zero != Zero::none || d.fields.special != 0 || d.fields.halved) return d;
-  const Element& e = *expr.element;
-  const Scalar operand = expr.activation;
+/// Significant bits of a format of scales, and the exponents of its smallest and largest powers of
+/// two; none of its numbers is twice the latter.
+struct Scales {
+  int significant_bits, least, largest;
+};
+
+Scales scales_of(Scalar format) {
+  if (format == Scalar::e4m3) return {4, -9, 8};
+  if (format == Scalar::e8m0) return {1, -127, 127};
+  return {mantissa_bits(format) + 1, linear_exponent(format),
+          (1 << (exponent_bits(format) - 1)) - 1};
+}
+
+/// Of the values of the codes, before scale and stored zero point.
+int significant_bits(const Linear& expr) {
+  int most = 0;
+  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
+    const double value = value_of(expr, code);
+    if (value == 0 || !std::isfinite(value)) continue;
+    int exponent, bits = 0;
+    for (double rest = std::frexp(std::fabs(value), &exponent); rest != 0; ++bits) {
+      rest = 2 * rest - std::floor(2 * rest);
+    }
+    most = std::max(most, bits);
+  }
+  return most;
+}
+
+/// `d`, fields, with scales of `format`: one product takes both these and its factor, which are one
+/// operand, too, so that the largest scale leaves room for so much of a factor only.
+Decoding with_scales(Decoding d, Scalar format, Scalar operand) {
   const int largest_exponent = (1 << (exponent_bits(operand) - 1)) - 1;
-  // Factor and scale are one operand, too.
-  const int factor = std::min(std::ilogb(d.fields.factor), largest_exponent - kLargestScale);
-  const int exponent = d.exponent + factor - std::ilogb(d.fields.factor);
-  const bool digits = e.mantissa_bits + 1 + kScaleBits <= mantissa_bits(operand) + 1;
-  const bool least =
-      1 - e.bias - e.mantissa_bits + exponent + kLeastScale >= linear_exponent(operand);
-  const bool largest =
-      std::ilogb(max_value(e)) + 1 + exponent + kLargestScale + 1 <= largest_exponent + 1;
-  if (!digits || !least || !largest) return d;
-  d.fields.factor = std::ldexp(1.0, factor);
-  d.exponent = exponent;
+  const int factor = std::ilogb(d.fields.factor);
+  const int kept = std::min(factor, largest_exponent - scales_of(format).largest);
+  d.fields.factor = std::ldexp(1.0, kept);
+  d.exponent += kept - factor;
   d.scaled = true;
   return d;
 }
@@ -91,9 +108,52 @@ Decoding::Kind decoding_kind(const Linear& expr) {
   return fields_of(*expr.element, expr.activation) ? Decoding::Kind::fields : Decoding::Kind::table;
 }
 
-Decoding decoding_of(const Linear& expr) {
+std::string no_scaled_operands(const Linear& expr) {
+  const Scalar operand = expr.activation;
+  if (!expr.scale) return "no scales for operands";
+  if (expr.stored_zero != Zero::none) return "sums, not operands, meet a stored zero point";
+  const auto [bits, least, largest] = scales_of(*expr.scale);
+  // A power of two leaves the other factor's bits.
+  const int value_bits = significant_bits(expr), held = mantissa_bits(operand) + 1;
+  const int both = bits == 1 || value_bits <= 1 ? std::max(bits, value_bits) : bits + value_bits;
+  if (both > held) {
+    return joined("products of ", value_bits, " and ", bits, " significant bits do not fit ",
+                  name_of(operand), "'s ", held);
+  }
+  const auto fields = expr.element ? fields_of(*expr.element, operand) : std::nullopt;
+  if (!fields) {
+    return "scales join fields of floats as they become operands, not integers or tables";
+  }
+  const Element& e = *expr.element;
+  if (fields->fields.special != 0) {
+    return joined("scales join no codes of ", e.name, " that stand for no finite number");
+  }
+  // Of what the operands are, in their unit.
+  const int unit = with_scales(*fields, *expr.scale, operand).exponent;
+  const int smallest = 1 - e.bias - e.mantissa_bits + least;
+  const int end = std::ilogb(max_value(e)) + largest + 2;
+  const int first = linear_exponent(operand), past = 1 << (exponent_bits(operand) - 1);
+  if (smallest + unit < first || end + unit > past) {
+    return joined("products from 2^", smallest, " to 2^", end, ", times 2^", unit, ", leave ",
+                  name_of(operand), "'s 2^", first, " to 2^", past);
+  }
+  return {};
+}
+
+ScalePlace usual_scale_place(const Linear& expr) {
+  const bool one_step = expr.scale && expr.group_size() == kStep;
+  const bool may = one_step && decoding_kind(expr) == Decoding::Kind::fields;
+  return may && no_scaled_operands(expr).empty() ? ScalePlace::operands : ScalePlace::sums;
+}
+
+Decoding decoding_of(const Linear& expr, ScalePlace place) {
+  if (place == ScalePlace::usual) place = usual_scale_place(expr);
+  if (place == ScalePlace::operands) {
+    if (const auto why = no_scaled_operands(expr); !why.empty()) fail<Unsupported>(why);
+    return with_scales(*fields_of(*expr.element, expr.activation), *expr.scale, expr.activation);
+  }
   if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
-  if (auto fields = fields_of(*expr.element, expr.activation)) return scaled(*fields, expr);
+  if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;
   return table_of(*expr.element, expr.activation);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "expr/linear.h"
@@ -36,6 +37,13 @@ constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
   return magnitude < binade + right ? right : magnitude - binade;
 }
 
+/// Where the scales of a weight multiply. Either way no weight is rounded.
+enum class ScalePlace {
+  usual,     ///< as usual_scale_place() says
+  sums,      ///< the f32 sums of each group
+  operands,  ///< the operands of the matrix instruction, unless no_scaled_operands() objects
+};
+
 struct Decoding {
   enum class Kind {
     integers,  ///< as Schedule::route says; exact
@@ -50,9 +58,7 @@ struct Decoding {
   /// within 2^-11 (f16) or 2^-8 (bf16) of its value, and of values under 2^-28 of the largest
   /// within 2^-39 of that (f16).
   std::vector<std::uint16_t> table;
-  /// fields: an operand is that times the scale of its group, still exact, so that sums need not be
-  /// scaled by groups.
-  bool scaled = false;
+  bool scaled = false;  ///< fields: an operand is that times the scale of its group, still exact
 };
 
 /// Entries of a table in shared memory: of pairs of codes, above kLargestPairTable of single ones.
@@ -64,9 +70,17 @@ constexpr std::int64_t table_entries(int bits) {
 /// decoding_of(expr).kind, without making a table.
 Decoding::Kind decoding_kind(const Linear& expr);
 
+/// Why operands do not hold the scales of `expr`; empty where each product of a finite value and
+/// any scale of the format is one exactly, whatever scales a weight has.
+std::string no_scaled_operands(const Linear& expr);
+
+/// Operands where nothing objects and groups are one step of the matrix instruction, so that sums
+/// take more operations (docs/performance.md); else sums.
+ScalePlace usual_scale_place(const Linear& expr);
+
 /// Throws Unsupported when the values of a floating format span more than the operand's format
-/// holds.
-Decoding decoding_of(const Linear& expr);
+/// holds, and when `place` is operands that do not hold the scales.
+Decoding decoding_of(const Linear& expr, ScalePlace place = ScalePlace::usual);
 
 /// The largest relative error of an operand: 0 unless the values of a table were rounded.
 double decoding_error(const Linear& expr);

@@ -101,8 +101,13 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
   check(expr);
   std::vector<Candidate> all;
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  // Operands with scales of wider groups are there to ask for: nothing measured favours them.
+  const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
   auto add = [&](Schedule schedule) {
     schedule.dependent_launch = dependent_launch && device.dependent_launch();
+    all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+    if (!both_places) return;
+    schedule.scale_place = ScalePlace::sums;
     all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {

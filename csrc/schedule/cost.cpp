@@ -30,7 +30,8 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   const double columns = s.tokens / 8.0;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = s.route == Route::digits ? 2 : 4;  // of a block
-  const double unit = kAlu * decoding_cycles(expr, s.route) +
+  const double unit = kAlu * decoding_cycles(expr, s.route, s.scale_place) +
+                      scaled_sums_cycles(expr, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
                       kLoadMatrix * steps * columns / s.units;
   const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /

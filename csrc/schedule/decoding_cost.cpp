@@ -47,9 +47,9 @@ double lookup_cycles(int bits) {
 
 }  // namespace
 
-double decoding_cycles(const Linear& expr, Route route) {
+double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
   switch (decoding_kind(expr)) {
-    case Decoding::Kind::fields: return field_cycles(decoding_of(expr), expr.activation);
+    case Decoding::Kind::fields: return field_cycles(decoding_of(expr, place), expr.activation);
     case Decoding::Kind::table: return lookup_cycles(expr.bits);
     case Decoding::Kind::integers: break;
   }
@@ -66,11 +66,21 @@ double decoding_cycles(const Linear& expr, Route route) {
   return codes + three + (route != Route::multiply_add ? 0 : kPairsPerUnit * kPacked);
 }
 
+// Two scales a lane and group: by SASS of nvfp4 six operations on integers, two conversions and two
+// products, then a multiply-add for each of the four sums of eight tokens.
+double scaled_sums_cycles(const Linear& expr, const Schedule& s) {
+  const bool chosen =
+      s.scale_place == ScalePlace::sums && usual_scale_place(expr) == ScalePlace::operands;
+  if (!chosen) return 0;
+  const double groups = static_cast<double>(kBlock) / static_cast<double>(expr.group_size());
+  return groups * (6 * kInteger + 4 * kPacked + s.tokens / 8 * 4 * kPacked);
+}
+
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.
-int decoding_registers(const Linear& expr) {
+int decoding_registers(const Linear& expr, ScalePlace place) {
   const auto kind = decoding_kind(expr);
   const bool table = kind == Decoding::Kind::table;
-  const bool scaled = kind == Decoding::Kind::fields && decoding_of(expr).scaled;
+  const bool scaled = kind == Decoding::Kind::fields && decoding_of(expr, place).scaled;
   return (table ? 20 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
          (expr.scale == Scalar::e4m3 && !scaled ? 30 : 0);
 }

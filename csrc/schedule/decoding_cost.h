@@ -12,10 +12,15 @@ namespace ladder {
 /// Cycles in which a quarter of a multiprocessor issues the decoding of one unit, 16 rows by 64
 /// columns, by one warp: 2 for an operation on integers, 1 for a packed multiply-add, 4 for a
 /// look-up in shared memory, whose address is one sum of products.
-double decoding_cycles(const Linear& expr, Route route);
+double decoding_cycles(const Linear& expr, Route route, ScalePlace place);
+
+/// And those in which it issues the scaling of sums, all of which count: they wait for the matrix
+/// instruction. 0 unless it was chosen where operands have the scales by themselves; other groups
+/// are wide, or have nothing to choose.
+double scaled_sums_cycles(const Linear& expr, const Schedule& schedule);
 
 /// Registers of a thread beyond what plain integers need.
-int decoding_registers(const Linear& expr);
+int decoding_registers(const Linear& expr, ScalePlace place);
 
 /// And those that deep rounds in sweeps add.
 int deep_sweep_registers(const Linear& expr);

@@ -148,6 +148,10 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
       return joined("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
     }
   }
+  if (s.scale_place == ScalePlace::operands) {
+    if (auto why = no_scaled_operands(expr); !why.empty()) return why;
+  }
+  if (s.scale_place == ScalePlace::sums && !expr.scale) return "no scales for sums";
   if (s.route == Route::digits) {
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.max_m != 1) return joined(expr.max_m, " tokens have more digits than rows");
@@ -200,7 +204,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                          (s.rounds > 1 && s.route != Route::multiply_add
                               ? s.tokens / 2 * (s.sweeps > 1 && s.x_rounds == 0 ? s.rounds : 2)
                               : 0) +
-                         decoding_registers(expr) + (s.x_slack > 0 ? kSignalRegisters : 0) +
+                         decoding_registers(expr, s.scale_place) +
+                         (s.x_slack > 0 ? kSignalRegisters : 0) +
                          (s.depth > 0 && s.sweeps > 1 ? deep_sweep_registers(expr) : 0);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");

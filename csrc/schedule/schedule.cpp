@@ -29,6 +29,15 @@ std::string_view name_of(Route route) {
   return "?";
 }
 
+std::string_view spelled(ScalePlace place) {
+  switch (place) {
+    case ScalePlace::usual: return "";
+    case ScalePlace::sums: return ", scaled sums";
+    case ScalePlace::operands: return ", scaled operands";
+  }
+  return "?";
+}
+
 }  // namespace
 
 bool keeps_block_sums(const Schedule& s) {
@@ -55,18 +64,19 @@ std::int64_t Schedule::tiles(std::int64_t n) const {
 }
 
 std::string to_string(const Schedule& s) {
-  return joined(
-      "tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ", s.blocks_per_warp,
-      ", rounds ", s.rounds, ", stages ", s.stages, ", ", name_of(s.reduction), ", ",
-      name_of(s.route), s.units < kUnits ? joined(", units ", s.units) : "",
-      s.depth > 0 ? joined(", depth ", s.depth) : "",
-      s.sweeps > 1 ? joined(", sweeps ", s.sweeps) : "",
-      s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
-      s.x_rounds > 0 ? joined(", x rounds ", s.x_rounds) : "",
-      s.x_slack > 0 ? joined(", x slack ", s.x_slack) : "",
-      s.sharers > 0 ? joined(", engine for ", s.sharers) : "",
-      s.by_blocks ? ", block by block" : "", s.dependent_launch ? ", dependent launch" : "", ", ",
-      s.blocks_per_multiprocessor, " per multiprocessor");
+  return joined("tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ",
+                s.blocks_per_warp, ", rounds ", s.rounds, ", stages ", s.stages, ", ",
+                name_of(s.reduction), ", ", name_of(s.route),
+                s.units < kUnits ? joined(", units ", s.units) : "",
+                s.depth > 0 ? joined(", depth ", s.depth) : "",
+                s.sweeps > 1 ? joined(", sweeps ", s.sweeps) : "",
+                s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
+                s.x_rounds > 0 ? joined(", x rounds ", s.x_rounds) : "",
+                s.x_slack > 0 ? joined(", x slack ", s.x_slack) : "",
+                s.sharers > 0 ? joined(", engine for ", s.sharers) : "",
+                s.by_blocks ? ", block by block" : "", spelled(s.scale_place),
+                s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
+                " per multiprocessor");
 }
 
 std::int64_t staged_bytes(const Schedule& s, const Linear& expr) {

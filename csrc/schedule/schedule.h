@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "expr/decoding.h"
 #include "expr/linear.h"
 
 namespace ladder {
@@ -19,8 +20,7 @@ enum class Reduction {
   ordered,  ///< through global memory; the block that finishes last adds in order
 };
 
-/// How codes become operands of the matrix instruction. All are exact; scales multiply the f32
-/// sums of a group.
+/// How codes become operands of the matrix instruction. All are exact.
 enum class Route {
   multiply_add,  ///< (code - zero) * 2^e: a mask and a packed multiply-add per two codes
   /// code * 2^offset in a byte: a mask per four codes, one token as digits of 8 bits, sums of s32
@@ -59,6 +59,7 @@ struct Schedule {
   /// the threads of each block copy them.
   int sharers = 0;
   bool by_blocks = false;  ///< each block of a deep round is loaded anew once it was multiplied
+  ScalePlace scale_place = ScalePlace::usual;  ///< where scales multiply (expr/decoding.h)
 
   bool operator==(const Schedule&) const = default;
   std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep

@@ -102,6 +102,18 @@ def test_explain_prints_the_schedules_of_a_chain_where_the_device_has_them(capsy
     assert "a100 starts no kernel before" in capsys.readouterr().err
 
 
+def test_explain_names_the_place_of_scales_where_it_is_not_the_usual(capsys):
+    sections = json.loads(run(capsys, "--all", "--json", weight="nvfp4", group=0))
+    _, *lines = sections["candidates"].split("dropped:")[0].splitlines()
+    sums = [line for line in lines if ", scaled sums," in line]
+    assert 0 < len(sums) < len(lines)
+    for line in sums:
+        assert line.split(": tokens", 1)[1].replace(", scaled sums", "") in sections["candidates"]
+    assert "scaled" not in sections["schedule"]
+    usual = json.loads(run(capsys, "--all", "--json"))
+    assert "scaled" not in usual["candidates"]
+
+
 @pytest.mark.parametrize("device", ["v100", "mi300x", "x86_avx512"])
 def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, device):
     text = run(capsys, device=device)

@@ -131,6 +131,29 @@ TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
+// Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
+TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
+  Schedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+  Schedule swept{8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  swept.depth = 2, swept.sharers = 1, swept.sweeps = 2, swept.sum_places = 2;
+  std::vector<Case> cases;
+  for (Schedule schedule : {once, swept}) {
+    for (const auto& [type, place] :
+         {std::pair{"nvfp4", ScalePlace::sums},
+          {"float4_e2m1,group=32,scale=float8_e4m3", ScalePlace::operands},
+          {"float4_e2m1,channel,scale=float8_e4m3", ScalePlace::operands}}) {
+      for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+        const auto splits = schedule.reduction == Reduction::none ? 1 : 2;
+        schedule.scale_place = place;
+        cases.push_back(
+            {linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8),
+             schedule});
+      }
+    }
+  }
+  expect_exact(cases, device("h200"));
+}
+
 /// A statement without which another thread, copy or kernel may come too early.
 struct Act {
   std::string name;

@@ -33,7 +33,10 @@ namespace ladder {
 class Lowering {
  public:
   Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)
-      : expr_(expr), schedule_(schedule), instruction_(instruction), decoding_(decoding_of(expr)) {}
+      : expr_(expr),
+        schedule_(schedule),
+        instruction_(instruction),
+        decoding_(decoding_of(expr, schedule.scale_place)) {}
 
   /// The whole program; once per object.
   Program run();

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs whose scales multiply sums, and those whose scales multiply operands.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "expr/of_ttype.h"
+#include "program/linear_case.h"
+#include "program/slips.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+const Device& h200() { return device("h200"); }
+
+/// Operands hold the scales of all of these.
+constexpr const char* kTypes[] = {
+    "nvfp4", "float4_e2m1,group=32,scale=float8_e4m3", "float4_e2m1,group=64,scale=float8_e4m3",
+    "float4_e2m1,channel,scale=float8_e4m3", "float5_e3m1,group=16,scale=float8_e4m3"};
+
+/// One round, a ring, rounds apart by signals, and sweeps by the engine over a cluster.
+std::vector<Schedule> ways(ScalePlace place) {
+  std::vector<Schedule> out{
+      {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
+      {8, 2, 2, 1, 4, 3, Reduction::none, Route::multiply_add, false, 1},
+      {8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1},
+      {8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1},
+  };
+  out[2].depth = 2, out[2].x_rounds = 4, out[2].x_slack = 1;
+  out[3].depth = 2, out[3].sharers = 1, out[3].sweeps = 2, out[3].sum_places = 2;
+  for (Schedule& schedule : out) schedule.scale_place = place;
+  return out;
+}
+
+struct Case {
+  Linear expr;
+  Schedule schedule;
+  Program program;
+};
+
+/// Of every type, activation and way; checked.
+void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use) {
+  for (const char* type : kTypes) {
+    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      for (const Schedule& schedule : ways(place)) {
+        const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
+        const Linear expr =
+            linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8);
+        const auto name = std::string(type) + "; " + to_string(schedule);
+        EXPECT_EQ(objection(schedule, expr, h200()), "") << name;
+        SCOPED_TRACE(name);
+        Case c{expr, schedule, lower(expr, schedule, h200())};
+        verify(c.program, h200().shared_per_block_bytes);
+        use(c);
+      }
+    }
+  }
+}
+
+class ScalesIn : public ::testing::TestWithParam<ScalePlace> {};
+
+TEST_P(ScalesIn, are_exact_on_integers) {
+  for_each_case(GetParam(), [](const Case& c) {
+    const auto data = LinearCase::integers(c.expr, 3);
+    EXPECT_EQ(data.run(c.program, c.schedule), data.exact());
+  });
+}
+
+TEST_P(ScalesIn, are_within_the_bound_on_random_numbers) {
+  for_each_case(GetParam(), [](const Case& c) {
+    const auto data = LinearCase::reals(c.expr, 3);
+    const auto y = data.run(c.program, c.schedule);
+    const auto reference = evaluate(c.expr, data.data);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i)) << "y[" << i << "]";
+    }
+  });
+}
+
+/// Every finite value times every finite scale, and a row of ones of x: one column of a group each.
+TEST_P(ScalesIn, are_exact_for_every_value_and_every_scale) {
+  for_each_case(GetParam(), [](const Case& c) {
+    auto data = LinearCase::integers(c.expr, 1);
+    const auto groups = c.expr.groups();
+    std::fill(data.data.x.begin(), data.data.x.end(), 0);
+    data.data.x[c.expr.k - 5] = data.bits(1);
+    for (std::uint32_t at = 0; at < 1u << (c.expr.bits + 8); at += c.expr.n) {
+      for (std::int64_t row = 0; row < c.expr.n; ++row) {
+        const auto both = at + static_cast<std::uint32_t>(row);
+        const auto scale = both >> c.expr.bits;
+        const bool finite = std::isfinite(to_number(*c.expr.scale, scale));
+        for (std::int64_t g = 0; g < groups; ++g) {
+          data.data.scales[row * groups + g] = finite ? scale : 0;
+        }
+        const auto code = static_cast<std::uint8_t>(both & ((1u << c.expr.bits) - 1));
+        std::fill_n(data.data.codes.begin() + row * c.expr.k, c.expr.k, code);
+      }
+      ASSERT_EQ(data.run(c.program, c.schedule), data.exact()) << "from " << at;
+      if (c.schedule.rounds > 1) break;  // the first rows do for the other ways
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, ScalesIn,
+                         ::testing::Values(ScalePlace::sums, ScalePlace::operands),
+                         [](const auto& info) {
+                           return info.param == ScalePlace::sums ? "sums" : "operands";
+                         });
+
+TEST(ScalePlaces, give_the_same_program_by_either_name) {
+  const Linear expr = linear_of(ttype("nvfp4"), 128, 128, Scalar::f16, 8);
+  const auto text = [&](ScalePlace place) {
+    return to_string(lower(expr, ways(place).front(), h200()));
+  };
+  EXPECT_EQ(text(ScalePlace::usual), text(ScalePlace::operands));
+  EXPECT_NE(text(ScalePlace::usual), text(ScalePlace::sums));
+}
+
+/// What is said against a program of nvfp4 in which the operations that scale were changed.
+std::string said(ScalePlace place, const std::function<void(UnpackFloat&, Scale&)>& change) {
+  const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
+  const Schedule schedule = ways(place).front();
+  auto program = lower(expr, schedule, h200());
+  testing::for_each_op<UnpackFloat>(program.body, [&](UnpackFloat& decode) {
+    testing::for_each_op<Scale>(program.body, [&](Scale& scale) { change(decode, scale); });
+  });
+  return testing::objection_to(program, schedule, LinearCase::integers(expr, 3));
+}
+
+TEST(ScalePlaces, a_scale_that_multiplies_twice_or_not_at_all_is_caught) {
+  const auto nothing = [](UnpackFloat&, Scale&) {};
+  EXPECT_EQ(said(ScalePlace::sums, nothing), "");
+  EXPECT_EQ(said(ScalePlace::operands, nothing), "");
+  EXPECT_EQ(said(ScalePlace::sums, [](UnpackFloat&, Scale& sums) { sums.scale = -1; }),
+            "wrong numbers");
+  EXPECT_EQ(said(ScalePlace::operands, [](UnpackFloat& decode, Scale&) { decode.scales = -1; }),
+            "wrong numbers");
+  EXPECT_EQ(said(ScalePlace::sums,
+                 [](UnpackFloat& decode, Scale& sums) {
+                   decode.scales = sums.scale, decode.group = sums.group;
+                 }),
+            "wrong numbers");
+  EXPECT_EQ(said(ScalePlace::operands,
+                 [](UnpackFloat& decode, Scale& last) { last.scale = decode.scales; }),
+            "wrong numbers");
+}
+
+}  // namespace
+}  // namespace ladder
