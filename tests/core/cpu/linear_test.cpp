@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 
 #include "base/error.h"
 #include "cpu/fenced.h"

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "device/device.h"
-#include "layout/bit_plan.h"
 #include "layout/widths.h"
 
 namespace ladder {

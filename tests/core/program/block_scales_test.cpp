@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 
-#include "base/error.h"
 #include "expr/of_ttype.h"
 #include "program/slips.h"
 

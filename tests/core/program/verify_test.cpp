@@ -5,12 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "base/error.h"
 #include "device/device.h"
 #include "expr/of_ttype.h"
-#include "layout/weight_image.h"
 #include "program/builder.h"
 #include "program/lower.h"
 #include "program/program_case.h"

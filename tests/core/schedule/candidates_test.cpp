@@ -4,10 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "codegen/target.h"
 #include "device/hint.h"
 #include "expr/of_ttype.h"
