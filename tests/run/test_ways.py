@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways that GPU tests name are among the schedules at which they look. Shown without a GPU: there,
-a way that the scheduler no longer proposes would cost minutes."""
+"""The ways that GPU tests name are among the schedules at which they look. There, one that the
+scheduler no longer proposes would cost minutes."""
 
 import functools
 
