@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test compile-test emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
+.PHONY: demo test build setup cpp-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -41,6 +41,12 @@ cpp-test: build
 compile-test: build
 	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
 	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1
+
+# Every number of tokens for every type, where compile-test has one in turn.
+compile-matrix: build
+	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
+	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1 \
+	  --gtest_also_run_disabled_tests --gtest_filter='DISABLED_Whole*'
 
 # The text of kernels on this processor, on as many processes as processors.
 emulate-test: build

@@ -22,8 +22,9 @@ double scaled_sums_cycles(const Linear& expr, const Schedule& schedule);
 /// Registers of a thread beyond what plain integers need.
 int decoding_registers(const Linear& expr, ScalePlace place);
 
-/// And those that deep rounds in sweeps add.
-int deep_sweep_registers(const Linear& expr);
+/// And those that the rounds of `schedule` add: deep ones, in sweeps or by the engine, and those
+/// that warps are apart by.
+int round_registers(const Schedule& schedule, const Linear& expr);
 
 /// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
 int lookups_per_pair(const Linear& expr);

@@ -205,8 +205,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                               ? s.tokens / 2 * (s.sweeps > 1 && s.x_rounds == 0 ? s.rounds : 2)
                               : 0) +
                          decoding_registers(expr, s.scale_place) +
-                         (s.x_slack > 0 ? kSignalRegisters : 0) +
-                         (s.depth > 0 && s.sweeps > 1 ? deep_sweep_registers(expr) : 0);
+                         (s.x_slack > 0 ? kSignalRegisters : 0) + round_registers(s, expr);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");
   }
