@@ -43,7 +43,7 @@ void prepare_counters(int ordinal) {
 
 std::uint32_t* take_counters(int ordinal, std::int64_t count, void* stream) {
   LADDER_CHECK(0 < count && static_cast<std::uint64_t>(count) <= kRing, count, " counters");
-  Ring& ring = cuda::capturing(stream) ? rings(ordinal).captured : rings(ordinal).eager;
+  Ring& ring = cuda::capturing(stream, ordinal) ? rings(ordinal).captured : rings(ordinal).eager;
   const auto wanted = static_cast<std::uint64_t>(count);
   std::uint64_t at = ring.taken.load(std::memory_order_relaxed), start = 0;
   do {

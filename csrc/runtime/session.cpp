@@ -85,7 +85,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   Slot& slot = linear_.at(ordinal)[activation == Scalar::bf16][interval];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (cuda::capturing(stream)) refuse_in_capture(type_, n_, k_, m);
+    if (cuda::capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
@@ -159,7 +159,8 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (cuda::capturing(stream)) refuse_in_capture(type_, n_, k_, kTokenIntervals.back() + 1);
+    if (cuda::capturing(stream, ordinal))
+      refuse_in_capture(type_, n_, k_, kTokenIntervals.back() + 1);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {

@@ -2,6 +2,7 @@
 """Kernels in graphs, streams, threads and compiled code, and before them: tuning and warming up."""
 
 import copy
+from concurrent import futures
 
 import pytest
 import torch
@@ -58,15 +59,16 @@ def test_streams_do_not_disturb_each_other():
         assert all(torch.equal(y, exact) for y in out)
 
 
-def test_a_thread_without_a_context_can_call():
-    import threading
-
-    layer, wanted = on_gpu(spelled(4, torch.float16), 128, 256)
-    x, found = integers((2, 256), torch.float16).cuda(), []
-    layer(x)
-    thread = threading.Thread(target=lambda: found.append(layer(x)))
-    thread.start(), thread.join()
-    assert torch.equal(found[0], (x.double() @ wanted.T).half())
+@pytest.mark.parametrize("called", (False, True))
+def test_a_thread_without_a_context_can_call(called):
+    """Such as autograd's, also as the first of all: it compiles."""
+    layer, wanted = on_gpu(spelled(4, torch.float16), 136 + called, 256)  # shapes of its own
+    for m in (2, 40):  # the second multiplies what a transform made
+        x = integers((m, 256), torch.float16).cuda()
+        if called:
+            layer(x)
+        with futures.ThreadPoolExecutor(1) as thread:  # a new one
+            assert torch.equal(thread.submit(layer, x).result(), (x.double() @ wanted.T).half())
 
 
 def test_compile_makes_one_graph_for_any_number_of_tokens():

@@ -210,7 +210,11 @@ void Kernel::launch(const Launch& launch, void* stream, void** arguments) const 
   check(driver().launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
 }
 
-bool capturing(void* stream) {
+bool capturing(void* stream, int ordinal) {
+  Context context = nullptr;
+  check(driver().current(&context), "cuCtxGetCurrent");
+  // A thread of autograd may have none yet. Otherwise any will do: a stream knows its own.
+  const Current current(context != nullptr ? context : primary_context(ordinal));
   int status = 0;
   check(driver().is_capturing(stream, &status), "cuStreamIsCapturing");
   return status != 0;

@@ -48,8 +48,8 @@ class Kernel {
   void* function_;
 };
 
-/// Whether `stream` records a graph instead of running.
-bool capturing(void* stream);
+/// Whether `stream`, of device `ordinal`, records a graph instead of running.
+bool capturing(void* stream, int ordinal);
 
 /// Zeroed memory of a device, for the life of the process. Must not be asked for during a capture.
 void* zeroed_memory(std::size_t bytes, int ordinal);
