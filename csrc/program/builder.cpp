@@ -34,7 +34,7 @@ constexpr std::string_view kReserved =
     "fma_bf16 mma_f16 mma_bf16 as_float as_bits low_f16 "
     "high_f16 low_bf16 "
     "high_bf16 pack_f16 pack_bf16 to_integer shuffle_xor atomic_add_f32 signal_init signal_expect "
-    "signal_arrive signal_arrive_once signal_arrive_copies signal_await copy_bulk copy_bulk_to_all "
+    "signal_arrive signal_arrive_copies signal_await copy_bulk copy_bulk_to_all "
     "cluster_meet keep_order anew ";
 
 }  // namespace

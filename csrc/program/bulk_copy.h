@@ -22,7 +22,7 @@
 namespace ladder {
 
 /// `count` mbarriers in shared memory. Each phase of one takes `arrivals`: 1 for an Expect plus the
-/// threads, or the warps, of the block for an Arrive.
+/// threads of the block for an Arrive.
 struct Signal {
   std::string name;
   std::int64_t count;
@@ -44,7 +44,6 @@ struct Expect {
 /// Who arrives, and when.
 enum class Arrival {
   threads,  ///< every thread, here
-  warps,    ///< one thread of every warp, when all of the warp are here
   copies,   ///< every thread, when the CopyAsyncs have ended that it started since the last Commit
             ///< or Arrive of this kind; says nothing of what else it did
 };

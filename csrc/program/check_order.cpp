@@ -67,10 +67,10 @@ Faults check(const Program& program, const ClusterBarrier&) {
 Faults check(const Program& program, const SignalInit& i) {
   Faults faults;
   const Signal& signal = program.signals[i.signal];
-  if (signal.arrivals != 1 && signal.arrivals != program.threads / kLanes &&
-      signal.arrivals != program.threads && signal.arrivals != program.threads + 1) {
-    add(faults, signal.arrivals, " arrivals, not 1, ", program.threads / kLanes, ", ",
-        program.threads, " or ", program.threads + 1);
+  if (signal.arrivals != 1 && signal.arrivals != program.threads &&
+      signal.arrivals != program.threads + 1) {
+    add(faults, signal.arrivals, " arrivals, not 1, ", program.threads, " or ",
+        program.threads + 1);
   }
   return faults;
 }

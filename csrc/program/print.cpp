@@ -225,9 +225,7 @@ std::string to_string(const Program& program, const Statement& statement) {
           },
           [&](const Arrive& i) {
             out << "arrive " << signal(program, i.signal, i.index)
-                << (i.by == Arrival::warps    ? " by warp"
-                    : i.by == Arrival::copies ? " with copies"
-                                              : "");
+                << (i.by == Arrival::copies ? " with copies" : "");
           },
           [&](const Await& i) {
             out << "await " << signal(program, i.signal, i.index) << " parity "

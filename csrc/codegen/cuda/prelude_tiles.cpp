@@ -70,11 +70,6 @@ DEVICE void signal_expect(u32 signal, u32 bytes) {
 DEVICE void signal_arrive(u32 signal) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(signal) : "memory");
 }
-// By a warp, whose threads have all come this far.
-DEVICE void signal_arrive_once(u32 signal, u32 thread) {
-  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
-  if (thread % 32 == 0) signal_arrive(signal);
-}
 // When the asynchronous copies of this thread have ended.
 DEVICE void signal_arrive_copies(u32 signal) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(signal) : "memory");

@@ -47,8 +47,7 @@ std::string Signals::expect(SignalId signal, std::int64_t index, std::int64_t by
 std::string Signals::arrive(SignalId signal, std::int64_t index, Arrival by, SharedMemory& shared) {
   Mbarrier& mbarrier = mbarriers_[signal][index];
   if (auto why = use(mbarrier, shared); !why.empty()) return why;
-  const int count = by == Arrival::warps ? threads_ / kLanes : threads_;
-  if (auto why = arrival(mbarrier, signal, count); !why.empty()) return why;
+  if (auto why = arrival(mbarrier, signal, threads_); !why.empty()) return why;
   if (by == Arrival::copies) {
     for (const auto& [at, size] : shared.hand_over()) mbarrier.bytes.push_back({at, size});
   } else {

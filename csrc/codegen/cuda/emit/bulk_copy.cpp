@@ -28,11 +28,7 @@ void Emitter::expect(const Expect& i) {
 
 void Emitter::arrive(const Arrive& i) {
   const auto there = signal(i.signal, i.index);
-  switch (i.by) {
-    case Arrival::threads: line("signal_arrive(", there, ");"); break;
-    case Arrival::warps: line("signal_arrive_once(", there, ", thread);"); break;
-    case Arrival::copies: line("signal_arrive_copies(", there, ");"); break;
-  }
+  line(i.by == Arrival::copies ? "signal_arrive_copies(" : "signal_arrive(", there, ");");
 }
 
 void Emitter::await(const Await& i) {
