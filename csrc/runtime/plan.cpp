@@ -8,6 +8,7 @@
 #include "compile.h"
 #include "runtime/kernels.h"
 #include "schedule/pruned.h"
+#include "schedule/spread.h"
 
 namespace ladder {
 namespace {
@@ -55,7 +56,7 @@ std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& dev
                                            bool dependent_launch, std::size_t count) {
   auto all = candidates(expr, device, dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  const auto guesses = pruned(std::move(all), expr, device, best_seconds);
+  const auto guesses = spread(pruned(std::move(all), expr, device, best_seconds), count);
   std::vector<Schedule> kept;
   auto next = guesses.begin();
   const auto compile_next = [&](std::size_t more) {

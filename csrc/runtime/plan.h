@@ -26,7 +26,8 @@ std::optional<Schedule> schedule_called(const std::string& text, const Linear& e
 std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
                                        bool dependent_launch);
 
-/// The scheduler's best guesses that no store knows to be rejected, at most `count`, for measuring.
+/// The scheduler's best guesses, spread (schedule/spread.h), that no store knows to be rejected, at
+/// most `count`, for measuring.
 /// Their kernels are compiled ahead, all at once, where a store can hold them; for each that is
 /// rejected (cuda::objection) the next two guesses are, which spill more often than the first.
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,

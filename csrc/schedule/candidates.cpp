@@ -12,6 +12,7 @@ namespace {
 
 // Rounds that keep registers of their own are written out: more make long texts.
 constexpr int kMostDeepRounds = 8;
+constexpr int kFewTokens = 8;
 // Fewer rounds have all their activations staged at once: starting and reducing is most of them.
 constexpr int kFewestFlowingRounds = 8;
 
@@ -25,6 +26,22 @@ Schedule block_by_block(Schedule s, const Linear& expr, const Device& device) {
   s.by_blocks = true;
   if (!objection(s, expr, device).empty()) s.by_blocks = false;
   return s;
+}
+
+/// Every split of K into rounds, through registers or rings of 2 to `stages` rounds.
+template <class Add>
+void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int stages, Route route,
+                int resident, const Add& add) {
+  for (int splits : {1, 2, 4, 8, 14, 28}) {
+    const auto columns = kBlock * blocks * warps.k * splits;
+    const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+    if (rounds == 1) continue;
+    for (int ring = 1; ring <= stages; ++ring) {
+      const auto split = ring == 1 ? Reduction::ordered : Reduction::cluster;
+      add({tokens, warps.n, warps.k, blocks, rounds, ring, splits == 1 ? Reduction::none : split,
+           route, false, resident});
+    }
+  }
 }
 
 /// Activations that come in rounds, over as many parts of K as fill the device once; two blocks of
@@ -68,7 +85,7 @@ template <class Add>
 void add_engine(const Linear& expr, const Device& device, int blocks, int splits, Route route,
                 const Add& add) {
   const int tokens = static_cast<int>(round_up(expr.max_m, 8));
-  constexpr int kWarps = 16, kDepth = 2, kFewTokens = 8;
+  constexpr int kWarps = 16, kDepth = 2;
   const auto columns = kBlock * blocks * kWarps * splits;
   const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
   if (rounds > kMostDeepRounds) return;
@@ -123,20 +140,17 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
           }
         }
       }
-      // In rounds, through a ring or through registers.
       for (int blocks : {1, 2}) {
         for (Warps warps : {Warps{4, 2}, {4, 1}, {2, 4}, {2, 2}}) {
-          for (int splits : {1, 2, 4, 8, 14, 28}) {
-            const auto columns = kBlock * blocks * warps.k * splits;
-            const auto rounds =
-                static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
-            if (rounds == 1) continue;
-            for (int stages : {1, 2, 3}) {
-              const auto split = stages == 1 ? Reduction::ordered : Reduction::cluster;
-              add({tokens, warps.n, warps.k, blocks, rounds, stages,
-                   splits == 1 ? Reduction::none : split, route, false, resident});
-            }
-          }
+          add_rounds(expr, tokens, blocks, warps, 3, route, resident, add);
+        }
+      }
+    }
+    // More of small blocks hide each other's loads, where decoding takes long.
+    if (route == Route::multiply_add && tokens <= kFewTokens) {
+      for (int blocks : {1, 2}) {
+        for (Warps warps : {Warps{2, 2}, {1, 4}}) {
+          add_rounds(expr, tokens, blocks, warps, 1, route, 5, add);
         }
       }
     }

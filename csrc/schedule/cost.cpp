@@ -63,18 +63,20 @@ Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
+  const double tail = std::ceil(waves) / waves;
   // Memory and instructions overlap in part: more than the larger, less than the sum.
   const double issue = way.issue * (s.tokens > 8 ? way.wide : 1);
   const double instructions = std::max(issue * out.issue_seconds, out.shared_seconds);
-  const double with_lookups = s.x_slack > 0 ? kOverlapOfLookupsApart : kOverlapOfLookups;
-  const double overlap =
-      lookups_per_pair(expr) > 0 ? std::min(way.overlap, with_lookups) : way.overlap;
+  const bool chains = lookups_per_pair(expr) > 0 || (s.depth > 0 && s.tokens <= 8 &&
+                                                     decoding_kind(expr) == Decoding::Kind::fields);
+  const double of_chains = s.x_slack > 0 ? kOverlapOfChainsApart : kOverlapOfChains;
+  const double overlap = chains ? std::min(way.overlap, of_chains) : way.overlap;
   const double both = std::pow(
       std::pow(out.memory_seconds, overlap) + std::pow(instructions, overlap), 1 / overlap);
   out.seconds = both *
                     std::pow(std::max(carried.hiding_warps / warps, 1.0),
                              way.latency + lookup_latency(expr)) *
-                    std::pow(uneven, way.uneven) +
+                    std::pow(uneven, way.uneven) * std::pow(tail, way.tail) +
                 out.fixed_seconds;
   return out;
 }

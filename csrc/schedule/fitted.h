@@ -30,8 +30,10 @@ struct Way {
   double issue = 1;      ///< how much of the time of instructions counts
   double overlap = 2.5;  ///< of memory and instructions: 1 adds them, many takes the larger
   double wide = 1;       ///< times `issue`, for more than eight tokens
+  double tail = 0;       ///< to the power of which a last wave that is not full counts as one
 };
-constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3}, kRegisters = {3.6, 0.44, 0.06, 0.58, 0.5},
+constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3},
+              kRegisters = {3.74, 0.3, 0.06, 0.58, 0.5, 1, 3, 1, 0.35},
               kRing = {3.5, 0.3, 0.05, 2, 1.04}, kDeep = {2.3, 2.25, 0, 0.75, 0, 1, 4},
               kEngine = {2.7, 0, 0, 0.75, 0.3, 1, 6, 1.1},
               kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
@@ -54,8 +56,9 @@ constexpr double kWaveBytes = 32768;
 /// Of a multiprocessor, that hide the latency of its memory.
 constexpr double kHidingWarps = 16;
 
-/// Overlap where look-ups wait for shared memory, the more so beside signals.
-constexpr double kOverlapOfLookups = 2.5, kOverlapOfLookupsApart = 2;
+/// Overlap where look-ups wait for shared memory, or deep rounds of few tokens for fields of
+/// floats, which are chains of operations; the more so beside signals.
+constexpr double kOverlapOfChains = 2.5, kOverlapOfChainsApart = 2;
 /// To the power of which fewer than kHidingWarps hide less of the way to a table and back: nf4 at
 /// 28672 x 8192 took 42 to 45 us with eight warps, 37 to 41 with sixteen.
 constexpr double kLatencyOfLookups = 0.1;

@@ -16,6 +16,7 @@
 #include "expr/of_ttype.h"
 #include "program/traffic.h"
 #include "schedule/pruned.h"
+#include "schedule/spread.h"
 #include "schedule/tile_plan.h"
 
 namespace py = pybind11;
@@ -156,7 +157,8 @@ std::vector<Section> explain(const Request& request) {
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   auto all = candidates(expr, machine, request.dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  all = pruned(std::move(all), expr, machine, best_seconds);
+  all = spread(pruned(std::move(all), expr, machine, best_seconds),
+               static_cast<std::size_t>(std::max(request.candidates, 0)));
   out.emplace_back("candidates", candidates_text(all, request));
   if (!all.front().dropped.empty()) {
     return without_program("no decode kernel serves it: every candidate was dropped");
