@@ -4,10 +4,11 @@
 //
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
-// A request is a line of words: bits zero group activation max_m n k, then either `auto` or
+// A request is a line of words: bits zero group activation max_m n k, then either `guess I
+// dependent`, which is number I, from 0 on, of the eight that tuning would measure, or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
 // units depth sweeps, places for sums (0: two where sweeps have room for them) and x_rounds x_slack
-// sharers by_blocks. For each,
+// sharers by_blocks. For each that no line before asked for,
 // OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
@@ -21,15 +22,26 @@
 #include "compile.h"
 #include "layout/weight_image.h"
 #include "program/lower.h"
+#include "schedule/spread.h"
 
 namespace {
 
 using namespace ladder;
 
+constexpr std::size_t kMeasured = 8;  // as ladder/tune.py has it
+
 Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
   std::string word;
   in >> word;
-  if (word == "auto") return best_schedule(expr, device);
+  if (word == "guess") {
+    std::size_t number = 0;
+    bool dependent = false;
+    in >> number >> dependent;
+    const auto measured = spread(candidates(expr, device, dependent), kMeasured);
+    const Candidate& guess = measured.at(number);
+    if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
+    return guess.schedule;
+  }
   Schedule s{};
   s.tokens = std::stoi(word);
   std::string reduction, route;
@@ -71,6 +83,7 @@ int run(const std::string& out, const Device& device) {
   std::ofstream manifest(out + "/manifest.json");
   manifest << "[";
   std::set<int> widths;
+  std::set<std::string> known;
   std::string line;
   int number = 0;
   while (std::getline(std::cin, line)) {
@@ -85,6 +98,7 @@ int run(const std::string& out, const Device& device) {
     expr.scale = expr.activation;
     try {
       const auto schedule = read_schedule(in, expr, device);
+      if (!known.insert(to_string(expr) + to_string(schedule)).second) continue;
       const auto start = std::chrono::steady_clock::now();
       const auto compiled = compile(expr, schedule, device);
       const auto binary = cuda::compile(compiled.source, device.architecture);

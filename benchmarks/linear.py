@@ -18,8 +18,8 @@ Presets, all with groups of 128 and kernels for up to 8 and up to 16 tokens:
 
     decode  uint4 at five shapes, float16 and bfloat16; f16: the first half of it
     few     schedules of decode to set beside peers
-    widths  1 to 8 bits at 28672 x 8192; 1 and 2 bits also by digits, for one token
-    chain   uint4 at 4096 x 4096, float16, all but `auto` with programmatic dependent launch
+    widths  1 to 8 bits at 28672 x 8192, kernels for one token too
+    chain   uint4 at 4096 x 4096, float16, with programmatic dependent launch
     small   uint4, and uint3 with bfloat16, at 512 x 2048: for compute-sanitizer, by --only-check
 """
 

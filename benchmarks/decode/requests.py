@@ -90,11 +90,16 @@ def scheduled(head, family, m, n, k, dependent):
     )
 
 
+def guesses(head, dependent=0):
+    """What tuning would measure."""
+    return (f"{head} guess {number} {dependent}" for number in range(8))
+
+
 def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES, families=FAMILIES):
-    """Every shape and 8 or 16 tokens, each family and the schedule that the model prefers."""
+    """Every shape and 8 or 16 tokens, each family and what tuning would measure."""
     for (n, k), m in itertools.product(shapes, (8, 16)):
         head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
-        yield f"{head} auto"
+        yield from guesses(head, dependent)
         for family in families:
             if family[3] > 8 and k < 28672:
                 continue
@@ -102,22 +107,14 @@ def decode(activation, bits=4, group=128, dependent=0, shapes=SHAPES, families=F
                 yield request
 
 
-#: One token of 1 or 2 bits.
-DIGITS = [
-    (1, 16, 2, 1, 1, "none", "digits", 1, 4, 2, 1),
-    (1, 8, 2, 2, 1, "cluster", "digits", 2, 4, 2, 1),
-    (1, 8, 2, 2, 1, "cluster", "digits", 1, 4, 2, 1),
-    (4, 1, 2, 8, 2, "cluster", "digits", 3),
-]
-
-
 def widths():
-    """One shape, every width: the families that served one of them best."""
+    """One shape, every width: what tuning would measure, and families that served one of them."""
     n, k = 28672, 8192
-    for bits, activation, family in itertools.product((1, 2), ("f16", "bf16"), DIGITS):
-        yield scheduled(f"{bits} {2 ** (bits - 1)} 128 {activation} 1 {n} {k}", family, 8, n, k, 0)
-    for bits, activation, m in itertools.product(range(1, 9), ("f16", "bf16"), (8, 16)):
+    for bits, activation, m in itertools.product(range(1, 9), ("f16", "bf16"), (1, 8, 16)):
         head = f"{bits} {2 ** (bits - 1)} 128 {activation} {m} {n} {k}"
+        yield from guesses(head)
+        if m == 1:
+            continue
         units = next(u for u in (2, 4) if u * bits % 4 == 0)
         few = 2 if bits <= 4 else 1
         for family in (
