@@ -22,6 +22,7 @@
 #include "compile.h"
 #include "expr/decoding.h"
 #include "expr/of_ttype.h"
+#include "schedule/spread.h"
 
 namespace {
 
@@ -65,7 +66,7 @@ std::string cell(const TType& type, Scalar activation, int tokens, const Device&
   try {
     const auto expr = linear_of(type, kRows, kColumns, activation, tokens);
     decoding_of(expr);
-    for (const auto& candidate : candidates(expr, device)) {
+    for (const auto& candidate : spread(candidates(expr, device), kCandidates)) {
       if (!candidate.dropped.empty() || taken.size() == kCandidates) break;
       taken.push_back(milliseconds(compile(expr, candidate.schedule, device).source, device));
     }
