@@ -7,14 +7,14 @@ namespace ladder {
 
 std::string no_target(const Device& device) {
   std::ostringstream out;
-  const int oldest = tile_instruction(Scalar::f16)->architecture;
   if (device.family != Family::nvidia) {
     out << "no target writes kernels for " << device.name << " (" << device.architecture
         << ") yet: the CUDA target is the only one";
-  } else if (device.capability < oldest) {
+  } else if (!has_tile_programs(device)) {
+    const MatrixInstruction& oldest = *tile_instruction(Scalar::f16);
     out << "no target writes kernels for " << device.name << " (" << device.architecture
-        << ") yet: tile programs multiply by " << tile_instruction(Scalar::f16)->name
-        << ", which needs sm_" << oldest;
+        << ") yet: tile programs multiply by " << oldest.name << ", which needs sm_"
+        << oldest.architecture;
   }
   return out.str();
 }

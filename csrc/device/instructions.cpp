@@ -211,6 +211,18 @@ const MatrixInstruction* tile_instruction(Scalar operand) {
   return row == std::end(kMatrix) ? nullptr : &*row;
 }
 
+std::optional<Scalar> tile_operand(const MatrixInstruction& row) {
+  for (const Scalar operand : {Scalar::f16, Scalar::bf16, Scalar::s8}) {
+    if (tile_instruction(operand) == &row) return operand;
+  }
+  return std::nullopt;
+}
+
+bool has_tile_programs(const Device& device) {
+  return std::ranges::any_of(
+      kMatrix, [&](const MatrixInstruction& row) { return has(device, row) && tile_operand(row); });
+}
+
 std::span<const CopyInstruction> copy_instructions() { return kCopies; }
 
 std::vector<const CopyInstruction*> copies(const Device& device) {

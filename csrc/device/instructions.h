@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,11 @@ double operations_per_second(const Device& device, const MatrixInstruction& inst
 /// The same for every architecture that has it, so that a program says the same to the verifier,
 /// the interpreter and each target.
 const MatrixInstruction* tile_instruction(Scalar operand);
+/// What the operands of such a row are; nothing for the others, which a device has for whoever else
+/// multiplies on it.
+std::optional<Scalar> tile_operand(const MatrixInstruction& instruction);
+/// `device` has such a row.
+bool has_tile_programs(const Device& device);
 
 /// An instruction that moves data between two levels.
 struct CopyInstruction {

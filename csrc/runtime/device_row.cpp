@@ -77,8 +77,9 @@ const Device& device_row(const cuda::Properties& properties) {
   }
   if (named != nullptr) return *named;
   if (nearest == nullptr) {
+    const int oldest = tile_instruction(Scalar::f16)->architecture;
     fail<Unsupported>(properties.name, " has compute capability ", properties.capability / 10, ".",
-                      properties.capability % 10, "; kernels need 8.0");
+                      properties.capability % 10, "; kernels need ", oldest / 10, ".", oldest % 10);
   }
   return made_row(properties, *nearest);
 }

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/joined.h"
 
 namespace ladder {
 namespace {
@@ -21,16 +22,15 @@ std::string rate_text(const Device& device, const MatrixInstruction& row) {
   return out.str();
 }
 
-/// The device's operand types, narrowest first, then fastest.
-std::vector<const MatrixInstruction*> fastest_of_each_type(const Device& device) {
-  std::vector<const MatrixInstruction*> out;
+/// The device's instructions by operand type, narrowest first, and fastest first in each.
+std::vector<std::vector<const MatrixInstruction*>> by_operand_type(const Device& device) {
+  std::vector<std::vector<const MatrixInstruction*>> out;
   for (const MatrixInstruction* row : instructions(device)) {
-    const bool known = std::ranges::any_of(
-        out, [&](const MatrixInstruction* other) { return other->operand == row->operand; });
-    if (!known) out.push_back(row);
+    const auto same = std::ranges::find_if(
+        out, [&](const auto& rows) { return rows.front()->operand == row->operand; });
+    (same == out.end() ? out.emplace_back() : *same).push_back(row);
   }
-  std::ranges::stable_sort(out, {},
-                           [](const MatrixInstruction* row) { return row->operand_bits(); });
+  std::ranges::stable_sort(out, {}, [](const auto& rows) { return rows.front()->operand_bits(); });
   return out;
 }
 
@@ -46,25 +46,35 @@ bool holds(const Element& to, const TileType& from) {
   return true;
 }
 
-Core choose_core(const Device& device, const Element& activation, const TileType& weight) {
+Core choose_core(const Device& device, const Element& activation, const TileType& weight,
+                 Multiplier by) {
   Core core{nullptr, true, {}};
   const MatrixInstruction* rounding = nullptr;
-  for (const MatrixInstruction* row : fastest_of_each_type(device)) {
-    const Element& operand = element(row->operand);
-    const bool takes = converts_exactly(activation, operand);
-    const bool keeps = holds(operand, weight);
-    std::ostringstream line;
-    line << row->operand << " by " << row->name << ", " << rate_text(device, *row) << ": ";
-    if (!takes) {
-      line << "does not hold every " << activation.name;
-    } else if (!keeps) {
-      line << "does not hold every " << to_string(weight);
-      if (rounding == nullptr || operand.name == activation.name) rounding = row;
-    } else {
-      line << (core.instruction == nullptr ? "chosen" : "wider");
-      if (core.instruction == nullptr) core.instruction = row;
+  const auto consider = [&](const MatrixInstruction& row, const auto&... verdict) {
+    core.considered.push_back(
+        joined(row.operand, " by ", row.name, ", ", rate_text(device, row), ": ", verdict...));
+  };
+  for (const auto& rows : by_operand_type(device)) {
+    const Element& operand = element(rows.front()->operand);
+    if (!converts_exactly(activation, operand)) {
+      consider(*rows.front(), "does not hold every ", activation.name);
+      continue;
     }
-    core.considered.push_back(line.str());
+    const bool keeps = holds(operand, weight);
+    for (const MatrixInstruction* row : rows) {
+      if (by == Multiplier::tile_programs && !tile_operand(*row)) {
+        consider(*row, "no tile program multiplies by it");
+        continue;
+      }
+      if (!keeps) {
+        consider(*row, "does not hold every ", to_string(weight));
+        if (rounding == nullptr || operand.name == activation.name) rounding = row;
+      } else {
+        consider(*row, core.instruction == nullptr ? "chosen" : "wider");
+        if (core.instruction == nullptr) core.instruction = row;
+      }
+      break;
+    }
   }
   if (core.instruction == nullptr && rounding != nullptr) {
     core.instruction = rounding;

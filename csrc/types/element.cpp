@@ -210,8 +210,9 @@ std::vector<float> decode_table(const Element& e) {
 }
 
 bool converts_exactly(const Element& from, const Element& to) {
+  if (from.name == to.name) return true;
   // float32 has too many values to list; only itself holds them all.
-  if (from.bits > 16) return from.name == to.name;
+  if (from.bits > 16) return false;
   for (int code = 0; code < from.code_count(); ++code)
     if (!has_value(to, decode(from, static_cast<std::uint32_t>(code)))) return false;
   return true;

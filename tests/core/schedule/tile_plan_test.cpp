@@ -210,6 +210,36 @@ TEST(Core, of_activations_that_no_instruction_takes_is_refused_with_what_there_i
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("mma.m16n8k8.f16")));
 }
 
+TEST(TileInstruction, of_an_operand_is_the_row_of_that_operand_and_other_rows_are_in_no_program) {
+  int in_programs = 0;
+  for (const MatrixInstruction& each : matrix_instructions()) {
+    const auto operand = tile_operand(each);
+    if (!operand) continue;
+    ++in_programs;
+    EXPECT_EQ(tile_instruction(*operand), &each);
+  }
+  EXPECT_EQ(in_programs, 3);
+  EXPECT_FALSE(tile_operand(*instructions(device("h200"), "float16").front()));
+}
+
+// The faster instruction is passed over in words.
+TEST(Core, of_a_tile_program_is_the_fastest_instruction_that_tile_programs_have) {
+  const Element &f16 = element("float16"), &i8 = element("int8");
+  const auto core =
+      choose_core(device("h200"), f16, {&element("uint4")}, Multiplier::tile_programs);
+  EXPECT_EQ(core.instruction, tile_instruction(Scalar::f16));
+  EXPECT_THAT(core.considered,
+              testing::Contains(
+                  "float16 by wgmma.m64nNk16.f16, 761 TFLOP/s: no tile program multiplies by it"));
+  const auto table = choose_core(device("h200"), f16, {&element("nf4")}, Multiplier::tile_programs);
+  EXPECT_EQ(table.instruction, tile_instruction(Scalar::f16));
+  EXPECT_FALSE(table.exact);
+  EXPECT_EQ(choose_core(device("h200"), i8, {&i8}, Multiplier::tile_programs).instruction,
+            tile_instruction(Scalar::s8));
+  EXPECT_THROW(choose_core(device("t4"), f16, {&element("uint4")}, Multiplier::tile_programs),
+               Unsupported);
+}
+
 // The table of places in LADDER and BitBLAS, for 4-bit codes and 16-bit operands.
 TEST(ConvertPlace, moves_and_converts_what_the_table_of_places_says) {
   const ConvertWork work{.m = 256,
