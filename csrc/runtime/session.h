@@ -20,6 +20,7 @@
 #include "program/lower.h"
 #include "runtime/device_row.h"
 #include "runtime/image_parts.h"
+#include "schedule/placement.h"
 #include "types/ttype.h"
 
 namespace ladder {
@@ -27,6 +28,8 @@ namespace ladder {
 /// Largest M of each interval that a decode kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
 constexpr std::array<std::int64_t, 3> kTokenIntervals{1, 8, 16};
+
+static_assert(kTokenIntervals.back() == kMostTokens);
 
 /// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
 std::size_t interval_of(std::int64_t m);

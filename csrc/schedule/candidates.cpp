@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "layout/weight_image.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -20,11 +21,39 @@ struct Warps {
   int n, k;
 };
 
+/// What is decided once for all schedules of `expr`; digits are operands of another type.
+struct Decided {
+  const Linear& expr;
+  const Device& device;
+  Decisions as_they_are = decide(expr, device, Route::multiply_add);
+  Decisions as_digits = decide(expr, device, Route::digits);
+
+  const Decisions& of(Route route) const {
+    return route == Route::digits ? as_digits : as_they_are;
+  }
+  std::string objection(const Schedule& s) const {
+    return ladder::objection(s, expr, device, of(s.route));
+  }
+  Candidate candidate(const Schedule& s) const {
+    return {s, cost(s, expr, device, of(s.route)), objection(s)};
+  }
+  /// The least that the tokens of `expr` fill: whole instructions.
+  int tokens() const {
+    return static_cast<int>(round_up(expr.max_m, as_they_are.core.instruction->n));
+  }
+  /// The fewest row units, from `least` on, of which a lane has whole granules of words.
+  int whole_units(int least) const {
+    const auto granule = as_they_are.hint.granularity_bytes;
+    while (least < kUnits && least * expr.bits * 4 % granule != 0) least *= 2;
+    return least;
+  }
+};
+
 /// The same with blocks loaded anew one by one where a sweep has rounds to load anew: from 0 to 8 %
 /// faster (docs/performance.md).
-Schedule block_by_block(Schedule s, const Linear& expr, const Device& device) {
+Schedule block_by_block(Schedule s, const Decided& decided) {
   s.by_blocks = true;
-  if (!objection(s, expr, device).empty()) s.by_blocks = false;
+  if (!decided.objection(s).empty()) s.by_blocks = false;
   return s;
 }
 
@@ -47,8 +76,9 @@ void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int sta
 /// Activations that come in rounds, over as many parts of K as fill the device once; two blocks of
 /// the image per warp, or one where two do not fit. Rows of more than one wave are for sweeps.
 template <class Add>
-void add_flowing(const Linear& expr, const Device& device, int tokens, Route route,
-                 const Add& add) {
+void add_flowing(const Decided& decided, Route route, const Add& add) {
+  const Linear& expr = decided.expr;
+  const Device& device = decided.device;
   if (!device.async_copy()) return;
   // Zero points of many groups leave no registers for signals: all would spill.
   if (expr.groups() > 1 && expr.group_size() < kBlock && expr.stored_zero != Zero::none) return;
@@ -56,7 +86,8 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
   for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
     for (int resident : {1, 2}) {
       for (int blocks : {2, 1}) {
-        Schedule s{tokens, warps.n, warps.k, blocks, 1, 1, Reduction::none, route, false, resident};
+        Schedule s{decided.tokens(), warps.n, warps.k, blocks,  1, 1,
+                   Reduction::none,  route,   false,   resident};
         s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
         const auto parts = std::int64_t{device.multiprocessors} * resident / s.tiles(expr.n);
         if (parts == 0) continue;
@@ -70,10 +101,10 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
                                     : Reduction::ordered;
         add(s);
         // With whole rows of more than eight tokens it gained in two runs of three.
-        if (tokens > 8 && splits == 1) {
-          if (const auto other = block_by_block(s, expr, device); other.by_blocks) add(other);
+        if (s.tokens > 8 && splits == 1) {
+          if (const auto other = block_by_block(s, decided); other.by_blocks) add(other);
         }
-        if (objection(s, expr, device).empty()) break;
+        if (decided.objection(s).empty()) break;
       }
     }
   }
@@ -82,17 +113,17 @@ void add_flowing(const Linear& expr, const Device& device, int tokens, Route rou
 // Activations by the copy engine, every warp with all the rows of its block: nothing waits for the
 // activations before all weights of the first rounds are asked for.
 template <class Add>
-void add_engine(const Linear& expr, const Device& device, int blocks, int splits, Route route,
-                const Add& add) {
-  const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+void add_engine(const Decided& decided, int blocks, int splits, Route route, const Add& add) {
+  const Linear& expr = decided.expr;
+  const Device& device = decided.device;
+  const int tokens = decided.tokens();
   constexpr int kWarps = 16, kDepth = 2;
   const auto columns = kBlock * blocks * kWarps * splits;
   const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
   if (rounds > kMostDeepRounds) return;
   const auto reduction = splits == 1 ? Reduction::none : Reduction::cluster;
-  // The fewest rows whose words are whole pieces: registers for two blocks a round, and no more
-  // rows than the multiprocessors have work for.
-  const int units = expr.bits % 2 == 0 ? 2 : 4;
+  // Few rows: registers for two blocks a round, and no more than the multiprocessors have work for.
+  const int units = decided.whole_units(2);
   for (int depth : {1, 2}) {
     for (int sharers : {1, 2}) {
       Schedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
@@ -101,8 +132,8 @@ void add_engine(const Linear& expr, const Device& device, int blocks, int splits
       s.sweeps = static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
       // One warp adds up a sweep while the others go on with the next.
       if (s.sweeps > 1) s.sum_places = 2;
-      if (!objection(s, expr, device).empty()) s.sum_places = 1;
-      add(block_by_block(s, expr, device));
+      if (!decided.objection(s).empty()) s.sum_places = 1;
+      add(block_by_block(s, decided));
       // Activations of few tokens are there before the first weights, two rounds of which are asked
       // for together.
       if (tokens <= kFewTokens || depth != kDepth || sharers == 1) continue;
@@ -117,15 +148,16 @@ void add_engine(const Linear& expr, const Device& device, int blocks, int splits
 std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool dependent_launch) {
   check(expr);
   std::vector<Candidate> all;
-  const int tokens = static_cast<int>(round_up(expr.max_m, 8));
+  const Decided decided{expr, device};
+  const int tokens = decided.tokens();
   // Operands with scales of wider groups are there to ask for: nothing measured favours them.
   const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
   auto add = [&](Schedule schedule) {
     schedule.dependent_launch = dependent_launch && device.dependent_launch();
-    all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+    all.push_back(decided.candidate(schedule));
     if (!both_places) return;
     schedule.scale_place = ScalePlace::sums;
-    all.push_back({schedule, cost(schedule, expr, device), objection(schedule, expr, device)});
+    all.push_back(decided.candidate(schedule));
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
     // Wider codes gain nothing: memory holds them up, or masks for pairs that lie apart.
@@ -154,7 +186,7 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
         }
       }
     }
-    if (route != Route::digits) add_flowing(expr, device, tokens, route, add);
+    if (route != Route::digits) add_flowing(decided, route, add);
     // Rounds kept in registers, over as many rows as fill the device once.
     for (int splits : {1, 2}) {
       for (Warps warps : {Warps{1, 8}, {1, 16}}) {
@@ -182,8 +214,8 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
               deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
               // A barrier less in each sweep, where there is room.
               if (deep.sweeps > 1) deep.sum_places = 2;
-              if (!objection(deep, expr, device).empty()) deep.sum_places = 1;
-              add(block_by_block(deep, expr, device));
+              if (!decided.objection(deep).empty()) deep.sum_places = 1;
+              add(block_by_block(deep, decided));
             }
           }
         }
@@ -196,7 +228,7 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
     for (Route route : {Route::in_place, Route::multiply_add}) {
       for (int blocks : {2, 1}) {
         if (blocks == 1 && !finer) continue;
-        for (int splits : {1, 2}) add_engine(expr, device, blocks, splits, route, add);
+        for (int splits : {1, 2}) add_engine(decided, blocks, splits, route, add);
       }
     }
   }

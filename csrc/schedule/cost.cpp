@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layout/weight_image.h"
+#include "schedule/decisions.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/fitted.h"
 #include "schedule/schedule.h"
@@ -23,13 +24,18 @@ const fitted::Way& way_of(const Schedule& s) {
 }  // namespace
 
 Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
+  return cost(s, expr, device, decide(expr, device, s.route));
+}
+
+Cost cost(const Schedule& s, const Linear& expr, const Device& device, const Decisions& decisions) {
   using namespace fitted;
   const Carried carried = carried_to(device);
   const double activations =
       s.sharers > 0 ? (engine_by_rounds(s) ? kByRounds : kByEngine) / s.sharers : kActivations;
-  const double columns = s.tokens / 8.0;
+  const MatrixInstruction& mma = *decisions.core.instruction;
+  const double columns = static_cast<double>(s.tokens) / mma.n;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
-  const double steps = s.route == Route::digits ? 2 : 4;  // of a block
+  const double steps = static_cast<double>(kBlock) / mma.k;  // of a block
   const double unit = kAlu * decoding_cycles(expr, s.route, s.scale_place) +
                       scaled_sums_cycles(expr, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +

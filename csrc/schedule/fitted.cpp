@@ -10,11 +10,11 @@ constexpr std::string_view kFittedOn = "h200";
 
 /// In which a quarter of a multiprocessor issues one m16n8k16; 0: not published.
 double matrix_cycles(const Device& device) {
-  const double sum_products = 16 * 8 * 16;
   const MatrixInstruction* row = tile_instruction(Scalar::f16);
   LADDER_CHECK(row != nullptr, "no matrix instruction of float16");
+  const double products = static_cast<double>(row->m) * row->n * row->k;
   const double lanes = device.f16_lanes * reached_share(device, *row);
-  return lanes > 0 ? sum_products * device.schedulers / lanes : 0;
+  return lanes > 0 ? products * device.schedulers / lanes : 0;
 }
 
 double per_multiprocessor(const Device& device) {

@@ -7,6 +7,7 @@
 #include "layout/digits.h"
 #include "layout/in_place.h"
 #include "layout/weight_image.h"
+#include "schedule/decisions.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/schedule.h"
 
@@ -47,11 +48,17 @@ std::string not_counts(const Schedule& s) {
 }  // namespace
 
 std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
+  if (!has_tile_programs(device)) return joined("no tile program multiplies on ", device.name);
+  return objection(s, expr, device, decide(expr, device, s.route));
+}
+
+std::string objection(const Schedule& s, const Linear& expr, const Device& device,
+                      const Decisions& decisions) {
   if (auto why = not_counts(s); !why.empty()) return why;
+  if (auto why = not_while_multiplying(decisions, expr.max_m); !why.empty()) return why;
   const auto splits = s.splits(expr.k), group = expr.group_size();
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
   if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
-  if (s.tokens % 8 != 0) return joined(s.tokens, " tokens are not whole instructions of 8");
   if (s.tiles(expr.n) > kMostTilesOfRows) {
     return joined(s.tiles(expr.n), " tiles of rows, of at most ", kMostTilesOfRows);
   }
@@ -75,7 +82,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                     s.sweeps);
     }
     if (s.stages > 1) return "the engine brings activations before rounds in registers";
-    if (expr.gather || rows % 16 != 0 || expr.k % s.block_columns() != 0) {
+    if (expr.gather || rows % decisions.hint.granularity_bytes != 0 ||
+        expr.k % s.block_columns() != 0) {
       return joined(expr.k, " columns are not whole rows of ", s.block_columns());
     }
     if (s.sharers > 1 && (s.reduction == Reduction::cluster || s.sharers > device.max_cluster)) {
@@ -90,10 +98,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
       return joined("scales of ", 2 * s.units, " rows of ", name_of(*expr.scale),
                     " are not whole words");
     }
-    if (s.units * expr.bits % 4 != 0) {
-      return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of 16 bytes");
-    }
   }
+  if (auto why = misaligned(s, expr, decisions); !why.empty()) return why;
   if (s.x_slack > 0 && s.x_rounds == 0) {
     return joined("warps apart by ", s.x_slack, " rounds of activations that come at once");
   }
@@ -143,9 +149,11 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
           (sharing < per_block ? per_block % sharing : sharing % per_block) != 0) {
         return joined("groups of ", group, " do not follow warps of ", warp_columns, " columns");
       }
-    } else if (warp_columns % group != 0 || group % 16 != 0 || (group < 64 && 64 % group != 0) ||
+    } else if (warp_columns % group != 0 || (group < 64 && 64 % group != 0) ||
                (group > 64 && group % 64 != 0)) {
       return joined("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
+    } else if (const int step = decisions.core.instruction->k; group % step != 0) {
+      return joined("groups of ", group, " are not steps of ", step);
     }
   }
   if (s.scale_place == ScalePlace::operands) {
@@ -160,9 +168,6 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     if (expr.stored_zero != Zero::none) return "a stored zero point";
     for (int offset : byte_plan(expr.bits).offset) {
       if (expr.zero << offset > 128) return joined("a zero point of ", expr.zero, " is no byte");
-    }
-    if (expr.groups() > 1 && group % kByteStep != 0) {
-      return joined("groups of ", group, " are not steps of ", kByteStep);
     }
   }
   if (s.route == Route::in_place) {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "layout/bit_plan.h"
 
 namespace ladder {
@@ -20,6 +21,17 @@ std::string_view name_of(ConvertPlace place) {
     case ConvertPlace::once: return "once in global memory";
     case ConvertPlace::global_to_shared: return "from global to shared memory";
     case ConvertPlace::shared_to_registers: return "from shared memory to registers";
+  }
+  return "?";
+}
+
+std::string no_kernel(ConvertPlace place, std::int64_t m) {
+  switch (place) {
+    case ConvertPlace::once: return {};  // and a dense product
+    case ConvertPlace::global_to_shared: return "no kernel does";
+    case ConvertPlace::shared_to_registers:
+      return m <= kMostTokens ? ""
+                              : joined("kernels that do serve at most ", kMostTokens, " tokens");
   }
   return "?";
 }

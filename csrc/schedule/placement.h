@@ -20,6 +20,13 @@ enum class ConvertPlace {
 /// "once in global memory", "from global to shared memory", "from shared memory to registers".
 std::string_view name_of(ConvertPlace place);
 
+/// The most tokens for which there are kernels that convert as they multiply: those that are
+/// compiled, tested and measured for every type.
+constexpr std::int64_t kMostTokens = 16;
+
+/// Why no kernel converts the weights of `m` tokens at `place`; empty where one does.
+std::string no_kernel(ConvertPlace place, std::int64_t m);
+
 /// A matmul of [m, k] by weights [n, k] in thread block tiles.
 struct ConvertWork {
   std::int64_t m, n, k;

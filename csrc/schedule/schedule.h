@@ -101,8 +101,18 @@ constexpr std::int64_t kSharedAlignment = 128;
 /// points, activations, the table of a type that needs one, sums.
 std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
 
-/// Why `schedule` cannot serve `expr` on `device`; empty when it can.
+struct Decisions;  // schedule/decisions.h
+
+/// Why `schedule` cannot serve `expr` on `device`; empty when it can. The second takes what was
+/// decided for the route of `schedule`, which the first decides anew.
 std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
+std::string objection(const Schedule& schedule, const Linear& expr, const Device& device,
+                      const Decisions& decisions);
+
+/// Why the tiles of `schedule` are not whole tiles of what was decided; empty when they are: those
+/// of a warp whole instructions, activations that are staged together whole tiles of the hint,
+/// words of a lane whole granules.
+std::string misaligned(const Schedule& schedule, const Linear& expr, const Decisions& decisions);
 
 /// What the schedule is expected to take, and why. Constants that no device row gives were fitted
 /// to one H200 (schedule/fitted.h says how others have them); they rank candidates and promise
@@ -115,6 +125,8 @@ struct Cost {
   double seconds;  ///< memory and the larger of the next two, overlapped in part, plus the last
 };
 Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
+Cost cost(const Schedule& schedule, const Linear& expr, const Device& device,
+          const Decisions& decisions);
 
 struct Candidate {
   Schedule schedule;
@@ -122,7 +134,8 @@ struct Candidate {
   std::string dropped;  ///< empty: kept
 };
 /// The whole space in a fixed order, kept ones first, cheapest first. `dependent_launch`: all are
-/// launched so, where the device can; elsewhere none is.
+/// launched so, where the device can; elsewhere none is. Throws Unsupported on a device that has no
+/// tile programs.
 std::vector<Candidate> candidates(const Linear& expr, const Device& device,
                                   bool dependent_launch = false);
 

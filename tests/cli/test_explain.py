@@ -121,11 +121,32 @@ def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, devic
     assert f"no target writes kernels for {device}" in text
 
 
-def test_explain_of_many_tokens_converts_once_and_says_why_there_is_no_decode_kernel(capsys):
-    text = run(capsys, m=4096)
-    places = re.search(r"weights are converted\n((?:  .*\n)+)", text)[1].splitlines()
-    assert places[0].startswith("  once in global memory")
+@pytest.mark.parametrize("m", [17, 4096])
+def test_explain_of_more_tokens_than_kernels_serve_converts_once(capsys, m):
+    text = run(capsys, m=m)
+    places = re.search(r"weights are converted once in global memory\n((?:  .*\n)+)", text)[1]
+    cheapest = "from shared memory to registers" if m == 17 else "once in global memory"
+    assert places.startswith(f"  {cheapest}")
+    assert "us; kernels that do serve at most 16 tokens\n" in places
+    why = f"weights of {m} tokens are converted once in global memory: kernels that do serve at"
+    assert f"such as {why} most 16 tokens" in text
     assert "no decode kernel serves it: every candidate was dropped" in text
+
+
+@pytest.mark.parametrize(
+    ("m", "weight", "instruction"),
+    [(16, "uint4", "mma.m16n8k16.f16"), (1, "uint2", "mma.m16n8k32.s8")],
+)
+def test_explain_says_of_the_schedule_what_was_decided_before_it(capsys, m, weight, instruction):
+    sections = json.loads(run(capsys, "--json", m=m, weight=weight, n=28672, k=8192))
+    decided = sections["transforms"]
+    place = re.search(r"^weights are converted (.*)$", decided, re.M)[1]
+    hint = re.search(r"^hint: (.*)$", decided, re.M)[1]
+    schedule, follows = sections["schedule"].splitlines()
+    assert follows == f"by {instruction} in tiles of {hint}; weights are converted {place}"
+    digits = ", digits," in schedule
+    assert decided.startswith(f"core: {instruction},") != digits
+    assert digits == (instruction == "mma.m16n8k32.s8")
 
 
 def test_explain_names_the_devices_when_there_is_no_such(capsys):

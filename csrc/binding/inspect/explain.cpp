@@ -118,6 +118,14 @@ std::string traffic_text(const Program& program, std::int64_t tokens) {
   return to_string(program, traffic(program, tokens));
 }
 
+/// The schedule, and what was decided for its route before there were schedules.
+std::string schedule_text(const Schedule& schedule, const Linear& expr, const Device& device) {
+  const Decisions decisions = decide(expr, device, schedule.route);
+  return joined(to_string(schedule), "\nby ", decisions.core.instruction->name, " in tiles of ",
+                to_string(decisions.hint), "; weights are converted ", name_of(*decisions.place),
+                '\n');
+}
+
 std::vector<Section> explain(const Request& request) {
   const TType& type = ttype(request.weight);
   LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
@@ -138,13 +146,7 @@ std::vector<Section> explain(const Request& request) {
                                  "\nw at (s, j, k): " + to_string(view_of_b(form).map) + '\n');
   out.emplace_back("device", to_string(machine));
 
-  const TileType out_type{plain.element};
-  const TileType weight{
-      type.element,
-      static_cast<double>(expr.element == nullptr && type.zero == Zero::midpoint ? expr.zero : 0)};
-  const TilePlan plan =
-      tile_plan({request.m, request.n, request.k, out_type, weight, out_type}, machine);
-  out.emplace_back("transforms", to_string(plan));
+  out.emplace_back("transforms", to_string(tile_plan(expr, machine)));
 
   const auto without_program = [&](const std::string& why) {
     std::ostringstream bound;
@@ -165,7 +167,7 @@ std::vector<Section> explain(const Request& request) {
   }
   const Compiled compiled = compile(expr, machine, request.dependent_launch);
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
-  out.emplace_back("schedule", to_string(compiled.schedule) + '\n');
+  out.emplace_back("schedule", schedule_text(compiled.schedule, expr, machine));
   out.emplace_back("program", to_string(compiled.program));
   out.emplace_back("traffic", traffic_text(compiled.program, request.m));
   out.emplace_back("source", compiled.source);

@@ -19,8 +19,7 @@ namespace ladder {
 void Lowering::declare_activations() {
   const auto parts = staged_parts(schedule_), columns = staged_columns(schedule_);
   x_pitch_ = columns + kActivationPadBytes / staged_bytes(schedule_, expr_);
-  x_tile_ = buffer("x_tile", Level::shared, digits() ? Scalar::s8 : expr_.activation,
-                   parts * schedule_.tokens * x_pitch_);
+  x_tile_ = buffer("x_tile", Level::shared, operand_, parts * schedule_.tokens * x_pitch_);
   x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
   x_warp_ = view(x_tile_,
@@ -30,7 +29,7 @@ void Lowering::declare_activations() {
 }
 
 bool Lowering::whole_pieces() const {
-  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % 16 == 0;
+  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % granule_ == 0;
 }
 
 Affine Lowering::x_part(const Affine& round) const { return remainder(round, schedule_.x_rounds); }

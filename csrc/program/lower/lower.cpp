@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "program/lower/lowering.h"
 
 namespace ladder {
@@ -152,12 +151,8 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
 
 Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
   check(expr);
-  const auto* instruction =
-      tile_instruction(schedule.route == Route::digits ? Scalar::s8 : expr.activation);
-  if (instruction == nullptr || instruction->architecture > device.capability) {
-    fail<Unsupported>(device.name, " has no matrix instruction for ", name_of(expr.activation));
-  }
-  return Lowering(expr, schedule, *instruction).run();
+  const Decisions decisions = decide(expr, device, schedule.route);
+  return Lowering(expr, schedule, decisions).run();
 }
 
 }  // namespace ladder

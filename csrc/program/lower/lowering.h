@@ -26,16 +26,19 @@
 #include "layout/digits.h"
 #include "layout/weight_image.h"
 #include "program/program.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
 
 class Lowering {
  public:
-  Lowering(const Linear& expr, const Schedule& schedule, const MatrixInstruction& instruction)
+  Lowering(const Linear& expr, const Schedule& schedule, const Decisions& decisions)
       : expr_(expr),
         schedule_(schedule),
-        instruction_(instruction),
+        instruction_(*decisions.core.instruction),
+        operand_(tile_operand(instruction_).value()),
+        granule_(decisions.hint.granularity_bytes),
         decoding_(decoding_of(expr, schedule.scale_place)) {}
 
   /// The whole program; once per object.
@@ -61,7 +64,7 @@ class Lowering {
 
   bool digits() const { return schedule_.route == Route::digits; }
   /// Columns of a step of the matrix instruction.
-  std::int64_t step_columns() const { return digits() ? kByteStep : 16; }
+  std::int64_t step_columns() const { return instruction_.k; }
   bool staged() const { return schedule_.stages > 1; }
   std::int64_t rows() const { return schedule_.block_rows(); }
   /// Columns of a warp in a round; blocks of the image of all warps along K in a round.
@@ -117,7 +120,7 @@ class Lowering {
   // activations.cpp: those of the block at once, or in rounds.
   void declare_activations();
   bool x_in_rounds() const { return schedule_.x_rounds > 0 && schedule_.sharers == 0; }
-  /// True when rows of activations are copied asynchronously, in pieces of 16 bytes.
+  /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
   /// Where the activations of a round begin in `x_warp_`.
   Affine staged_row(const Affine& round) const;
@@ -224,6 +227,8 @@ class Lowering {
   const Linear& expr_;
   const Schedule& schedule_;
   const MatrixInstruction& instruction_;
+  const Scalar operand_;  // of the activations
+  const int granule_;     // bytes that every level moves whole
   const Decoding decoding_;
   Program program_{};
   BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;

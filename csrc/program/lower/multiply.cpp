@@ -50,17 +50,17 @@ void Lowering::join_digits(Body& body) {
 void Lowering::declare_operands(Body& body) {
   const std::int64_t tokens = schedule_.tokens;
   const auto sum_layout = [&](std::int64_t rows_of_16) {
-    return warps() * local({1, rows_of_16, 1}) * local({1, 1, tokens / 8}) *
+    return warps() * local({1, rows_of_16, 1}) * local({1, 1, tokens / instruction_.n}) *
            lifted(instruction_.d());
   };
   Operands& o = operands_;
   const std::int64_t units = schedule_.units;
-  const Scalar scalar = digits() ? Scalar::s8 : expr_.activation;
-  o.a = reg("a", digits() ? Scalar::u8 : scalar,
+  // Codes as bytes have no sign.
+  o.a = reg("a", digits() ? Scalar::u8 : operand_,
             warps() * local({1, units, 1}) * lifted(instruction_.a()));
-  o.b = reg("b", scalar,
+  o.b = reg("b", operand_,
             replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}) *
-                local({1, tokens / 8, 1}) * lifted(instruction_.b()));
+                local({1, tokens / instruction_.n, 1}) * lifted(instruction_.b()));
   acc_ = reg("acc", instruction_.accumulator, sum_layout(units));
   o.total = (groups_ > 1 || schedule_.rounds > 1 || digits()) && !decoding_.scaled
                 ? reg("total", Scalar::f32, sum_layout(units))
@@ -97,7 +97,7 @@ void Lowering::declare_operands(Body& body) {
     o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
   }
   if (zero[0] != 0) {
-    o.zero_row = reg("zero", scalar, warps() * lifted(instruction_.a()));
+    o.zero_row = reg("zero", operand_, warps() * lifted(instruction_.a()));
     o.zero_sum = reg("zero_sum", instruction_.accumulator, sum_layout(1));
     emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
   }

@@ -230,7 +230,7 @@ TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
   Linear zeros{4, 0, 32, Scalar::bf16, 8, 512, 1024, Scalar::f32};
   zeros.stored_zero = Zero::original;
   const std::vector<Linear> exprs = {
-      {4, 8, 128, Scalar::f16, 24, 8192, 8192},
+      {4, 8, 128, Scalar::f16, 16, 8192, 8192},
       {3, 4, 0, Scalar::f16, 16, 1000, 1032, std::nullopt},
       zeros,
       linear_of(ttype("nf4,group=64,scale=float16"), 4096, 4096, Scalar::f16, 8),

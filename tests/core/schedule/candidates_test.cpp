@@ -25,18 +25,18 @@ std::vector<const Device*> targets() {
   return out;
 }
 
-TileMatmul matmul_of(const char* type, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const TType weight = ttype(type);
-  const TileType f16{&element("float16")};
-  return {m, n, k, f16, {weight.element}, f16};
+Decisions decided(const char* type, std::int64_t m, std::int64_t n, std::int64_t k,
+                  const Device& device) {
+  return decide(linear_of(ttype(type), n, k, Scalar::f16, m), device, Route::multiply_add);
 }
 
 // 64 columns of float16 are one run, which every level moves whole; 64 rows and columns are whole
 // tiles of the hint.
 TEST(Candidates, blocks_of_the_image_are_whole_runs_and_tiles_of_every_devices_hint) {
   for (const Device* device : targets()) {
-    const auto& row = *tile_instruction(Scalar::f16);
-    const Hint found = hint(*device, row);
+    const auto decisions = decided("uint4", 8, 64, 64, *device);
+    const auto& row = *decisions.core.instruction;
+    const Hint& found = decisions.hint;
     EXPECT_EQ(found.run_bytes() * 8 / row.operand_bits(), kBlock) << device->name;
     const auto elements = found.run_bytes() * found.shape[0] * 8 / row.operand_bits();
     EXPECT_EQ(kBlock * kBlock % elements, 0) << device->name;
@@ -46,18 +46,20 @@ TEST(Candidates, blocks_of_the_image_are_whole_runs_and_tiles_of_every_devices_h
 
 TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_derives) {
   for (const Device* device : targets()) {
-    const auto& row = *tile_instruction(Scalar::f16);
-    const Hint found = hint(*device, row);
-    const auto run = found.run_bytes() * 8 / row.operand_bits();
     for (const char* type : {"uint1", "uint2,group=128,scale=float16", "uint3", "uint4", "uint5",
                              "uint6", "uint7", "int8", "nf4", "mxfp4"}) {
       for (std::int64_t m : {1, 9, 16}) {
         const Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
         for (const auto& [s, cost, dropped] : candidates(expr, *device)) {
           if (!dropped.empty()) continue;
+          const auto decisions = decide(expr, *device, s.route);
+          const auto& row = *decisions.core.instruction;
+          const Hint& found = decisions.hint;
           EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
           EXPECT_EQ(s.block_rows() % row.m, 0) << to_string(s);
-          EXPECT_EQ(s.round_columns() % (s.warps_k * run), 0) << to_string(s);
+          EXPECT_EQ(kBlock * s.blocks_per_warp % row.k, 0) << to_string(s);
+          const auto staged = staged_columns(s) * bytes_of(expr.activation);
+          EXPECT_EQ(staged % found.run_bytes(), 0) << to_string(s);
           // A lane's words of one block: whole granules, each one load.
           EXPECT_EQ(s.units * expr.bits * 4 % found.granularity_bytes, 0) << to_string(s);
         }
@@ -70,11 +72,12 @@ TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should
   for (const Device* device : targets()) {
     for (const char* type : {"uint1", "uint2", "uint3", "uint4", "uint6", "int8", "nf4"}) {
       for (std::int64_t m : {1, 8, 16}) {
-        const auto plan = tile_plan(matmul_of(type, m, 8192, 8192), *device);
-        ASSERT_FALSE(plan.places.empty());
-        EXPECT_EQ(plan.places.front().place, ConvertPlace::shared_to_registers)
+        const auto decisions = decided(type, m, 8192, 8192, *device);
+        ASSERT_FALSE(decisions.places.empty());
+        EXPECT_EQ(decisions.places.front().place, ConvertPlace::shared_to_registers)
             << device->name << ' ' << type << ' ' << m << '\n'
-            << to_string(plan.places.front());
+            << to_string(decisions.places.front());
+        EXPECT_EQ(decisions.place, ConvertPlace::shared_to_registers);
       }
     }
   }
@@ -83,9 +86,8 @@ TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should
 // Roller's tile has all of K, so a layer of few rows has few of them; schedules split K as well.
 TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocessors_idle) {
   const Device& h200 = device("h200");
-  const auto plan = tile_plan(matmul_of("uint4", 1, 4096, 4096), h200);
-  EXPECT_LT(4096 / plan.block[1], h200.multiprocessors);
-  const auto best = best_schedule(linear_of(ttype("uint4"), 4096, 4096, Scalar::f16, 1), h200);
+  EXPECT_LT(1024 / decided("uint4", 1, 1024, 4096, h200).block[1], h200.multiprocessors);
+  const auto best = best_schedule(linear_of(ttype("uint4"), 1024, 4096, Scalar::f16, 1), h200);
   EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
 }
 

@@ -14,6 +14,10 @@ const TileType kF16{&element("float16")};
 const TileType kNf4{&element("nf4")};
 const TileType kU4{&element("uint4"), 8};
 
+TilePlan plan_in(const TileMatmul& matmul, const Device& device, const Shape& block) {
+  return tile_plan(matmul, device, decide(matmul, device, Multiplier::any, block));
+}
+
 CodeTile random_codes(const TileType& type, Shape shape, std::uint32_t seed) {
   CodeTile tile{type, shape, {}};
   std::uint32_t state = seed;
@@ -86,14 +90,14 @@ void expect_carries(const std::vector<TileMove>& moves, const CodeTile& tensor, 
 // LADDER, figure 5: A float16 [32, 63], B nf4 [32, 63], C float16 [32, 32].
 TEST(TilePlan, of_the_example_of_the_paper_pads_converts_and_maps_as_it_says) {
   const TileMatmul matmul{32, 32, 63, kF16, kNf4, kF16};
-  const auto plan = tile_plan(matmul, device("a100"), {16, 16, 64});
-  EXPECT_EQ(plan.core.instruction->name, "mma.m16n8k16.f16");
-  EXPECT_FALSE(plan.core.exact);  // nf4 is a table of float32
-  EXPECT_EQ(plan.hint, (Hint{16, {4, 8}}));
+  const auto plan = plan_in(matmul, device("a100"), {16, 16, 64});
+  EXPECT_EQ(plan.decisions.core.instruction->name, "mma.m16n8k16.f16");
+  EXPECT_FALSE(plan.decisions.core.exact);  // nf4 is a table of float32
+  EXPECT_EQ(plan.decisions.hint, (Hint{16, {4, 8}}));
   EXPECT_EQ(plan.fragment, (Shape{16, 16, 16}));
   auto early = plan;
   early.b[0] = schedule_move({"global", kNf4, {32, 63}}, {"shared", kF16, {16, 64}},
-                             {"registers", kF16, {16, 16}}, plan.hint);
+                             {"registers", kF16, {16, 16}}, plan.decisions.hint);
   const auto steps = early.b[0].steps(1);
   ASSERT_EQ(steps.size(), 4u);  // slice, pad, convert, map
   EXPECT_EQ(std::get<Slice>(steps[0]), (Slice{{16, 0}, {16, 63}}));
@@ -108,14 +112,18 @@ TEST(TilePlan, of_the_example_of_the_paper_pads_converts_and_maps_as_it_says) {
 TEST(TilePlan, carries_every_tensor_on_every_device_unchanged_to_the_registers) {
   for (const Device& device : devices()) {
     for (const TileType& weight : {kU4, kNf4, TileType{&element("float6_e3m2")}, kF16}) {
-      const TileMatmul matmul{37, 70, 130, kF16, weight, kF16};
-      const auto plan = tile_plan(matmul, device);
-      SCOPED_TRACE(to_string(plan));
-      const Element& operand = plan.core.operand();
-      expect_carries(plan.a, random_codes(kF16, {37, 130}, 2), {plan.block[0], plan.block[2]},
-                     {plan.fragment[0], plan.fragment[2]}, operand);
-      expect_carries(plan.b, random_codes(weight, {70, 130}, 3), {plan.block[1], plan.block[2]},
-                     {plan.fragment[1], plan.fragment[2]}, operand);
+      // Converted on the way to registers, and before.
+      for (std::int64_t m : {13, 37}) {
+        const TileMatmul matmul{m, 70, 130, kF16, weight, kF16};
+        const auto plan = tile_plan(matmul, device);
+        SCOPED_TRACE(to_string(plan));
+        const Element& operand = plan.decisions.core.operand();
+        const Shape& block = plan.decisions.block;
+        expect_carries(plan.a, random_codes(kF16, {m, 130}, 2), {block[0], block[2]},
+                       {plan.fragment[0], plan.fragment[2]}, operand);
+        expect_carries(plan.b, random_codes(weight, {70, 130}, 3), {block[1], block[2]},
+                       {plan.fragment[1], plan.fragment[2]}, operand);
+      }
     }
   }
 }
@@ -124,7 +132,7 @@ TEST(TilePlan, carries_every_tensor_on_every_device_unchanged_to_the_registers) 
 // Transform-Store against the expression.
 TEST(TilePlan, computes_the_expression_from_its_fragments) {
   const std::int64_t m = 21, n = 35, k = 130;
-  const auto& plan = tile_plan({m, n, k, kF16, kU4, kF16}, device("a100"), {32, 32, 64});
+  const auto plan = plan_in({m, n, k, kF16, kU4, kF16}, device("a100"), {32, 32, 64});
   const auto a = random_codes(kF16, {m, k}, 4), b = random_codes(kU4, {n, k}, 5);
   const auto x = carried_values(plan.a, a), w = carried_values(plan.b, b);
   const OperatorTypes types{ttype("float16"), ttype("uint4"), ttype("float16")};
@@ -166,12 +174,13 @@ TEST(TilePlan, block_tiles_fit_and_leave_a_block_for_every_multiprocessor) {
     for (std::int64_t m : {1, 16, 4096}) {
       const TileMatmul matmul{m, 16384, 4096, kF16, kU4, kF16};
       const auto plan = tile_plan(matmul, device);
-      const auto bytes = plan.core.instruction->operand_bits() / 8;
+      const auto bytes = plan.decisions.core.instruction->operand_bits() / 8;
       EXPECT_LE(
-          2 * plan.block[2] * (plan.block[0] + plan.block[1]) * bytes,
-          std::max<std::int64_t>(device.shared_per_block_bytes, 2 * plan.block[2] * 128 * bytes))
+          2 * plan.decisions.block[2] * (plan.decisions.block[0] + plan.decisions.block[1]) * bytes,
+          std::max<std::int64_t>(device.shared_per_block_bytes,
+                                 2 * plan.decisions.block[2] * 128 * bytes))
           << device.name;
-      EXPECT_EQ(plan.block[2] * bytes, plan.hint.run_bytes()) << device.name;
+      EXPECT_EQ(plan.decisions.block[2] * bytes, plan.decisions.hint.run_bytes()) << device.name;
     }
   }
 }

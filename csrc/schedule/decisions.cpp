@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule/decisions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "layout/bit_plan.h"
+
+namespace ladder {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+/// Elements of one run of the hint.
+std::int64_t run_of(const Core& core, const Hint& hint) {
+  return hint.run_bytes() * 8 / core.instruction->operand_bits();
+}
+
+double traffic(const TileMatmul& p, std::int64_t m, std::int64_t n, double a_bytes,
+               double b_bytes) {
+  return static_cast<double>(ceil_div(p.n, n)) * static_cast<double>(p.m * p.k) * a_bytes +
+         static_cast<double>(ceil_div(p.m, m)) * static_cast<double>(p.n * p.k) * b_bytes;
+}
+
+std::vector<ConvertCost> places_of(const TileMatmul& p, const Device& device, const Core& core,
+                                   const Shape& block) {
+  const int window = std::clamp(core.operand().mantissa_bits + 1, 8, kFloat16Window);
+  return convert_costs(
+      device, {.m = p.m,
+               .n = p.n,
+               .k = p.k,
+               .block_m = block[0],
+               .block_n = block[1],
+               .warps_m = ceil_div(block[0], 64),
+               .weight_bits = p.b.element->bits,
+               .operand_bits = core.instruction->operand_bits(),
+               .instructions = instructions_per_weight(std::min(p.b.element->bits, 8), window),
+               .operations_rate = operations_per_second(device, *core.instruction)});
+}
+
+}  // namespace
+
+Shape fragment_tile(const Core& core, const Hint& hint) {
+  const auto& row = *core.instruction;
+  const std::int64_t elements = run_of(core, hint) * hint.shape[0];
+  const std::int64_t rows = std::max<std::int64_t>(elements / row.k, 1);
+  return {std::lcm<std::int64_t>(rows, row.n), std::lcm<std::int64_t>(rows, row.m), row.k};
+}
+
+Shape block_tile(const TileMatmul& p, const Device& device, const Core& core, const Hint& hint) {
+  const Shape unit = fragment_tile(core, hint);
+  const double bytes = core.instruction->operand_bits() / 8.0;
+  const double code_bytes = p.b.element->bits / 8.0;
+  Shape block = {unit[0], unit[1], run_of(core, hint)};
+  auto fits = [&](const Shape& tile) {
+    const double shared =
+        2.0 * static_cast<double>(tile[2]) * static_cast<double>(tile[0] + tile[1]) * bytes;
+    return shared <= device.shared_per_block_bytes && tile[0] * tile[1] <= device.registers / 2 &&
+           ceil_div(p.m, tile[0]) * ceil_div(p.n, tile[1]) >= device.multiprocessors;
+  };
+  while (true) {
+    const double now = traffic(p, block[0], block[1], bytes, code_bytes);
+    Shape best;
+    double best_score = 0;
+    for (const int axis : {1, 0}) {
+      Shape larger = block;
+      larger[axis] *= 2;
+      if (larger[axis] > round_up(axis == 0 ? p.m : p.n, unit[axis]) || !fits(larger)) continue;
+      const double saved = now - traffic(p, larger[0], larger[1], bytes, code_bytes);
+      const double score = saved / static_cast<double>((larger[axis] - block[axis]) * block[2]);
+      if (score > best_score) {
+        best_score = score;
+        best = larger;
+      }
+    }
+    if (best.empty()) return block;
+    block = best;
+  }
+}
+
+TileMatmul matmul_of(const Linear& expr) {
+  const TileType a{&element(expr.activation == Scalar::bf16 ? "bfloat16" : "float16")};
+  // (code * 2^shift - zero) * 2^exponent: powers of two multiply sums.
+  const TileType b = expr.element != nullptr ? TileType{expr.element}
+                                             : TileType{&element(joined("uint", expr.bits)),
+                                                        std::ldexp(expr.zero, -expr.shift)};
+  return {expr.max_m, expr.n, expr.k, a, b, a};
+}
+
+Decisions decide(const TileMatmul& matmul, const Device& device, Multiplier by,
+                 std::optional<Shape> block) {
+  LADDER_REQUIRE(matmul.m >= 1 && matmul.n >= 1 && matmul.k >= 1, "a matmul of ", matmul.m, " x ",
+                 matmul.n, " x ", matmul.k);
+  Decisions out{choose_core(device, *matmul.a.element, matmul.b, by), {}, {}, {}, {}};
+  out.hint = hint(device, *out.core.instruction);
+  out.block = block ? *block : block_tile(matmul, device, out.core, out.hint);
+  if (matmul.b == TileType{&out.core.operand()}) return out;
+  out.places = places_of(matmul, device, out.core, out.block);
+  const bool kernels = has_tile_programs(device);
+  const auto found = std::ranges::find_if(out.places, [&](const ConvertCost& cost) {
+    return !kernels || no_kernel(cost.place, matmul.m).empty();
+  });
+  out.place = found->place;
+  return out;
+}
+
+Decisions decide(const Linear& expr, const Device& device, Route route) {
+  auto out = decide(matmul_of(expr), device, Multiplier::tile_programs);
+  if (route == Route::digits) {
+    // One instruction takes bytes with and without a sign; which codes are such is for objection().
+    const Element& bytes = element("int8");
+    out.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
+    out.hint = hint(device, *out.core.instruction);
+  }
+  return out;
+}
+
+std::string not_while_multiplying(const Decisions& decisions, std::int64_t m) {
+  if (!decisions.place || decisions.place == ConvertPlace::shared_to_registers) return {};
+  const auto why = no_kernel(ConvertPlace::shared_to_registers, m);
+  return joined("weights of ", m, " tokens are converted ", name_of(*decisions.place),
+                why.empty() ? "" : ": ", why);
+}
+
+std::string to_string(const Decisions& d, const TileMatmul& matmul, const Device& device) {
+  std::ostringstream out;
+  out << "core: " << d.core.instruction->name
+      << (d.core.exact ? ", exact\n" : ", weights rounded\n");
+  for (const auto& line : d.core.considered) out << "  " << line << '\n';
+  out << "hint: " << to_string(d.hint) << '\n';
+  for (const auto& layer : hint_layers(device, *d.core.instruction)) {
+    out << "  " << layer.name << ": " << layer.granule_bytes << " B x " << to_string(layer.shape)
+        << '\n';
+  }
+  if (!d.place) return out.str();
+  out << "weights are converted " << name_of(*d.place) << '\n';
+  for (const auto& cost : d.places) {
+    const auto why_not = has_tile_programs(device) ? no_kernel(cost.place, matmul.m) : "";
+    out << "  " << to_string(cost) << (why_not.empty() ? "" : "; ") << why_not << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace ladder

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What LADDER's Algorithm 1 decides before it cuts tiles: by which instruction of which operand
+// type, what tiles are aligned to, and where weights are converted. Tile plans and the schedules of
+// kernels both take it from here (docs/compiler.md).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "device/hint.h"
+#include "expr/linear.h"
+#include "schedule/core.h"
+#include "schedule/placement.h"
+#include "schedule/schedule.h"
+
+namespace ladder {
+
+/// out[m, n] = sum(k) a[m, k] * b[n, k] and the types of its tensors. The weights b are the first
+/// operand of the instruction: only that one may come from registers everywhere.
+struct TileMatmul {
+  std::int64_t m, n, k;
+  TileType a, b, out;
+};
+
+/// The matmul of a linear layer, with codes as the image has them: signed ones flipped to unsigned
+/// with a zero point.
+TileMatmul matmul_of(const Linear& expr);
+
+struct Decisions {
+  Core core;
+  Hint hint;
+  Shape block;  ///< [m, n, k] of one thread block's step in tile plans; places are judged by it
+  std::vector<ConvertCost> places;  ///< of b, cheapest first; empty when b needs no conversion
+  /// The cheapest for which there is a kernel; on devices that have none at all, the cheapest.
+  std::optional<ConvertPlace> place;
+};
+
+/// Of whoever multiplies, in Roller's block or in one of whole fragments that is given.
+/// Throws Unsupported as choose_core does, InvalidArgument for sizes below 1.
+Decisions decide(const TileMatmul& matmul, const Device& device, Multiplier by = Multiplier::any,
+                 std::optional<Shape> block = std::nullopt);
+/// Of a kernel of ours that multiplies `expr` by that route: core and hint are those of bytes where
+/// it makes digits of activations.
+Decisions decide(const Linear& expr, const Device& device, Route route);
+
+/// The hint's tile in elements, [m, n, k], k innermost: whole instructions along every axis.
+Shape fragment_tile(const Core& core, const Hint& hint);
+
+/// Roller's choice: from one fragment by one run, the axis that saves most traffic for the shared
+/// memory it costs, while two steps fit a block, sums fit the registers and there is a block for
+/// every multiprocessor.
+Shape block_tile(const TileMatmul& matmul, const Device& device, const Core& core,
+                 const Hint& hint);
+
+/// Why weights of `m` tokens are not converted as a kernel multiplies, and where they are instead;
+/// empty when they are, or need no conversion.
+std::string not_while_multiplying(const Decisions& decisions, std::int64_t m);
+
+/// Every decision in lines.
+std::string to_string(const Decisions& decisions, const TileMatmul& matmul, const Device& device);
+
+}  // namespace ladder
