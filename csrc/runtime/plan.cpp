@@ -20,6 +20,9 @@ constexpr const char* kScheduler = "scheduler 4";
 // spill in any case that tests/compile has; there may be others.
 constexpr std::size_t kTries = 16;
 
+// How often others are compiled for those that were rejected. After the first time hardly any are.
+constexpr int kAgain = 2;
+
 }  // namespace
 
 std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch) {
@@ -45,7 +48,8 @@ std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
     const auto schedule = schedule_called(kept, expr, device, dependent_launch);
     if (schedule) schedules.push_back(*schedule);
   }
-  for (const Candidate& candidate : candidates(expr, device, dependent_launch)) {
+  // Those that are alike often spill alike.
+  for (const Candidate& candidate : spread(candidates(expr, device, dependent_launch), kTries)) {
     if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
     schedules.push_back(candidate.schedule);
   }
@@ -76,7 +80,9 @@ std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& dev
     }
   };
   compile_next(count);
-  compile_next(2 * (count - kept.size()));
+  for (int again = 0; again < kAgain && kept.size() < count; ++again) {
+    compile_next(2 * (count - kept.size()));
+  }
   kept.resize(std::min(kept.size(), count));
   return kept;
 }

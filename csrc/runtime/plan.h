@@ -22,14 +22,15 @@ std::string problem_of(const Linear& expr, const Device& device, bool dependent_
 std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
                                         const Device& device, bool dependent_launch);
 
-/// What to compile, in order: the plan that a store holds, then the scheduler's own choices.
+/// What to compile, in order: the plan that a store holds, then the scheduler's own choices, spread
+/// (schedule/spread.h).
 std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
                                        bool dependent_launch);
 
-/// The scheduler's best guesses, spread (schedule/spread.h), that no store knows to be rejected, at
-/// most `count`, for measuring.
-/// Their kernels are compiled ahead, all at once, where a store can hold them; for each that is
-/// rejected (cuda::objection) the next two guesses are, which spill more often than the first.
+/// The scheduler's best guesses, spread, that no store knows to be rejected, at most `count`, for
+/// measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for each
+/// that is rejected (cuda::objection) the next two guesses are, which spill more often than the
+/// first, and once more for those still missing.
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
                                            bool dependent_launch, std::size_t count);
 
