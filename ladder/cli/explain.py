@@ -23,7 +23,9 @@ def explain(
     ] = None,
     activation: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
     device: Annotated[str, typer.Option(help="Its name; it need not be there.")] = "h200",
-    candidates: Annotated[int, typer.Option(min=0, help="Kept schedules to print.")] = 8,
+    candidates: Annotated[
+        int, typer.Option(min=0, help="Kept schedules to print: those that tuning would measure.")
+    ] = 8,
     everything: Annotated[
         bool, typer.Option("--all", help="Print all candidates, and why each was dropped.")
     ] = False,
