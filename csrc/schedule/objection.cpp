@@ -164,10 +164,12 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.max_m != 1) return joined(expr.max_m, " tokens have more digits than rows");
     if (s.tokens != kMostDigits) return joined(s.tokens, " rows for ", kMostDigits, " digits");
-    if (expr.shift != 0) return "a zero point between two codes";
     if (expr.stored_zero != Zero::none) return "a stored zero point";
     for (int offset : byte_plan(expr.bits).offset) {
-      if (expr.zero << offset > 128) return joined("a zero point of ", expr.zero, " is no byte");
+      if (offset < expr.shift && expr.zero % 2 != 0) return "a zero point between two bytes";
+      if (std::ldexp(expr.zero, offset - expr.shift) > 128) {
+        return joined("a zero point of ", expr.zero, " is no byte");
+      }
     }
   }
   if (s.route == Route::in_place) {

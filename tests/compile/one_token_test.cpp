@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"ternary,group=128,scale=float16", true},
                       Case{"uint3,group=128,scale=float16", false},
                       Case{"int2,group=64,scale=float32", true},
+                      Case{"int1,group=128,scale=float16", true},
                       Case{"uint2,group=16,scale=float16", false},
                       Case{"uint2,group=64,scale=bfloat16,zero=integer", false}),
     [](const auto& info) { return "case_" + std::to_string(info.index); });

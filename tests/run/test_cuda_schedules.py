@@ -27,7 +27,10 @@ WAYS = (
     *(("sweeps", UINT4, 28672, 2048, m) for m in (1, 8, 16)),
     *(("block by block", UINT4, 8192, 8192, m) for m in (1, 8, 16)),
     *(("block by block", UINT4, 28600, 8192, m) for m in (8, 16)),
-    *(("digits", f"{t},group=128,scale=float16", 28672, 8192, 1) for t in ("uint1", "int2")),
+    *(
+        ("digits", f"{t},group=128,scale=float16", 28672, 8192, 1)
+        for t in ("uint1", "int1", "int2")
+    ),
     *(("x rounds 2, engine for 2", UINT4, n, 4096, m) for n, m in ((4096, 9), (4090, 16))),
 )
 
@@ -77,7 +80,10 @@ def test_activations_in_rounds_follow_the_order_of_columns(order):
 
 
 DIGITS = tuple(
-    product(("uint1", "uint2", "int2", "ternary"), ("group=32", "group=64", "group=128", "channel"))
+    product(
+        ("uint1", "int1", "uint2", "int2", "ternary"),
+        ("group=32", "group=64", "group=128", "channel"),
+    )
 )
 
 
@@ -97,7 +103,7 @@ def test_one_token_as_digits_is_exact_for_every_block_and_order(element, block, 
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("element", ("uint1", "uint2", "int2"))
+@pytest.mark.parametrize("element", ("uint1", "int1", "uint2", "int2"))
 def test_one_token_as_digits_at_the_ends_of_the_range(element, dtype):
     """Zeros give zeros, subnormals and numbers 2^60 apart the bound, what is not finite NaN."""
     n, k = 1000, 1032

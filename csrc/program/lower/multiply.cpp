@@ -71,8 +71,8 @@ void Lowering::declare_operands(Body& body) {
   } else if (digits()) {
     for (int parity = 0; parity < 2; ++parity) {
       const int offset = byte_plan(expr_.bits).offset[parity];
-      o.scale_exponent[parity] = expr_.exponent - offset;
-      zero[parity] = -std::ldexp(expr_.zero, offset);
+      o.scale_exponent[parity] = expr_.exponent + expr_.shift - offset;
+      zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
     }
   } else if (schedule_.route == Route::in_place) {
     const InPlace& codes = in_place(expr_.bits, expr_.activation);

@@ -62,6 +62,29 @@ TEST_P(Digits, are_exact_on_integers_of_every_width_and_zero_point) {
   EXPECT_EQ(served, 8 * 3 * 4);
 }
 
+// Such as -1 and 1 in one bit. Bytes of the other widths begin with the code's lowest bit.
+TEST_P(Digits, are_exact_with_a_zero_point_between_two_codes) {
+  int served = 0;
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (int zero : {1, (1 << bits) - 1}) {
+      for (const Schedule& schedule : schedules()) {
+        Linear expr{bits, zero, 64, GetParam(), 1, 128, columns(schedule), GetParam()};
+        expr.shift = 1, expr.exponent = -1;
+        const auto why = objection(schedule, expr, h200());
+        if (bits > 3) {
+          EXPECT_EQ(why, "a zero point between two bytes") << to_string(expr);
+          continue;
+        }
+        ++served;
+        const auto data = LinearCase::integers(expr, 1);
+        EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+            << to_string(expr) << "; " << to_string(schedule);
+      }
+    }
+  }
+  EXPECT_EQ(served, 3 * 2 * 4);
+}
+
 TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
   for (int bits : {1, 2, 3, 4, 7}) {
     for (std::int64_t group : {0, 32, 128}) {
