@@ -30,6 +30,8 @@ std::vector<Candidate> spread(std::vector<Candidate> all, std::size_t count) {
   const auto kept =
       std::ranges::find_if(all, [](const Candidate& c) { return !c.dropped.empty(); });
   count = std::min<std::size_t>(count, kept - all.begin());
+  if (count == 0) return all;
+  const bool deep = is_deep(all.front().schedule);  // the first stays the first
   std::map<Kind, int> taken;
   for (auto next = all.begin(); next != all.begin() + count; ++next) {
     const auto seconds = [&](const Candidate& c) {
@@ -38,7 +40,6 @@ std::vector<Candidate> spread(std::vector<Candidate> all, std::size_t count) {
     };
     auto best = std::ranges::min_element(next, kept, {}, seconds);
     const bool last = count > 1 && next + 1 == all.begin() + count;
-    const bool deep = is_deep(all.front().schedule);
     if (last && std::all_of(all.begin(), next,
                             [&](const Candidate& c) { return is_deep(c.schedule) == deep; })) {
       const auto other =

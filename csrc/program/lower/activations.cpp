@@ -138,8 +138,8 @@ void Lowering::release_activations(Body& body, const Affine& round) {
   if (schedule_.x_slack == 0 || !x_reused()) return;
   const bool awaited =
       !round.terms.empty() || round.constant + schedule_.x_rounds < schedule_.rounds;
-  // Of every thread: one for each warp is no faster, and compute-sanitizer follows only a thread's
-  // own arrivals (docs/performance.md).
+  // Of every thread: compute-sanitizer follows only a thread's own arrivals, and one for each warp
+  // is hardly faster (docs/performance.md).
   if (awaited) emit(body, Arrive{x_empty_, x_part(round)});
 }
 
