@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is ``ladder.linear`` on the CPU, against what the machine and torch can do?
+"""How fast is ``ladder.Linear`` on the CPU, against what the machine and torch can do?
 
     python benchmarks/cpu_linear.py [--threads 2] [--repeats 15] [--out FILE.md]
 
@@ -181,7 +181,7 @@ def weight_types() -> list[str]:
     """Every element of at most 8 bits in groups of 128, asymmetric where that exists, then the
     named block types and the groupings that need their own loops."""
     spellings = []
-    for spelling in ladder.types.types():
+    for spelling in ladder.types.type_names():
         is_block = (
             str(ladder.types.parse(spelling)) == spelling and ladder.types.parse(spelling).scale
         )

@@ -27,8 +27,8 @@ from torch.nn import functional as F
 import ladder
 from benchmarks import graph
 from benchmarks.machine import describe
-from ladder import image
-from ladder.image_linear import linear_no_grad
+from ladder.cuda import image
+from ladder.cuda.linear import linear_no_grad
 
 TYPE = "uint4,group=128,scale=float16,zero=midpoint"
 

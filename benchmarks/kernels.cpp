@@ -28,7 +28,7 @@ namespace {
 
 using namespace ladder;
 
-constexpr std::size_t kMeasured = 8;  // as ladder/tune.py has it
+constexpr std::size_t kMeasured = 8;  // as ladder/cuda/tune.py has it
 
 Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
   std::string word;

@@ -25,8 +25,8 @@ from transformers.utils import logging
 import ladder
 from ladder.checkpoints import FORMATS, repack
 from ladder.checkpoints.shards import read_json
+from ladder.evaluate.perplexity import load_tokens, perplexity
 from ladder.integrations.transformers import dense, enable
-from ladder.perplexity import load_tokens, perplexity
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "tiny-llama-gptq"

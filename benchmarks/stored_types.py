@@ -4,8 +4,8 @@
     python benchmarks/stored_types.py [--out RESULTS.md] [--n 28672] [--k 8192]
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
-exceed twice the L2 (``ladder.tune``); floor = bytes of the image, activations and outputs at the
-measured read rate. Types without blocks of their own have groups of 128.
+exceed twice the L2 (``ladder.cuda.tune``); floor = bytes of the image, activations and outputs at
+the measured read rate. Types without blocks of their own have groups of 128.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
-from ladder import image, tune
-from ladder.types import parse, types
+from ladder.cuda import image, tune
+from ladder.types import parse, type_names
 
 READ_BYTES_PER_SECOND = 4.53e12
 TOKENS = (1, 16)
@@ -27,7 +27,7 @@ TOKENS = (1, 16)
 def problems() -> list[str]:
     """One spelling per element type of at most 8 bits; MX and NVFP4 as they are."""
     spelled = []
-    for name in types():
+    for name in type_names():
         ttype = parse(name)
         if ttype.bits > 8:
             continue

@@ -18,8 +18,8 @@ from transformers.utils import logging
 
 import ladder
 from ladder.checkpoints import repack
+from ladder.evaluate.perplexity import load_tokens, perplexity
 from ladder.integrations.transformers import dense
-from ladder.perplexity import load_tokens, perplexity
 
 HERE = Path(__file__).parent
 PROMPT = "In the beginning"

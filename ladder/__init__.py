@@ -7,16 +7,21 @@
 See README.md for the tour, docs/format.md for what is stored.
 """
 
-from ladder import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from ladder import integrations, ops, testing, types
 from ladder._version import __version__
-from ladder.convert import convert
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
-from ladder.linear import Linear
-from ladder.quantize import quantize
+from ladder.nn.convert import convert
+from ladder.nn.linear import Linear
+from ladder.nn.warmup import warmup
+from ladder.ops import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
+from ladder.quantization import quantize
 from ladder.types import TType, float_type, register_type
 from ladder.types import parse as ttype
-from ladder.warmup import warmup
 from ladder.weight import Weight
 
 __all__ = [
@@ -39,5 +44,25 @@ __all__ = [
     "types",
     "warmup",
 ]
+
+#: Imported when first asked for: they need time, or libraries that ladder itself does not.
+_LAZY = {
+    "LadderConfig": ("ladder.integrations.transformers", "LadderConfig"),
+    **{name: (f"ladder.{name}", None) for name in
+       ("bitblas", "bounds", "checkpoints", "evaluate", "program")},
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found = importlib.import_module(module)
+    return found if attribute is None else getattr(found, attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
 
 integrations.install()

@@ -178,7 +178,7 @@ def parse(text: str | TType) -> TType:
     return text if isinstance(text, TType) else _parse(text)
 
 
-def types() -> tuple[str, ...]:
+def type_names() -> tuple[str, ...]:
     """Names of the formats that a weight can have: elements of 1 to 8 bits, those that users
     registered included, and the named block types."""
     names = [name for name in _ops.element_names().split() if _element(name).bits <= 8]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of other packages: read layer by layer, or repacked as ladder folders."""
 
-from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.repack import Report, TypeRow, repack
 from ladder.checkpoints.source import FORMATS, Source, open_folder
 from ladder.checkpoints.writer import DestinationError
 
 __all__ = [
-    "FORMATS", "DestinationError", "LadderConfig", "Report", "Source", "TypeRow", "open_folder",
+    "FORMATS", "DestinationError", "StoredConfig", "Report", "Source", "TypeRow", "open_folder",
     "repack",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.folder import LadderConfig, definitions
+from ladder.checkpoints.folder import StoredConfig, definitions
 from ladder.checkpoints.header import DTYPE_BITS, TORCH_DTYPES
 from ladder.checkpoints.repack import Report, TypeRow, check_apart, shard_name, tensor_bytes
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
@@ -25,9 +25,9 @@ from ladder.checkpoints.writer import (
     require_space,
     write_json,
 )
-from ladder.convert import SKIPPED, check_skip, is_skipped
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.quantize import METHODS, quantize
+from ladder.nn.convert import SKIPPED, check_skip, is_skipped
+from ladder.quantization import METHODS, quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
 
@@ -94,7 +94,7 @@ def convert(
         bytes_before=shards.nbytes,
         tensors_carried=len(shards.home) - len(modules),
     )
-    quantised = LadderConfig(
+    quantised = StoredConfig(
         weight_type=str(ttype),
         types=definitions([str(ttype)]),
         modules_to_not_convert=tuple(name for name in linears if name not in modules),

@@ -23,7 +23,7 @@ GUARD_TEXT = (
 
 
 @dataclass(frozen=True)
-class LadderConfig:
+class StoredConfig:
     """How the modules of one model are stored.
 
     ``weight_type`` is the tType of every converted module that ``modules`` does not name.
@@ -62,7 +62,7 @@ class LadderConfig:
         object.__setattr__(self, "modules", canonical)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> LadderConfig:
+    def from_dict(cls, fields: Mapping[str, Any]) -> StoredConfig:
         """Check and read ``quantization_config``; registers its user types. Errors as the class."""
         if fields.get("quant_method") != QUANT_METHOD:
             _fail("quant_method", fields.get("quant_method"), f"not {QUANT_METHOD!r}")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.source import open_folder
@@ -31,7 +31,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     fields = read_json(folder / "config.json").get("quantization_config")
     if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
         shards = open_shards(folder)
-        method, modules = "ladder", _ladder_modules(LadderConfig.from_dict(fields), shards)
+        method, modules = "ladder", _ladder_modules(StoredConfig.from_dict(fields), shards)
     else:
         source = open_folder(folder)
         shards, method = source.shards, source.method
@@ -54,7 +54,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def _ladder_modules(config: LadderConfig, shards: ShardSet) -> list[dict[str, Any]]:
+def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, Any]]:
     found = []
     for name in sorted(n.removesuffix(".qweight") for n in shards.home if n.endswith(".qweight")):
         text = config.type_of(name)

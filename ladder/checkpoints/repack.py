@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import DTYPE_BITS, TORCH_DTYPES, read_header
 from ladder.checkpoints.layer import Layer, Side, ttype_of
 from ladder.checkpoints.source import FALLBACKS, Source, open_folder
@@ -159,9 +159,9 @@ def _side_parts(side: Side) -> dict[str, Tensor]:
     return {part: tensor for part, tensor in parts.items() if tensor is not None}
 
 
-def _config(source: Source, plans: dict[str, _Planned]) -> LadderConfig:
+def _config(source: Source, plans: dict[str, _Planned]) -> StoredConfig:
     usual = Counter(plan.type for plan in plans.values()).most_common(1)[0][0]
-    return LadderConfig(
+    return StoredConfig(
         weight_type=usual,
         modules={module: plan.type for module, plan in plans.items() if plan.type != usual},
         modules_to_not_convert=tuple(source.unquantised()),

@@ -30,7 +30,7 @@ def bench(
 
         ladder bench --type float6_e3m2 --n 11008 --k 4096 --m 1 --m 16 --dtype bfloat16
     """
-    from ladder.measure import time_linear
+    from ladder.evaluate.measure import time_linear
 
     rows = time_linear(
         weight_type,

@@ -41,9 +41,9 @@ def ppl(
         raise ImportError(hint) from None
 
     from ladder.errors import InvalidArgument
+    from ladder.evaluate.measure import device_of
+    from ladder.evaluate.perplexity import load_tokens, perplexity
     from ladder.integrations.transformers import dense, enable
-    from ladder.measure import device_of
-    from ladder.perplexity import load_tokens, perplexity
 
     dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     if dtype not in dtypes:

@@ -29,12 +29,12 @@ def types(
 
         ladder types "uint4,group=128,scale=float16,zero=midpoint" --json
     """
-    from ladder.types import parse, types
+    from ladder.types import parse, type_names
 
     if name is not None:
         _show(parse(name), as_json)
         return
-    rows = [_row(parse(each), each) for each in types()]
+    rows = [_row(parse(each), each) for each in type_names()]
     if as_json:
         print_json(rows)
         return

@@ -16,7 +16,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 
 #: Ways to start an adapter that do not look at the weight.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ladder import _C, image
+from ladder import _C
+from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
 
 #: The number of tokens of the call, as an extent.
@@ -67,7 +68,7 @@ class Program:
             if not argument.is_contiguous() or argument.device != arguments[0].device:
                 raise InvalidArgument(f"{name} is not contiguous on {arguments[0].device}")
         if arguments[0].is_cuda:
-            image.find_compiler()
+            kernels.find_compiler()
             core, (x, y) = self._core, self._core.grid
             torch.ops.ladder.run_program(
                 core.cuda_source(), core.name, x, y, core.threads, core.shared_bytes,

@@ -9,11 +9,11 @@ import torch
 import ladder.bitblas as bitblas
 from ladder import InvalidArgument, Unsupported
 from ladder.testing import assert_linear_close
-from ladder.types import parse, types
+from ladder.types import parse, type_names
 
 N, K, G = 24, 64, 16
 FLOAT_A = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-PACKED = [name for name in types() if parse(name).element.name == name] + [
+PACKED = [name for name in type_names() if parse(name).element.name == name] + [
     "fp4_e2m1",
     "e4m3_float8",
 ]

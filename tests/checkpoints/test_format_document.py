@@ -11,7 +11,7 @@ import torch
 from checkpoint_oracle import stream
 
 import ladder
-from ladder.checkpoints import LadderConfig
+from ladder.checkpoints import StoredConfig
 from ladder.weight import PARTS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
@@ -37,7 +37,7 @@ def test_the_bytes_of_the_worked_example_are_those_of_a_plain_bit_stream(example
 def test_every_key_of_the_config_is_documented():
     section = DOCUMENT[DOCUMENT.index("## 8.") : DOCUMENT.index("## 9.")]
     named = set(re.findall(r"^\| `(\w+)` \|", section, re.M))
-    assert named == {f.name for f in dataclasses.fields(LadderConfig)} | {"quant_method"}
+    assert named == {f.name for f in dataclasses.fields(StoredConfig)} | {"quant_method"}
     assert all(f"`.{part}`" in section for part in PARTS if part != "qweight")
 
 

@@ -64,7 +64,7 @@ def test_types_lists_every_type_and_shows_one_in_full(capsys):
     import ladder
 
     _, out, _ = run(capsys, "types", "--json")
-    assert [row["name"] for row in json.loads(out)] == list(ladder.types.types())
+    assert [row["name"] for row in json.loads(out)] == list(ladder.types.type_names())
     _, out, _ = run(capsys, "types", "float4_e2m1", "--json")
     assert json.loads(out)["values"][:8] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     assert "float6_e3m2" in run(capsys, "types")[1]

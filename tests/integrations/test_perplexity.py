@@ -7,8 +7,8 @@ import torch
 from hf_models import GPTQ, load
 
 from ladder.errors import InvalidArgument
+from ladder.evaluate.perplexity import load_tokens, perplexity
 from ladder.integrations.transformers import dense
-from ladder.perplexity import load_tokens, perplexity
 
 
 class Uniform(torch.nn.Module):

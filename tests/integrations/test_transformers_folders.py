@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import ladder
 from ladder.errors import CheckpointError
-from ladder.integrations.transformers import LadderConfigHF
+from ladder.integrations.transformers import LadderConfig
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
@@ -204,7 +204,7 @@ def test_a_state_dict_in_memory_loads_too(ladder_folder):
 @pytest.mark.parametrize("weight_type", ["uint4", "nf4", "float6_e3m2", "mxfp4"])
 def test_quantising_while_loading_equals_converting_afterwards(dense_folder, tmp_path, weight_type):
     group = None if weight_type == "mxfp4" else 32
-    model = load(dense_folder, quantization_config=LadderConfigHF(weight_type, group))
+    model = load(dense_folder, quantization_config=LadderConfig(weight_type, group))
     expected = ladder.convert(load(dense_folder), weight_type, group, skip=["lm_head"])
     assert type(model.model.layers[1].mlp.down_proj) is ladder.Linear
     assert type(model.lm_head) is torch.nn.Linear
@@ -217,7 +217,7 @@ def test_quantising_while_loading_equals_converting_afterwards(dense_folder, tmp
 def test_a_format_of_ones_own_is_saved_with_its_meaning(dense_folder, tmp_path):
     ladder.register_type("hf_thirds", bits=2, values=[-1.0, -0.25, 0.25, 1.0])
     ladder.float_type("hf_ieee5", exponent=2, mantissa=2, specials="ieee")
-    config = LadderConfigHF("hf_thirds", 32, modules={Q_PROJ: "hf_ieee5,group=32,scale=float16"})
+    config = LadderConfig("hf_thirds", 32, modules={Q_PROJ: "hf_ieee5,group=32,scale=float16"})
     model = load(dense_folder, quantization_config=config)
     model.save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
@@ -231,10 +231,10 @@ def test_a_format_of_ones_own_is_saved_with_its_meaning(dense_folder, tmp_path):
 
 
 def test_modules_that_are_left_alone_stay_dense(dense_folder, tmp_path):
-    config = LadderConfigHF("uint4", 32, modules_to_not_convert=["lm_head", "mlp"])
+    config = LadderConfig("uint4", 32, modules_to_not_convert=["lm_head", "mlp"])
     model = load(dense_folder, quantization_config=config)
     assert type(model.model.layers[0].mlp.up_proj) is ladder.Linear  # "mlp" ends no name
-    config = LadderConfigHF("uint4", 32, modules_to_not_convert=["lm_head", "up_proj"])
+    config = LadderConfig("uint4", 32, modules_to_not_convert=["lm_head", "up_proj"])
     model = load(dense_folder, quantization_config=config)
     assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
     assert type(model.model.layers[0].mlp.down_proj) is ladder.Linear

@@ -10,7 +10,7 @@ CORE = (
     *("compile", "cpu", "runtime", "binding"),
 )
 PYTHON = (
-    *("errors", "types", "ops", "weight", "quantize", "linear"),
+    *("errors", "types", "ops", "weight", "quantization", "cuda", "program", "nn", "evaluate"),
     *("checkpoints", "integrations", "cli"),
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -18,20 +18,9 @@ TORCH = re.compile(r"^(torch/|ATen/|c10/|pybind11/|Python\.h)")
 #: The layers of Python modules that are not named after one.
 PYTHON_ALIASES = {
     "_library": "types",
+    "_torch": "errors",
     "_version": "errors",
-    "fallback": "ops",
-    "image": "weight",
-    "image_linear": "weight",
-    "packed": "weight",
-    "quick_call": "errors",
-    "transforms": "types",
-    "program": "weight",
-    "tune": "weight",
-    "warmup": "linear",
     "testing": "errors",
-    "convert": "linear",
-    "measure": "linear",
-    "perplexity": "linear",
     "bounds": "ops",
     "bitblas": "integrations",
     "__main__": "cli",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ladder import Weight
-from ladder.types import TType, element, float_type, parse, register_type, types
+from ladder.types import TType, element, float_type, parse, register_type, type_names
 
 #: Every kind of metadata once, on uint4 or the element that has it.
 KINDS = (
@@ -56,7 +56,7 @@ def stored_types() -> tuple[str, ...]:
     """Every type with scales, a table and a float of the user's own, and :data:`STORED`."""
     register_type("user_table5", bits=5, values=[i * abs(i) / 16 for i in range(-16, 16)])
     float_type("user_e3m1", exponent=3, mantissa=1, bias=4, specials="ieee")
-    return tuple(dict.fromkeys((*map(grouped, types()), *STORED)))
+    return tuple(dict.fromkeys((*map(grouped, type_names()), *STORED)))
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -64,7 +64,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def grouped(name: str) -> str:
-    """A spelling with scales for any name of :func:`ladder.types.types`."""
+    """A spelling with scales for any name of :func:`ladder.types.type_names`."""
     ttype = parse(name)
     return name if ttype.scale is not None else f"{name},group=32,scale=float16"
 

@@ -12,7 +12,7 @@ from gpu import HALVES, MARKS, on_gpu, spelled
 from torch import nn
 
 import ladder
-from ladder import image
+from ladder.cuda import image
 from ladder.testing import bound
 
 pytestmark = MARKS

@@ -13,7 +13,7 @@ from gpu import UINT4
 from torch import nn
 
 import ladder
-from ladder import image
+from ladder.cuda import image
 
 
 def layer(type: str = UINT4, n: int = 64, k: int = 256, **kinds) -> ladder.Linear:

@@ -6,8 +6,8 @@ import torch
 from drawn import KINDS, exact_weight, grouped, integers
 
 import ladder
-from ladder import fallback
-from ladder.types import types
+from ladder.ops import fallback
+from ladder.types import type_names
 
 
 def parts(w):
@@ -30,7 +30,7 @@ def test_a_code_that_does_not_fit_is_refused():
         fallback.pack(torch.tensor([4]), 2)
 
 
-@pytest.mark.parametrize("name", types())
+@pytest.mark.parametrize("name", type_names())
 def test_every_type_has_the_same_values_bit_for_bit(name):
     w = ladder.quantize(torch.randn(24, 70), grouped(name), method="nearest")
     assert torch.equal(fallback.dequantize(w.qweight, *parts(w), 70), w.dequantize())

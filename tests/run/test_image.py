@@ -8,7 +8,7 @@ import torch
 from drawn import KINDS, exact_weight, generator, unpacked
 
 import ladder
-from ladder import image
+from ladder.cuda import image
 from ladder.types import element
 
 N, K = 70, 200

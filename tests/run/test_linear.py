@@ -11,14 +11,14 @@ from torch import nn
 
 import ladder
 from ladder.testing import SIGNIFICANT_BITS, assert_linear_close
-from ladder.types import parse, register_type, types
+from ladder.types import parse, register_type, type_names
 
 register_type("user_sevenths", bits=3, values=[-7, -3, -1, 0, 1, 2, 4, 8])
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 N, K = 24, 70  # K ends inside a group and inside a word
 
 
-@pytest.mark.parametrize("name", types())
+@pytest.mark.parametrize("name", type_names())
 def test_every_type_is_exact_on_integers(name):
     """A wrong code, scale or zero changes a multiple of 2**-7: nothing here needs a tolerance."""
     weight = exact_weight(grouped(name), N, K)

@@ -4,7 +4,7 @@ import torch
 from drawn import KINDS, exact_weight, formula, grouped
 
 import ladder
-from ladder.types import parse, types
+from ladder.types import parse, type_names
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def weight():
     return torch.randn(24, 96, generator=torch.Generator().manual_seed(3)) * 0.05
 
 
-@pytest.mark.parametrize("name", types())
+@pytest.mark.parametrize("name", type_names())
 def test_every_type_quantises_and_search_is_not_worse_than_nearest(name, weight):
     errors = {}
     for method in ("nearest", "search"):

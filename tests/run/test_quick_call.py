@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import ladder
-import ladder.linear
-import ladder.quick_call
+import ladder.nn.linear
+import ladder.nn.quick_call
 from ladder.errors import InvalidArgument
 
 K, N = 128, 64
@@ -78,9 +78,9 @@ def test_a_copy_of_a_compiled_module_calls_itself():
 
 @pytest.mark.parametrize("where", ["_global_forward_hooks", "_global_backward_pre_hooks"])
 def test_a_torch_that_keeps_hooks_elsewhere_is_called_its_own_way(monkeypatch, where):
-    assert "__call__" in vars(ladder.quick_call.QuickCall)
+    assert "__call__" in vars(ladder.nn.quick_call.QuickCall)
     monkeypatch.delattr(nn.modules.module, where)
-    again = runpy.run_path(ladder.quick_call.__file__)
+    again = runpy.run_path(ladder.nn.quick_call.__file__)
     assert again["QuickCall"].__call__ is nn.Module.__call__
 
 
@@ -111,7 +111,7 @@ def test_a_replaced_forward_is_called():
 def ways(monkeypatch):
     """Which way calls go of a layer that has an image, without a device for it."""
     taken = []
-    monkeypatch.setattr(ladder.linear, "_linear_no_grad", lambda *_: taken.append("short"))
+    monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", lambda *_: taken.append("short"))
     monkeypatch.setattr(ladder.Linear, "_forward", lambda *_: taken.append("long"))
     return taken
 
@@ -157,7 +157,7 @@ def test_what_the_kernel_refuses_is_an_argument_of_the_caller(monkeypatch):
     def refuse(*_):
         raise ValueError("x has 3 columns; the weight has 128")
 
-    monkeypatch.setattr(ladder.linear, "_linear_no_grad", refuse)
+    monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", refuse)
     layer = layer_of()
     layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
     with pytest.raises(InvalidArgument, match="x has 3 columns; the weight has 128"):

@@ -11,8 +11,8 @@ from torch import Tensor, func
 from torch.autograd import forward_ad
 
 import ladder
-import ladder.image_linear
-import ladder.linear
+import ladder.cuda.linear
+import ladder.nn.linear
 
 N, K, M = 24, 64, 3
 
@@ -88,9 +88,9 @@ def test_layers_with_an_image_do_not_take_the_short_way(transform, monkeypatch):
     def values(image, weight, n, k, dtype):
         return dense.weight.detach().to(dtype)
 
-    monkeypatch.setattr(ladder.linear, "_linear_no_grad", short)
-    monkeypatch.setattr(ladder.image_linear, "linear_no_grad", short)
-    monkeypatch.setattr(ladder.image_linear, "_ops", types.SimpleNamespace(dequantize_image=values))
+    monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", short)
+    monkeypatch.setattr(ladder.cuda.linear, "linear_no_grad", short)
+    monkeypatch.setattr(ladder.cuda.linear, "_ops", types.SimpleNamespace(dequantize_image=values))
     layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
     x = drawn(2)
     with pytest.raises(AssertionError, match="the kernel"), torch.no_grad():
@@ -142,7 +142,7 @@ def test_what_is_no_activation_is_refused_under_transforms_as_without(dtype, mon
         with pytest.raises(ladder.InvalidArgument, match=message):
             call(x)
     values = types.SimpleNamespace(dequantize_image=lambda *_: dense.weight.to(x.dtype))
-    monkeypatch.setattr(ladder.image_linear, "_ops", values)
+    monkeypatch.setattr(ladder.cuda.linear, "_ops", values)
     layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
     with pytest.raises(ladder.InvalidArgument, match=message):
         func.vmap(layer)(x)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import ladder
-from ladder.types import element, float_type, parse, register_type, types, with_defaults
+from ladder.types import element, float_type, parse, register_type, type_names, with_defaults
 
-NARROW = [name for name in types() if parse(name).element.name == name]
+NARROW = [name for name in type_names() if parse(name).element.name == name]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_encoding_a_tensor_is_encoding_its_numbers(name):
 
 
 def test_every_type_is_listed_once_and_spells_itself():
-    assert len(set(types())) == len(types())
-    assert {"uint1", "int1", "nf4", "float6_e3m2", "mxfp4", "nvfp4", "ternary"} <= set(types())
-    for name in types():
+    assert len(set(type_names())) == len(type_names())
+    assert {"uint1", "int1", "nf4", "float6_e3m2", "mxfp4", "nvfp4", "ternary"} <= set(type_names())
+    for name in type_names():
         assert str(parse(name)) == name
         assert parse(parse(name)) is parse(name)
 
@@ -83,7 +83,7 @@ def test_exact_conversions_are_derived_from_the_values():
 def test_a_registered_type_works_wherever_a_built_in_one_does():
     values = [-2.5, -1, -0.25, 0, 0.25, 1, 2, 7]
     register_type("py_eighths", bits=3, values=values)
-    assert "py_eighths" in types()
+    assert "py_eighths" in type_names()
     assert element("py_eighths").values.tolist() == values
     weight = torch.tensor(values * 4).repeat(2, 1)
     packed = ladder.quantize(weight, "py_eighths,group=32,scale=float16", method="nearest")

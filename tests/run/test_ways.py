@@ -10,8 +10,8 @@ from gpu import LOOKED_AT, NAMES, UINT4
 from test_cuda_dependent_launch import WAYS as CHAINS
 from test_cuda_schedules import WAYS
 
-from ladder import image
 from ladder._C import explain
+from ladder.cuda import kernels
 
 #: The device on which they run.
 DEVICE = "h200"
@@ -26,6 +26,6 @@ def first_schedules(m: int, n: int, k: int, type: str, activation: str) -> tuple
 @pytest.mark.parametrize("dtype", NAMES)
 @pytest.mark.parametrize("way,type,n,k,m", [*WAYS, *((w, UINT4, n, n, m) for w, n, m in CHAINS)])
 def test_a_way_is_among_the_first_schedules(way, type, n, k, m, dtype: torch.dtype):
-    found = first_schedules(image.interval(m), n, k, type, NAMES[dtype])
+    found = first_schedules(kernels.interval(m), n, k, type, NAMES[dtype])
     assert len(found) == LOOKED_AT
     assert any(way in schedule for schedule in found)

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from ladder.integrations.transformers.config import LadderConfigHF
+from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.foreign import disable, enable, enabled, mappings
 from ladder.integrations.transformers.quantizer import LadderHfQuantizer, dense
 
 __all__ = [
-    "LadderConfigHF",
+    "LadderConfig",
     "LadderHfQuantizer",
     "dense",
     "disable",
@@ -24,7 +24,7 @@ __all__ = [
 def register() -> None:
     """Make quant_method "ladder" known to transformers. Doing it again is harmless."""
     auto = mappings()
-    auto.AUTO_QUANTIZATION_CONFIG_MAPPING["ladder"] = LadderConfigHF
+    auto.AUTO_QUANTIZATION_CONFIG_MAPPING["ladder"] = LadderConfig
     auto.AUTO_QUANTIZER_MAPPING["ladder"] = LadderHfQuantizer
 
 

@@ -8,20 +8,20 @@ from typing import Any
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ladder.checkpoints.folder import QUANT_METHOD, LadderConfig, definitions
+from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, definitions
 from ladder.errors import InvalidArgument
-from ladder.quantize import METHODS
+from ladder.quantization import METHODS
 from ladder.types import TType, with_defaults
 
 
-class LadderConfigHF(QuantizationConfigMixin):
+class LadderConfig(QuantizationConfigMixin):
     """Quantise a model while it is loaded: ``from_pretrained(..., quantization_config=this)``.
 
     Args:
         weight_type, group_size, symmetric: as :func:`ladder.quantize`.
         modules: tTypes, spelled in full, of single modules by name.
         modules_to_not_convert: names of modules to leave as they are, see
-            ``LadderConfig.type_of``; by default the output embedding and what is tied to it.
+            ``StoredConfig.type_of``; by default the output embedding and what is tied to it.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
         InvalidArgument, CheckpointError: a type or name that means nothing.
@@ -45,12 +45,12 @@ class LadderConfigHF(QuantizationConfigMixin):
         self.method = method
         #: None until the model is known.
         self.modules_to_not_convert = modules_to_not_convert
-        self.stored = LadderConfig(
+        self.stored = StoredConfig(
             usual, named, tuple(modules_to_not_convert or ()), definitions([usual, *named.values()])
         )
 
     @classmethod
-    def from_stored(cls, stored: LadderConfig) -> LadderConfigHF:
+    def from_stored(cls, stored: StoredConfig) -> LadderConfig:
         """Wrap what a folder's config.json says."""
         config = cls(stored.weight_type)
         config.stored, config.modules_to_not_convert = stored, stored.modules_to_not_convert
@@ -60,8 +60,8 @@ class LadderConfigHF(QuantizationConfigMixin):
     def from_dict(
         cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
     ) -> Any:
-        """Read ``quantization_config``. Raises CheckpointError as LadderConfig.from_dict."""
-        config = cls.from_stored(LadderConfig.from_dict(config_dict))
+        """Read ``quantization_config``. Raises CheckpointError as StoredConfig.from_dict."""
+        config = cls.from_stored(StoredConfig.from_dict(config_dict))
         return (config, kwargs) if return_unused_kwargs else config
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import importlib
 from collections import Counter
 from typing import Any
 
-from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, linears, read_headers
 from ladder.integrations.transformers.loading import ForeignLinear
 from ladder.integrations.transformers.quantizer import Quantizer
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 
 
 class ForeignHfQuantizer(Quantizer):
@@ -57,14 +57,14 @@ class ForeignHfQuantizer(Quantizer):
                 f"quant_method is {self.method}, but no Linear of the model has a qweight"
             )
 
-    def _stored_config(self, model: Any) -> LadderConfig:
+    def _stored_config(self, model: Any) -> StoredConfig:
         types = {
             stored: str(module.weight_type)
             for name, stored in self._names.items()
             if isinstance(module := model.get_submodule(name), Linear)
         }
         usual = Counter(types.values()).most_common(1)[0][0]
-        return LadderConfig(
+        return StoredConfig(
             weight_type=usual,
             modules={name: text for name, text in types.items() if text != usual},
             modules_to_not_convert=tuple(sorted(linears(model))),

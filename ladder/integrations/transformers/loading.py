@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 from ladder.types import TType
 from ladder.weight import PARTS, Weight
 

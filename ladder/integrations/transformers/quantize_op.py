@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers.core_model_loading import ConversionOps
 
 from ladder.errors import CheckpointError
-from ladder.linear import Linear
-from ladder.quantize import quantize
+from ladder.nn.linear import Linear
+from ladder.quantization import quantize
 
 
 class Quantize(ConversionOps):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
 
-from ladder.checkpoints.folder import LadderConfig
+from ladder.checkpoints.folder import StoredConfig
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.checkpoint import (
@@ -18,9 +18,9 @@ from ladder.integrations.transformers.checkpoint import (
     linears,
     read_headers,
 )
-from ladder.integrations.transformers.config import LadderConfigHF
+from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.loading import LoadingLinear
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
 
@@ -62,12 +62,12 @@ class Quantizer(HfQuantizer):
             if isinstance(module, LoadingLinear):
                 module.finish(name)
         stored = self._stored_config(model)
-        self.quantization_config = LadderConfigHF.from_stored(stored)
+        self.quantization_config = LadderConfig.from_stored(stored)
         model.config.quantization_config = self.quantization_config
         model.quantization_method = self.quantization_config.quant_method
         return model
 
-    def _stored_config(self, model: Any) -> LadderConfig:
+    def _stored_config(self, model: Any) -> StoredConfig:
         """What config.json will say when ``model`` is saved."""
         raise NotImplementedError
 
@@ -100,10 +100,10 @@ def _restore_dtypes(model: Any, wanted: dict[str, torch.dtype]) -> None:
 
 
 class LadderHfQuantizer(Quantizer):
-    """Loads ladder folders; quantises any other folder when given a :class:`LadderConfigHF`."""
+    """Loads ladder folders; quantises any other folder when given a :class:`LadderConfig`."""
 
     requires_calibration = False
-    quantization_config: LadderConfigHF
+    quantization_config: LadderConfig
 
     def _prepare(self, model: Any, files: Any) -> None:
         if self.pre_quantized:
@@ -111,11 +111,11 @@ class LadderHfQuantizer(Quantizer):
         else:
             self._types = _choose(model, self.quantization_config)
 
-    def _stored_config(self, model: Any) -> LadderConfig:
+    def _stored_config(self, model: Any) -> StoredConfig:
         stored = self.quantization_config.stored
         if self.pre_quantized:
             return stored
-        return LadderConfig(
+        return StoredConfig(
             weight_type=stored.weight_type,
             modules=stored.modules,
             modules_to_not_convert=tuple(sorted(linears(model))),
@@ -144,17 +144,17 @@ class LadderHfQuantizer(Quantizer):
         return Quantize(self)
 
 
-def _choose(model: Any, config: LadderConfigHF) -> dict[str, str]:
+def _choose(model: Any, config: LadderConfig) -> dict[str, str]:
     """Module -> tType of what is to be quantised."""
     stored = config.stored
     if config.modules_to_not_convert is None:
         names = {name for name in get_keys_to_not_convert(model) if name not in stored.modules}
-        stored = LadderConfig(stored.weight_type, stored.modules, tuple(names), stored.types)
+        stored = StoredConfig(stored.weight_type, stored.modules, tuple(names), stored.types)
     types = {name: stored.type_of(name) for name in linears(model)}
     return {name: text for name, text in types.items() if text is not None}
 
 
-def _swap_stored(model: Any, files: Any, config: LadderConfig) -> None:
+def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
     headers = read_headers(files)
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = set(get_keys_to_not_convert(model))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
-from ladder.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
-from ladder.transforms import check_activations, linear_by_values, transformed
+from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
+from ladder.ops.transforms import check_activations, linear_by_values, transformed
 from ladder.types import TType, _checked, parse
 
 _ops = torch.ops.ladder

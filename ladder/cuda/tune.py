@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ladder import image
+from ladder.cuda import kernels
+from ladder.cuda.image import parts
 from ladder.types import TType
 
 _ops = torch.ops.ladder
@@ -24,6 +25,8 @@ _MOST_LAUNCHES = 64
 #: Of measuring one interval of M, after compiling.
 SECONDS = 0.6
 CANDIDATES = 8
+#: First and last + 1 of the codes of scales between 1/2 and 2.
+_NEAR_ONE = {"e8m0": (126, 129), "e4m3": (0x30, 0x41)}
 
 
 def tune(
@@ -41,7 +44,7 @@ def tune(
     index, most = device.index or 0, max(m)
     names = _ops.schedules(weight, index, dtype, most, CANDIDATES).splitlines()
     if len(names) < 2:
-        return image.compile_for(weight, device, dtype, most)
+        return kernels.compile_for(weight, device, dtype, most)
     calls = calls_of(weight, ttype, shape, device, dtype, m)
     start = time.perf_counter()
     times: dict[str, float] = {}
@@ -55,7 +58,7 @@ def tune(
             continue
         times[name] = sum(seconds(group) for group in calls)
     if not times:
-        return image.compile_for(weight, device, dtype, most)
+        return kernels.compile_for(weight, device, dtype, most)
     best = min(times, key=times.__getitem__)
     _ops.use_schedule(weight, index, dtype, most, best, True)
     _log.info("%s %s m=%s: %s, best of %d", ttype, list(shape), list(m), best, len(times))
@@ -72,8 +75,8 @@ def calls_of(
 ) -> list[list[Callable[[], Tensor]]]:
     """For each number of tokens, calls that go through more weights than a cache holds."""
     n, k = shape
-    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * image.parts(weight).words))))
-    images = image.random_images(count, weight, ttype.bits, device)
+    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * parts(weight).words))))
+    images = random_images(count, weight, ttype.bits, device)
     # Kernels with dependent launch read them, orders of columns too, without waiting for others.
     torch.cuda.synchronize(device)
     calls: list[list[Callable[[], Tensor]]] = []
@@ -85,6 +88,26 @@ def calls_of(
 
         calls.append([functools.partial(call, i) for i in range(count)])
     return calls
+
+
+def random_images(count: int, number: int, bits: int, device: torch.device) -> Tensor:
+    """[count, words] images to measure with: random codes, scales near 1, zeros within the codes,
+    random orders of columns."""
+    layout = parts(number)
+    images = torch.empty((count, layout.words), dtype=torch.int32, device=device)
+    images.random_(-(2**31), 2**31 - 1)
+    for image in images:
+        for name, part in layout.parts.items():
+            to = part.of(image)
+            if name == "gather":
+                to.copy_(torch.randperm(part.elements, device=device))
+            elif part.scalar in _NEAR_ONE:
+                to.random_(*_NEAR_ONE[part.scalar])
+            elif part.scalar == "u8":
+                to.random_(0, 1 << bits)
+            else:
+                to.uniform_(0.5, 1.5)
+    return images
 
 
 def seconds(calls: Sequence[Callable[[], Tensor]]) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linear layer on weight images (ladder/image.py)."""
+"""The linear layer on weight images (ladder/cuda/image.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
-from ladder.transforms import check_activations, linear_by_values, transformed
+from ladder.ops.transforms import check_activations, linear_by_values, transformed
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
@@ -25,9 +25,9 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
 
     Args:
         x: [..., K] float32, float16 or bfloat16 on the device of ``image``, any strides.
-        image: from :func:`ladder.image.pack`.
+        image: from :func:`ladder.cuda.image.pack`.
         bias: [n] in the dtype of ``x``.
-        weight: from :func:`ladder.image.open_weight`.
+        weight: from :func:`ladder.cuda.image.open_weight`.
     Raises:
         InvalidArgument: ``x`` has no dimension or another dtype, or it, ``bias`` or ``image`` do
             not fit the weight; the message has both values.

@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ladder import image as images
+from ladder.cuda import image as images
+from ladder.cuda import kernels
+from ladder.cuda.tune import tune
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.quick_call import QuickCall
-from ladder.tune import tune
+from ladder.nn.quick_call import QuickCall
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
+#: Held while a weight changes its form.
+_changing = threading.Lock()
 
 
 class PackedModule(QuickCall):
@@ -111,7 +115,7 @@ class PackedModule(QuickCall):
             RuntimeError: a CUDA graph is being captured.
         """
         if self.image is None and self._has_kernels is None:
-            with images.changing:
+            with _changing:
                 self._prepare()
         return self.image is not None
 
@@ -138,7 +142,7 @@ class PackedModule(QuickCall):
                 self._has_kernels = False
                 return
             gather = order is not None
-            if images.objection(self._type_text, n, k, gather, device.index):
+            if kernels.objection(self._type_text, n, k, gather, device.index):
                 self._has_kernels = False
                 return
             number = self._number(gather)
@@ -174,7 +178,7 @@ class PackedModule(QuickCall):
 
     @dependent_launch.setter
     def dependent_launch(self, wanted: bool) -> None:
-        with images.changing:
+        with _changing:
             self._dependent_launch = bool(wanted)
             if self.image is not None:
                 gather = "gather" in images.parts(self._weight_number).parts
@@ -182,14 +186,14 @@ class PackedModule(QuickCall):
 
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
-        return images.compile_for(self._weight_number, self.device, dtype, m)
+        return kernels.compile_for(self._weight_number, self.device, dtype, m)
 
     def tune_for(self, dtype: torch.dtype, m: Sequence[int]) -> None:
         """Measure the kernels of each interval in which some of ``m`` lies, after
         :meth:`prepare`; what this process or a store has measured is not measured again."""
         intervals: dict[int, list[int]] = {}
         for tokens in sorted(set(m)):
-            intervals.setdefault(images.interval(tokens), []).append(tokens)
+            intervals.setdefault(kernels.interval(tokens), []).append(tokens)
         intervals.pop(0, None)  # multiplied densely
         shape = (self.out_features, self.in_features)
         for same in intervals.values():

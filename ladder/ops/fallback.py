@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument
-from ladder.transforms import check_activations
+from ladder.ops.transforms import check_activations
 from ladder.types import Element, element, parse
 
 #: torch device types that the fallback serves.

@@ -9,7 +9,7 @@ from typing import cast
 from torch import nn
 
 from ladder.errors import InvalidArgument
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 from ladder.types import TType
 
 #: Modules left alone by default, whether a model has them or not.

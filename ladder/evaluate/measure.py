@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from ladder.cuda.tune import ROTATION_BYTES
 from ladder.errors import InvalidArgument
-from ladder.linear import Linear
-from ladder.tune import ROTATION_BYTES
+from ladder.nn.linear import Linear
 from ladder.types import with_defaults
 from ladder.weight import Weight
 

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack as func_level
-from torch.autograd import forward_ad
 from torch.nn import functional
 
+from ladder._torch import transformed as transformed
 from ladder.errors import InvalidArgument
 from ladder.types import dtype_name
 
 #: Dtypes of activations.
 ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def transformed() -> bool:
-    """True within ``torch.func.grad``, ``jvp``, ``vmap`` and the like, and where dual tensors are.
-    Neither question is public; tests ask them of every torch."""
-    return func_level() is not None or forward_ad._current_level >= 0
-
-
-# As in ladder/linear.py: asked when a graph is traced, not by it. torch.compile takes what
-# func_level() gives for an object, never None; it keeps the levels as it traces, and guards them.
-transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_activations(x: Tensor) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ladder import image
+from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
-from ladder.linear import Linear
+from ladder.nn.linear import Linear
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -54,7 +54,7 @@ def warmup(
         if not isinstance(tokens, int) or tokens < 1:
             raise InvalidArgument(f"m has {tokens!r}, not a positive integer")
     if cache is not None:
-        image.use_store(cache, trust_kernels=trust_kernels)
+        kernels.use_store(cache, trust_kernels=trust_kernels)
     done: dict[str, dict[int, str]] = {}
     for name, module in model.named_modules():
         if not isinstance(module, Linear):
@@ -74,5 +74,5 @@ def _compile(
     chosen = dtype or next((d for d in (module.dtype, stored) if d in _HALVES), torch.float16)
     if tune:
         module.tune_for(chosen, m)
-    module.compile_for(chosen, image.MANY_TOKENS)
+    module.compile_for(chosen, kernels.MANY_TOKENS)
     return {tokens: module.compile_for(chosen, tokens) for tokens in m}

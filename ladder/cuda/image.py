@@ -10,11 +10,7 @@ the bit. What is stored on disk is always canonical.
 from __future__ import annotations
 
 import functools
-import importlib.util
-import logging
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,7 +21,6 @@ from ladder.types import TType, _checked, element
 from ladder.weight import Weight
 
 _ops = torch.ops.ladder
-_log = logging.getLogger("ladder")
 
 #: Rows and columns of the blocks of an image.
 BLOCK = 64
@@ -39,35 +34,6 @@ _DTYPES = {
     "e4m3": torch.uint8,
     "u32": torch.int32,
 }
-#: First and last + 1 of the codes between 1/2 and 2.
-_NEAR_ONE = {"e8m0": (126, 129), "e4m3": (0x30, 0x41)}
-#: More tokens than any kernel serves.
-MANY_TOKENS = 1 << 30
-#: Held while a weight changes its form.
-changing = threading.Lock()
-
-
-@functools.cache
-def find_compiler() -> None:
-    """Tells the library where pip put NVRTC, which no loader searches."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
-            if (Path(root) / folder).is_dir():
-                _ops.add_nvrtc_directory(str(Path(root) / folder))
-
-
-@functools.cache
-def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
-    """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has.
-
-    ``gather``: its image has the columns in another order.
-    """
-    find_compiler()
-    why = _ops.image_objection(type, n, k, gather, device)
-    if why:
-        _log.info("%s [%d, %d] goes through torch on cuda:%d: %s", type, n, k, device, why)
-    return why
 
 
 @dataclass(frozen=True)
@@ -109,7 +75,8 @@ def open_weight(
     type: str, n: int, k: int, gather: bool = False, *, dependent_launch: bool = False
 ) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
-    every process. Only for weights without an :func:`objection`.
+    every process. Only for weights without a
+    :func:`ladder.cuda.kernels.objection`.
 
     Args:
         dependent_launch: on devices that have it, kernels are launched so: they read the image, and
@@ -199,26 +166,6 @@ def _reordered(blocks: Tensor, weight: Weight) -> Tensor:
     return padded.view(-1, padded.shape[1] // BLOCK, 8, 8).transpose(2, 3).contiguous()
 
 
-def random_images(count: int, number: int, bits: int, device: torch.device) -> Tensor:
-    """[count, words] images to measure with: random codes, scales near 1, zeros within the codes,
-    random orders of columns."""
-    layout = parts(number)
-    images = torch.empty((count, layout.words), dtype=torch.int32, device=device)
-    images.random_(-(2**31), 2**31 - 1)
-    for image in images:
-        for name, part in layout.parts.items():
-            to = part.of(image)
-            if name == "gather":
-                to.copy_(torch.randperm(part.elements, device=device))
-            elif part.scalar in _NEAR_ONE:
-                to.random_(*_NEAR_ONE[part.scalar])
-            elif part.scalar == "u8":
-                to.random_(0, 1 << bits)
-            else:
-                to.uniform_(0.5, 1.5)
-    return images
-
-
 # --- fakes ----------------------------------------------------------------------------------------
 
 
@@ -240,30 +187,3 @@ def _(image: Tensor, weight: int, n: int, words: int) -> Tensor:
 @torch.library.register_fake("ladder::dequantize_image")
 def _(image: Tensor, weight: int, n: int, k: int, dtype: torch.dtype) -> Tensor:
     return image.new_empty((n, k), dtype=dtype)
-
-
-# --- before the first call -----------------------------------------------------------------------
-
-
-def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -> str:
-    """Compile what ``m`` tokens of ``dtype`` need. Returns the schedule of their kernel, or "" when
-    they are multiplied densely."""
-    schedule = _ops.warm_up(weight, device.index or 0, dtype, m)
-    for line in _ops.take_notices().splitlines():
-        _log.warning("%s", line)
-    return schedule
-
-
-def interval(m: int) -> int:
-    """The most tokens that the kernel for ``m`` tokens serves; 0 when there is none."""
-    return _ops.token_interval(m)
-
-
-def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:
-    """Look for kernels and plans in ``folder`` before the user's cache, and keep new ones there.
-
-    Args:
-        trust_kernels: load compiled kernels from it even if another user owns it. They are native
-            code; without this they are compiled again from the plans.
-    """
-    _ops.use_store(str(folder), trust_kernels)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ladder import types
-from ladder.checkpoints import LadderConfig
+from ladder.checkpoints import StoredConfig
 from ladder.errors import CheckpointError
 
 GOOD = {
@@ -21,27 +21,27 @@ GOOD = {
 
 
 def test_a_config_survives_json_and_back():
-    config = LadderConfig.from_dict(json.loads(json.dumps(GOOD)))
+    config = StoredConfig.from_dict(json.loads(json.dumps(GOOD)))
     assert config.to_dict() == GOOD
-    assert LadderConfig.from_dict(config.to_dict()) == config
+    assert StoredConfig.from_dict(config.to_dict()) == config
 
 
 def test_only_the_weight_type_is_needed_besides_method_and_version():
     fields = {key: GOOD[key] for key in ("quant_method", "format_version", "weight_type")}
-    assert LadderConfig.from_dict(fields).to_dict() == fields | {
+    assert StoredConfig.from_dict(fields).to_dict() == fields | {
         "modules": {}, "modules_to_not_convert": [],
     }  # fmt: skip
 
 
 def test_types_of_the_user_are_registered_and_may_be_used():
     weight_type = "wobble2,group=32,scale=float16"
-    config = LadderConfig.from_dict(GOOD | {"weight_type": weight_type})
+    config = StoredConfig.from_dict(GOOD | {"weight_type": weight_type})
     assert config.weight_type == str(types.parse(weight_type))
     assert types.element("wobble2").values.tolist() == [-2.0, -0.5, 0.25, 3.0]
 
 
 def test_spellings_are_made_canonical():
-    config = LadderConfig.from_dict(GOOD | {"weight_type": "uint4,zero=midpoint,scale=float16"})
+    config = StoredConfig.from_dict(GOOD | {"weight_type": "uint4,zero=midpoint,scale=float16"})
     assert config.weight_type == str(types.parse("uint4,scale=float16,zero=midpoint"))
 
 
@@ -59,7 +59,7 @@ def test_spellings_are_made_canonical():
     ],
 )
 def test_a_module_is_skipped_by_name_by_parent_or_by_last_part(module, expected):
-    assert LadderConfig.from_dict(GOOD).type_of(module) == expected
+    assert StoredConfig.from_dict(GOOD).type_of(module) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_a_module_is_skipped_by_name_by_parent_or_by_last_part(module, expected)
 )
 def test_a_bad_field_is_named_with_its_value(changes, message):
     with pytest.raises(CheckpointError, match=message):
-        LadderConfig.from_dict(GOOD | changes)
+        StoredConfig.from_dict(GOOD | changes)
 
 
 def test_a_missing_weight_type_is_named():
     with pytest.raises(CheckpointError, match="weight_type is missing"):
-        LadderConfig.from_dict({"quant_method": "ladder", "format_version": 1})
+        StoredConfig.from_dict({"quant_method": "ladder", "format_version": 1})

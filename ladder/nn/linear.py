@@ -7,16 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch import is_autocast_enabled as _autocasting
 from torch import is_grad_enabled as _grad_enabled
-from torch._C._functorch import peek_interpreter_stack as _func_level
-from torch.autograd import forward_ad as _forward_ad
 from torch.compiler import is_compiling as _is_compiling
 
 from ladder import ops
+from ladder._torch import forward_levels as _forward_levels
+from ladder._torch import func_level as _func_level
+from ladder.cuda.linear import linear_image
+from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.errors import InvalidArgument
-from ladder.image_linear import linear_image
-from ladder.image_linear import linear_no_grad as _linear_no_grad
-from ladder.packed import PackedModule
-from ladder.quantize import quantize
+from ladder.nn.packed import PackedModule
+from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
 
@@ -136,7 +136,7 @@ class Linear(PackedModule):
             or bias is _absent
             or _autocasting()
             or _func_level() is not None
-            or _forward_ad._current_level >= 0
+            or _forward_levels._current_level >= 0
         ):
             return self._forward(x)
         if bias is None:

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ladder asks torch that torch has no public name for. Each question has a safe answer for a
+torch that no longer has the private name: slower, never wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch.autograd import forward_ad
+
+_log = logging.getLogger("ladder")
+
+
+def _unknown() -> object:
+    """Nothing can be ruled out: as if a transform were active."""
+    return _unknown
+
+
+func_level: Callable[[], object | None]
+try:
+    from torch._C._functorch import peek_interpreter_stack as func_level
+except ImportError:
+    func_level = _unknown
+    _log.warning("this torch has no peek_interpreter_stack: layers take torch's own ops, slowly")
+
+#: Holds ``_current_level``: at least 0 where dual tensors are, -1 elsewhere.
+forward_levels: Any = forward_ad
+if not hasattr(forward_ad, "_current_level"):
+
+    class _Unknown:
+        _current_level = 0
+
+    forward_levels = _Unknown
+    _log.warning("this torch has no forward_ad._current_level: layers take torch's own ops, slowly")
+
+
+def transformed() -> bool:
+    """True within ``torch.func.grad``, ``jvp``, ``vmap`` and the like, and where dual tensors are.
+    Tests ask it of every torch."""
+    return func_level() is not None or forward_levels._current_level >= 0
+
+
+# As in ladder/nn/linear.py: asked when a graph is traced, not by it. torch.compile takes what
+# func_level() gives for an object, never None; it keeps the levels as it traces, and guards them.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
