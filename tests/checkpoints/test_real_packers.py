@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that GPTQModel and AutoAWQ packed themselves mean what those libraries say they mean.
+
+``fixtures/make.py`` made the files. checkpoint_oracle.py draws more forms, from the formats'
+documents; here no reading of a document stands between ladder and the libraries.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from checkpoint_oracle import write_folder
+from safetensors import safe_open
+
+import ladder
+from ladder.checkpoints import open_folder, repack
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def layers() -> dict[str, tuple[dict, dict[str, torch.Tensor]]]:
+    """name: (quantization_config, tensors)."""
+    found = {}
+    for file in sorted(FIXTURES.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            for name, config in sorted(opened.metadata().items()):
+                parts = [key for key in opened.keys() if key.startswith(f"{name}.")]  # noqa: SIM118
+                tensors = {part.removeprefix(name + "."): opened.get_tensor(part) for part in parts}
+                found[name] = json.loads(config), tensors
+    return found
+
+
+LAYERS = layers()
+
+
+def check(name: str, values: torch.Tensor) -> None:
+    """``values`` [N, K] float32 are those of the library, which rounds them to float16 once."""
+    config, tensors = LAYERS[name]
+    if config.get("version") != "gemv_fast":
+        assert torch.equal(values.half(), tensors["values"])
+        return
+    # gemv_fast stores -scale * zero in float16 (2**-11 of it), where the quantiser that gave the
+    # values multiplied scale and code - zero, rounded once (2**-11 of the value).
+    groups = tensors["values"].shape[1] // config["group_size"]
+    stored = tensors["qzeros"][:groups].float().t().repeat_interleave(config["group_size"], 1)
+    error = (values - tensors["values"].float()).abs()
+    assert bool((error <= 2.0**-11 * (stored.abs() + tensors["values"].float().abs())).all())
+    assert bool((error > 0).any()), "no zero was rounded: the bound was not needed"
+
+
+def test_every_form_that_is_read_has_a_layer():
+    forms = {(c.get("checkpoint_format", c.get("version")), c["bits"]) for c, _ in LAYERS.values()}
+    assert forms >= {*(("gptq", bits) for bits in (2, 3, 4, 8)), ("gptq_v2", 2), ("gptq_v2", 3)}
+    assert forms >= {("gptq_v2", 4), ("gptq_v2", 8), *(("gptq_p", bits) for bits in (3, 5, 6, 7))}
+    assert forms >= {("gemm", 4), ("gemv", 4), ("gemv_fast", 4)}
+    assert any(config.get("desc_act") for config, _ in LAYERS.values())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_folder_means_what_its_packer_says(tmp_path, name):
+    config, tensors = LAYERS[name]
+    stored = {f"layer.{part}": t for part, t in tensors.items() if part != "values"}
+    folder = write_folder(tmp_path / "src", config, [stored])
+    ((_, weight),) = open_folder(folder)
+    check(name, weight.dequantize())
+    repack(folder, tmp_path / "dst")
+    repacked = json.loads((tmp_path / "dst" / "config.json").read_text())["quantization_config"]
+    assert ladder.ttype(repacked["weight_type"]) == weight.type
+
+
+@pytest.mark.parametrize("name", [n for n in LAYERS if not n.startswith(("planar", "gemv"))])
+def test_a_module_of_the_package_means_what_it_says(name):
+    config, tensors = LAYERS[name]
+    group = config["group_size"]
+    module = SimpleNamespace(bias=None, bits=config["bits"], group_size=group, **tensors)
+    n, k = tensors["values"].shape
+    layer = ladder.Linear(k, n, bias=False, weight_type=f"uint{config['bits']}", group_size=group)
+    forms = {"gptq": "repack_from_gptq", "gptq_v2": "repack_from_gptq_v2"}
+    getattr(layer, forms.get(config.get("checkpoint_format"), "repack_from_awq"))(module)
+    check(name, layer.packed_weight.dequantize())
