@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +17,6 @@
 #include <thread>
 
 #include "codegen/cuda/toolchain.h"
-#include "runtime/files.h"
 
 extern char** environ;
 
@@ -33,17 +33,36 @@ std::string helper() {
   return access(path.c_str(), X_OK) == 0 ? path.string() : std::string();
 }
 
+/// `text` as a file without a name, at its beginning; -1 when there is no room for it. No pipe: it
+/// could fill while the helper waits for a lock. Nor a file in a folder: what is killed leaves it.
+int unnamed_file(std::string_view text) {
+  const int file = memfd_create("ladder", MFD_CLOEXEC);
+  while (file >= 0 && !text.empty()) {
+    const auto written = write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      close(file);
+      return -1;
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (file >= 0) lseek(file, 0, SEEK_SET);
+  return file;
+}
+
 /// Starts the helper with `source` as its input; -1 when that fails.
-pid_t start(const std::string& program, const fs::path& source, const std::string& folder,
+pid_t start(const std::string& program, const std::string& source, const KernelStore& store,
             const std::string& architecture) {
-  std::vector<std::string> words{program, folder, architecture};
+  const int input = unnamed_file(source);
+  if (input < 0) return -1;
+  std::vector<std::string> words{program, store.folder(), store.key_folder(), architecture};
   for (const auto& directory : cuda::nvrtc_directories()) words.push_back(directory);
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, source.c_str(), O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, input, 0);
   for (int output : {1, 2}) {
     posix_spawn_file_actions_addopen(&files, output, "/dev/null", O_WRONLY, 0);
   }
@@ -52,6 +71,7 @@ pid_t start(const std::string& program, const fs::path& source, const std::strin
     child = -1;
   }
   posix_spawn_file_actions_destroy(&files);
+  close(input);
   return child;
 }
 
@@ -63,41 +83,32 @@ void wait_for(pid_t child) {
 }  // namespace
 
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
-                   const Store& store) {
+                   const KernelStore& store) {
   const std::string program = helper(), architecture(device.architecture);
   if (program.empty() || sources.size() < 2 || !store.writable()) return;
-  // A folder of our own: a pipe could fill while the helper waits for a lock.
-  std::string folder = (fs::temp_directory_path() / "ladder-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return;
   const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
   std::vector<pid_t> running;
-  try {
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-      if (running.size() == most) {
-        wait_for(running.front());
-        running.erase(running.begin());
-      }
-      const fs::path input = fs::path(folder) / std::to_string(i);
-      write_synced(input, sources[i]);
-      const pid_t child = start(program, input, store.folder(), architecture);
-      if (child >= 0) running.push_back(child);
+  for (const std::string& source : sources) {
+    if (running.size() == most) {
+      wait_for(running.front());
+      running.erase(running.begin());
     }
-  } catch (const fs::filesystem_error&) {
-    // A full disk: whoever asks for the kernels compiles them.
+    const pid_t child = start(program, source, store, architecture);
+    if (child >= 0) running.push_back(child);
   }
   for (const pid_t child : running) wait_for(child);
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
 }
 
-int compile_from_input(const std::string& folder, const std::string& architecture,
+int compile_from_input(const std::string& folder, const std::string& key_folder,
+                       const std::string& architecture,
                        const std::vector<std::string>& nvrtc_directories) {
   const std::string source{std::istreambuf_iterator<char>(std::cin),
                            std::istreambuf_iterator<char>()};
   for (const auto& directory : nvrtc_directories) cuda::add_nvrtc_directory(directory);
   try {
     const KernelKey key{source, cuda::compiler_version(), architecture};
-    Store(folder).find_or(key, [&] { return cuda::compile(source, architecture); });
+    const KernelStore store(folder, {.key_folder = key_folder});
+    store.find_or(key, [&] { return cuda::compile(source, architecture); });
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

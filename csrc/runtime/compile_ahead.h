@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "runtime/store.h"
+#include "runtime/kernel_store.h"
 
 namespace ladder {
 
@@ -14,11 +14,12 @@ namespace ladder {
 /// What fails is left to whoever asks for the kernel; so is everything where there is no helper
 /// program beside this library.
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
-                   const Store& store);
+                   const KernelStore& store);
 
 /// What the helper program does: compiles its standard input for `architecture` into the store at
-/// `folder`. Returns its exit status.
-int compile_from_input(const std::string& folder, const std::string& architecture,
+/// `folder`, whose entries have the key of `key_folder`. Returns its exit status.
+int compile_from_input(const std::string& folder, const std::string& key_folder,
+                       const std::string& architecture,
                        const std::vector<std::string>& nvrtc_directories);
 
 }  // namespace ladder

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernels.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -8,30 +9,47 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
-#include "runtime/store.h"
+#include "runtime/kernel_store.h"
 
 namespace ladder {
 namespace {
 
 std::mutex mutex;
-std::string notices;
+std::vector<std::string> notices;  // all of this process; the first `taken` have been logged
+std::size_t taken = 0;
 
-/// Folders in the order in which they are searched; the user's cache is last. Never empty.
-std::vector<Store>& stores() {
-  static std::vector<Store> all{Store(user_cache_folder())};
+// Of the user's cache; a kernel with its source is about 100 KB.
+constexpr std::int64_t kCacheBytes = std::int64_t{1} << 30;
+
+/// `mutex` is held.
+void add_notice(const std::string& line) {
+  if (std::find(notices.begin(), notices.end(), line) == notices.end()) notices.push_back(line);
+}
+
+/// Folders in the order in which they are searched; the user's cache is last. Never empty. `mutex`
+/// is held.
+std::vector<KernelStore>& stores() {
+  static std::vector<KernelStore> all = [] {
+    const KernelStore cache(user_cache_folder(), {.capacity_bytes = kCacheBytes});
+    if (const auto why = cache.objection(); !why.empty()) {
+      add_notice(joined(cache.folder(), " ", why, ": kernels are compiled by every process anew"));
+    }
+    return std::vector<KernelStore>{cache};
+  }();
   return all;
 }
 
-std::vector<Store> snapshot() {
+std::vector<KernelStore> snapshot() {
   const std::lock_guard lock(mutex);
   return stores();
 }
 
 /// Where new entries go: the first store that is this user's to write; the last where none is.
-const Store& keeper(const std::vector<Store>& all) {
-  for (const Store& store : all) {
+const KernelStore& keeper(const std::vector<KernelStore>& all) {
+  for (const KernelStore& store : all) {
     if (store.writable()) return store;
   }
   return all.back();
@@ -41,8 +59,8 @@ KernelKey key_of(const std::string& source, const Device& device) {
   return {source, cuda::compiler_version(), std::string(device.architecture)};
 }
 
-std::optional<cuda::Binary> found_in(const std::vector<Store>& all, const KernelKey& key) {
-  for (const Store& store : all) {
+std::optional<cuda::Binary> found_in(const std::vector<KernelStore>& all, const KernelKey& key) {
+  for (const KernelStore& store : all) {
     if (auto found = store.find(key)) return found;
   }
   return std::nullopt;
@@ -53,12 +71,19 @@ std::optional<cuda::Binary> found_in(const std::vector<Store>& all, const Kernel
 void use_store(const std::string& folder, bool trust_kernels) {
   const std::lock_guard lock(mutex);
   auto& all = stores();
-  std::erase_if(all, [&](const Store& store) { return store.folder() == folder; });
-  all.insert(all.begin(), Store(folder, {.trust_kernels = trust_kernels}));
-  if (!all.front().writable()) {
-    notices +=
-        folder + " is not this user's to write; new kernels go to " + keeper(all).folder() + "\n";
+  const std::int64_t capacity_bytes = folder == user_cache_folder() ? kCacheBytes : 0;
+  std::erase_if(all, [&](const KernelStore& store) { return store.folder() == folder; });
+  all.insert(all.begin(), KernelStore(folder, {.trust_kernels = trust_kernels,
+                                               .capacity_bytes = capacity_bytes}));
+  if (const auto why = all.front().objection(); !why.empty()) {
+    add_notice(joined(folder, " ", why, ": new kernels go to ", keeper(all).folder()));
   }
+}
+
+KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what) {
+  KernelStore::Cleaning within = what;
+  within.capacity_bytes = std::min(within.capacity_bytes, kCacheBytes);
+  return KernelStore(user_cache_folder()).clean(within);
 }
 
 cuda::Binary binary_of(const std::string& source, const Device& device) {
@@ -101,7 +126,7 @@ cuda::Kernel load_kernel(const std::string& source, const std::string& name, int
 }
 
 std::string stored_plan(const std::string& problem) {
-  for (const Store& store : snapshot()) {
+  for (const KernelStore& store : snapshot()) {
     if (auto plan = store.plan(problem)) return *plan;
   }
   return {};
@@ -111,9 +136,16 @@ void keep_plan(const std::string& problem, const std::string& schedule) {
   keeper(snapshot()).keep_plan(problem, schedule);
 }
 
+void notice(const std::string& line) {
+  const std::lock_guard lock(mutex);
+  add_notice(line);
+}
+
 std::string take_notices() {
   const std::lock_guard lock(mutex);
-  return std::exchange(notices, {});
+  std::string lines;
+  for (; taken < notices.size(); ++taken) lines += notices[taken] + "\n";
+  return lines;
 }
 
 }  // namespace ladder

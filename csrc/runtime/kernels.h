@@ -9,12 +9,16 @@
 #include "codegen/cuda/driver.h"
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
+#include "runtime/kernel_store.h"
 
 namespace ladder {
 
 /// Looks for kernels and plans in `folder` before the user's cache, and keeps new ones there if it
-/// is this user's to write. `trust_kernels`: load binaries from it whoever owns it.
+/// is this user's alone to write. `trust_kernels`: load binaries from it whoever wrote them.
 void use_store(const std::string& folder, bool trust_kernels);
+
+/// KernelStore::clean of the user's cache, to its limit at least.
+KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what);
 
 /// Machine code for `source` on `device`, compiled only if no store has it.
 cuda::Binary binary_of(const std::string& source, const Device& device);
@@ -33,8 +37,12 @@ cuda::Kernel load_kernel(const std::string& source, const std::string& name, int
 std::string stored_plan(const std::string& problem);
 void keep_plan(const std::string& problem, const std::string& schedule);
 
-/// Lines that a caller should log once, oldest first, and forgets: "... is read-only; kernels go
-/// to ...".
+/// Has `line` be among those that take_notices() gives, once in this process however often it is
+/// said.
+void notice(const std::string& line);
+
+/// Lines that a caller should log, oldest first, each of them once: "... is read-only: new kernels
+/// go to ...".
 std::string take_notices();
 
 }  // namespace ladder
