@@ -52,10 +52,10 @@ int unnamed_file(std::string_view text) {
 
 /// Starts the helper with `source` as its input; -1 when that fails.
 pid_t start(const std::string& program, const std::string& source, const KernelStore& store,
-            const std::string& architecture) {
+            const std::string& target) {
   const int input = unnamed_file(source);
   if (input < 0) return -1;
-  std::vector<std::string> words{program, store.folder(), store.key_folder(), architecture};
+  std::vector<std::string> words{program, store.folder(), store.key_folder(), target};
   for (const auto& directory : cuda::nvrtc_directories()) words.push_back(directory);
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
@@ -84,8 +84,9 @@ void wait_for(pid_t child) {
 
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
                    const KernelStore& store) {
-  const std::string program = helper(), architecture(device.architecture);
+  const std::string program = helper();
   if (program.empty() || sources.size() < 2 || !store.writable()) return;
+  const std::string target = cuda::target_for(device.architecture);
   const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
   std::vector<pid_t> running;
   for (const std::string& source : sources) {
@@ -93,22 +94,22 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
       wait_for(running.front());
       running.erase(running.begin());
     }
-    const pid_t child = start(program, source, store, architecture);
+    const pid_t child = start(program, source, store, target);
     if (child >= 0) running.push_back(child);
   }
   for (const pid_t child : running) wait_for(child);
 }
 
 int compile_from_input(const std::string& folder, const std::string& key_folder,
-                       const std::string& architecture,
+                       const std::string& target,
                        const std::vector<std::string>& nvrtc_directories) {
   const std::string source{std::istreambuf_iterator<char>(std::cin),
                            std::istreambuf_iterator<char>()};
   for (const auto& directory : nvrtc_directories) cuda::add_nvrtc_directory(directory);
   try {
-    const KernelKey key{source, cuda::compiler_version(), architecture};
+    const KernelKey key{source, cuda::compiler_version(), target};
     const KernelStore store(folder, {.key_folder = key_folder});
-    store.find_or(key, [&] { return cuda::compile(source, architecture); });
+    store.find_or(key, [&] { return cuda::compile(source, target); });
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

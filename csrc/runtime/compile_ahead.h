@@ -16,10 +16,10 @@ namespace ladder {
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
                    const KernelStore& store);
 
-/// What the helper program does: compiles its standard input for `architecture` into the store at
+/// What the helper program does: compiles its standard input for `target` into the store at
 /// `folder`, whose entries have the key of `key_folder`. Returns its exit status.
 int compile_from_input(const std::string& folder, const std::string& key_folder,
-                       const std::string& architecture,
+                       const std::string& target,
                        const std::vector<std::string>& nvrtc_directories);
 
 }  // namespace ladder

@@ -13,21 +13,15 @@
 #include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
 #include "runtime/kernel_store.h"
+#include "runtime/notices.h"
 
 namespace ladder {
 namespace {
 
 std::mutex mutex;
-std::vector<std::string> notices;  // all of this process; the first `taken` have been logged
-std::size_t taken = 0;
 
 // Of the user's cache; a kernel with its source is about 100 KB.
 constexpr std::int64_t kCacheBytes = std::int64_t{1} << 30;
-
-/// `mutex` is held.
-void add_notice(const std::string& line) {
-  if (std::find(notices.begin(), notices.end(), line) == notices.end()) notices.push_back(line);
-}
 
 /// Folders in the order in which they are searched; the user's cache is last. Never empty. `mutex`
 /// is held.
@@ -35,7 +29,7 @@ std::vector<KernelStore>& stores() {
   static std::vector<KernelStore> all = [] {
     const KernelStore cache(user_cache_folder(), {.capacity_bytes = kCacheBytes});
     if (const auto why = cache.objection(); !why.empty()) {
-      add_notice(joined(cache.folder(), " ", why, ": kernels are compiled by every process anew"));
+      notice(joined(cache.folder(), " ", why, ": kernels are compiled by every process anew"));
     }
     return std::vector<KernelStore>{cache};
   }();
@@ -56,7 +50,7 @@ const KernelStore& keeper(const std::vector<KernelStore>& all) {
 }
 
 KernelKey key_of(const std::string& source, const Device& device) {
-  return {source, cuda::compiler_version(), std::string(device.architecture)};
+  return {source, cuda::compiler_version(), cuda::target_for(device.architecture)};
 }
 
 std::optional<cuda::Binary> found_in(const std::vector<KernelStore>& all, const KernelKey& key) {
@@ -76,7 +70,7 @@ void use_store(const std::string& folder, bool trust_kernels) {
   all.insert(all.begin(), KernelStore(folder, {.trust_kernels = trust_kernels,
                                                .capacity_bytes = capacity_bytes}));
   if (const auto why = all.front().objection(); !why.empty()) {
-    add_notice(joined(folder, " ", why, ": new kernels go to ", keeper(all).folder()));
+    notice(joined(folder, " ", why, ": new kernels go to ", keeper(all).folder()));
   }
 }
 
@@ -134,18 +128,6 @@ std::string stored_plan(const std::string& problem) {
 
 void keep_plan(const std::string& problem, const std::string& schedule) {
   keeper(snapshot()).keep_plan(problem, schedule);
-}
-
-void notice(const std::string& line) {
-  const std::lock_guard lock(mutex);
-  add_notice(line);
-}
-
-std::string take_notices() {
-  const std::lock_guard lock(mutex);
-  std::string lines;
-  for (; taken < notices.size(); ++taken) lines += notices[taken] + "\n";
-  return lines;
 }
 
 }  // namespace ladder

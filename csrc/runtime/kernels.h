@@ -37,12 +37,4 @@ cuda::Kernel load_kernel(const std::string& source, const std::string& name, int
 std::string stored_plan(const std::string& problem);
 void keep_plan(const std::string& problem, const std::string& schedule);
 
-/// Has `line` be among those that take_notices() gives, once in this process however often it is
-/// said.
-void notice(const std::string& line);
-
-/// Lines that a caller should log, oldest first, each of them once: "... is read-only: new kernels
-/// go to ...".
-std::string take_notices();
-
 }  // namespace ladder

@@ -13,6 +13,7 @@
 #include "layout/weight_image.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
+#include "runtime/notices.h"
 #include "runtime/plan.h"
 
 namespace ladder {
@@ -23,6 +24,9 @@ const LinearKernel* declined() {
   static const LinearKernel* const mark = reinterpret_cast<const LinearKernel*>(1);
   return mark;
 }
+
+// A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
+constexpr int kFailures = 2;
 
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
                                     std::int64_t m) {
@@ -50,9 +54,7 @@ Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather
 
 std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                       const Device& device) {
-  if (cuda::compiler_version().empty()) {
-    return "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
-  }
+  if (auto why = cuda::compiler_objection(device.architecture); !why.empty()) return why;
   // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
   if (n > kMostTilesOfRows * kBlock) {
     return joined(n, " rows, of at most ", kMostTilesOfRows * kBlock);
@@ -97,6 +99,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 }
 
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
+  int failures = 0;
   try {
     const Linear expr = expression(type_, n_, k_, gather_, activation, m);
     for (const Schedule& schedule :
@@ -105,6 +108,11 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
         return compile_linear(ordinal, expr, schedule);
       } catch (const Unsupported&) {
         // It is rejected, or only emitting shows that the device cannot have it: the next one.
+      } catch (const ToolchainError& error) {
+        // What is wrong with the compiler or the driver is not told to every call.
+        notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
+                      kTokenIntervals[interval_of(m)], " tokens: ", first_line(error.what())));
+        if (++failures == kFailures) break;
       }
     }
   } catch (const Unsupported&) {
@@ -164,7 +172,13 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
-      kernel = compile_transform(ordinal, which);
+      if (const auto why = device_failure(ordinal); !why.empty()) fail<ToolchainError>(why);
+      try {
+        kernel = compile_transform(ordinal, which);
+      } catch (const ToolchainError& error) {
+        report_failure(ordinal, error.what());
+        throw;
+      }
       slot.store(kernel, std::memory_order_release);
     }
   }

@@ -76,6 +76,7 @@ class Session {
 
   /// The kernel for `m` tokens, or null when they are to be multiplied densely.
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
+  /// Compilers and drivers that fail are a notice (runtime/notices.h), and the dense way.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
 
   /// Schedules of the interval of `m` that are worth measuring, the best guess first, as
@@ -91,7 +92,8 @@ class Session {
   void keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
 
   /// Kernels between the canonical form, the image and dense values; arguments as
-  /// codegen/cuda/image_kernels.h and dequantize.h say.
+  /// codegen/cuda/image_kernels.h and dequantize.h say. Where compiler or driver refuse one, the
+  /// device has failed (runtime/notices.h): ToolchainError, then and for every other.
   enum class Transform { pack, unpack, permute, dequantize_f16, dequantize_bf16, dequantize_f32 };
   const LinearKernel& transform(int ordinal, Transform which, void* stream);
 

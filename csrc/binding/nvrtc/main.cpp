@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ladder-nvrtc STORE KEY_FOLDER ARCHITECTURE [NVRTC_DIRECTORY...] < kernel.cu: compiles one kernel
+// ladder-nvrtc STORE KEY_FOLDER TARGET [NVRTC_DIRECTORY...] < kernel.cu: compiles one kernel
 // into a store. runtime/compile_ahead.cpp starts several at once.
 #include <iostream>
 
@@ -7,8 +7,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::cerr
-        << "usage: ladder-nvrtc STORE KEY_FOLDER ARCHITECTURE [NVRTC_DIRECTORY...] < kernel.cu\n";
+    std::cerr << "usage: ladder-nvrtc STORE KEY_FOLDER TARGET [NVRTC_DIRECTORY...] < kernel.cu\n";
     return 2;
   }
   return ladder::compile_from_input(argv[1], argv[2], argv[3], {argv + 4, argv + argc});

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "binding/torch/cuda.h"
 #include "runtime/counters.h"
+#include "runtime/notices.h"
 
 namespace ladder::binding {
 namespace {
@@ -11,6 +12,13 @@ Tensor call(const char* op, const char* overload, std::array<StableIValue, 3> st
   STABLE_TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher(op, overload, stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+/// To Python's log (ladder/cuda/kernels.py), from whatever thread.
+void log_notices() {
+  std::array<StableIValue, 1> none{};
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher("ladder::log_notices", "", none.data(), TORCH_ABI_VERSION));
 }
 
 void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
@@ -95,6 +103,8 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
 
   void* const stream = current_stream(ordinal);
   const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
+  if (notices_pending()) [[unlikely]]
+    log_notices();
   if (kernel == nullptr) {
     const Tensor values = dense(image, session, as);
     return call("aten::linear", "", {from(x), from(values), from(bias)});

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that decide, compile and keep kernels before they are called.
 #include "base/error.h"
+#include "base/joined.h"
 #include "binding/torch/cuda.h"
 #include "codegen/cuda/toolchain.h"
 #include "runtime/device_row.h"
 #include "runtime/kernels.h"
+#include "runtime/notices.h"
 
 namespace ladder::binding {
 namespace {
@@ -12,12 +14,35 @@ namespace {
 std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool gather,
                          std::int64_t device) {
   if (n < 1 || k < 1) return "the weight is empty";
+  const auto ordinal = static_cast<int>(device);
   try {
-    return objection(ttype(type), n, k, gather, device_row(static_cast<int>(device)));
+    if (auto why = device_failure(ordinal); !why.empty()) return why;
+    const Device& row = device_row(ordinal);
+    if (const auto why = cuda::compiler_objection(row.architecture); !why.empty()) {
+      report_failure(ordinal, why);
+      return why;
+    }
+    return objection(ttype(type), n, k, gather, row);
   } catch (const Unsupported& error) {
+    return error.what();
+  } catch (const ToolchainError& error) {
+    report_failure(ordinal, error.what());
     return error.what();
   }
 }
+
+/// Compiles and loads what brings a weight into its image, out of it, and to dense values of
+/// `dtype`, so that nothing is brought where it cannot be got out again.
+void load_transforms(std::int64_t weight, std::int64_t device, ScalarType dtype) {
+  Session& session = ladder::session(weight);
+  const auto ordinal = static_cast<std::int32_t>(device);
+  void* const stream = current_stream(ordinal);
+  for (const Transform which : {Transform::pack, Transform::unpack, activation_of(dtype).dense}) {
+    session.transform(ordinal, which, stream);
+  }
+}
+
+std::string failure_of(std::int64_t device) { return device_failure(static_cast<int>(device)); }
 
 std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
                          bool dependent_launch) {
@@ -71,6 +96,19 @@ void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::mo
 void use_store_folder(std::string folder, bool trust) { use_store(folder, trust); }
 std::string notices() { return take_notices(); }
 
+/// Of the user's cache: what is left and gone, "kernels bytes kernels bytes".
+std::string clean(std::int64_t unused_seconds, bool all) {
+  KernelStore::Cleaning what;
+  if (unused_seconds >= 0) what.unused_seconds = unused_seconds;
+  if (all) what.unused_seconds = 0;
+  what.plans = all;
+  const KernelStore::Cleaned done = clean_cache(what);
+  return joined(done.kept_kernels, " ", done.kept_bytes, " ", done.removed_kernels, " ",
+                done.removed_bytes);
+}
+
+std::string cache_folder() { return user_cache_folder(); }
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
@@ -85,6 +123,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
+  m.def("load_transforms(int weight, int device, ScalarType dtype) -> ()");
+  m.def("device_failure(int device) -> str");
+  m.def("clean_cache(int unused_seconds, bool all) -> str");
+  m.def("cache_folder() -> str");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
@@ -97,6 +139,10 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
   m.impl("use_store", TORCH_BOX(&use_store_folder));
   m.impl("take_notices", TORCH_BOX(&notices));
+  m.impl("load_transforms", TORCH_BOX(&load_transforms));
+  m.impl("device_failure", TORCH_BOX(&failure_of));
+  m.impl("clean_cache", TORCH_BOX(&clean));
+  m.impl("cache_folder", TORCH_BOX(&cache_folder));
 }
 
 }  // namespace ladder::binding

@@ -3,7 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <regex>
 
@@ -26,7 +29,11 @@ struct Nvrtc {
   Result (*cubin)(Handle, char*);
   Result (*log_size)(Handle, std::size_t*);
   Result (*log)(Handle, char*);
+  Result (*ptx_size)(Handle, std::size_t*);
+  Result (*ptx)(Handle, char*);
   const char* (*error)(Result);
+  Result (*count_architectures)(int*);  // these two since 11.2
+  Result (*architectures)(int*);
 };
 
 std::mutex mutex;
@@ -80,8 +87,30 @@ const Nvrtc* nvrtc() {
            find(library, "nvrtcGetCUBIN", functions.cubin) &&
            find(library, "nvrtcGetProgramLogSize", functions.log_size) &&
            find(library, "nvrtcGetProgramLog", functions.log) &&
+           find(library, "nvrtcGetPTXSize", functions.ptx_size) &&
+           find(library, "nvrtcGetPTX", functions.ptx) &&
            find(library, "nvrtcGetErrorString", functions.error);
+  find(library, "nvrtcGetNumSupportedArchs", functions.count_architectures);
+  find(library, "nvrtcGetSupportedArchs", functions.architectures);
   return loaded ? &functions : nullptr;
+}
+
+constexpr const char* kNoCompiler =
+    "libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it";
+
+/// The number of an architecture, 90 of "sm_90a"; 0 where it has none.
+int number_in(std::string_view architecture) {
+  const auto first = std::min(architecture.find_first_of("0123456789"), architecture.size());
+  int number = 0;
+  std::from_chars(architecture.data() + first, architecture.data() + architecture.size(), number);
+  return number;
+}
+
+/// Boards with the CPU on the chip: their machine code and that of others are not compatible (CUDA
+/// C++ Programming Guide, binary compatibility).
+bool is_embedded(int architecture) {
+  constexpr int kAll[] = {53, 62, 72, 87, 101, 110};
+  return std::find(std::begin(kAll), std::end(kAll), architecture) != std::end(kAll);
 }
 
 int number_before(const std::string& log, const char* pattern) {
@@ -114,11 +143,54 @@ std::string compiler_version() {
   return "nvrtc " + std::to_string(major) + "." + std::to_string(minor);
 }
 
-Binary compile(std::string_view source, std::string_view architecture) {
+std::vector<int> supported_architectures() {
   const Nvrtc* api = nvrtc();
-  if (api == nullptr) {
-    fail<Unsupported>("libnvrtc was not found; `pip install nvidia-cuda-nvrtc` provides it");
+  if (api == nullptr || api->count_architectures == nullptr || api->architectures == nullptr) {
+    return {};
   }
+  int count = 0;
+  if (api->count_architectures(&count) != 0 || count <= 0) return {};
+  std::vector<int> all(static_cast<std::size_t>(count));
+  if (api->architectures(all.data()) != 0) return {};
+  return all;
+}
+
+std::string target_for(std::string_view architecture, const std::vector<int>& supported) {
+  const int wanted = number_in(architecture);
+  int same_major = 0, older = 0;
+  for (const int each : supported) {
+    if (each == wanted) return std::string(architecture);
+    if (each > wanted) continue;
+    older = std::max(older, each);
+    const bool runs = each / 10 == wanted / 10 && !is_embedded(each) && !is_embedded(wanted);
+    if (runs) same_major = std::max(same_major, each);
+  }
+  // Without the letter: what has it runs on its own architecture only.
+  if (same_major > 0) return joined("sm_", same_major);
+  return older > 0 ? joined("compute_", older) : std::string();
+}
+
+std::string compiler_objection(std::string_view architecture) {
+  const std::string version = compiler_version();
+  if (version.empty()) return kNoCompiler;
+  const auto supported = supported_architectures();
+  if (supported.empty() || !target_for(architecture, supported).empty()) return {};
+  const auto [least, most] = std::minmax_element(supported.begin(), supported.end());
+  return joined(version, " compiles for sm_", *least, " to sm_", *most,
+                ", none of which runs on this device's ", architecture);
+}
+
+std::string target_for(std::string_view architecture) {
+  const auto supported = supported_architectures();
+  if (supported.empty()) return std::string(architecture);  // it says when it cannot
+  auto target = target_for(architecture, supported);
+  if (target.empty()) fail<Unsupported>(compiler_objection(architecture));
+  return target;
+}
+
+Binary compile(std::string_view source, std::string_view target) {
+  const Nvrtc* api = nvrtc();
+  if (api == nullptr) fail<Unsupported>(kNoCompiler);
   auto check = [&](Result result, const char* what) {
     if (result != 0) fail<ToolchainError>(what, ": ", api->error(result));
   };
@@ -130,8 +202,8 @@ Binary compile(std::string_view source, std::string_view architecture) {
     Handle* program;
     ~Destroy() { api->destroy(program); }
   } destroy{api, &program};
-  const auto target = "--gpu-architecture=" + std::string(architecture);
-  const char* options[] = {target.c_str(), "--std=c++17", "--ptxas-options=-v"};
+  const auto option = "--gpu-architecture=" + std::string(target);
+  const char* options[] = {option.c_str(), "--std=c++17", "--ptxas-options=-v"};
   const Result result = api->compile(program, 3, options);
   Binary out{};
   std::size_t size = 0;
@@ -140,7 +212,17 @@ Binary compile(std::string_view source, std::string_view architecture) {
     api->log(program, out.log.data());
     out.log.resize(size - 1);
   }
-  if (result != 0) fail<ToolchainError>(api->error(result), "\n", out.log);
+  if (result != 0) {
+    fail<ToolchainError>(compiler_version(), " for ", target, ": ", api->error(result), "\n",
+                         out.log);
+  }
+  if (target.starts_with("compute_")) {
+    check(api->ptx_size(program, &size), "nvrtcGetPTXSize");
+    out.cubin.resize(size);
+    check(api->ptx(program, out.cubin.data()), "nvrtcGetPTX");
+    out.cubin.resize(size - 1);  // the zero at its end is that of the string again
+    return out;
+  }
   check(api->cubin_size(program, &size), "nvrtcGetCUBINSize");
   out.cubin.resize(size);
   check(api->cubin(program, out.cubin.data()), "nvrtcGetCUBIN");

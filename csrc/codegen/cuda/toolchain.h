@@ -20,10 +20,23 @@ std::vector<std::string> nvrtc_directories();
 /// "nvrtc 13.0", or nothing when there is none on this machine.
 std::string compiler_version();
 
-/// Machine code.
+/// Architectures that this machine's NVRTC compiles for, 90 for sm_90; empty where it does not say.
+std::vector<int> supported_architectures();
+
+/// What to compile for when a device of `architecture`, "sm_90a", is to run it and the compiler
+/// knows `supported`: the same, else an older one of the same major number ("sm_86" for sm_89),
+/// whose machine code the device runs, else PTX of the newest older one ("compute_90"), which the
+/// driver compiles. Empty where there is none.
+std::string target_for(std::string_view architecture, const std::vector<int>& supported);
+/// The same for this machine's compiler. Throws Unsupported with compiler_objection.
+std::string target_for(std::string_view architecture);
+/// Why nothing can be compiled for `architecture` on this machine; empty: it can.
+std::string compiler_objection(std::string_view architecture);
+
+/// Machine code, or PTX.
 struct Binary {
   std::string cubin;
-  int registers;    ///< per thread
+  int registers;    ///< per thread; this and the next are 0 of PTX, whose assembler is the driver
   int stack_bytes;  ///< per thread, of which spills are a part
   int spill_bytes;  ///< stores and loads
   std::string log;
@@ -37,8 +50,8 @@ struct Binary {
 /// is.
 std::string objection(const Binary& binary);
 
-/// Compiles `source` for `architecture`, "sm_90a". Throws ToolchainError with the compiler's log;
-/// Unsupported when there is no NVRTC.
-Binary compile(std::string_view source, std::string_view architecture);
+/// Compiles `source` for `target`: "sm_90a", or "compute_90" for PTX. Throws ToolchainError with
+/// the compiler's log; Unsupported when there is no NVRTC.
+Binary compile(std::string_view source, std::string_view target);
 
 }  // namespace ladder::cuda

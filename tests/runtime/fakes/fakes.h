@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the fake compiler and driver are told, and what they count.
+#pragma once
+
+#include <atomic>
+
+struct FakeNvrtc {
+  int major = 13, minor = 0;
+  int architectures[16] = {75, 80, 86, 89, 90, 100, 120};
+  int count = 7;
+  int result = 0;  ///< of compiling; 0 is success
+  int compile_ms = 0;
+  std::atomic<int> compiled = 0;
+};
+extern "C" FakeNvrtc fake_nvrtc;
+
+struct FakeCuda {
+  int load_result = 0;    ///< of loading a module
+  int device_result = 0;  ///< of asking for a device
+  std::atomic<int> loaded = 0;
+};
+extern "C" FakeCuda fake_cuda;
