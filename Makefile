@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
+.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -36,6 +36,11 @@ build: setup
 
 cpp-test: build
 	$(NVRTC) build/tests/core/core_tests --gtest_brief=1
+	build/tests/runtime/runtime_tests --gtest_brief=1
+
+# Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
+kill-test: build
+	LADDER_KILLS=200 build/tests/runtime/runtime_tests --gtest_filter='*killed*'
 
 # Kernels for every architecture, on as many processes as processors. Fails on spills.
 compile-test: build
