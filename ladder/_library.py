@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads libladder.so, which registers ``torch.ops.ladder``."""
 
+import logging
 from pathlib import Path
 
 import torch
+
+_log = logging.getLogger("ladder")
 
 
 def load() -> None:
@@ -17,4 +20,14 @@ def load() -> None:
     torch.ops.load_library(str(path))
 
 
+def log_notices() -> None:
+    """Log what the library has to say, each line once in a process. The library calls it too, as
+    ``ladder::log_notices``, in the first call that finds a compiler or driver that fails."""
+    for line in torch.ops.ladder.take_notices().splitlines():
+        _log.warning("%s", line)
+
+
 load()
+_fragment = torch.library.Library("ladder", "FRAGMENT")
+_fragment.define("log_notices() -> ()")
+_fragment.impl("log_notices", log_notices, "CompositeExplicitAutograd")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ladder._version import __version__
-from ladder.cli import bench, bounds, checkpoint, explain, perplexity, types
+from ladder.cli import bench, bounds, checkpoint, clean, explain, perplexity, types
 
 app = typer.Typer(
     name="ladder",
@@ -45,6 +45,7 @@ app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)
 app.command("bench")(bench.bench)
 app.command("explain")(explain.explain)
+app.command("clean")(clean.clean)
 app.add_typer(bounds.app, name="bounds")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -10,13 +11,21 @@ from pathlib import Path
 
 import torch
 
-from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder import _library
+from ladder.errors import InvalidArgument
 
 _ops = torch.ops.ladder
 _log = logging.getLogger("ladder")
 
 #: More tokens than any kernel serves.
 MANY_TOKENS = 1 << 30
+#: Of activations that kernels of some kind serve.
+ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def possible(device: torch.device) -> bool:
+    """Whether anything on ``device`` can have kernels."""
+    return device.type == "cuda"
 
 
 @functools.cache
@@ -33,21 +42,42 @@ def find_compiler() -> None:
 def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
     """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has.
 
+    A missing or too old compiler or a driver that fails is logged once, as a warning.
+
     ``gather``: its image has the columns in another order.
     """
     find_compiler()
     why = _ops.image_objection(type, n, k, gather, device)
+    _library.log_notices()
     if why:
         _log.info("%s [%d, %d] goes through torch on cuda:%d: %s", type, n, k, device, why)
     return why
+
+
+def load_transforms(weight: int, device: torch.device, dtype: torch.dtype) -> str:
+    """Compile and load what brings a weight into its image, out of it, and to dense values of
+    ``dtype`` (float16 where that is no dtype of activations). Returns why that fails, or "".
+
+    After it has succeeded, the canonical codes can be let go: whatever fails later,
+    :func:`ladder.cuda.image.unpack` has them.
+    """
+    wanted = dtype if dtype in ACTIVATION_DTYPES else torch.float16
+    why = _ops.load_transforms(weight, device.index or 0, wanted)
+    _library.log_notices()
+    return why
+
+
+def failure(device: torch.device) -> str:
+    """What a compiler or driver said when it refused kernels that every weight on ``device`` needs;
+    "" while none has. It does not change back."""
+    return _ops.device_failure(device.index or 0) if possible(device) else ""
 
 
 def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -> str:
     """Compile what ``m`` tokens of ``dtype`` need. Returns the schedule of their kernel, or "" when
     they are multiplied densely."""
     schedule = _ops.warm_up(weight, device.index or 0, dtype, m)
-    for line in _ops.take_notices().splitlines():
-        _log.warning("%s", line)
+    _library.log_notices()
     return schedule
 
 
@@ -60,7 +90,39 @@ def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:
     """Look for kernels and plans in ``folder`` before the user's cache, and keep new ones there.
 
     Args:
-        trust_kernels: load compiled kernels from it even if another user owns it. They are native
-            code; without this they are compiled again from the plans.
+        trust_kernels: load compiled kernels from it whoever wrote them. They are native code;
+            without this only what this user's ladder wrote is loaded, and all else compiled again
+            from the plans.
     """
     _ops.use_store(str(folder), trust_kernels)
+    _library.log_notices()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaned:
+    """What :func:`clean_cache` left and removed; bytes of files."""
+
+    folder: str
+    kept_kernels: int
+    kept_bytes: int
+    removed_kernels: int
+    removed_bytes: int
+
+
+def clean_cache(*, older_than_days: float | None = None, everything: bool = False) -> Cleaned:
+    """Bring the user's cache of kernels under its limit (1 GiB, least recently used first) and
+    remove what processes left that died. What a process is about to compile stays.
+
+    Args:
+        older_than_days: remove kernels, too, that were not used for so many days.
+        everything: remove all kernels and plans. The user's key stays: it is what kernels kept
+            beside models were written with.
+
+    Raises:
+        InvalidArgument: ``older_than_days`` is negative or no number of days.
+    """
+    if older_than_days is not None and not 0 <= older_than_days <= 1e6:
+        raise InvalidArgument(f"older_than_days is {older_than_days}, not 0 to 1000000")
+    seconds = -1 if older_than_days is None else int(older_than_days * 86400)
+    counts = _ops.clean_cache(seconds, everything).split()
+    return Cleaned(_ops.cache_folder(), *map(int, counts))

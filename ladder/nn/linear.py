@@ -151,6 +151,10 @@ class Linear(PackedModule):
             return _linear_no_grad(x, image, bias, number, n)
         except ValueError as error:
             raise InvalidArgument(str(error)) from None
+        except RuntimeError:
+            if not self._leave_kernels():
+                raise
+            return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
         device = x.device.type
@@ -167,7 +171,14 @@ class Linear(PackedModule):
             self.prepare()
         image = self.image
         if image is not None:
-            return linear_image(x, image, bias, self._weight_number, self.out_features)
+            number, n = self._weight_number, self.out_features
+            if torch.compiler.is_compiling():
+                return linear_image(x, image, bias, number, n)
+            try:
+                return linear_image(x, image, bias, number, n)
+            except RuntimeError:
+                if not self._leave_kernels():
+                    raise
         return ops.linear(
             x,
             self.qweight,

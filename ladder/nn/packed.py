@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ladder._library import log_notices
 from ladder.cuda import image as images
 from ladder.cuda import kernels
 from ladder.cuda.tune import tune
@@ -125,7 +126,7 @@ class PackedModule(QuickCall):
         device, (n, k) = self.qweight.device, (self.out_features, self.in_features)
         # accelerate moves the parts of an offloaded module by the names that they had at first.
         offloaded = getattr(getattr(self, "_hf_hook", None), "offload", False)
-        if device.type != "cuda" or offloaded:
+        if not kernels.possible(device) or offloaded:
             self._has_kernels = False
             return
         if torch.cuda.is_current_stream_capturing():
@@ -142,15 +143,30 @@ class PackedModule(QuickCall):
                 self._has_kernels = False
                 return
             gather = order is not None
-            if kernels.objection(self._type_text, n, k, gather, device.index):
+            if kernels.objection(self._type_text, n, k, gather, device.index or 0):
                 self._has_kernels = False
                 return
             number = self._number(gather)
+            if why := kernels.load_transforms(number, device, self.dtype):
+                _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, why)
+                self._has_kernels = False
+                return
             image = images.pack(weight, number, order)
         # Other streams may come next, and kernels that read the image before others have ended.
         torch.cuda.current_stream(device).synchronize()
         self._set_image(image, number)
         self.register_buffer("qweight", None)
+
+    def _leave_kernels(self) -> bool:
+        """After an error of a kernel: where the device has failed, back to the canonical form, for
+        good. Returns whether that is so; otherwise the error is the caller's."""
+        if not kernels.failure(self.device):
+            return False
+        log_notices()
+        with _changing:
+            self._restore()
+            self._has_kernels = False
+        return True
 
     def _number(self, gather: bool) -> int:
         n, k = self.out_features, self.in_features

@@ -44,7 +44,7 @@ def warmup(
             a chain of layers, and kept apart from those without.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
             cache (``LADDER_CACHE``) otherwise.
-        trust_kernels: load compiled kernels from ``cache`` even if another user owns it.
+        trust_kernels: load compiled kernels from ``cache`` whoever wrote them (docs/cuda.md).
     Returns:
         For each layer by name, for each m, the schedule of the kernel; "" where the weight is
         dequantised for a dense product.

@@ -14,7 +14,7 @@ Tensor call(const char* op, const char* overload, std::array<StableIValue, 3> st
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-/// To Python's log (ladder/cuda/kernels.py), from whatever thread.
+/// To Python's log (ladder/_library.py), from whatever thread.
 void log_notices() {
   std::array<StableIValue, 1> none{};
   STABLE_TORCH_ERROR_CODE_CHECK(

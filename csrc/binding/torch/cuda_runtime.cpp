@@ -32,14 +32,22 @@ std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool 
 }
 
 /// Compiles and loads what brings a weight into its image, out of it, and to dense values of
-/// `dtype`, so that nothing is brought where it cannot be got out again.
-void load_transforms(std::int64_t weight, std::int64_t device, ScalarType dtype) {
+/// `dtype`, so that nothing is brought where it cannot be got out again. Why that fails, or "".
+std::string load_transforms(std::int64_t weight, std::int64_t device, ScalarType dtype) {
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<std::int32_t>(device);
-  void* const stream = current_stream(ordinal);
-  for (const Transform which : {Transform::pack, Transform::unpack, activation_of(dtype).dense}) {
-    session.transform(ordinal, which, stream);
+  const Transform dense = activation_of(dtype).dense;
+  try {
+    void* const stream = current_stream(ordinal);
+    for (const Transform which : {Transform::pack, Transform::unpack, dense}) {
+      session.transform(ordinal, which, stream);
+    }
+  } catch (const Unsupported& error) {
+    return error.what();
+  } catch (const ToolchainError& error) {
+    return error.what();
   }
+  return {};
 }
 
 std::string failure_of(std::int64_t device) { return device_failure(static_cast<int>(device)); }
@@ -123,7 +131,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
-  m.def("load_transforms(int weight, int device, ScalarType dtype) -> ()");
+  m.def("load_transforms(int weight, int device, ScalarType dtype) -> str");
   m.def("device_failure(int device) -> str");
   m.def("clean_cache(int unused_seconds, bool all) -> str");
   m.def("cache_folder() -> str");
