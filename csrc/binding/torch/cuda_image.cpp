@@ -25,17 +25,7 @@ void* current_stream(std::int32_t ordinal) {
 }
 
 Tensor empty(std::span<const std::int64_t> shape, std::int32_t dtype, std::int32_t ordinal) {
-  std::array<std::int64_t, kMaxDimensions> strides;
-  std::int64_t stride = 1;
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    strides[d] = stride;
-    stride *= std::max<std::int64_t>(shape[d], 1);
-  }
-  AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), dtype,
-      aoti_torch_device_type_cuda(), ordinal, &handle));
-  return Tensor(handle);
+  return stable::empty(shape, dtype, aoti_torch_device_type_cuda(), ordinal);
 }
 
 Activation activation_of(ScalarType dtype) {

@@ -8,17 +8,11 @@
 namespace ladder::binding {
 namespace {
 
-Tensor call(const char* op, const char* overload, std::array<StableIValue, 3> stack) {
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher(op, overload, stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<Tensor>(stack[0]);
-}
-
 /// To Python's log (ladder/_library.py), from whatever thread.
 void log_notices() {
-  std::array<StableIValue, 1> none{};
+  StableIValue none = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher("ladder::log_notices", "", none.data(), TORCH_ABI_VERSION));
+      torch_call_dispatcher("ladder::log_notices", "", &none, stable::kAbiVersion));
 }
 
 void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
@@ -68,8 +62,8 @@ bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
 
 /// `x` as kernels can read it: they copy rows of activations in pieces of 16 bytes.
 Tensor readable(const Tensor& x) {
-  Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  return begins_at_multiple(rows, 16) ? rows : torch::stable::clone(rows);
+  Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
+  return begins_at_multiple(rows, 16) ? rows : stable::clone(rows);
 }
 
 /// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
@@ -78,7 +72,7 @@ constexpr std::uintptr_t kBiasPiece = 4;
 // By reference: a Tensor counts its owners, and this is on the path of every call.
 Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
               std::int64_t weight, std::int64_t n) {
-  using torch::stable::detail::from;
+  using stable::from;
   Session& session = ladder::session(weight);
   const std::int64_t dimensions = x.dim(), k = session.k();
   LADDER_REQUIRE(1 <= dimensions && dimensions <= static_cast<std::int64_t>(kMaxDimensions),
@@ -107,12 +101,12 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
     log_notices();
   if (kernel == nullptr) {
     const Tensor values = dense(image, session, as);
-    return call("aten::linear", "", {from(x), from(values), from(bias)});
+    return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
   }
   const Tensor rows = readable(x);
   Tensor y = empty(shape, as.dtype, ordinal);
   if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]] {
-    const std::optional<Tensor> moved = torch::stable::clone(*bias);
+    const std::optional<Tensor> moved = stable::clone(*bias);
     launch(*kernel, session, rows, image, moved, y, m, ordinal, stream);
   } else {
     launch(*kernel, session, rows, image, bias, y, m, ordinal, stream);

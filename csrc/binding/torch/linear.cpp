@@ -18,18 +18,13 @@ std::atomic<cpu::Isa>& chosen_isa() {
 /// torch's own matrix product on decoded tiles.
 void torch_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, std::int64_t n,
                 float* y, std::int64_t y_stride) {
-  const torch::stable::Device cpu(torch::headeronly::DeviceType::CPU);
-  const auto view = [&](const float* data, std::int64_t rows, std::int64_t columns,
-                        std::int64_t row_stride, std::int64_t column_stride) {
-    return torch::stable::from_blob(const_cast<float*>(data), {rows, columns},
-                                    {row_stride, column_stride}, cpu, ScalarType::Float);
+  const auto view = [](const float* data, std::array<std::int64_t, 2> shape,
+                       std::array<std::int64_t, 2> strides) {
+    return stable::from(stable::from_blob(const_cast<float*>(data), shape, strides));
   };
-  const Tensor a = view(x, m, k, k, 1), b = view(w, k, n, 1, k), out = view(y, m, n, y_stride, 1);
-  std::array<StableIValue, 3> stack{torch::stable::detail::from(a), torch::stable::detail::from(b),
-                                    torch::stable::detail::from(out)};
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
-  torch::stable::detail::to<Tensor>(stack[0]);  // takes over the reference that mm returned
+  stable::call(
+      "aten::mm", "out",
+      std::array{view(x, {m, k}, {k, 1}), view(w, {k, n}, {1, k}), view(y, {m, n}, {y_stride, 1})});
 }
 
 Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
@@ -53,8 +48,8 @@ Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optio
     m *= x.size(d);
   }
   shape.push_back(view.n);
-  const Tensor rows = x.is_contiguous() ? x : torch::stable::contiguous(x);
-  Tensor y = torch::stable::new_empty(x, shape);
+  const Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
+  Tensor y = stable::new_empty(x, shape);
   cpu::linear(
       view,
       {.data = const_cast<void*>(rows.const_data_ptr()),

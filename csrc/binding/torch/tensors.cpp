@@ -36,14 +36,19 @@ void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& bod
   // torch's shim would turn what a thread throws into a RuntimeError without a type.
   std::exception_ptr thrown;
   std::mutex mutex;
-  torch::stable::parallel_for(0, count, grain, [&](std::int64_t begin, std::int64_t end) {
+  const auto guarded = [&](std::int64_t begin, std::int64_t end) {
     try {
       body(begin, end);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!thrown) thrown = std::current_exception();
     }
-  });
+  };
+  const auto call = [](std::int64_t begin, std::int64_t end, void* context) {
+    (*static_cast<decltype(guarded)*>(context))(begin, end);
+  };
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(
+      0, count, grain, call, const_cast<void*>(static_cast<const void*>(&guarded))));
   if (thrown) std::rethrow_exception(thrown);
 }
 

@@ -2,21 +2,18 @@
 // What the torch ops share: tensors to ladder's views, torch's threads, torch's matrix product.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
 #include <optional>
 #include <string>
 
 #include "base/parallel.h"
+#include "binding/torch/stable.h"
 #include "cpu/linear.h"
 #include "types/weight.h"
 
 namespace ladder::binding {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
+using stable::ScalarType;
+using stable::Tensor;
 
 /// Runs on torch's pool; what a thread throws is thrown again here, with its type.
 void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& body);

@@ -100,8 +100,7 @@ std::vector<double> element_values(std::string text) {
 
 Tensor decode_table_tensor(std::string text) {
   const std::vector<double> values = element_values(text);
-  Tensor table =
-      torch::stable::empty({static_cast<std::int64_t>(values.size())}, ScalarType::Double);
+  Tensor table = stable::empty({static_cast<std::int64_t>(values.size())}, ScalarType::Double);
   std::copy(values.begin(), values.end(), static_cast<double*>(table.mutable_data_ptr()));
   return table;
 }

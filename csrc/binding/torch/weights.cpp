@@ -20,7 +20,7 @@ Tensor pack(Tensor codes, std::int64_t bits) {
   require(codes, "codes", ScalarType::Byte, 2);
   const std::int64_t n = codes.size(0), k = codes.size(1);
   const std::int64_t width = row_words(k, static_cast<int>(bits));
-  Tensor words = torch::stable::new_empty(codes, {n, width}, ScalarType::Int);
+  Tensor words = stable::new_empty(codes, {n, width}, ScalarType::Int);
   const auto* from = static_cast<const std::uint8_t*>(codes.const_data_ptr());
   auto* to = static_cast<std::uint32_t*>(words.mutable_data_ptr());
   torch_parallel(n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
@@ -36,7 +36,7 @@ Tensor unpack(Tensor qweight, std::int64_t k, std::int64_t bits) {
   LADDER_REQUIRE(k >= 0 && width == row_words(k, static_cast<int>(bits)), "qweight has ", width,
                  " words a row; ", k, " columns of ", bits, " bits need ",
                  row_words(k, static_cast<int>(bits)));
-  Tensor codes = torch::stable::new_empty(qweight, {n, k}, ScalarType::Byte);
+  Tensor codes = stable::new_empty(qweight, {n, k}, ScalarType::Byte);
   const auto* from = static_cast<const std::uint32_t*>(qweight.const_data_ptr());
   auto* to = static_cast<std::uint8_t*>(codes.mutable_data_ptr());
   torch_parallel(n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
@@ -52,7 +52,7 @@ Tensor pack_image_host(Tensor qweight, std::int64_t k, std::int64_t bits) {
   const int b = static_cast<int>(bits);
   LADDER_REQUIRE(1 <= bits && bits <= 8 && qweight.size(1) == row_words(k, b), "qweight has ",
                  qweight.size(1), " words a row, which are not ", k, " columns of ", bits, " bits");
-  Tensor image = torch::stable::new_empty(qweight, {image_words(n, k, b)}, ScalarType::Int);
+  Tensor image = stable::new_empty(qweight, {image_words(n, k, b)}, ScalarType::Int);
   pack_image(static_cast<const std::uint32_t*>(qweight.const_data_ptr()), n, k, b, 0,
              static_cast<std::uint32_t*>(image.mutable_data_ptr()));
   return image;
@@ -63,7 +63,7 @@ Tensor dequantize(Tensor qweight, std::optional<Tensor> scales, std::optional<Te
                   std::int64_t k) {
   const WeightView view = view_weight({qweight, scales, zeros, scale2, g_idx}, ttype(type), k);
   check_g_idx(view);
-  Tensor values = torch::stable::new_empty(qweight, {view.n, k}, ScalarType::Float);
+  Tensor values = stable::new_empty(qweight, {view.n, k}, ScalarType::Float);
   auto* to = static_cast<float*>(values.mutable_data_ptr());
   torch_parallel(view.n, grain_rows(k), [&](std::int64_t begin, std::int64_t end) {
     dequantize_rows(view, begin, end, to + begin * k);
@@ -79,20 +79,20 @@ std::vector<Tensor> quantize_weight(Tensor weight, std::string text, bool search
   const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
   const int bits = type.element->bits;
   // An absent part is an empty tensor: the stable ABI has no list of optional tensors.
-  const auto empty = [&] { return torch::stable::new_empty(weight, {0}, ScalarType::Byte); };
-  Tensor qweight = torch::stable::new_empty(weight, {n, row_words(k, bits)}, ScalarType::Int);
-  Tensor scales = type.scale == nullptr ? empty()
-                                        : torch::stable::new_empty(weight, {rows, groups},
-                                                                   storage_dtype(*type.scale));
+  const auto empty = [&] { return stable::new_empty(weight, {0}, ScalarType::Byte); };
+  Tensor qweight = stable::new_empty(weight, {n, row_words(k, bits)}, ScalarType::Int);
+  Tensor scales = type.scale == nullptr
+                      ? empty()
+                      : stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
   Tensor zeros = empty();
   if (type.zero == Zero::integer)
-    zeros = torch::stable::new_empty(weight, {rows, groups}, ScalarType::Byte);
+    zeros = stable::new_empty(weight, {rows, groups}, ScalarType::Byte);
   if (type.zero == Zero::quantized)
-    zeros = torch::stable::new_empty(weight, {rows, row_words(groups, bits)}, ScalarType::Int);
+    zeros = stable::new_empty(weight, {rows, row_words(groups, bits)}, ScalarType::Int);
   if (type.zero == Zero::original || type.zero == Zero::rescale)
-    zeros = torch::stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
+    zeros = stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
   Tensor scale2 =
-      type.scale2 == nullptr ? empty() : torch::stable::new_empty(weight, {1}, ScalarType::Float);
+      type.scale2 == nullptr ? empty() : stable::new_empty(weight, {1}, ScalarType::Float);
   quantize(static_cast<const float*>(weight.const_data_ptr()), n, k, type,
            search ? Rounding::search : Rounding::nearest,
            {.codes = static_cast<std::uint32_t*>(qweight.mutable_data_ptr()),
@@ -106,7 +106,7 @@ std::vector<Tensor> quantize_weight(Tensor weight, std::string text, bool search
 Tensor encode_values(Tensor values, std::string name) {
   require(values, "values", ScalarType::Float, 1);
   const Encoder encoder(element(name));
-  Tensor codes = torch::stable::new_empty(values, {values.size(0)}, ScalarType::Byte);
+  Tensor codes = stable::new_empty(values, {values.size(0)}, ScalarType::Byte);
   const auto* from = static_cast<const float*>(values.const_data_ptr());
   auto* to = static_cast<std::uint8_t*>(codes.mutable_data_ptr());
   torch_parallel(values.size(0), kGrainWeights, [&](std::int64_t begin, std::int64_t end) {
