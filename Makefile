@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden stubs fuzz sanitize clean
+.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -84,12 +84,6 @@ sanitize: setup
 	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build/sanitize --parallel $(JOBS)
 	build/sanitize/tests/core/core_tests --gtest_brief=1
-
-# The stubs of ladder._C, after a change of csrc/binding/inspect.
-stubs: build
-	$(PY) -m pip install --quiet pybind11-stubgen==3.0.0
-	$(PY) -m pybind11_stubgen ladder._C -o build/stubs
-	cp build/stubs/ladder/_C/*.pyi ladder/_C/
 
 # Coverage-guided fuzzing of the bit stream and the spellings of types, for a minute.
 fuzz: setup  # needs clang-14 and libclang-rt-14-dev

@@ -7,13 +7,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ladder import _C
+from ladder._C import program as _core
 from ladder._C.program import Array, Signal
 from ladder.program.layouts import Index, Layout
 from ladder.program.program import Program
 from ladder.types import _checked
-
-_core = _C.program
 
 
 class Tile:

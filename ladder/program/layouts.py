@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from ladder import _C
+from ladder._C import program as _core
 from ladder.types import _checked
 
-_core = _C.program
 Layout = _core.Layout
 Index = _core.Index
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ladder import _C
+from ladder._C.program import Program as Core
 from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
 
@@ -24,7 +24,7 @@ DTYPES = {
 class Program:
     """A tile program. ``print`` it; call it with a tensor for each parameter, in their order."""
 
-    def __init__(self, core: _C.program.Program, given: tuple[bool, ...]) -> None:
+    def __init__(self, core: Core, given: tuple[bool, ...]) -> None:
         self._core, self._given = core, given
 
     def __str__(self) -> str:

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // ladder._C.explain: every value between a tType and a kernel, as text. `ladder explain` prints it.
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -18,8 +16,6 @@
 #include "schedule/pruned.h"
 #include "schedule/spread.h"
 #include "schedule/tile_plan.h"
-
-namespace py = pybind11;
 
 namespace ladder::inspect {
 namespace {
@@ -176,7 +172,8 @@ std::vector<Section> explain(const Request& request) {
 
 }  // namespace
 
-void add_explain(py::module_& module) {
+void add_explain(python::Module& module) {
+  using python::arg;
   module.def(
       "explain",
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
@@ -184,10 +181,9 @@ void add_explain(py::module_& module) {
          bool dependent_launch) {
         return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch});
       },
-      py::arg("m"), py::arg("n"), py::arg("k"), py::arg("weight"), py::arg("activation"),
-      py::arg("device"), py::arg("candidates") = 8, py::arg("all") = false,
-      py::arg("dependent_launch") = false,
-      "Every value between a tType and a kernel: (title, text), in order.");
+      "Every value between a tType and a kernel: (title, text), in order.", arg("m"), arg("n"),
+      arg("k"), arg("weight"), arg("activation"), arg("device"), arg("candidates", 8),
+      arg("all", false), arg("dependent_launch", false));
 }
 
 }  // namespace ladder::inspect

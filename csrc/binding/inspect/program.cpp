@@ -2,9 +2,6 @@
 // ladder._C.program: tile programs. Documentation for users is in ladder/program.
 #include "program/program.h"
 
-#include <pybind11/operators.h>
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -16,10 +13,23 @@
 #include "program/interpret.h"
 #include "program/passes.h"
 
-namespace py = pybind11;
+/// An index is a whole number too.
+template <>
+struct ladder::python::Taker<ladder::Affine> {
+  static Affine take(PyObject* object) {
+    if (PyLong_Check(object) != 0) return Affine(python::take<std::int64_t>(object));
+    auto* const type = reinterpret_cast<PyTypeObject*>(type_of<Affine>);
+    if (PyObject_TypeCheck(object, type) == 0) mismatch(object, "Index or int");
+    return reinterpret_cast<Instance<Affine>*>(object)->value();
+  }
+};
 
 namespace ladder::inspect {
 namespace {
+
+using python::arg;
+using python::Class;
+using python::fn;
 
 using Shape = std::vector<std::int64_t>;
 
@@ -60,7 +70,10 @@ void run(const Program& program,
     arguments.push_back(Argument::input(reinterpret_cast<const void*>(address), bytes));
     if (!given) arguments.back().written.assign(bytes, false);
   }
-  interpret(program, arguments, tokens);
+  {
+    const python::Unlocked unlocked;
+    interpret(program, arguments, tokens);
+  }
   const auto all = parameters(program, tokens);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& [address, bytes, given] = memory[i];
@@ -70,20 +83,20 @@ void run(const Program& program,
   }
 }
 
-void add_values(py::module_& m) {
-  py::class_<Layout>(m, "Layout", "Which thread holds which element of a tile (csrc/layout).")
-      .def_readonly("shape", &Layout::shape)
-      .def_property_readonly("threads", &Layout::thread_count)
-      .def_property_readonly("slots", &Layout::slot_count)
-      .def("at", &Layout::operator(), py::arg("thread"), py::arg("slot"))
+void add_values(python::Module& m) {
+  Class<Layout>(m, "Layout", "Which thread holds which element of a tile (csrc/layout).")
+      .property("shape", fn<&Layout::shape>)
+      .property("threads", fn<&Layout::thread_count>)
+      .property("slots", fn<&Layout::slot_count>)
+      .def("at", fn<&Layout::operator()>, "", arg("thread"), arg("slot"))
       .def("__mul__", [](const Layout& a, const Layout& b) { return a * b; })
       .def("__eq__", [](const Layout& a, const Layout& b) { return a == b; })
       .def("__repr__", [](const Layout& a) { return to_string(a); });
-  m.def("local", &local);
-  m.def("spatial", &spatial);
-  m.def("column_local", &column_local);
-  m.def("column_spatial", &column_spatial);
-  m.def("replicated", &replicated, py::arg("count"), py::arg("rank"));
+  m.def("local", fn<&local>);
+  m.def("spatial", fn<&spatial>);
+  m.def("column_local", fn<&column_local>);
+  m.def("column_spatial", fn<&column_spatial>);
+  m.def("replicated", fn<&replicated>, "", arg("count"), arg("rank"));
   m.def("operand", [](const std::string& scalar, const std::string& which) {
     const auto* row = tile_instruction(ElementType::of(scalar).scalar);
     if (row == nullptr) fail<Unsupported>("no matrix instruction takes ", scalar);
@@ -91,32 +104,30 @@ void add_values(py::module_& m) {
                    " is not a, b or d");
     return lifted(which == "a" ? row->a() : which == "b" ? row->b() : row->d());
   });
-  py::class_<Affine>(m, "Index", "An integer expression in block and loop numbers.")
-      .def(py::init<std::int64_t>())
+  Class<Affine>(m, "Index", "An integer expression in block and loop numbers.")
+      .init([](std::int64_t value) { return Affine(value); })
       .def("__add__", [](const Affine& a, const Affine& b) { return a + b; })
       .def("__radd__", [](const Affine& a, std::int64_t b) { return a + Affine(b); })
       .def("__mul__", [](const Affine& a, std::int64_t b) { return times(a, b); })
       .def("__rmul__", [](const Affine& a, std::int64_t b) { return times(a, b); })
       .def("__floordiv__", [](const Affine& a, std::int64_t b) { return divided(a, b); })
       .def("__mod__", [](const Affine& a, std::int64_t b) { return remainder(a, b); });
-  py::implicitly_convertible<py::int_, Affine>();
-  py::class_<Tile>(m, "Tile").def_readonly("id", &Tile::id);
-  py::class_<Array>(m, "Array").def_readonly("id", &Array::id);
-  py::class_<SignalHandle>(m, "Signal").def_readonly("id", &SignalHandle::id);
+  Class<Tile>(m, "Tile").property("id", fn<&Tile::id>);
+  Class<Array>(m, "Array").property("id", fn<&Array::id>);
+  Class<SignalHandle>(m, "Signal").property("id", fn<&SignalHandle::id>);
 }
 
-void add_program(py::module_& m) {
-  py::class_<Program>(m, "Program", "A tile program: what one kernel does, as data.")
-      .def_readonly("name", &Program::name)
-      .def_readonly("threads", &Program::threads)
-      .def_property_readonly("grid",
-                             [](const Program& p) {
-                               return std::pair(p.variables[kSplit].extent,
-                                                p.variables[kTile].extent);
-                             })
-      .def_property_readonly("shared_bytes", &Program::shared_bytes)
-      .def_property_readonly("barriers", &count_barriers)
-      .def("parameters", &parameters, py::arg("tokens"))
+void add_program(python::Module& m) {
+  Class<Program>(m, "Program", "A tile program: what one kernel does, as data.")
+      .property("name", fn<&Program::name>)
+      .property("threads", fn<&Program::threads>)
+      .property("grid",
+                [](const Program& p) {
+                  return std::pair(p.variables[kSplit].extent, p.variables[kTile].extent);
+                })
+      .property("shared_bytes", fn<&Program::shared_bytes>)
+      .property("barriers", fn<&count_barriers>)
+      .def("parameters", fn<&parameters>, "", arg("tokens"))
       .def("with_barriers", [](const Program& p) { return with_barriers(p); })
       .def("with_pipeline", [](const Program& p, int stages) { return with_pipeline(p, stages); })
       .def("verify",
@@ -124,8 +135,7 @@ void add_program(py::module_& m) {
              verify(p, device(name).shared_per_block_bytes);
            })
       .def("cuda_source", [](const Program& p) { return cuda::emit(p); })
-      .def("interpret", &run, py::arg("memory"), py::arg("tokens"),
-           py::call_guard<py::gil_scoped_release>())
+      .def("interpret", fn<&run>, "", arg("memory"), arg("tokens"))
       .def("__str__", [](const Program& p) { return to_string(p); });
 }
 
@@ -147,14 +157,14 @@ Scalar scalar_of(const std::string& name) {
   return type.scalar;
 }
 
-void add_builder(py::module_& m) {
+void add_builder(python::Module& m) {
   using B = Builder;
-  py::class_<Builder>(m, "Builder", "Writes a tile program, an instruction a call.")
-      .def(py::init([](std::string name, std::int64_t x, std::int64_t y, int threads) {
+  Class<Builder>(m, "Builder", "Writes a tile program, an instruction a call.")
+      .init([](std::string name, std::int64_t x, std::int64_t y, int threads) {
         return Builder(std::move(name), {x, y, threads});
-      }))
-      .def_property_readonly("x", &B::x)
-      .def_property_readonly("y", &B::y)
+      })
+      .property("x", fn<&B::x>)
+      .property("y", fn<&B::y>)
       .def("memory",
            [](B& b, const std::string& kind, std::string name, const std::string& type, Shape shape,
               Shape strides) {
@@ -167,9 +177,9 @@ void add_builder(py::module_& m) {
            [](B& b, Array of, Shape shape, Shape strides, Affine offset) {
              return b.view(of, std::move(shape), std::move(strides), std::move(offset));
            })
-      .def("load", &B::load)
-      .def("store", &B::store)
-      .def("atomic_add", &B::atomic_add)
+      .def("load", fn<&B::load>)
+      .def("store", fn<&B::store>)
+      .def("atomic_add", fn<&B::atomic_add>)
       .def("fill",
            [](B& b, const std::string& type, Layout layout, double value, std::string name) {
              return b.fill(ElementType::of(type), std::move(layout), value, std::move(name));
@@ -187,12 +197,9 @@ void add_builder(py::module_& m) {
              return b.unary(op_of(op, UnaryOp::round_to_even), from, std::move(name));
            })
       .def("binary",
-           [](B& b, const std::string& op, Tile x, Tile y, std::string name) {
-             return b.binary(binary_op(op), x, y, std::move(name));
-           })
-      .def("binary",
-           [](B& b, const std::string& op, Tile x, double y, std::string name) {
-             return b.binary(binary_op(op), x, y, std::move(name));
+           [](B& b, const std::string& op, Tile x, std::variant<Tile, double> y, std::string name) {
+             return std::visit(
+                 [&](auto with) { return b.binary(binary_op(op), x, with, std::move(name)); }, y);
            })
       .def("update", [](B& b, const std::string& op, Tile to,
                         Tile with) { b.update(binary_op(op), to, with); })
@@ -200,29 +207,29 @@ void add_builder(py::module_& m) {
            [](B& b, const std::string& op, Tile from, int dim, std::string name) {
              return b.reduce(op_of(op, ReduceOp::maximum), from, dim, std::move(name));
            })
-      .def("load_matrix", &B::load_matrix)
-      .def("mma", &B::mma)
-      .def("copy_async", &B::copy_async)
-      .def("commit", &B::commit)
-      .def("wait", &B::wait)
-      .def("barrier", &B::barrier)
-      .def("signal", &B::signal)
-      .def("signal_init", &B::signal_init)
-      .def("expect", &B::expect)
-      .def("arrive", &B::arrive)
-      .def("await_phase", &B::await)
-      .def("copy_bulk", &B::copy_bulk)
-      .def("begin_for", &B::begin_for)
-      .def("begin_if", &B::begin_if)
-      .def("end", &B::end)
+      .def("load_matrix", fn<&B::load_matrix>)
+      .def("mma", fn<&B::mma>)
+      .def("copy_async", fn<&B::copy_async>)
+      .def("commit", fn<&B::commit>)
+      .def("wait", fn<&B::wait>)
+      .def("barrier", fn<&B::barrier>)
+      .def("signal", fn<&B::signal>)
+      .def("signal_init", fn<&B::signal_init>)
+      .def("expect", fn<&B::expect>)
+      .def("arrive", fn<&B::arrive>)
+      .def("await_phase", fn<&B::await>)
+      .def("copy_bulk", fn<&B::copy_bulk>)
+      .def("begin_for", fn<&B::begin_for>)
+      .def("begin_if", fn<&B::begin_if>)
+      .def("end", fn<&B::end>)
       .def("layout", [](const B& b, Tile tile) { return b.info(tile).layout; })
-      .def("finish", &B::finish);
+      .def("finish", fn<&B::finish>);
 }
 
 }  // namespace
 
-void add_program_module(py::module_& module) {
-  auto m = module.def_submodule("program", "Tile programs; users' documentation: ladder.program.");
+void add_program_module(python::Module& module) {
+  auto m = module.submodule("program", "Tile programs; users' documentation: ladder.program.");
   add_values(m);
   add_program(m);
   add_builder(m);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of formats for Python: through torch ops rather than pybind11, so that one binary
-// serves every Python.
+// The table of formats for Python, through torch ops.
 #include <cmath>
 #include <sstream>
 
