@@ -12,6 +12,8 @@ import ladder
 from ladder.cuda import image, kernels
 from ladder.nn import linear as linear_module
 
+without_driver = pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is here")
+
 N, K = 64, 128
 TYPE = "uint4,group=64,scale=float16"
 
@@ -36,6 +38,7 @@ def exact(layer, x):
     return (x.double() @ layer.packed_weight.dequantize(torch.float64).T).to(x.dtype)
 
 
+@without_driver
 def test_a_machine_without_a_driver_goes_through_torch(device, layer):
     """The library itself says why: nothing of it is replaced."""
     assert not layer.prepare()
@@ -43,6 +46,7 @@ def test_a_machine_without_a_driver_goes_through_torch(device, layer):
     assert torch.equal(layer(x), exact(layer, x))
 
 
+@without_driver
 def test_what_cannot_be_loaded_before_packing_leaves_the_codes(device, layer, monkeypatch):
     monkeypatch.setattr(kernels, "objection", lambda *_: "")
     asked = []
