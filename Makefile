@@ -37,6 +37,7 @@ build: setup
 cpp-test: build
 	$(NVRTC) build/tests/core/core_tests --gtest_brief=1
 	build/tests/runtime/runtime_tests --gtest_brief=1
+	build/tests/driver/driver_tests --gtest_brief=1
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
 kill-test: build

@@ -2,7 +2,7 @@
 #include "runtime/kernels.h"
 
 #include <algorithm>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -101,22 +101,16 @@ bool known_to_be_rejected(const std::string& source, const Device& device) {
   return found && !cuda::objection(*found).empty();
 }
 
-cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
+SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes) {
   // Weights of many shapes share the kernels that pack and dequantise them.
-  static std::map<std::pair<std::string, int>, cuda::Kernel> loaded;
-  const std::pair<std::string, int> place{digest_of(source), ordinal};
-  {
-    const std::lock_guard lock(mutex);
-    if (const auto known = loaded.find(place); known != loaded.end()) return known->second;
-  }
-  const cuda::Binary binary = binary_of(source, device_row(ordinal));
-  if (const auto why_not = cuda::objection(binary); !why_not.empty()) {
-    fail<Unsupported>(name, ": ", why_not);
-  }
-  const cuda::Kernel kernel(binary.cubin, name, ordinal, shared_bytes);
-  const std::lock_guard lock(mutex);
-  return loaded.emplace(place, kernel).first->second;
+  return loaded_once(digest_of(source), ordinal, [&] {
+    const cuda::Binary binary = binary_of(source, device_row(ordinal));
+    if (const auto why_not = cuda::objection(binary); !why_not.empty()) {
+      fail<Unsupported>(name, ": ", why_not);
+    }
+    return std::make_shared<const cuda::Kernel>(binary.cubin, name, ordinal, shared_bytes);
+  });
 }
 
 std::string stored_plan(const std::string& problem) {

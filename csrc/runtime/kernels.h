@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/driver.h"
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
 #include "runtime/kernel_store.h"
+#include "runtime/modules.h"
 
 namespace ladder {
 
@@ -29,8 +29,9 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
 /// Whether a store has the kernel of `source` and it is not to be run: cuda::objection.
 bool known_to_be_rejected(const std::string& source, const Device& device);
 
-/// The same as binary_of, loaded. Throws Unsupported where cuda::objection rejects it.
-cuda::Kernel load_kernel(const std::string& source, const std::string& name, int ordinal,
+/// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where cuda::objection
+/// rejects it.
+SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);
 
 /// The schedule that a store holds for a problem, or nothing; and keeping one.

@@ -84,7 +84,7 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
   const std::size_t interval = interval_of(m);
   if (interval == kTokenIntervals.size() || activation == Scalar::f32) return nullptr;
-  Slot& slot = linear_.at(ordinal)[activation == Scalar::bf16][interval];
+  Slot& slot = this->slot(ordinal, activation, m);
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
     if (cuda::capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
@@ -98,16 +98,34 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   return kernel == declined() ? nullptr : kernel;
 }
 
-const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) const {
+const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,
+                                        std::int64_t m, void* stream) {
+  Slot& slot = this->slot(ordinal, activation, m);
+  const std::lock_guard lock(compiling_);
+  const LinearKernel* now = slot.load(std::memory_order_acquire);
+  if (now == &kernel) {
+    if (cuda::capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
+    refused_[{ordinal, activation, interval_of(m)}].insert(kernel.schedule);
+    now = first_kernel(ordinal, activation, m);
+    slot.store(now, std::memory_order_release);
+    if (kernel.trial != nullptr) kernel.trial->lose();
+  }
+  return now == declined() ? nullptr : now;
+}
+
+const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) {
   int failures = 0;
+  const auto& refused = refused_[{ordinal, activation, interval_of(m)}];
   try {
     const Linear expr = expression(type_, n_, k_, gather_, activation, m);
     for (const Schedule& schedule :
          schedules_to_try(expr, device_row(ordinal), dependent_launch_)) {
+      if (refused.contains(to_string(schedule))) continue;
       try {
-        return compile_linear(ordinal, expr, schedule);
+        return compile_linear(ordinal, expr, schedule, Purpose::good);
       } catch (const Unsupported&) {
-        // It is rejected, or only emitting shows that the device cannot have it: the next one.
+        // It is rejected, or only emitting or the driver shows that the device cannot have it: the
+        // next one.
       } catch (const ToolchainError& error) {
         // What is wrong with the compiler or the driver is not told to every call.
         notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
@@ -132,14 +150,21 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
   return out;
 }
 
-void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text) {
+void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
+                  Purpose purpose) {
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   const auto schedule = schedule_called(text, expr, device_row(ordinal), dependent_launch_);
   if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
-  const std::lock_guard lock(compiling_);
-  // The kernel in the slot may be running: it is never freed.
-  linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m)].store(
-      compile_linear(ordinal, expr, *schedule), std::memory_order_release);
+  {
+    const std::lock_guard lock(compiling_);
+    const LinearKernel* before = slot(ordinal, activation, m)
+                                     .exchange(compile_linear(ordinal, expr, *schedule, purpose),
+                                               std::memory_order_acq_rel);
+    if (before != nullptr && before != declined() && before->trial != nullptr) {
+      before->trial->lose();
+    }
+  }
+  unload_losers();
 }
 
 std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
@@ -188,8 +213,9 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
 namespace {
 
 std::shared_mutex sessions_mutex;
+/// Never destroyed: the driver may be gone before, with the modules that kernels would unload.
 std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
-  static std::unordered_map<std::int64_t, std::unique_ptr<Session>> all;
+  static auto& all = *new std::unordered_map<std::int64_t, std::unique_ptr<Session>>;
   return all;
 }
 

@@ -10,16 +10,19 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "codegen/cuda/driver.h"
 #include "expr/of_ttype.h"
 #include "program/lower.h"
 #include "runtime/device_row.h"
 #include "runtime/image_parts.h"
+#include "runtime/modules.h"
+#include "runtime/trial.h"
 #include "schedule/placement.h"
 #include "types/ttype.h"
 
@@ -51,11 +54,18 @@ constexpr std::size_t kOperands = 10;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
-  cuda::Kernel kernel;
+  SharedKernel kernel;           ///< null for a candidate
+  std::unique_ptr<Trial> trial;  ///< of a candidate
   cuda::Launch launch;
   std::vector<Operand> operands;
   Workspace workspace;
   std::string schedule;
+
+  /// False, and nothing started: Session::instead_of has another.
+  [[nodiscard]] bool start(void* stream, void** arguments) const {
+    return trial == nullptr ? kernel->launch(launch, stream, arguments)
+                            : trial->launch(launch, stream, arguments);
+  }
 };
 
 class Session {
@@ -78,14 +88,21 @@ class Session {
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
   /// Compilers and drivers that fail are a notice (runtime/notices.h), and the dense way.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
+  /// The same for a call that `kernel` did not start: what has taken its place, or, where the driver
+  /// refused it, the scheduler's next choice from now on.
+  const LinearKernel* instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,
+                                 std::int64_t m, void* stream);
 
   /// Schedules of the interval of `m` that are worth measuring, the best guess first, as
   /// schedules_to_measure (runtime/plan.h) finds and compiles them.
   std::vector<std::string> schedules(int ordinal, Scalar activation, std::int64_t m,
                                      std::size_t count) const;
-  /// From now on the interval of `m` has the kernel of this schedule, compiled if need be.
-  /// Throws Unsupported when it is none of the scheduler's, or spills.
-  void use(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
+  /// From now on the interval of `m` has the kernel of this schedule, compiled if need be. What it
+  /// had before is unloaded, when it has ended and no graph has it, if it was there to be measured.
+  /// Throws Unsupported when it is none of the scheduler's, spills, or fits nowhere on the device.
+  enum class Purpose { measuring, good };
+  void use(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule,
+           Purpose purpose);
   /// The measured schedule that this process or a store has for the interval, or ""; and keeping
   /// one.
   std::string plan(int ordinal, Scalar activation, std::int64_t m);
@@ -107,19 +124,27 @@ class Session {
   static constexpr int kTransforms = 6;
   using Slot = std::atomic<const LinearKernel*>;
 
-  /// Of the stored plan, else of the first choice of the scheduler that compiles without spills;
-  /// declined where there is none.
-  const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m) const;
-  const LinearKernel* compile_linear(int ordinal, const Linear& expr,
-                                     const Schedule& schedule) const;
-  const LinearKernel* compile_transform(int ordinal, Transform which) const;
+  Slot& slot(int ordinal, Scalar activation, std::int64_t m) {
+    return linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m)];
+  }
+  /// Of the stored plan, else of the first choice of the scheduler that compiles without spills
+  /// and that the driver does not refuse; declined where there is none.
+  const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m);
+  const LinearKernel* compile_linear(int ordinal, const Linear& expr, const Schedule& schedule,
+                                     Purpose purpose);
+  const LinearKernel* compile_transform(int ordinal, Transform which);
+  const LinearKernel* owned(LinearKernel kernel);
 
   const TType& type_;
   std::int64_t n_, k_;
   bool gather_, dependent_launch_;
   ImageParts parts_;
+  using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
-  std::map<std::tuple<int, Scalar, std::size_t>, std::string> measured_;  // by interval
+  // Never freed: a call may hold one that a slot had a moment ago. Modules go before that (trial.h).
+  std::vector<std::unique_ptr<const LinearKernel>> kernels_;
+  std::map<Interval, std::string> measured_;
+  std::map<Interval, std::set<std::string>> refused_;  // schedules, by the driver
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };

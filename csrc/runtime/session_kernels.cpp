@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a session compiles: kernels of the linear layer, and between the forms of a weight.
+#include <utility>
+
 #include "base/error.h"
 #include "codegen/cuda/dequantize.h"
 #include "codegen/cuda/image_kernels.h"
 #include "compile.h"
 #include "layout/weight_image.h"
-#include "runtime/counters.h"
 #include "runtime/kernels.h"
 #include "runtime/session.h"
 
@@ -24,31 +25,40 @@ Operand operand_called(const std::string& name) {
 
 }  // namespace
 
+const LinearKernel* Session::owned(LinearKernel kernel) {
+  return kernels_.emplace_back(std::make_unique<const LinearKernel>(std::move(kernel))).get();
+}
+
 const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
-                                            const Schedule& schedule) const {
+                                            const Schedule& schedule, Purpose purpose) {
   const Compiled compiled = compile(expr, schedule, device_row(ordinal));
   const Program& program = compiled.program;
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
   };
   const auto shared = static_cast<unsigned>(program.shared_bytes());
-  const Workspace workspace = workspace_of(expr, schedule);
-  if (workspace.counters > 0) prepare_counters(ordinal);
   std::vector<Operand> operands;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
   }
-  return new LinearKernel{load_kernel(compiled.source, program.name, ordinal, shared),
-                          {{extent(kSplit), extent(kTile), 1},
-                           static_cast<unsigned>(program.threads),
-                           shared,
-                           program.dependent_launch},
-                          std::move(operands),
-                          workspace,
-                          to_string(schedule)};
+  SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared);
+  const cuda::Launch launch{{extent(kSplit), extent(kTile), 1},
+                            static_cast<unsigned>(program.threads),
+                            shared,
+                            program.dependent_launch};
+  // The row knows what whole multiprocessors hold; of this very kernel only the driver does.
+  if (program.cluster > 1 && kernel->resident_clusters(launch) == 0) {
+    fail<Unsupported>(program.name, ": a cluster of ", program.cluster, " blocks with ", shared,
+                      " bytes of shared memory fits nowhere on ", device_row(ordinal).name);
+  }
+  auto trial = purpose == Purpose::measuring
+                   ? std::make_unique<Trial>(std::exchange(kernel, nullptr), ordinal)
+                   : nullptr;
+  return owned({std::move(kernel), std::move(trial), launch, std::move(operands),
+                workspace_of(expr, schedule), to_string(schedule)});
 }
 
-const LinearKernel* Session::compile_transform(int ordinal, Transform which) const {
+const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
   const int bits = type_.element->bits;
   const auto dequantize = [&](Scalar out) {
     // Activations and tokens do not matter to it.
@@ -78,12 +88,13 @@ const LinearKernel* Session::compile_transform(int ordinal, Transform which) con
   const auto tiles = [](std::int64_t extent, std::int64_t of) {
     return static_cast<unsigned>((extent + of - 1) / of);
   };
-  return new LinearKernel{
-      load_kernel(source, name, ordinal, 0),
-      {{tiles(k_, columns), tiles(n_, kBlock), 1}, static_cast<unsigned>(tile.threads), 0, false},
-      {},
-      {},
-      name};
+  return owned(
+      {load_kernel(source, name, ordinal, 0),
+       nullptr,
+       {{tiles(k_, columns), tiles(n_, kBlock), 1}, static_cast<unsigned>(tile.threads), 0, false},
+       {},
+       {},
+       name});
 }
 
 }  // namespace ladder

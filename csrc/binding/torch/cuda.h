@@ -38,6 +38,9 @@ inline void* part_of(void* image, const std::optional<ImageParts::Part>& part) {
   return part ? static_cast<char*>(image) + part->offset_bytes : nullptr;
 }
 
+/// Throws ToolchainError: the driver has no room for a kernel that every device has.
+[[noreturn]] void refused(const std::string& kernel);
+
 /// Starts one of the kernels between canonical, image and dense: pointers, then numbers.
 template <std::size_t Pointers, std::size_t Numbers>
 void transform(Session& session, std::int32_t ordinal, Transform which,
@@ -47,10 +50,11 @@ void transform(Session& session, std::int32_t ordinal, Transform which,
   std::array<void*, Pointers + Numbers> arguments;
   for (std::size_t i = 0; i < Pointers; ++i) arguments[i] = &pointers[i];
   for (std::size_t i = 0; i < Numbers; ++i) arguments[Pointers + i] = &numbers[i];
-  kernel.kernel.launch(kernel.launch, stream, arguments.data());
+  if (!kernel.start(stream, arguments.data())) refused(kernel.schedule);
 }
 
-/// Throws InvalidArgument unless `image` is that of a weight of `session`, by its size.
+/// Throws InvalidArgument unless `image` can be that of a weight of `session`, by its dtype, size,
+/// strides and device.
 void require_image(const Tensor& image, const Session& session);
 
 /// The values [n, k] of an image.

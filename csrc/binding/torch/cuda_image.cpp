@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "binding/torch/cuda.h"
 #include "types/weight.h"
 
@@ -43,9 +44,21 @@ Activation activation_of(ScalarType dtype) {
 
 void require_image(const Tensor& image, const Session& session) {
   const auto words = session.parts().words;
-  LADDER_REQUIRE(image.is_cuda() && image.numel() == words, "image has ", image.numel(),
-                 " words on ", image.is_cuda() ? "cuda" : "another device", "; a weight of ",
-                 to_string(session.type()), " [", session.n(), ", ", session.k(), "] has ", words);
+  const auto weight = [&] {
+    return joined("a weight of ", to_string(session.type()), " [", session.n(), ", ", session.k(),
+                  "]");
+  };
+  LADDER_REQUIRE(image.scalar_type() == ScalarType::Int, "image has dtype ",
+                 name(image.scalar_type()), ", not int32");
+  LADDER_REQUIRE(image.numel() == words, "image has ", image.numel(), " words; ", weight(), " has ",
+                 words);
+  LADDER_REQUIRE(image.is_contiguous(), "image of shape ", shape(image), " is not contiguous");
+  LADDER_REQUIRE(image.is_cuda(), "image is on ", image.is_cpu() ? "the cpu" : "another device",
+                 ", not on cuda");
+}
+
+void refused(const std::string& kernel) {
+  fail<ToolchainError>("cuLaunchKernelEx: the device has no room for the kernel ", kernel);
 }
 
 namespace {

@@ -23,7 +23,8 @@ void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
                  " contiguous ones of ", name(x.scalar_type()), " on the device of x");
 }
 
-void launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
+/// As LinearKernel::start.
+[[nodiscard]] bool launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
             const Tensor& image, const std::optional<Tensor>& bias, const Tensor& y, std::int64_t m,
             std::int32_t ordinal, void* stream) {
   const ImageParts& parts = session.parts();
@@ -53,7 +54,7 @@ void launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
   std::size_t count = 0;
   for (const Operand operand : kernel.operands) arguments[count++] = &pointer(operand);
   arguments[count] = &tokens;
-  kernel.kernel.launch(kernel.launch, stream, arguments.data());
+  return kernel.start(stream, arguments.data());
 }
 
 bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
@@ -99,19 +100,21 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
   const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
   if (notices_pending()) [[unlikely]]
     log_notices();
-  if (kernel == nullptr) {
-    const Tensor values = dense(image, session, as);
-    return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
+  if (kernel != nullptr) {
+    const Tensor rows = readable(x);
+    std::optional<Tensor> moved;
+    if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]]
+      moved = stable::clone(*bias);
+    Tensor y = empty(shape, as.dtype, ordinal);
+    do {
+      if (launch(*kernel, session, rows, image, moved ? moved : bias, y, m, ordinal, stream))
+          [[likely]]
+        return y;
+      kernel = session.instead_of(*kernel, ordinal, as.scalar, m, stream);
+    } while (kernel != nullptr);
   }
-  const Tensor rows = readable(x);
-  Tensor y = empty(shape, as.dtype, ordinal);
-  if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]] {
-    const std::optional<Tensor> moved = stable::clone(*bias);
-    launch(*kernel, session, rows, image, moved, y, m, ordinal, stream);
-  } else {
-    launch(*kernel, session, rows, image, bias, y, m, ordinal, stream);
-  }
-  return y;
+  const Tensor values = dense(image, session, as);
+  return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
 }
 
 }  // namespace

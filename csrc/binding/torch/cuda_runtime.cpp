@@ -85,12 +85,14 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
   return lines;
 }
 
-/// Takes the kernel of `schedule` for `m` tokens, and keeps it as the plan with `keep`.
+/// Takes the kernel of `schedule` for `m` tokens: with `keep` for good, as the plan; else to be
+/// measured, and unloaded when another takes its place.
 void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                   std::string schedule, bool keep) {
   Session& session = ladder::session(weight);
   const Scalar activation = activation_of(dtype).scalar;
-  session.use(static_cast<int>(device), activation, m, schedule);
+  session.use(static_cast<int>(device), activation, m, schedule,
+              keep ? Session::Purpose::good : Session::Purpose::measuring);
   if (keep) session.keep(static_cast<int>(device), activation, m, schedule);
 }
 

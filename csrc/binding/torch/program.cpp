@@ -24,6 +24,7 @@ void run_program(std::string source, std::string name, std::int64_t grid_x, std:
   }
   void* const stream = current_stream(ordinal);
   const auto kernel = load_kernel(source, name, ordinal, static_cast<unsigned>(shared_bytes));
+  keep_loaded(kernel);
   auto count = static_cast<std::uint32_t>(tokens);
   std::vector<void*> pointers;
   for (void*& address : addresses) pointers.push_back(&address);
@@ -32,7 +33,10 @@ void run_program(std::string source, std::string name, std::int64_t grid_x, std:
                             static_cast<unsigned>(threads),
                             static_cast<unsigned>(shared_bytes),
                             false};
-  kernel.launch(launch, stream, pointers.data());
+  if (!kernel->launch(launch, stream, pointers.data())) {
+    fail<Unsupported>("the device has no room for ", name, ": blocks of ", threads, " threads and ",
+                      shared_bytes, " bytes of shared memory");
+  }
 }
 
 }  // namespace

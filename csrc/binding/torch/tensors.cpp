@@ -7,7 +7,6 @@
 #include "base/error.h"
 
 namespace ladder::binding {
-namespace {
 
 std::string shape(const Tensor& tensor) {
   std::string text = "[";
@@ -15,6 +14,8 @@ std::string shape(const Tensor& tensor) {
     text += (d > 0 ? ", " : "") + std::to_string(tensor.size(d));
   return text + "]";
 }
+
+namespace {
 
 /// Checks one optional part: present exactly when wanted, then dtype and shape.
 const void* part(const std::optional<Tensor>& tensor, std::string_view argument, bool wanted,

@@ -21,6 +21,9 @@ void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& bod
 /// "float32", as Python prints it.
 std::string_view name(ScalarType dtype);
 
+/// "[2, 3]".
+std::string shape(const Tensor& tensor);
+
 /// Throws InvalidArgument unless `tensor` has this dtype and number of dimensions, is on the CPU
 /// and contiguous.
 void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, int dimensions);

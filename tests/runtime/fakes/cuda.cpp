@@ -1,123 +1,437 @@
 // SPDX-License-Identifier: Apache-2.0
-// A driver with one H200 that runs nothing.
-#include <cstdint>
-#include <cstring>
+#include "fakes/cuda.h"
 
-#include "fakes.h"
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "fakes/fakes.h"
 
 FakeCuda fake_cuda;
 
 namespace {
-int anything;  // has the address of every handle
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotReady = 600, kOutOfResources = 701,
+              kUnsupportedInCapture = 900, kInvalidated = 901;
+constexpr int kRelaxed = 2;
+
+struct UserObject {
+  void* data;
+  void (*destroy)(void*);
+  int references;
+};
+struct Graph {
+  std::vector<UserObject*> objects;
+};
+struct Stream {
+  std::uint64_t id;
+  bool busy = false;
+  Graph* graph = nullptr;  // that it records
+  bool broken = false;
+  std::uint64_t capture = 0;
+  std::vector<std::pair<std::uint32_t*, std::size_t>> zeroing;  // words that are not yet zero
+};
+struct Module {
+  std::string name = {};
+  bool unloaded = false;
+};
+
+struct State {
+  std::array<fake::Machine, 8> machines;
+  std::map<void*, Stream> streams;
+  std::vector<void*> free_handles;
+  std::uintptr_t next_handle = 0x1000;
+  std::uint64_t next_id = 1;
+  std::list<Graph> graphs;
+  std::list<Module> modules;
+  std::map<void*, void*> events;  // the stream on which it was recorded
+  std::vector<fake::Launched> launches;
+  std::string mistakes;
+  int loads = 0, load_time = 0, refuse = 0;
+};
+
+std::recursive_mutex mutex;
+State* const state = new State;  // ladder keeps what it has to the end
+thread_local int capture_mode = 0;
+thread_local void* current_context = nullptr;
+void* const kContext = reinterpret_cast<void*>(0xc0);
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+/// What an unsafe call of this thread does to captures.
+bool forbidden() {
+  bool any = false;
+  for (auto& [handle, stream] : state->streams) {
+    if (stream.graph == nullptr || capture_mode == kRelaxed) continue;
+    stream.broken = any = true;
+  }
+  return any;
 }
+
+/// What the legacy stream does to them, in every mode.
+bool legacy(void* stream) {
+  bool any = false;
+  if (stream != nullptr) return false;
+  for (auto& [handle, each] : state->streams) {
+    if (each.graph != nullptr) each.broken = any = true;
+  }
+  return any;
+}
+
+void release(UserObject* object) {
+  if (--object->references > 0) return;
+  std::thread([object] { object->destroy(object->data); }).join();
+  delete object;
+}
+
+}  // namespace
+
+namespace fake {
+
+Machine& machine(int ordinal) { return state->machines.at(ordinal); }
+
+void* new_stream() {
+  const Lock lock(mutex);
+  void* handle;
+  if (state->free_handles.empty()) {
+    handle = reinterpret_cast<void*>(state->next_handle += 0x10);
+  } else {
+    handle = state->free_handles.back();
+    state->free_handles.pop_back();
+  }
+  state->streams[handle] = {state->next_id++};
+  return handle;
+}
+
+void destroy_stream(void* stream) {
+  const Lock lock(mutex);
+  state->streams.erase(stream);
+  state->free_handles.push_back(stream);
+}
+
+void set_busy(void* stream, bool busy) {
+  const Lock lock(mutex);
+  state->streams.at(stream).busy = busy;
+}
+
+void* begin_capture(void* handle) {
+  const Lock lock(mutex);
+  Stream& stream = state->streams.at(handle);
+  stream.graph = &state->graphs.emplace_back();
+  stream.broken = false;
+  stream.capture = state->next_id++;
+  return stream.graph;
+}
+
+bool capture_holds(void* stream) {
+  const Lock lock(mutex);
+  const Stream& each = state->streams.at(stream);
+  return each.graph != nullptr && !each.broken;
+}
+
+void end_capture(void* stream) {
+  const Lock lock(mutex);
+  state->streams.at(stream).graph = nullptr;
+}
+
+void* instantiate(void* graph) {
+  const Lock lock(mutex);
+  Graph& made = state->graphs.emplace_back(*static_cast<Graph*>(graph));
+  for (UserObject* object : made.objects) ++object->references;
+  return &made;
+}
+
+void destroy_graph(void* graph) {
+  std::vector<UserObject*> objects;
+  {
+    const Lock lock(mutex);
+    objects.swap(static_cast<Graph*>(graph)->objects);
+  }
+  for (UserObject* object : objects) release(object);
+}
+
+int loads() {
+  const Lock lock(mutex);
+  return state->loads;
+}
+
+int loaded_now() {
+  const Lock lock(mutex);
+  return static_cast<int>(
+      std::ranges::count_if(state->modules, [](const Module& m) { return !m.unloaded; }));
+}
+
+void set_load_time(int milliseconds) { state->load_time = milliseconds; }
+void refuse_launches(int count) { state->refuse = count; }
+
+std::vector<Launched> launches() {
+  const Lock lock(mutex);
+  return state->launches;
+}
+
+std::string mistakes() {
+  const Lock lock(mutex);
+  return state->mistakes;
+}
+
+}  // namespace fake
+
+// --- what ladder calls ---------------------------------------------------------------------------
 
 extern "C" {
 
-int cuInit(unsigned) { return 0; }
-int cuGetErrorName(int, const char** name) {
-  *name = "CUDA_ERROR_FAKE";
-  return 0;
+int cuInit(unsigned) { return kSuccess; }
+
+// NVRTC asks for tables of the driver's, and does without.
+int cuGetExportTable(const void**, const void*) { return kNotFound; }
+
+int cuGetErrorName(int error, const char** name) {
+  *name = error == kUnsupportedInCapture ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+          : error == kInvalidated        ? "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+                                         : "CUDA_ERROR_FAKE";
+  return kSuccess;
 }
+
 int cuGetErrorString(int, const char** text) {
   *text = "the fake was told to fail";
-  return 0;
+  return kSuccess;
 }
+
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return fake_cuda.device_result;
 }
-int cuDeviceGetName(char* name, int size, int) {
-  std::strncpy(name, "NVIDIA H200", static_cast<std::size_t>(size));
-  return 0;
+
+int cuDeviceGetName(char* name, int size, int device) {
+  std::strncpy(name, fake::machine(device).name.c_str(), static_cast<std::size_t>(size) - 1);
+  return kSuccess;
 }
-int cuDeviceGetAttribute(int* value, int which, int) {
-  switch (which) {
-    case 16: *value = 132; break;       // multiprocessors
-    case 13: *value = 1980000; break;   // kHz
-    case 36: *value = 3201000; break;   // kHz of the memory
-    case 37: *value = 6144; break;      // bits of its bus
-    case 38: *value = 60 << 20; break;  // bytes of L2
-    case 39: *value = 2048; break;      // threads of a multiprocessor
-    case 75: *value = 9; break;         // compute capability
-    case 76: *value = 0; break;
-    case 81: *value = 228 << 10; break;  // shared bytes of a multiprocessor
-    case 82: *value = 65536; break;      // registers
-    case 97: *value = 227 << 10; break;  // shared bytes of a block
-    default: *value = 1;
-  }
-  return 0;
+
+int cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
+  *bytes = static_cast<std::size_t>(fake::machine(device).memory_bytes);
+  return kSuccess;
 }
-int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
-  *bytes = std::size_t{141} << 30;
-  return 0;
+
+int cuDeviceGetAttribute(int* value, int which, int device) {
+  const fake::Machine& m = fake::machine(device);
+  const std::map<int, int> attributes = {{13, m.clock_khz},
+                                         {16, m.multiprocessors},
+                                         {36, m.memory_khz},
+                                         {37, m.bus_bits},
+                                         {38, m.l2_bytes},
+                                         {39, 2048},
+                                         {75, m.capability / 10},
+                                         {76, m.capability % 10},
+                                         {81, 228 << 10},
+                                         {82, 65536},
+                                         {97, 227 << 10},
+                                         {120, m.capability >= 90}};
+  const auto found = attributes.find(which);
+  if (found == attributes.end()) return kInvalidValue;
+  *value = found->second;
+  return kSuccess;
 }
-int cuDevicePrimaryCtxRetain(void** context, int) {
-  *context = &anything;
-  return 0;
+
+// The context of a device is its ordinal behind kContext.
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = static_cast<char*>(kContext) + device;
+  return kSuccess;
 }
 int cuCtxGetCurrent(void** context) {
-  *context = &anything;
-  return 0;
+  *context = current_context;
+  return kSuccess;
 }
-int cuCtxPushCurrent_v2(void*) { return 0; }
-int cuCtxPopCurrent_v2(void**) { return 0; }
+int cuCtxPushCurrent_v2(void* context) {
+  current_context = context;
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  *context = std::exchange(current_context, nullptr);
+  return kSuccess;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return kSuccess;
+}
+
 int cuModuleLoadData(void** module, const void*) {
   ++fake_cuda.loaded;
-  *module = &anything;
-  return fake_cuda.load_result;
+  if (fake_cuda.load_result != kSuccess) return fake_cuda.load_result;
+  {
+    const Lock lock(mutex);
+    if (forbidden()) return kUnsupportedInCapture;
+    ++state->loads;
+    *module = &state->modules.emplace_back();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(state->load_time));
+  return kSuccess;
 }
-int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** function, void*, const char*) {
-  *function = &anything;
-  return 0;
+
+int cuModuleUnload(void* module) {
+  const Lock lock(mutex);
+  if (forbidden()) return kUnsupportedInCapture;
+  auto* mine = static_cast<Module*>(module);
+  if (mine->unloaded) state->mistakes += "unloads " + mine->name + " twice\n";
+  mine->unloaded = true;
+  return kSuccess;
 }
-int cuFuncSetAttribute(void*, int, int) { return 0; }
-int cuLaunchKernelEx(const void*, void*, void**, void**) { return 0; }
-int cuOccupancyMaxActiveClusters(int* count, void*, const void*) {
-  *count = 16;
-  return 0;
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  const Lock lock(mutex);
+  static_cast<Module*>(module)->name = name;
+  *function = module;
+  return kSuccess;
 }
-int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
-int cuStreamIsCapturing(void*, int* status) {
+
+int cuFuncSetAttribute(void*, int, int) { return kSuccess; }
+
+struct Attribute {
+  int id;
+  char pad[4];
+  unsigned value[16];
+};
+struct Config {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  Attribute* attributes;
+  unsigned attribute_count;
+};
+
+int cuOccupancyMaxActiveClusters(int* count, void*, const Config* config) {
+  const int device = static_cast<int>(static_cast<char*>(current_context) -
+                                      static_cast<char*>(kContext));
+  const Lock lock(mutex);
+  const fake::Machine& m = state->machines.at(device);
+  if (config->attribute_count == 0) {  // the cubin says how large, and nobody reads it here
+    *count = m.fits_compiled_clusters ? 1 : 0;
+  } else {
+    const auto cluster = static_cast<int>(config->attributes[0].value[0]);
+    *count = cluster <= m.largest_cluster ? m.multiprocessors / cluster : 0;
+  }
+  return kSuccess;
+}
+
+int cuLaunchKernelEx(const Config* config, void* function, void**, void**) {
+  const Lock lock(mutex);
+  const auto* module = static_cast<Module*>(function);
+  if (module->unloaded) state->mistakes += "launches the unloaded " + module->name + "\n";
+  if (state->refuse != 0) {
+    if (state->refuse > 0) --state->refuse;
+    return kOutOfResources;
+  }
+  const auto found = state->streams.find(config->stream);
+  const bool captured = found != state->streams.end() && found->second.graph != nullptr;
+  if (captured && found->second.broken) return kInvalidated;
+  state->launches.push_back({module->name, config->stream, captured});
+  return kSuccess;
+}
+
+int cuStreamGetCaptureInfo_v2(void* handle, int* status, std::uint64_t* id, void** graph,
+                              const void***, std::size_t*) {
+  const Lock lock(mutex);
   *status = 0;
-  return 0;
+  const auto found = state->streams.find(handle);
+  if (found == state->streams.end() || found->second.graph == nullptr) return kSuccess;
+  *status = found->second.broken ? 2 : 1;
+  *id = found->second.capture;
+  *graph = found->second.graph;
+  return kSuccess;
 }
-int cuStreamGetCaptureInfo_v2(void*, int* status, std::uint64_t* id, void** graph, const void***,
-                              std::size_t*) {
-  *status = 0;
-  if (id != nullptr) *id = 0;
-  if (graph != nullptr) *graph = nullptr;
-  return 0;
+
+int cuUserObjectCreate(void** object, void* data, void (*destroy)(void*), unsigned references,
+                       unsigned) {
+  *object = new UserObject{data, destroy, static_cast<int>(references)};
+  return kSuccess;
 }
-int cuUserObjectCreate(void** object, void*, void (*)(void*), unsigned, unsigned) {
-  *object = &anything;
-  return 0;
+
+int cuUserObjectRelease(void* object, unsigned) {
+  release(static_cast<UserObject*>(object));
+  return kSuccess;
 }
-int cuUserObjectRelease(void*, unsigned) { return 0; }
-int cuGraphRetainUserObject(void*, void*, unsigned, unsigned) { return 0; }
-int cuStreamGetId(void*, unsigned long long* id) {
-  *id = 1;
-  return 0;
+
+int cuGraphRetainUserObject(void* graph, void* object, unsigned, unsigned) {
+  const Lock lock(mutex);
+  static_cast<Graph*>(graph)->objects.push_back(static_cast<UserObject*>(object));
+  return kSuccess;
 }
-int cuStreamCreate(void** stream, unsigned) {
-  *stream = &anything;
-  return 0;
+
+int cuStreamGetId(void* handle, unsigned long long* id) {
+  const Lock lock(mutex);
+  const auto found = state->streams.find(handle);
+  *id = found == state->streams.end() ? 0 : found->second.id;  // the legacy stream
+  return kSuccess;
 }
-int cuStreamSynchronize(void*) { return 0; }
-int cuStreamDestroy_v2(void*) { return 0; }
+
+int cuStreamCreate(void** stream, unsigned flags) {
+  if (flags != 1) return kInvalidValue;  // it must block for nobody
+  *stream = fake::new_stream();
+  return kSuccess;
+}
+
+int cuStreamSynchronize(void* handle) {
+  const Lock lock(mutex);
+  if (forbidden() || legacy(handle)) return kUnsupportedInCapture;
+  for (auto [words, count] : state->streams.at(handle).zeroing) std::fill_n(words, count, 0u);
+  return kSuccess;
+}
+
+int cuStreamDestroy_v2(void* stream) {
+  fake::destroy_stream(stream);
+  return kSuccess;
+}
+
 int cuEventCreate(void** event, unsigned) {
-  *event = &anything;
-  return 0;
+  const Lock lock(mutex);
+  *event = new char;
+  state->events[*event] = nullptr;
+  return kSuccess;
 }
-int cuEventRecord(void*, void*) { return 0; }
-int cuEventQuery(void*) { return 0; }
-int cuEventDestroy_v2(void*) { return 0; }
-int cuMemAlloc_v2(std::uintptr_t* memory, std::size_t) {
-  *memory = reinterpret_cast<std::uintptr_t>(&anything);
-  return 0;
+
+int cuEventRecord(void* event, void* stream) {
+  const Lock lock(mutex);
+  state->events.at(event) = stream;
+  return kSuccess;
 }
-int cuMemFree_v2(std::uintptr_t) { return 0; }
-int cuMemsetD32_v2(std::uintptr_t, unsigned, std::size_t) { return 0; }
-int cuMemsetD32Async(std::uintptr_t, unsigned, std::size_t, void*) { return 0; }
+
+int cuEventQuery(void* event) {
+  const Lock lock(mutex);
+  if (forbidden()) return kUnsupportedInCapture;
+  const auto found = state->streams.find(state->events.at(event));
+  return found != state->streams.end() && found->second.busy ? kNotReady : kSuccess;
+}
+
+int cuEventDestroy_v2(void* event) {
+  const Lock lock(mutex);
+  state->events.erase(event);
+  delete static_cast<char*>(event);
+  return kSuccess;
+}
+
+int cuMemAlloc_v2(std::uintptr_t* memory, std::size_t bytes) {
+  const Lock lock(mutex);
+  if (forbidden()) return kUnsupportedInCapture;
+  void* made = std::malloc(bytes);
+  std::memset(made, 0xcd, bytes);
+  *memory = reinterpret_cast<std::uintptr_t>(made);
+  return kSuccess;
+}
+
+int cuMemFree_v2(std::uintptr_t) { return kSuccess; }
+
+int cuMemsetD32Async(std::uintptr_t memory, unsigned word, std::size_t count, void* stream) {
+  const Lock lock(mutex);
+  if (legacy(stream)) return kUnsupportedInCapture;
+  if (word != 0 || !state->streams.contains(stream)) return kInvalidValue;
+  state->streams.at(stream).zeroing.emplace_back(reinterpret_cast<std::uint32_t*>(memory), count);
+  return kSuccess;
+}
 
 }  // extern "C"

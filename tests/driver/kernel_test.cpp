@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels and machines as the driver has them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "codegen/cuda/driver.h"
+#include "fakes/cuda.h"
+#include "runtime/device_row.h"
+#include "runtime/modules.h"
+
+namespace ladder {
+namespace {
+
+constexpr cuda::Launch kLaunch{{1, 1, 1}, 32, 0, false};
+
+SharedKernel load() { return std::make_shared<const cuda::Kernel>("cubin", "kernel", 0, 1024); }
+
+TEST(Kernel, is_loaded_once_by_threads_that_ask_at_once) {
+  fake::set_load_time(30);
+  const int before = fake::loads();
+  std::vector<SharedKernel> got(8);
+  std::vector<std::thread> threads;
+  for (auto& each : got) {
+    threads.emplace_back([&] { each = loaded_once("digest of all", 0, load); });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(fake::loads(), before + 1);
+  for (const auto& each : got) EXPECT_EQ(each, got.front());
+  loaded_once("another digest", 0, load);
+  loaded_once("digest of all", 1, load);
+  EXPECT_EQ(fake::loads(), before + 3);
+  fake::set_load_time(0);
+}
+
+TEST(Kernel, is_unloaded_with_the_last_who_has_it_and_loaded_anew_after_that) {
+  const int before = fake::loaded_now();
+  auto one = loaded_once("shared", 0, load), other = loaded_once("shared", 0, load);
+  EXPECT_EQ(fake::loaded_now(), before + 1);
+  one.reset();
+  EXPECT_EQ(fake::loaded_now(), before + 1);
+  other.reset();
+  EXPECT_EQ(fake::loaded_now(), before);
+  EXPECT_NE(loaded_once("shared", 0, load), nullptr);
+  EXPECT_EQ(fake::mistakes(), "");
+}
+
+TEST(Kernel, that_fails_to_load_is_tried_again) {
+  const auto refused = []() -> SharedKernel { fail<ToolchainError>("refused"); };
+  EXPECT_THROW(loaded_once("late", 0, refused), ToolchainError);
+  EXPECT_NE(loaded_once("late", 0, load), nullptr);
+}
+
+TEST(Kernel, comes_and_goes_beside_a_capture_of_another_thread) {
+  void* const stream = fake::new_stream();
+  void* const graph = fake::begin_capture(stream);
+  std::thread([] { load(); }).join();
+  EXPECT_TRUE(fake::capture_holds(stream));
+  std::thread([] { cuda::zeroed_memory(1024, 0); }).join();
+  EXPECT_TRUE(fake::capture_holds(stream));
+  std::thread([] {
+    cuda::Event event(0);
+    event.record(fake::new_stream());
+    EXPECT_TRUE(event.passed());
+  }).join();
+  EXPECT_TRUE(fake::capture_holds(stream));
+  std::thread([] { cuda::properties(6); }).join();
+  EXPECT_TRUE(fake::capture_holds(stream));
+  fake::end_capture(stream);
+  fake::destroy_graph(graph);
+}
+
+TEST(Kernel, says_that_the_driver_has_no_room_for_it) {
+  const auto kernel = load();
+  fake::refuse_launches(1);
+  EXPECT_FALSE(kernel->launch(kLaunch, nullptr, nullptr));
+  EXPECT_TRUE(kernel->launch(kLaunch, nullptr, nullptr));
+}
+
+TEST(Machine, is_described_by_the_driver) {
+  const auto p = cuda::properties(0);
+  EXPECT_EQ(p.name, "NVIDIA H200");
+  EXPECT_EQ(p.capability, 90);
+  EXPECT_EQ(p.multiprocessors, 132);
+  EXPECT_EQ(p.clock, 1.98e9);
+  EXPECT_EQ(p.bytes_per_second, 2 * 3201e6 * 6144 / 8);
+  EXPECT_EQ(p.max_cluster, 8);
+  EXPECT_EQ(device_row(0).name, "h200");
+}
+
+TEST(Machine, has_clusters_as_large_as_fit) {
+  fake::machine(5).largest_cluster = 4;
+  EXPECT_EQ(cuda::properties(5).max_cluster, 4);
+  fake::machine(5).largest_cluster = 0;
+  EXPECT_EQ(cuda::properties(5).max_cluster, 1);
+  fake::machine(5).capability = 89;
+  EXPECT_EQ(cuda::properties(5).max_cluster, 1);
+  const int loads = fake::loads();
+  cuda::properties(5);
+  EXPECT_EQ(fake::loads(), loads);  // nothing to ask
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session does where the driver refuses, and with kernels that were only measured.
+#include "runtime/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "codegen/cuda/toolchain.h"
+#include "fakes/cuda.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::int64_t kTokens = 1;
+
+/// Kernels of a store of its own, compiled once for all tests.
+class Sessions : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string folder = (std::filesystem::temp_directory_path() / "ladder-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    store_ = folder;
+    setenv("LADDER_CACHE", folder.c_str(), 1);
+    cuda::add_nvrtc_directory(LADDER_FAKES);
+  }
+  static void TearDownTestSuite() {
+    unsetenv("LADDER_CACHE");
+    std::filesystem::remove_all(store_);
+  }
+  ~Sessions() override { EXPECT_EQ(fake::mistakes(), ""); }
+
+  /// Rows of its own for each test: a session is for the life of the process.
+  Session& of(std::int64_t n) {
+    return session(open_session(ttype("uint4,group=64,scale=float16"), n, 512));
+  }
+  const LinearKernel* kernel(Session& s, int ordinal) {
+    return s.linear(ordinal, Scalar::f16, kTokens, stream_);
+  }
+  bool start(const LinearKernel& kernel) { return kernel.start(stream_, nullptr); }
+
+  inline static std::filesystem::path store_;
+  void* const stream_ = fake::new_stream();
+};
+
+TEST_F(Sessions, take_the_next_schedule_where_the_driver_refuses_a_launch) {
+  Session& s = of(64);
+  const LinearKernel* const first = kernel(s, 1);
+  ASSERT_NE(first, nullptr);
+  fake::refuse_launches(1);
+  EXPECT_FALSE(start(*first));
+  const LinearKernel* const next = s.instead_of(*first, 1, Scalar::f16, kTokens, stream_);
+  ASSERT_NE(next, nullptr);
+  EXPECT_NE(next->schedule, first->schedule);
+  EXPECT_TRUE(start(*next));
+  // From now on, and for whoever was refused at the same time.
+  EXPECT_EQ(kernel(s, 1), next);
+  EXPECT_EQ(s.instead_of(*first, 1, Scalar::f16, kTokens, stream_), next);
+}
+
+TEST_F(Sessions, compile_nothing_for_a_refused_launch_during_a_capture) {
+  Session& s = of(65);
+  const LinearKernel* const first = kernel(s, 1);
+  void* const graph = fake::begin_capture(stream_);
+  EXPECT_THAT([&] { s.instead_of(*first, 1, Scalar::f16, kTokens, stream_); },
+              ThrowsMessage<Unsupported>(HasSubstr("before the capture")));
+  fake::end_capture(stream_);
+  fake::destroy_graph(graph);
+}
+
+/// The first schedule of `s` for 16 tokens that has clusters; "" if none.
+std::string clustered(const Session& s, int ordinal) {
+  const Linear expr = expression(s.type(), s.n(), s.k(), s.gather(), Scalar::f16, 16);
+  for (const Candidate& candidate : candidates(expr, device_row(ordinal))) {
+    const Schedule& schedule = candidate.schedule;
+    if (candidate.dropped.empty() &&
+        (schedule.reduction == Reduction::cluster || schedule.sharers > 1)) {
+      return to_string(schedule);
+    }
+  }
+  return "";
+}
+
+TEST_F(Sessions, schedule_no_cluster_where_none_fits) {
+  fake::machine(2).name = "NVIDIA H200 MIG 1g.18gb";
+  fake::machine(2).multiprocessors = 16;
+  fake::machine(2).largest_cluster = 1;
+  EXPECT_NE(clustered(of(128), 1), "");
+  EXPECT_EQ(clustered(of(128), 2), "");
+}
+
+TEST_F(Sessions, refuse_a_kernel_whose_cluster_fits_nowhere) {
+  Session& s = of(128);
+  const std::string schedule = clustered(s, 1);
+  fake::machine(1).fits_compiled_clusters = false;
+  EXPECT_THAT([&] { s.use(1, Scalar::f16, 16, schedule, Session::Purpose::measuring); },
+              ThrowsMessage<Unsupported>(HasSubstr("fits nowhere on h200")));
+  fake::machine(1).fits_compiled_clusters = true;
+  s.use(1, Scalar::f16, 16, schedule, Session::Purpose::measuring);
+  EXPECT_EQ(s.linear(1, Scalar::f16, 16, stream_)->schedule, schedule);
+}
+
+TEST_F(Sessions, keep_of_what_was_measured_the_winner_only) {
+  Session& s = of(192);
+  const auto candidates = s.schedules(1, Scalar::f16, kTokens, 4);
+  ASSERT_GE(candidates.size(), 3);
+  unload_losers();
+  const int before = fake::loaded_now();
+  const LinearKernel* last = nullptr;
+  for (const auto& each : candidates) {
+    s.use(1, Scalar::f16, kTokens, each, Session::Purpose::measuring);
+    EXPECT_EQ(fake::loaded_now(), before + 1) << each;
+    last = kernel(s, 1);
+    EXPECT_EQ(last->schedule, each);
+    EXPECT_TRUE(start(*last));
+  }
+  s.use(1, Scalar::f16, kTokens, candidates[1], Session::Purpose::good);
+  EXPECT_EQ(fake::loaded_now(), before + 1);
+  // A call that took the last candidate from the slot a moment before gets the winner.
+  EXPECT_FALSE(start(*last));
+  EXPECT_EQ(s.instead_of(*last, 1, Scalar::f16, kTokens, stream_), kernel(s, 1));
+  EXPECT_EQ(kernel(s, 1)->schedule, candidates[1]);
+  EXPECT_TRUE(start(*kernel(s, 1)));
+}
+
+}  // namespace
+}  // namespace ladder
