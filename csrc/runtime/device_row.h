@@ -6,9 +6,10 @@
 
 namespace ladder {
 
-/// The row of device/ for a machine that the driver describes: the one of its name and capability;
-/// for a machine without a row, the nearest older row with what the driver measured put in its
-/// place. Rows live for the life of the process.
+/// The row of a machine that the driver describes: the row of device/ that its name and capability
+/// suggest, else the nearest older one, with what the driver tells put in its place. A machine of
+/// the table keeps the row's name and numbers; of one that differs, a laptop's or a slice, the name
+/// is the driver's. Rows live for the life of the process; one description has one row.
 /// Throws Unsupported for machines older than every row that has a target.
 const Device& device_row(const cuda::Properties& properties);
 

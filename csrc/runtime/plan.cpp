@@ -26,7 +26,8 @@ constexpr int kAgain = 2;
 }  // namespace
 
 std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch) {
-  return to_string(expr) + " on " + std::string(device.name) + ", " + kScheduler +
+  const std::string_view machine = device.found.empty() ? device.name : device.found;
+  return to_string(expr) + " on " + std::string(machine) + ", " + kScheduler +
          (dependent_launch && device.dependent_launch() ? ", dependent launch" : "");
 }
 

@@ -14,7 +14,8 @@ namespace ladder {
 // In all of these `dependent_launch` is that of candidates(): measured in a chain of layers, its
 // plans stand apart from those of kernels that run by themselves.
 
-/// What a plan is for, as plans.json spells it. The same with and without `dependent_launch` where
+/// What a plan is for, as plans.json spells it: the machine as it was found, since others of its
+/// name may differ (Device::found). The same with and without `dependent_launch` where
 /// the device has none.
 std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch);
 
