@@ -12,7 +12,8 @@ struct InvalidArgument final : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// The request is legal but this device or target cannot serve it. Python: NotImplementedError.
+/// The request is legal but this device or target cannot serve it. Python: NotImplementedError
+/// of ladder._C; RuntimeError of torch's ops, which know the standard exceptions only.
 struct Unsupported final : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -22,7 +22,7 @@ struct Workspace {
 };
 Workspace workspace_of(const Linear& expr, const Schedule& schedule);
 
-/// The program that computes `expr` as `schedule` decided, for a device of `capability`.
+/// The program that computes `expr` as `schedule` decided, on `device`.
 /// Throws Unsupported when no matrix instruction multiplies the activations.
 /// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests
 /// hold the schedules that are compiled (first_programs_test.cpp). Deriving them anew, at every

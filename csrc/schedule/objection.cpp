@@ -204,7 +204,8 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
   }
   const auto outputs = s.block_rows() * s.tokens / threads;
   if (s.reduction == Reduction::ordered && outputs > 16) return joined(outputs, " sums a thread");
-  // Words in flight, sums, and twenty for operands and addresses; the compiler has the last word.
+  // Words in flight, sums, sixteen for operands and addresses, and what activations, decoding,
+  // signals and rounds keep; the compiler has the last word.
   const auto sums = (s.rounds > 1 || group < warp_columns ? 2 : 1) * s.units * s.tokens / 2;
   const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
   const auto registers = in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +

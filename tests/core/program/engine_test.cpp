@@ -75,6 +75,7 @@ TEST(CopyEngine, brings_the_rows_of_the_tokens_there_are) {
 }
 
 TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
+  int served = 0;
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
       for (int sweeps : {1, 2, 3}) {
@@ -83,11 +84,17 @@ TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
           schedule.route = route, schedule.sweeps = sweeps, schedule.depth = depth;
           Linear expr = kLayer;
           expr.n = 192, expr.k = reduction == Reduction::none ? 256 : 512;
-          if (objection(schedule, expr, h200()).empty()) expect_exact(expr, schedule, 3);
+          // Sweeps are for a depth, and for sums that wait in shared memory: not for ordered ones.
+          const bool objected = sweeps > 1 && (depth == 0 || reduction == Reduction::ordered);
+          EXPECT_EQ(objection(schedule, expr, h200()).empty(), !objected) << to_string(schedule);
+          if (objected) continue;
+          expect_exact(expr, schedule, 3);
+          ++served;
         }
       }
     }
   }
+  EXPECT_EQ(served, 34);
 }
 
 // More rounds than are written out, too: a loop awaits them.
@@ -211,7 +218,9 @@ TEST(CopyEngine, of_which_no_step_may_be_left_out) {
               HasSubstr("without a barrier since"));
 }
 
-// Two peers that each copy half: one that copies for itself only leaves the other waiting.
+// Two peers that each copy half for both. Where each copies all for itself the numbers are right,
+// too, for twice the traffic; a part that neither copies, or copies for peers that there are not,
+// is noticed.
 TEST(CopyEngine, must_copy_to_all_that_count_on_it) {
   EXPECT_THAT(caught(engine(2), [](Program& p) { find<CopyRows>(p.body).multicast = false; }), "");
   EXPECT_NE(

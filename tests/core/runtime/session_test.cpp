@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "codegen/cuda/dequantize.h"
 #include "codegen/cuda/image_kernels.h"
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
@@ -100,10 +103,16 @@ TEST(Session, leaves_many_tokens_and_float32_to_dense_products) {
   EXPECT_EQ(s.linear(0, Scalar::f32, 1, nullptr), nullptr);
 }
 
-TEST(ImageKernels, are_one_text_for_one_width) {
-  for (int bits = 1; bits <= 8; ++bits) {
-    EXPECT_EQ(cuda::pack_source(bits), cuda::pack_source(bits));
-    EXPECT_THAT(cuda::unpack_source(bits), HasSubstr("kBits = " + std::to_string(bits)));
+// Session loads them by their text, so weights of one width share them and those of two must not.
+TEST(ImageKernels, have_a_text_of_their_own_for_each_width) {
+  for (const auto source : {cuda::pack_source, cuda::unpack_source, cuda::permute_source}) {
+    std::set<std::string> texts;
+    for (int bits = 1; bits <= 8; ++bits) {
+      texts.insert(source(bits));
+      const auto width = "kBits = " + std::to_string(bits);
+      EXPECT_NE(source(bits).find(width), std::string::npos) << bits;
+    }
+    EXPECT_EQ(texts.size(), 8);
   }
 }
 
