@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test lint format golden fuzz sanitize clean
+.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -68,9 +68,13 @@ golden: build
 python-test: build
 	$(PY) -m pytest tests
 
-# A wheel, installed where nothing else is, run from a folder that is not the checkout.
-wheel-test: build
+# The sdist, a wheel of it, installed where nothing else is, run from another folder.
+wheel-test: setup
 	PYTHON=$(PY) bash .ci/wheel_test
+
+# That wheel with every Python and torch of the job matrix that this machine has or can install.
+matrix: setup
+	PYTHON=$(PY) bash .ci/matrix
 
 lint: setup
 	$(PY) -m ruff check ladder tests benchmarks examples setup.py

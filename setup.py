@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the C++ libraries with CMake; everything else is in pyproject.toml."""
+"""Builds the C++ libraries with CMake; everything else is in pyproject.toml.
+
+Nothing of torch is needed to build. The wheel is for every Python from 3.10 on: _C is the one
+module of Python in it, and keeps to the limited API.
+"""
 
 import os
 import shutil
@@ -39,4 +43,8 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", str(build), "--parallel", jobs], check=True)
 
 
-setup(ext_modules=[Extension("ladder._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(
+    ext_modules=[Extension("ladder._C", sources=[], py_limited_api=True)],
+    cmdclass={"build_ext": CMakeBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -15,7 +15,7 @@ def load() -> None:
     if not path.exists():
         raise ImportError(
             f"{path.name} is not in {path.parent}: run `make build` in a checkout, "
-            "or `pip install --no-build-isolation .`"
+            "or `pip install .` and leave its folder"
         )
     torch.ops.load_library(str(path))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder import bounds
+from ladder._version import install_command
 from ladder.errors import InvalidArgument
 
 _CHAIN = {"m", "batch", "activation", "weight", "layers"}
@@ -34,7 +35,7 @@ def read_chain(path: Path) -> list[bounds.Layer]:
     try:
         import yaml
     except ImportError:
-        raise ImportError("chains in YAML need PyYAML: pip install 'ladder[plots]'") from None
+        raise ImportError(f"chains in YAML need PyYAML: {install_command('plots')}") from None
     path = Path(path)
     try:
         chain = yaml.safe_load(path.read_text())

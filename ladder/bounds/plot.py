@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ladder._version import install_command
 from ladder.bounds.sizes import format_bytes
 from ladder.errors import InvalidArgument
 
@@ -60,7 +61,7 @@ def require_matplotlib():
     try:
         import matplotlib
     except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'ladder[plots]'") from None
+        raise ImportError(f"plots need matplotlib: {install_command('plots')}") from None
     return matplotlib
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ladder._version import install_command
 from ladder.checkpoints.folder import StoredConfig, definitions
 from ladder.checkpoints.header import DTYPE_BITS, TORCH_DTYPES
 from ladder.checkpoints.repack import Report, TypeRow, check_apart, shard_name, tensor_bytes
@@ -122,7 +123,8 @@ def _linear_modules(folder: Path) -> list[str]:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise Unsupported(
-            "convert needs transformers to know a model's Linear modules: pip install transformers"
+            "convert needs transformers to know a model's Linear modules: "
+            + install_command("transformers")
         ) from None
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ladder import types
+from ladder._version import install_command
 from ladder.errors import CheckpointError, InvalidArgument
 
 QUANT_METHOD = "ladder"
@@ -17,7 +18,7 @@ FORMAT_VERSION = 1
 #: been imported: it quotes the text in a ValueError instead of starting from random weights.
 GUARD_KEY = "transformers_weights"
 GUARD_TEXT = (
-    "these weights are quantised by ladder: `pip install ladder`, and `import ladder` before "
+    f"these weights are quantised by ladder: `{install_command()}`, and `import ladder` before "
     "loading them"
 )
 

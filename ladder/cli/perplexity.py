@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ladder._version import install_command
 from ladder.cli.output import Json, print_json, print_table, progress_bar
 
 
@@ -37,7 +38,7 @@ def ppl(
     try:
         from transformers import AutoModelForCausalLM
     except ModuleNotFoundError as missing:
-        hint = f"ladder ppl needs {missing.name}: pip install 'ladder[transformers]'"
+        hint = f"ladder ppl needs {missing.name}: {install_command('transformers')}"
         raise ImportError(hint) from None
 
     from ladder.errors import InvalidArgument

@@ -157,7 +157,7 @@ def test_pictures_are_written_and_equal_each_time(capsys, tmp_path, folder, chai
 def test_without_matplotlib_the_error_says_how_to_get_it(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     status, _, err = run(capsys, "gemm", 4, 4, 4, "--plot", tmp_path / "x.svg")
-    assert status == 1 and "pip install 'ladder[plots]'" in err and err.count("\n") == 1
+    assert status == 1 and "pip install 'ladder-torch[plots]'" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

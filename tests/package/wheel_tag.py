@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a wheel's tags are true: python tests/package/wheel_tag.py WHEEL.
+
+cp310-abi3: its one module of Python keeps to the limited API. manylinux_X_Y: no symbol that its
+binaries need is younger than the libraries of a system with glibc X.Y (PEP 600).
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+#: Newest versions of symbols in GCC's libraries on the oldest systems with that glibc; auditwheel's
+#: policies have the same.
+RUNTIMES = {
+    (2, 28): {"GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)},
+    (2, 31): {"GLIBCXX": (3, 4, 28), "CXXABI": (1, 3, 12), "GCC": (10, 0, 0)},
+    (2, 34): {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11, 0)},
+    (2, 35): {"GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)},
+    (2, 36): {"GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)},
+}
+#: Libraries that every system of the tag has, ours and torch's.
+ALLOWED = {
+    *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libstdc++.so.6"),
+    *("libgcc_s.so.1", "ld-linux-x86-64.so.2", "libladder_core.so", "libtorch_cpu.so"),
+}
+BINARIES = {"libladder.so", "libladder_core.so", "_C.abi3.so", "ladder-nvrtc"}
+VERSION = re.compile(r"Name: (GLIBCXX|GLIBC|CXXABI|GCC)_([\d.]+)")
+
+
+def needed_versions(library: Path) -> dict[str, tuple[int, ...]]:
+    """The newest version of each family of symbols that the library needs."""
+    command = ["readelf", "--wide", "--version-info", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    newest: dict[str, tuple[int, ...]] = {}
+    for family, version in VERSION.findall(text):
+        number = tuple(int(part) for part in version.split("."))
+        newest[family] = max(newest.get(family, ()), number)
+    return newest
+
+
+def needed_libraries(library: Path) -> set[str]:
+    command = ["readelf", "--wide", "-d", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+
+
+def objections(libraries: list[Path], glibc: tuple[int, int]) -> list[str]:
+    """Why these binaries are not of manylinux_<glibc>; empty if they are."""
+    limits = {"GLIBC": glibc, **RUNTIMES[max(known for known in RUNTIMES if known <= glibc)]}
+    out = []
+    for library in libraries:
+        for family, version in needed_versions(library).items():
+            if version > limits[family]:
+                out.append(f"{library.name} needs {family}_{'.'.join(map(str, version))}")
+        out += [f"{library.name} needs {name}" for name in needed_libraries(library) - ALLOWED]
+    return out
+
+
+def main(wheel: Path) -> None:
+    tag = re.fullmatch(r"ladder_torch-[\d.a-z]+-cp310-abi3-(.*)\.whl", wheel.name)
+    assert tag, f"{wheel.name} is for one version of Python only"
+    platforms = re.findall(r"manylinux_(\d+)_(\d+)_x86_64", tag[1])
+    assert platforms, f"{wheel.name} is for this machine only"
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if Path(name).name in BINARIES]
+        others = [name for name in archive.namelist() if re.search(r"\.so\b", name)]
+        assert {Path(name).name for name in names} == BINARIES, f"binaries are {names}"
+        assert set(others) <= set(names), f"another's binary is in the wheel: {others}"
+        libraries = [Path(archive.extract(name, folder)) for name in names]
+        for major, minor in platforms:
+            found = objections(libraries, (int(major), int(minor)))
+            assert not found, f"not manylinux_{major}_{minor}: {found}"
+    print(f"tag: {tag[1]} is what the binaries satisfy")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
