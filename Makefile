@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test kill-test compile-test compile-matrix emulate-test python-test wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -24,44 +24,54 @@ $(VENV)/.ready: requirements.txt .ci/setup
 	PYTHON=$(PYTHON) VENV=$(VENV) bash .ci/setup
 	@touch $@
 
+# $(call configure,OPTIONS): a build folder keeps the options that it was given before.
+configure = cmake -S . -B build -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(1) \
+  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+  $(shell command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log \
+  || { cat build.log; exit 1; }; rm -f build.log
+
+# The libraries in ladder/ and no test.
 build: setup
-	@cmake -S . -B build -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) -DLADDER_TESTS=ON \
-	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
-	  $(shell command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log \
-	  || (cat build.log; exit 1)
-	@rm -f build.log
+	@$(call configure)
+	cmake --build build --target library --parallel $(JOBS)
+
+build-tests: setup
+	@$(call configure,-DLADDER_TESTS=ON)
 	cmake --build build --parallel $(JOBS)
 
 # --- tests ----------------------------------------------------------------------------------------
 
-cpp-test: build
-	$(NVRTC) build/tests/core/core_tests --gtest_brief=1
+# $(call shards,PROGRAM ARGUMENTS): on as many processes as processors, which take the next of
+# eight times as many parts of the tests when they are done with theirs.
+SHARDS := $(shell expr 8 \* $(JOBS))
+shards  = seq 0 $$(($(SHARDS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(SHARDS) xargs -P $(JOBS) -I{} \
+  env GTEST_SHARD_INDEX={} $(1) --gtest_brief=1
+
+cpp-test: build-tests
+	$(call shards,build/tests/core/core_tests)
 	build/tests/runtime/runtime_tests --gtest_brief=1
 	build/tests/driver/driver_tests --gtest_brief=1
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
-kill-test: build
+kill-test: build-tests
 	LADDER_KILLS=200 build/tests/runtime/runtime_tests --gtest_filter='*killed*'
 
-# Kernels for every architecture, on as many processes as processors. Fails on spills.
-compile-test: build
-	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
-	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1
+# Kernels for every architecture. Fails on spills.
+compile-test: build-tests
+	$(call shards,build/tests/compile/compile_tests)
 
 # Every number of tokens for every type, where compile-test has one in turn.
-compile-matrix: build
-	seq 0 $$(($(JOBS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
-	  env GTEST_SHARD_INDEX={} build/tests/compile/compile_tests --gtest_brief=1 \
-	  --gtest_also_run_disabled_tests --gtest_filter='DISABLED_Whole*'
+compile-matrix: build-tests
+	$(call shards,build/tests/compile/compile_tests --gtest_also_run_disabled_tests \
+	  --gtest_filter='DISABLED_Whole*')
 
-# The text of kernels on this processor, on as many processes as processors.
-emulate-test: build
-	seq 0 $$(($(JOBS) - 1)) | GTEST_TOTAL_SHARDS=$(JOBS) xargs -P $(JOBS) -I{} \
-	  env GTEST_SHARD_INDEX={} build/tests/emulate/emulate_tests --gtest_brief=1
+# The text of kernels on this processor.
+emulate-test: build-tests
+	$(call shards,build/tests/emulate/emulate_tests)
 
 # After a change of the compiler: the golden texts and the blocks of docs/compiler.md. Look at the
 # difference before you keep it.
-golden: build
+golden: build-tests
 	LADDER_RENEW_GOLDEN=1 build/tests/core/core_tests --gtest_brief=1 --gtest_filter='Golden*'
 	LADDER_RENEW_GOLDEN=1 $(PY) -m pytest -q tests/cli/test_explain.py
 
