@@ -10,6 +10,8 @@ JOBS   ?= $(shell nproc)
 # pip's NVRTC, which no loader searches; the shell finds it when a recipe runs.
 NVRTC  := LD_LIBRARY_PATH="$$(echo $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib):$$LD_LIBRARY_PATH"
 export PYTHONPATH := $(CURDIR)
+# What ccache needs to be told to keep objects that a precompiled header went into.
+export CCACHE_SLOPPINESS := pch_defines,time_macros
 
 demo: build
 	$(PY) examples/demo.py
@@ -96,7 +98,7 @@ format: setup
 
 sanitize: setup
 	cmake -S . -B build/sanitize -G Ninja -DLADDER_SANITIZE=ON -DLADDER_PYTHON=OFF \
-	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 	cmake --build build/sanitize --parallel $(JOBS)
 	build/sanitize/tests/core/core_tests --gtest_brief=1
 
