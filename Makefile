@@ -81,7 +81,7 @@ golden: build-tests
 	LADDER_RENEW_GOLDEN=1 $(PY) -m pytest -q tests/cli/test_explain.py
 
 python-test: build
-	$(PY) -m pytest tests
+	$(PY) -m pytest tests -n $(JOBS) --maxprocesses 4 --dist worksteal
 
 # The sdist, a wheel of it, installed where nothing else is, run from another folder.
 wheel-test: setup
