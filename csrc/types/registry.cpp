@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "types/element.h"
+#include "types/lower_case.h"
 #include "types/table.h"
 #include "types/ttype.h"
 
@@ -33,7 +34,9 @@ Registry& registry() {
   return instance;
 }
 
-const Element* find_builtin(std::string_view name) noexcept {
+const Element* find_builtin(std::string_view spelled) noexcept {
+  const LowerCase lower(spelled);
+  std::string_view name = lower;
   const auto alias = std::ranges::lower_bound(aliases(), name, {}, &Alias::name);
   if (alias != aliases().end() && alias->name == name) name = alias->element;
   const auto row = std::ranges::lower_bound(builtin_elements(), name, {}, &Element::name);
@@ -78,9 +81,9 @@ bool is_identifier(std::string_view name) {
 const Element& register_row(Element element, std::vector<double> values) {
   LADDER_REQUIRE(is_identifier(element.name), "type name \"", element.name,
                  "\" is not letters, digits and underscores after a letter, 64 at most");
-  for (const NamedTType& named : named_ttypes())
-    LADDER_REQUIRE(named.name != element.name, "type ", element.name,
-                   " already means something else: ", named.spelling);
+  const NamedTType* named = find_named_ttype(element.name);
+  LADDER_REQUIRE(named == nullptr, "type ", element.name,
+                 " already means something else: ", named->spelling);
   Registry& all = registry();
   const std::unique_lock lock(all.mutex);
   element.values = values;

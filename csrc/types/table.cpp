@@ -156,17 +156,38 @@ constexpr bool well_formed(const Element& e) {
 static_assert(std::ranges::all_of(kElements, well_formed));
 static_assert(std::ranges::is_sorted(kElements, {}, &Element::name));
 
-// "e4m3_float8" and its like are BitBLAS' spellings.
+// Spellings of torch, safetensors ("F8_E4M3", found in lower case), BitBLAS ("e4m3_float8") and
+// papers. A width alone is the format that most hardware and libraries mean by it: fp8 is OFP8's
+// E4M3, fp6 FP6-LLM's E3M2. "fp4" is bitsandbytes' table, a row above; OCP's is "e2m1".
 constexpr Alias kAliases[] = {
     {"bf16", "bfloat16"},
+    {"e2m1", "float4_e2m1"},
+    {"e2m3", "float6_e2m3"},
     {"e3m2", "float6_e3m2"},
+    {"e3m4", "float8_e3m4"},
+    {"e4m3", "float8_e4m3"},
     {"e4m3_float8", "float8_e4m3"},
+    {"e4m3fn", "float8_e4m3"},
+    {"e4m3fnuz", "float8_e4m3fnuz"},
+    {"e5m2", "float8_e5m2"},
     {"e5m2_float8", "float8_e5m2"},
+    {"e5m2fnuz", "float8_e5m2fnuz"},
+    {"f16", "float16"},
+    {"f32", "float32"},
+    {"f6_e2m3", "float6_e2m3"},
+    {"f6_e3m2", "float6_e3m2"},
+    {"f8_e4m3", "float8_e4m3"},
+    {"f8_e4m3fnuz", "float8_e4m3fnuz"},
+    {"f8_e5m2", "float8_e5m2"},
+    {"f8_e5m2fnuz", "float8_e5m2fnuz"},
+    {"f8_e8m0", "e8m0"},
     {"float", "float32"},
     {"float4_e2m1fn", "float4_e2m1"},
     {"float4_e2m1fn_x2", "float4_e2m1"},
+    {"float6", "float6_e3m2"},
     {"float6_e2m3fn", "float6_e2m3"},
     {"float6_e3m2fn", "float6_e3m2"},
+    {"float8", "float8_e4m3"},
     {"float8_e4m3fn", "float8_e4m3"},
     {"float8_e8m0", "e8m0"},
     {"float8_e8m0fnu", "e8m0"},
@@ -174,7 +195,12 @@ constexpr Alias kAliases[] = {
     {"fp32", "float32"},
     {"fp4_bitsandbytes", "fp4"},
     {"fp4_e2m1", "float4_e2m1"},
+    {"fp6", "float6_e3m2"},
+    {"fp6_e2m3", "float6_e2m3"},
+    {"fp6_e3m2", "float6_e3m2"},
+    {"fp8", "float8_e4m3"},
     {"fp8_e4m3", "float8_e4m3"},
+    {"fp8_e4m3fn", "float8_e4m3"},
     {"fp8_e5m2", "float8_e5m2"},
     {"half", "float16"},
     {"ue8m0", "e8m0"},

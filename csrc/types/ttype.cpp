@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "types/lower_case.h"
+#include "types/table.h"
 
 namespace ladder {
 namespace {
@@ -26,6 +28,14 @@ constexpr NamedTType kNamed[] = {
     {"nvfp4", "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32", "NVIDIA Blackwell NVFP4"},
 };
 static_assert(std::ranges::is_sorted(kNamed, {}, &NamedTType::name));
+
+// A width alone is the element that an alias of csrc/types/table.cpp takes for it.
+constexpr Alias kNamedAliases[] = {
+    {"mxfp4_e2m1", "mxfp4"},
+    {"mxfp6", "mxfp6_e3m2"},
+    {"mxfp8", "mxfp8_e4m3"},
+};
+static_assert(std::ranges::is_sorted(kNamedAliases, {}, &Alias::name));
 
 constexpr std::array<std::string_view, 6> kZeroNames = {"none",      "midpoint", "integer",
                                                         "quantized", "original", "rescale"};
@@ -166,9 +176,8 @@ TType parse_ttype(std::string_view text) {
   const std::string_view whole = text;
   const std::size_t comma = text.find(',');
   const std::string_view head = text.substr(0, comma);
-  const auto named = std::ranges::lower_bound(kNamed, head, {}, &NamedTType::name);
   TType type;
-  if (named != std::end(kNamed) && named->name == head) {
+  if (const NamedTType* named = find_named_ttype(head)) {
     LADDER_REQUIRE(comma == std::string_view::npos, "type \"", whole, "\": ", head,
                    " fixes every field, so none may follow it");
     return parse_ttype(named->spelling);
@@ -208,5 +217,14 @@ std::string to_string(const TType& type) {
 }
 
 std::span<const NamedTType> named_ttypes() { return kNamed; }
+
+const NamedTType* find_named_ttype(std::string_view spelled) noexcept {
+  const LowerCase lower(spelled);
+  std::string_view name = lower;
+  const auto alias = std::ranges::lower_bound(kNamedAliases, name, {}, &Alias::name);
+  if (alias != std::end(kNamedAliases) && alias->name == name) name = alias->element;
+  const auto row = std::ranges::lower_bound(kNamed, name, {}, &NamedTType::name);
+  return row != std::end(kNamed) && row->name == name ? &*row : nullptr;
+}
 
 }  // namespace ladder

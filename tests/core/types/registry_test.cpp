@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <limits>
 
 #include "base/error.h"
 #include "types/element.h"
+#include "types/table.h"
 #include "types/ttype.h"
 
 namespace ladder {
@@ -13,7 +15,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 using Values = std::vector<double>;
@@ -27,7 +31,28 @@ TEST(Names, find_the_same_row_under_every_alias) {
   EXPECT_EQ(&element("e5m2_float8"), &element("float8_e5m2"));
   EXPECT_EQ(&element("fp4_e2m1"), &element("float4_e2m1"));
   EXPECT_EQ(&element("half"), &element("float16"));
-  EXPECT_EQ(find_element("float4"), nullptr);
+  for (const Alias& alias : aliases()) {
+    EXPECT_EQ(element(alias.name).name, alias.element);
+    EXPECT_THAT(elements(), Not(Contains(Field(&Element::name, alias.name)))) << alias.name;
+  }
+  EXPECT_EQ(find_element("float4"), nullptr) << "bitsandbytes' fp4 or OCP's e2m1: nobody can tell";
+}
+
+TEST(Names, that_people_type_are_found_in_letters_of_any_case) {
+  EXPECT_EQ(&element("FP8"), &element("float8_e4m3"));
+  EXPECT_EQ(&element("E4M3"), &element("float8_e4m3"));
+  EXPECT_EQ(&element("F8_E5M2"), &element("float8_e5m2"));
+  EXPECT_EQ(&element("fp6"), &element("float6_e3m2"));
+  for (const Element& row : builtin_elements()) {
+    std::string name(row.name);
+    for (char& c : name) c = static_cast<char>(std::toupper(c));
+    EXPECT_EQ(&element(name), &row);
+  }
+  EXPECT_EQ(to_string(parse_ttype("MXFP4")), "mxfp4");
+  EXPECT_EQ(to_string(parse_ttype("mxfp8")), "mxfp8_e4m3");
+  EXPECT_EQ(to_string(parse_ttype("MXFP6")), "mxfp6_e3m2");
+  EXPECT_EQ(to_string(parse_ttype("NF4,group=64,scale=FP16")), "nf4,group=64,scale=float16");
+  EXPECT_EQ(find_element(std::string(100, 'X')), nullptr);
 }
 
 TEST(Names, that_are_unknown_are_refused_with_the_nearest_known_ones) {
@@ -89,6 +114,10 @@ TEST(RegisterTable, refuses_the_names_of_built_in_formats_aliases_and_block_type
         register_table("mxfp4", 1, Values{0, 1});
       },
       refused("type mxfp4 already means something else"));
+  for (const char* name : {"NF4", "E4M3", "MXFP4", "mxfp8"})
+    EXPECT_THAT([=] { register_table(name, 1, Values{0, 1}); },
+                refused("already means something else"))
+        << name;
   EXPECT_EQ(&register_table("int1", 1, Values{-1, 1}), &element("int1"));
 }
 
