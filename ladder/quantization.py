@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument
-from ladder.types import TType, _checked, dtype_name, with_defaults
+from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
 from ladder.weight import Weight
 
 #: How scales are chosen.
@@ -29,7 +29,8 @@ def quantize(
         weight: [N, K], any float dtype, finite.
         weight_type: an element name ("uint4", "nf4", "float6_e3m2", your own) completed by
             ``group_size`` and ``symmetric``, a full spelling, or a block type ("mxfp4", "nvfp4").
-        group_size: elements along K that share a scale; -1 for all of K.
+        group_size: elements along K that share a scale, 128 where not given; -1 for all of K (per
+            channel). The last group may be shorter.
         symmetric: unsigned integers only: True fixes the zero point at 2**(bits - 1).
         method: "nearest" takes the scale from the largest magnitude of the block; "search" tries 24
             others and keeps the one with the least squared error.
@@ -68,10 +69,9 @@ def quantize(
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:
     """float16, bfloat16 and float32 "types": a cast, packed like any other."""
-    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
     if str(ttype) != ttype.element.name:
         raise InvalidArgument(f'type "{ttype}" has scales; weights of {ttype.bits} bits take none')
     n, k = weight.shape
-    cast = weight.detach().to(dtype[ttype.element.name])
+    cast = weight.detach().to(FLOAT_DTYPES[ttype.element.name])
     padded = torch.nn.functional.pad(cast, (0, ttype.words(k) * 32 // ttype.bits - k))
     return Weight(ttype, (n, k), padded.contiguous().view(torch.int32))

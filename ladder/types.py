@@ -29,8 +29,19 @@ _ops = torch.ops.ladder
 #: What ``Element.source`` says of formats that this process registered.
 USER_SOURCE = "registered by the user"
 
-#: torch dtypes in which scales of 16 and 32 bits are stored; narrower ones are uint8 codes.
-_FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+#: Elements that share a scale where only an element is named.
+DEFAULT_GROUP = 128
+
+#: Dtypes of activations, and of scales of 16 and 32 bits; narrower scales are uint8 codes.
+FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def float_dtype(name: str, option: str = "dtype") -> torch.dtype:
+    """The torch dtype called ``name``. Raises InvalidArgument, which calls it ``option``, unless it
+    is one of activations."""
+    if name not in FLOAT_DTYPES:
+        raise InvalidArgument(f'{option} is "{name}", not one of {", ".join(FLOAT_DTYPES)}')
+    return FLOAT_DTYPES[name]
 
 
 def dtype_name(dtype: object) -> str:
@@ -103,7 +114,7 @@ class TType:
     @property
     def scale_dtype(self) -> torch.dtype | None:
         """torch dtype of the stored scales; None without scales."""
-        return None if self.scale is None else _FLOAT_DTYPES.get(self.scale, torch.uint8)
+        return None if self.scale is None else FLOAT_DTYPES.get(self.scale, torch.uint8)
 
     @property
     def zeros_dtype(self) -> torch.dtype | None:
@@ -235,12 +246,13 @@ def with_defaults(
 ) -> TType:
     """The tType that a user means by an element name and a group size.
 
-    "uint4" with ``group_size=128`` becomes ``uint4,group=128,scale=float16,zero=midpoint``. A
+    "uint4" becomes ``uint4,group=128,scale=float16,zero=midpoint``. A
     spelling that already has fields, and a named block type, is returned as it is, and then
     ``group_size`` and ``symmetric`` must not contradict it; so is a :class:`TType` without either.
 
     Args:
-        group_size: elements along K that share a scale, -1 for all of them.
+        group_size: elements along K that share a scale, :data:`DEFAULT_GROUP` where not given; -1
+            for all of them (per channel). The last group may be shorter.
         symmetric: unsigned integers only: True (the default) for a zero point fixed at
             2**(bits - 1), False for one integer zero point per group.
         scale_dtype: float16, bfloat16 or float32.
@@ -264,7 +276,7 @@ def with_defaults(
         raise InvalidArgument(
             f"symmetric is False, but {given.element.name} is not an unsigned integer"
         )
-    size = -1 if group_size is None else group_size
+    size = DEFAULT_GROUP if group_size is None else group_size
     block = "channel" if size == -1 else f"group={size}"
     zero = ("midpoint" if symmetric in (None, True) else "integer") if is_unsigned else "none"
     scale = dtype_name(scale_dtype)

@@ -2,7 +2,8 @@
 """Checkpoints of other packages: read layer by layer, or repacked as ladder folders."""
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.repack import Report, TypeRow, repack
+from ladder.checkpoints.repack import repack
+from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.source import FORMATS, Source, open_folder
 from ladder.checkpoints.writer import DestinationError
 

@@ -5,68 +5,87 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ladder._version import install_command
-from ladder.checkpoints.folder import StoredConfig, definitions
-from ladder.checkpoints.header import DTYPE_BITS, TORCH_DTYPES
-from ladder.checkpoints.repack import Report, TypeRow, check_apart, shard_name, tensor_bytes
+from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.model import meta_model, renamer
+from ladder.checkpoints.model_files import (
+    Described,
+    ShardFiller,
+    check_apart,
+    describe_tensors,
+    write_shards,
+)
+from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.writer import (
-    ShardWriter,
     carried_files,
     carry,
     check_destination,
     new_folder,
-    require_space,
     write_json,
 )
-from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.nn.convert import SKIPPED, check_skip, is_skipped
+from ladder.errors import CheckpointError, InvalidArgument
+from ladder.nn.linear import Linear
+from ladder.nn.report import Conversion, Progress
+from ladder.nn.select import SKIPPED, Left, covers, dense_weight, is_conv1d, linears, survey
 from ladder.quantization import METHODS, quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_DEFAULT_GROUP = 128
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A linear layer by its name in the files."""
+
+    n: int
+    k: int
+    transposed: bool  #: whether the files hold [K, N], as of a Conv1D
+    tensors: dict[str, Described]  #: part -> dtype, shape
 
 
 def convert(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    weight_type: str = "uint4",
+    weight_type: str | TType = "uint4",
     *,
     group_size: int | None = None,
     symmetric: bool | None = None,
     method: str = "search",
-    skip: tuple[str, ...] = SKIPPED,
+    skip: Iterable[str] = SKIPPED,
     force: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
-    """Write the model folder ``src`` as the ladder folder ``dst``, every Linear quantised.
+    """Write the model folder ``src`` as the ladder folder ``dst``, its linear layers quantised.
 
-    Tensors are streamed, other files are carried over, and ``dst`` appears when it is whole, as
-    with :func:`ladder.checkpoints.repack.repack`.
+    Which layers are packed, and which stay dense, is as :func:`ladder.convert` says; the report has
+    a reason for each. Tensors are streamed, other files are carried over, and ``dst`` appears when
+    it is whole, as with :func:`ladder.checkpoints.repack.repack`.
 
     Args:
-        weight_type, symmetric, method: as :func:`ladder.quantize`.
-        group_size: as there; an element name alone takes groups of 128.
-        skip: modules to leave as they are, as :func:`ladder.convert`; each must name one.
+        weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
+            or in the files; each must name one.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
         InvalidArgument: arguments out of range, ``dst`` exists, or a weight is not finite.
         CheckpointError: ``src`` is damaged or quantised already.
-        Unsupported: transformers, which knows the model's Linear modules, is not installed.
+        Unsupported: transformers, which knows the model's linear layers, is not installed.
     """
     start = time.perf_counter()
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
+    ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+    if ttype.bits > 8:
+        raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; convert writes 1 to 8")
     folder, destination = Path(src), Path(os.path.abspath(dst))
     if not folder.is_dir():
         raise InvalidArgument(f"{folder} is not a folder")
@@ -76,132 +95,128 @@ def convert(
     if config.get("quantization_config") is not None:
         found = config["quantization_config"].get("quant_method")
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
-    ttype = _type(weight_type, group_size, symmetric)
     shards = open_shards(folder)
-    linears = _linear_modules(folder)
-    check_skip(skip, linears, str(folder))
-    modules = [name for name in linears if not is_skipped(name, skip)]
-    modules = [name for name in modules if f"{name}.weight" in shards.home]
-    if not modules:
-        raise CheckpointError(f"{folder}: no Linear module is left to convert after skip {skip}")
-    shapes = {name: _shape(shards, name) for name in modules}
+    conversion, plans, dense = _plan(folder, shards, skip, ttype)
+    if not plans:
+        raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     files = carried_files(folder, shards.files | {"config.json"})
     report = Report(
         str(folder),
         str(dst),
         "none",
-        modules=len(modules),
+        modules=len(plans),
         files_carried=len(files),
         bytes_before=shards.nbytes,
-        tensors_carried=len(shards.home) - len(modules),
+        tensors_carried=len(shards.home) - len(plans),
+        conversion=conversion,
     )
-    quantised = StoredConfig(
-        weight_type=str(ttype),
-        types=definitions([str(ttype)]),
-        modules_to_not_convert=tuple(name for name in linears if name not in modules),
-    )
+    stored = StoredConfig.describing(dict.fromkeys(plans, str(ttype)), dense)
     with new_folder(destination, force=force) as temporary:
-        _write(shards, shapes, ttype, method, temporary, report, progress)
+        report.shards, report.bytes_after = write_shards(
+            temporary,
+            _described(shards, plans),
+            partial(_fill, shards, plans, ttype, method, report, progress),
+            carried=sum((folder / file).stat().st_size for file in files),
+        )
         carry(folder, temporary, files)
-        write_json(temporary / "config.json", config | quantised.entries())
+        write_json(temporary / "config.json", config | stored.entries())
     report.seconds = time.perf_counter() - start
+    conversion.log()
     return report
 
 
-def _type(weight_type: str, group_size: int | None, symmetric: bool | None) -> TType:
-    plain = with_defaults(weight_type)
-    if plain.bits > 8:
-        raise InvalidArgument(f"type {plain} has {plain.bits} bits; convert writes 1 to 8")
-    if group_size is None and plain == with_defaults(plain.element.name):
-        group_size = _DEFAULT_GROUP
-    return with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+def _plan(
+    folder: Path, shards: ShardSet, skip: Iterable[str], ttype: TType
+) -> tuple[Conversion, dict[str, _Planned], list[str]]:
+    """What is to be packed and what is left, by the names in the files: a report, the layers to be
+    packed, and the linear layers that stay dense."""
+    model = meta_model(folder)
+    rename, _ = renamer(model)
+    every = linears(model)
+    stored = {
+        rename(name).removesuffix(".weight"): name.removesuffix(".weight")
+        for name in shards.home
+        if name.endswith(".weight")
+    }
+    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    layers = survey(model, _in_model(skip, stored, every), loaded=False)
+    conversion, plans = Conversion(left=dict(layers.left)), {}
+    for layer in layers.found:
+        weight = dense_weight(layer.module)
+        home = next((stored[name] for name in layer.names if name in stored), None)
+        if home is None:
+            conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
+            continue
+        plans[home] = _planned(shards, home, layer.module, ttype)
+        conversion.add(home, ttype, weight.numel())
+    dense = [stored.get(name, name) for name in every if stored.get(name) not in plans]
+    return conversion, plans, dense
 
 
-def _linear_modules(folder: Path) -> list[str]:
-    """Names of the nn.Linear modules of the model that config.json describes."""
-    try:
-        from transformers import AutoConfig, AutoModelForCausalLM
-    except ImportError:
-        raise Unsupported(
-            "convert needs transformers to know a model's Linear modules: "
-            + install_command("transformers")
-        ) from None
-    try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-    except (ValueError, KeyError, OSError) as error:
-        raise CheckpointError(f"{folder}/config.json: {error}") from error
-    return [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+def _in_model(
+    skip: tuple[str, ...], stored: dict[str, str], every: dict[str, nn.Module]
+) -> list[str]:
+    """``skip`` by the names in the model of what it names in the files."""
+    entries: list[str] = []
+    for entry in skip:
+        of_files = [name for name in every if name in stored and covers(entry, stored[name])]
+        entries += of_files or [entry]
+        if any(covers(entry, name) for name in every):
+            entries.append(entry)
+    return entries
 
 
-def _shape(shards: ShardSet, module: str) -> tuple[int, int]:
-    entry = shards.entry(f"{module}.weight")
+def _planned(shards: ShardSet, stored: str, module: nn.Module, ttype: TType) -> _Planned:
+    name, (n, k) = f"{stored}.weight", dense_weight(module).shape
+    entry, transposed = shards.entry(name), is_conv1d(module)
     if len(entry.shape) != 2 or entry.dtype not in _FLOATS:
         raise CheckpointError(
-            f"{module}.weight is {entry.dtype} {list(entry.shape)}, not a floating-point matrix"
+            f"{name} is {entry.dtype} {list(entry.shape)}, not a floating-point matrix"
         )
-    return entry.shape[0], entry.shape[1]
+    shape = (k, n) if transposed else (n, k)
+    if entry.shape != shape:
+        raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
+    parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
+    return _Planned(n, k, transposed, describe_tensors(parts))
 
 
-def _described(n: int, k: int, ttype: TType) -> dict[str, tuple[str, tuple[int, ...]]]:
-    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-    parts: dict[str, tuple[str, tuple[int, ...]]] = {"qweight": ("I32", (n, ttype.words(k)))}
-    if ttype.scale_dtype is not None:
-        parts["scales"] = (names[ttype.scale_dtype], (ttype.block_rows(n), ttype.groups(k)))
-    zeros = ttype.zeros_shape(n, k)
-    if ttype.zeros_dtype is not None and zeros is not None:
-        parts["zeros"] = (names[ttype.zeros_dtype], zeros)
-    if ttype.scale2 is not None:
-        parts["scale2"] = ("F32", (1,))
-    return parts
-
-
-def _write(
-    shards: ShardSet,
-    shapes: dict[str, tuple[int, int]],
-    ttype: TType,
-    method: str,
-    temporary: Path,
-    report: Report,
-    progress: Callable[[str, int, int], None] | None,
-) -> None:
-    described: list[dict[str, Any]] = [{} for _ in shards.shards]
+def _described(shards: ShardSet, plans: dict[str, _Planned]) -> list[dict[str, Described]]:
+    """The tensors of each shard; shards follow the source's."""
+    described: list[dict[str, Described]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():
         module = name.removesuffix(".weight")
-        if name.endswith(".weight") and module in shapes:
-            for part, what in _described(*shapes[module], ttype).items():
-                described[home][f"{module}.{part}"] = what
+        if name.endswith(".weight") and module in plans:
+            parts = plans[module].tensors.items()
+            described[home] |= {f"{module}.{part}": what for part, what in parts}
         else:
             entry = shards.entry(name)
             described[home][name] = (entry.dtype, entry.shape)
-    total = sum(_nbytes(*what) for tensors in described for what in tensors.values())
-    require_space(temporary, total)
-    report.bytes_after, report.shards = total, len(shards.shards)
+    return described
+
+
+def _fill(
+    shards: ShardSet,
+    plans: dict[str, _Planned],
+    ttype: TType,
+    method: str,
+    report: Report,
+    progress: Progress | None,
+    index: int,
+    file: ShardFiller,
+) -> None:
     row = report.types.setdefault(str(ttype), TypeRow())
-    weight_map: dict[str, str] = {}
-    for index, shard in enumerate(shards.shards):
-        file = shard_name(index + 1, len(shards.shards))
-        weight_map |= dict.fromkeys(described[index], file)
-        with ShardWriter(temporary / file, described[index]) as writer:
-            for name in (name for name, home in shards.home.items() if home == index):
-                module = name.removesuffix(".weight")
-                if name.endswith(".weight") and module in shapes:
-                    weight = _quantized(shards.read([name])[name], ttype, method, name)
-                    for part, tensor in weight.tensors().items():
-                        writer.write(f"{module}.{part}", tensor_bytes(tensor))
-                    row.modules, row.bytes = row.modules + 1, row.bytes + weight.nbytes
-                    row.weights += weight.shape[0] * weight.shape[1]
-                    if progress is not None:
-                        progress(module, row.modules, len(shapes))
-                else:
-                    at = 0
-                    for data in shard.chunks(name):
-                        writer.write(name, data, at)
-                        at += data.nbytes
-    if len(shards.shards) > 1:
-        fields = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        write_json(temporary / "model.safetensors.index.json", fields)
+    for name in (name for name, home in shards.home.items() if home == index):
+        module = name.removesuffix(".weight")
+        if not name.endswith(".weight") or module not in plans:
+            file.copy(shards, name)
+            continue
+        plan, dense = plans[module], shards.read([name])[name]
+        weight = _quantized(dense.T if plan.transposed else dense, ttype, method, name)
+        for part, tensor in weight.tensors().items():
+            file.write(f"{module}.{part}", tensor)
+        row.add(plan.n, plan.k, weight.nbytes)
+        if progress is not None:
+            progress(module, row.modules, len(plans))
 
 
 def _quantized(tensor: Tensor, ttype: TType, method: str, name: str) -> Weight:
@@ -209,10 +224,3 @@ def _quantized(tensor: Tensor, ttype: TType, method: str, name: str) -> Weight:
         return quantize(tensor, ttype, method=method)
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error}") from None
-
-
-def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count * DTYPE_BITS[dtype] // 8

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 from ladder import types
 from ladder._version import install_command
 from ladder.errors import CheckpointError, InvalidArgument
+from ladder.nn.select import covers
 
 QUANT_METHOD = "ladder"
 FORMAT_VERSION = 1
@@ -78,6 +80,33 @@ class StoredConfig:
             format_version=fields.get("format_version", 0),
         )
 
+    @classmethod
+    def describing(
+        cls,
+        types: Mapping[str, str],
+        dense: Iterable[str],
+        *,
+        usual: str | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> StoredConfig:
+        """Return the config of a model.
+
+        Args:
+            types: tType of each packed module.
+            dense: linear layers that stay as they are. A packed module of which one of these names
+                would speak as well is named in ``modules``.
+            usual: ``weight_type``; by default the type that most modules have.
+            source: see the class.
+        """
+        usual = usual or Counter(types.values()).most_common(1)[0][0]
+        left = tuple(sorted(dense))
+        modules = {
+            module: text
+            for module, text in types.items()
+            if text != usual or any(covers(entry, module) for entry in left)
+        }
+        return cls(usual, modules, left, definitions([usual, *modules.values()]), source)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json holds. JSON-clean; from_dict reads it back."""
         fields: dict[str, Any] = {
@@ -100,8 +129,8 @@ class StoredConfig:
     def type_of(self, module: str) -> str | None:
         """Return the tType of a Linear module, or None when it stays as it is.
 
-        ``modules`` decides first; an entry of ``modules_to_not_convert`` is the full name of a
-        module, the name of one that holds it, or the last parts of its name ("lm_head").
+        ``modules`` decides first, then ``modules_to_not_convert``, whose entries are the name of a
+        module, or whole parts of it that follow each other ("lm_head", "mlp", "layers.0").
         """
         if module in self.modules:
             return self.modules[module]
@@ -109,11 +138,6 @@ class StoredConfig:
             if covers(entry, module):
                 return None
         return self.weight_type
-
-
-def covers(entry: str, module: str) -> bool:
-    """True when an entry of modules_to_not_convert speaks of ``module``."""
-    return module == entry or module.startswith(entry + ".") or module.endswith("." + entry)
 
 
 def _fail(key: str, value: object, why: str) -> NoReturn:

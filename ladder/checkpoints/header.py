@@ -39,6 +39,8 @@ TORCH_DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8, "I8": torch.int8,
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
 }  # fmt: skip
+#: The same, from torch.
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,11 @@ import torch
 from torch import Tensor
 
 from ladder.errors import CheckpointError
-from ladder.types import TType, dtype_name, parse
+from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
 
 #: dtypes that scales may have, and how a tType spells them.
-SCALE_NAMES = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-}
+SCALE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
 
 
 class Stored(NamedTuple):

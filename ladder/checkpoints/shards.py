@@ -21,14 +21,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ladder.checkpoints.header import TORCH_DTYPES, Entry, read_header
+from ladder.checkpoints.header import DTYPE_NAMES, Entry, read_header
 from ladder.errors import CheckpointError
 
 _COPY_BYTES = 8 << 20
 _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 _OLD_PICKLES = ("pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json")
-_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()} | {
+_NAMES = DTYPE_NAMES | {
     torch.bool: "BOOL", torch.int64: "I64", torch.float64: "F64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from ladder.checkpoints import awq, gptq
-from ladder.checkpoints.folder import covers
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.errors import CheckpointError, InvalidArgument
+from ladder.nn.select import covers
 from ladder.weight import PARTS, Weight
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.

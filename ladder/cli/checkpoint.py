@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ladder.cli.output import Json, megabytes, print_json, print_table, progress_bar
+from ladder.cli.output import Json, console, megabytes, print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from ladder.checkpoints import Report
+    from ladder.nn.report import Progress
 
 Source = Annotated[Path, typer.Argument(help="Folder of the model to read.")]
 Destination = Annotated[Path, typer.Argument(help="Folder to write; must not exist.")]
@@ -47,12 +50,12 @@ def convert(
     method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
     skip: Annotated[
         list[str] | None,
-        typer.Option(help="Module, last part of names, or what holds modules. Repeatable."),
+        typer.Option(help="Modules to leave: a name, or whole parts of names. Repeatable."),
     ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Quantise a floating-point checkpoint without calibration data.
+    """Quantise a floating-point checkpoint without calibration data, and say what stays dense.
 
     Examples:
 
@@ -122,12 +125,12 @@ def info(
         )
 
 
-def _bytes_to_mb(progress: Callable[..., Any]) -> Callable[[int, int, str], Any]:
-    """repack reports (bytes done, bytes in all, name); the bar shows MB."""
-    return lambda done, total, name: progress(name, done // 10**6, max(1, total // 10**6))
+def _bytes_to_mb(progress: Progress) -> Progress:
+    """repack counts bytes; the bar shows MB."""
+    return lambda name, done, total: progress(name, done // 10**6, max(1, total // 10**6))
 
 
-def _print_report(report: Any, as_json: bool) -> None:
+def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
         return
@@ -141,3 +144,6 @@ def _print_report(report: Any, as_json: bool) -> None:
         ("type", "modules", "weights", "size"),
         rows,
     )
+    if report.conversion is not None:
+        for line in report.conversion.lines():
+            console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models in memory: every ``nn.Linear`` to a :class:`ladder.Linear`."""
+"""Whole models in memory: every linear layer to a :class:`ladder.Linear`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
 from ladder.errors import InvalidArgument
 from ladder.nn.linear import Linear
-from ladder.types import TType
+from ladder.nn.report import Conversion, Progress
+from ladder.nn.select import SKIPPED, Found, is_linear, survey
+from ladder.types import TType, with_defaults
 
-#: Modules left alone by default, whether a model has them or not.
-SKIPPED = ("lm_head",)
+#: What calls and gradients of a module go through. The dictionaries themselves go from one module
+#: to the other, because the handles that remove hooks hold them.
+_HOOKS = (
+    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_backward_hooks",
+    "_backward_pre_hooks", "_is_full_backward_hook",
+)  # fmt: skip
 
 
 def convert(
@@ -24,52 +31,58 @@ def convert(
     *,
     skip: Iterable[str] = SKIPPED,
     method: str = "search",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> nn.Module:
-    """Replace every ``nn.Linear`` of ``model`` by a :class:`Linear`, in place.
+    progress: Progress | None = None,
+) -> Conversion:
+    """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
+    :class:`Linear`, in place.
+
+    A layer stays dense where something else than its ``forward`` reads the weight: the
+    ``out_proj`` of ``nn.MultiheadAttention``, a weight tied to an embedding, a parametrized weight,
+    a subclass with a forward of its own. So do experts in parameters of three dimensions, of which
+    a warning tells. What is returned has a reason for each. Biases stay the very parameters that
+    they are, hooks move along, and a layer that has two names has both afterwards.
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
-        skip: names of modules to leave as they are, or one: a whole dotted name, its last part, or
-            a prefix of whole parts ("model.layers.0"). Each but "lm_head" must name one.
-        progress: called with (name, index, count) before each layer.
+        skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
+            follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
+        progress: called with (name, done, count) after each layer.
     Returns:
-        ``model``.
+        What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
-        InvalidArgument: an entry of ``skip`` that names no Linear; or a weight that cannot be
+        InvalidArgument: an entry of ``skip`` that names no module; or a weight that cannot be
             quantised, naming its module. Modules before it have been replaced; the model computes
             the same function of what it then holds.
     """
-    kept = (skip,) if isinstance(skip, str) else tuple(skip)
-    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    check_skip(kept, linears, "the model")
-    names = [name for name in linears if not is_skipped(name, kept)]
-    for index, name in enumerate(names):
-        if progress is not None:
-            progress(name, index, len(names))
-        linear = cast(nn.Linear, model.get_submodule(name))
+    if is_linear(model):
+        raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
+    ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+    layers = survey(model, skip)
+    report = Conversion(left=layers.left)
+    for done, layer in enumerate(layers.found, start=1):
         try:
-            packed = Linear.from_linear(linear, weight_type, group_size, symmetric, method=method)
+            packed = Linear.from_linear(layer.module, ttype, method=method)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{name}: {error}") from None
-        if name == "":
-            raise InvalidArgument("model is a Linear itself: use ladder.Linear.from_linear")
+            raise InvalidArgument(f"{layer.name}: {error}") from None
+        replace(model, layer, packed)
+        report.add(layer.name, ttype, packed.out_features * packed.in_features)
+        if progress is not None:
+            progress(layer.name, done, len(layers.found))
+    report.log()
+    return report
+
+
+def replace(model: nn.Module, layer: Found, packed: Linear) -> None:
+    """Put ``packed`` where ``layer`` is, under each of its names, with the hooks that it has."""
+    for name in _HOOKS:
+        if name in layer.module.__dict__:
+            packed.__dict__[name] = layer.module.__dict__[name]
+    hook: Any = getattr(layer.module, "_hf_hook", None)
+    if hook is not None:
+        from accelerate.hooks import add_hook_to_module, remove_hook_from_module
+
+        remove_hook_from_module(layer.module)
+        add_hook_to_module(packed, hook)
+    packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
+    for name in layer.names:
         model.set_submodule(name, packed)
-    return model
-
-
-def check_skip(skip: tuple[str, ...], linears: Sequence[str], where: str) -> None:
-    """Raise InvalidArgument unless each entry of ``skip`` but :data:`SKIPPED` names one of the
-    modules ``linears`` of ``where``."""
-    for entry in skip:
-        if entry not in SKIPPED and not any(is_skipped(name, (entry,)) for name in linears):
-            raise InvalidArgument(
-                f'skip has "{entry}", which names none of the {len(linears)} Linear modules of '
-                f"{where}, such as {', '.join(linears[:1])}"
-            )
-
-
-def is_skipped(name: str, skip: tuple[str, ...]) -> bool:
-    """Whether an entry of ``skip`` is the name of a module, its last part, or what holds it."""
-    last = name.rpartition(".")[2]
-    return any(name == s or last == s or name.startswith(s + ".") for s in skip)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from torch import is_autocast_enabled as _autocasting
@@ -15,7 +17,9 @@ from ladder._torch import func_level as _func_level
 from ladder.cuda.linear import linear_image
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.errors import InvalidArgument
+from ladder.nn.metadata import metadata
 from ladder.nn.packed import PackedModule
+from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -42,6 +46,8 @@ class Linear(PackedModule):
         act_order: make room for ``g_idx``.
         dtype: of the bias, and of ``.weight`` as other code sees it.
     """
+
+    _conv1d = False  #: whether the dense form is a Conv1D of transformers, its weight [K, N]
 
     def __init__(
         self,
@@ -90,37 +96,56 @@ class Linear(PackedModule):
     @classmethod
     def from_linear(
         cls,
-        linear: nn.Linear,
+        linear: nn.Module,
         weight_type: str | TType = "uint4",
         group_size: int | None = None,
         symmetric: bool | None = None,
         *,
         method: str = "search",
     ) -> Linear:
-        """Quantise an ``nn.Linear``; arguments as :func:`ladder.quantize`. The bias is shared."""
+        """Quantise an ``nn.Linear``, or a Conv1D of transformers; arguments as
+        :func:`ladder.quantize`. The bias shares the memory of ``linear``'s.
+
+        Raises:
+            InvalidArgument: ``linear`` is something else, a packed layer included.
+        """
+        if isinstance(linear, PackedModule):
+            raise InvalidArgument(
+                f"linear is packed already, as {linear.weight_type}: quantise linear.dequantize()"
+            )
+        if not is_linear(linear):
+            raise InvalidArgument(f"linear is of {type(linear).__name__}, not nn.Linear")
+        dense, bias = dense_weight(linear), cast("Tensor | None", linear.bias)
         weight = quantize(
-            linear.weight, weight_type, group_size=group_size, symmetric=symmetric, method=method
+            dense, weight_type, group_size=group_size, symmetric=symmetric, method=method
         )
-        module = cls.from_weight(weight, linear.bias)
-        module.dtype = linear.weight.dtype
+        module = cls.from_weight(weight, bias)
+        module.dtype, module._conv1d = dense.dtype, is_conv1d(linear)
         return module.train(linear.training)
 
-    def dequantize(self, dtype: torch.dtype | None = None) -> nn.Linear:
-        """An ``nn.Linear`` with the weight's values, in ``self.dtype`` unless given."""
+    def dequantize(self, dtype: torch.dtype | None = None) -> nn.Module:
+        """An ``nn.Linear`` with the weight's values, in ``self.dtype`` unless given; a Conv1D of
+        transformers where this module replaced one."""
         dtype = dtype or self.dtype
+        values = self.packed_weight.dequantize(dtype)
         with torch.device("meta"):
-            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None)
-        dense.weight = nn.Parameter(self.packed_weight.dequantize(dtype))
+            dense: Any = nn.Linear(self.in_features, self.out_features, self.bias is not None)
+            if self._conv1d:
+                from transformers.pytorch_utils import Conv1D
+
+                dense, values = Conv1D(self.out_features, self.in_features), values.T.contiguous()
+        dense.weight = nn.Parameter(values)
         if self.bias is not None:
             dense.bias = nn.Parameter(self.bias.detach().to(dtype))
         return dense.train(self.training)
 
     @property
     def weight(self) -> Tensor:
-        """Shape, dtype and device of the dense weight, for code that asks a Linear for them. It has
-        no data (an expanded scalar): :meth:`dequantize` gives values."""
-        shape = (self.out_features, self.in_features)
-        return torch.zeros((), dtype=self.dtype, device=self.device).expand(shape)
+        """Shape [N, K], dtype and device of the dense weight, for code that asks a Linear for
+        them. It has no elements: arithmetic with it raises Unsupported, and :meth:`dequantize`
+        gives values."""
+        like = self.qweight if self.image is None else self.image
+        return metadata(like, self.out_features, self.in_features, self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""

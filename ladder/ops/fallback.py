@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ladder.errors import InvalidArgument
 from ladder.ops.transforms import check_activations
-from ladder.types import Element, element, parse
+from ladder.types import FLOAT_DTYPES, Element, element, parse
 
 #: torch device types that the fallback serves.
 DEVICES = ("cuda", "xpu", "mps")
@@ -74,8 +74,7 @@ def dequantize(
     if ttype.bits <= 8:
         values = _table(ttype.element, qweight.device)[unpack(qweight, k, ttype.bits).long()]
     else:
-        dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-        flat = qweight.contiguous().view(dtype[ttype.element.name])
+        flat = qweight.contiguous().view(FLOAT_DTYPES[ttype.element.name])
         values = flat[:, :k].to(torch.float32)
     row = torch.arange(n, device=qweight.device) // (ttype.rows or n)
     column = (

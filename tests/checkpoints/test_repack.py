@@ -263,10 +263,10 @@ def test_a_ladder_folder_is_not_repacked_again(tmp_path):
 def test_progress_counts_every_byte_once(tmp_path):
     calls = []
     report = repack(small(tmp_path / "src"), tmp_path / "dst", progress=lambda *c: calls.append(c))
-    done = [call[0] for call in calls]
+    done = [call[1] for call in calls]
     assert done == sorted(done) and done[-1] == report.bytes_after
-    assert {call[1] for call in calls} == {report.bytes_after}
-    assert {call[2] for call in calls} == {
+    assert {call[2] for call in calls} == {report.bytes_after}
+    assert {call[0] for call in calls} == {
         "layer.qweight", "layer.scales", "layer.zeros", "norm.weight",
     }  # fmt: skip
 

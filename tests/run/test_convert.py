@@ -37,7 +37,7 @@ def test_convert_replaces_every_linear_but_those_skipped():
     )
     packed = {name for name, m in model.named_modules() if isinstance(m, ladder.Linear)}
     assert packed == {"layers.0.q", "layers.0.out", "layers.2.out"}
-    assert seen == [("layers.0.q", 0, 3), ("layers.0.out", 1, 3), ("layers.2.out", 2, 3)]
+    assert seen == [("layers.0.q", 1, 3), ("layers.0.out", 2, 3), ("layers.2.out", 3, 3)]
     assert model.layers[0](torch.randn(2, 64)).shape == (2, 64)
 
 

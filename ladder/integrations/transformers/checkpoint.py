@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import nn
 
 from ladder.checkpoints.header import TORCH_DTYPES, read_header
 from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
+from ladder.nn.select import is_linear, linears
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def find_modules(
             files hold nothing.
         Unsupported: modules that the model keeps in one fused tensor (experts).
     """
-    rename, exact = _renamer(model)
+    rename, exact = renamer(model)
     stored = dict.fromkeys(
         name.rpartition(".")[0]
         for name in headers
@@ -75,14 +77,9 @@ def find_modules(
     return found
 
 
-def linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Every plain ``nn.Linear`` by name."""
-    return {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
-
-
 def _is_linear(model: nn.Module, name: str) -> bool:
     try:
-        return isinstance(model.get_submodule(name), nn.Linear)
+        return is_linear(model.get_submodule(name))
     except AttributeError:
         return False
 
@@ -115,18 +112,3 @@ def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None
 
 def _is_output(model: Any, name: str) -> bool:
     return model.get_submodule(name) is model.get_output_embeddings()
-
-
-def _renamer(model: Any) -> tuple[Callable[[str], str], bool]:
-    """The name in ``model`` of a name in its files; False if other conversions exist as well."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming, rename_source_key
-
-    mapping = get_model_conversion_mapping(model)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-    state = model.state_dict()
-
-    def rename(name: str) -> str:
-        return rename_source_key(name, renamings, [], model.base_model_prefix, state)[0]
-
-    return rename, len(renamings) == len(mapping)

@@ -20,11 +20,12 @@ class LadderConfig(QuantizationConfigMixin):
     Args:
         weight_type, group_size, symmetric: as :func:`ladder.quantize`.
         modules: tTypes, spelled in full, of single modules by name.
-        modules_to_not_convert: names of modules to leave as they are, see
-            ``StoredConfig.type_of``; by default the output embedding and what is tied to it.
+        modules_to_not_convert: names of modules to leave as they are, as ``skip`` of
+            :func:`ladder.convert`; by default the output embedding and what is tied to it.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
-        InvalidArgument, CheckpointError: a type or name that means nothing.
+        InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules`` or
+            ``modules_to_not_convert`` that names no module raises when the model is loaded.
     """
 
     def __init__(

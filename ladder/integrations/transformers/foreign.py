@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections import Counter
 from typing import Any
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.transformers.checkpoint import find_modules, linears, read_headers
+from ladder.integrations.transformers.checkpoint import find_modules, read_headers
 from ladder.integrations.transformers.loading import ForeignLinear
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.nn.linear import Linear
+from ladder.nn.select import dense_weight, linears
 
 
 class ForeignHfQuantizer(Quantizer):
@@ -44,10 +44,11 @@ class ForeignHfQuantizer(Quantizer):
                     f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
                 )
             layer = format.measure(module.parts, config, name)
-            if (layer.n, layer.k) != (linear.out_features, linear.in_features):
+            shape = tuple(dense_weight(linear).shape)
+            if (layer.n, layer.k) != shape:
                 raise CheckpointError(
-                    f"{name}.qweight holds a weight of {[layer.n, layer.k]}, not "
-                    f"{[linear.out_features, linear.in_features]} as the model has"
+                    f"{name}.qweight holds a weight of {[layer.n, layer.k]}, not {list(shape)} as "
+                    "the model has"
                 )
             packed = ForeignLinear(linear, format, config, module.parts)
             model.set_submodule(module.name, packed.train(linear.training))
@@ -63,13 +64,8 @@ class ForeignHfQuantizer(Quantizer):
             for name, stored in self._names.items()
             if isinstance(module := model.get_submodule(name), Linear)
         }
-        usual = Counter(types.values()).most_common(1)[0][0]
-        return StoredConfig(
-            weight_type=usual,
-            modules={name: text for name, text in types.items() if text != usual},
-            modules_to_not_convert=tuple(sorted(linears(model))),
-            source={"quant_method": self.method} | self.quantization_config.ladder_source,
-        )
+        source = {"quant_method": self.method} | self.quantization_config.ladder_source
+        return StoredConfig.describing(types, linears(model), source=source)
 
 
 def _config_class(base: type) -> type:

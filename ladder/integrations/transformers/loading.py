@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
+from ladder.nn.select import dense_weight, is_conv1d
 from ladder.types import TType
 from ladder.weight import PARTS, Weight
 
@@ -54,10 +55,11 @@ class ForeignLinear(LoadingLinear):
         parts: dtype and shape of each stored tensor.
     """
 
-    def __init__(self, linear: nn.Linear, format: Any, config: Any, parts: dict[str, Any]) -> None:
+    def __init__(self, linear: nn.Module, format: Any, config: Any, parts: dict[str, Any]) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.dtype = linear.weight.dtype
+        dense = dense_weight(linear)
+        self.out_features, self.in_features = dense.shape
+        self.dtype, self._conv1d = dense.dtype, is_conv1d(linear)
         self.weight_type, self._type_text = None, "not yet known"
         for part, (dtype, shape) in parts.items():
             if part != "bias":

@@ -9,7 +9,9 @@ from torch import Tensor
 from transformers.core_model_loading import ConversionOps
 
 from ladder.errors import CheckpointError
+from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
+from ladder.nn.select import is_conv1d
 from ladder.quantization import quantize
 
 
@@ -24,18 +26,20 @@ class Quantize(ConversionOps):
     ) -> dict[str, Tensor]:
         method = self.quantizer.quantization_config.method
         for key, value in input_dict.items():
-            name = key.removesuffix(".weight")
-            linear = model.get_submodule(name)
+            layer, text = self.quantizer.layer_of(key)
+            linear = layer.module
             dense = value[0] if isinstance(value, list) else value
             if dense.shape != linear.weight.shape:
                 raise CheckpointError(
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
-            packed = Linear.from_weight(quantize(dense, self.quantizer.type_of(key), method=method))
-            packed.dtype, packed.bias = linear.weight.dtype, linear.bias
+            conv1d = is_conv1d(linear)
+            packed = Linear.from_weight(quantize(dense.T if conv1d else dense, text, method=method))
+            packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
             for buffer in packed.buffers():
                 buffer._is_hf_initialized = True
-            model.set_submodule(name, packed.train(linear.training))
+            replace(model, layer, packed.train(linear.training))
+            self.quantizer.conversion.add(layer.name, text, dense.numel())
             if missing_keys is not None:
-                missing_keys.discard(key)
+                missing_keys.difference_update(f"{name}.weight" for name in layer.names)
         return {}

@@ -10,17 +10,26 @@ from torch import Tensor, nn
 from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.checkpoint import (
     StoredModule,
     find_modules,
-    linears,
     read_headers,
 )
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.nn.linear import Linear
+from ladder.nn.report import Conversion
+from ladder.nn.select import (
+    Found,
+    Left,
+    check_entries,
+    dense_weight,
+    is_conv1d,
+    linears,
+    survey,
+)
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
 
@@ -52,11 +61,13 @@ class Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: Any = None, **kwargs: Any
     ) -> Any:
+        _refuse_parallel(model)
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self._prepare(model, checkpoint_files)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        _refuse_parallel(model)  # of a transformers that says so only now
         _restore_dtypes(model, self._dtypes)
         for name, module in model.named_modules():
             if isinstance(module, LoadingLinear):
@@ -79,6 +90,19 @@ class Quantizer(HfQuantizer):
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
         # transformers gives the dtype of the config, which is a name after save_pretrained.
         return dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+
+
+def _refuse_parallel(model: Any) -> None:
+    """Raise Unsupported where transformers is to shard the model: it would cut the parts of packed
+    weights by the plan of dense ones."""
+    wanted = getattr(model.config, "distributed_config", None)
+    for option in ("tp_size", "ep_size"):
+        size = getattr(model, f"_{option}", None) or getattr(wanted, option, None) or 1
+        if size > 1:
+            raise Unsupported(
+                f"{option} is {size}: tensor and expert parallelism (tp_plan, ep_plan) do not work "
+                "with weights packed by ladder yet; load without them, with device_map say"
+            )
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
@@ -109,49 +133,69 @@ class LadderHfQuantizer(Quantizer):
         if self.pre_quantized:
             _swap_stored(model, files, self.quantization_config.stored)
         else:
-            self._types = _choose(model, self.quantization_config)
+            self._choose(model)
 
     def _stored_config(self, model: Any) -> StoredConfig:
         stored = self.quantization_config.stored
         if self.pre_quantized:
             return stored
-        return StoredConfig(
-            weight_type=stored.weight_type,
-            modules=stored.modules,
-            modules_to_not_convert=tuple(sorted(linears(model))),
-            types=stored.types,
-        )
+        packed = {n: str(m.weight_type) for n, m in model.named_modules() if isinstance(m, Linear)}
+        return StoredConfig.describing(packed, linears(model), usual=stored.weight_type)
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        model = super()._process_model_after_weight_loading(model, **kwargs)
+        if self.conversion is not None:
+            for name, (layer, _) in self._layers.items():
+                if name == layer.name and name not in self.conversion.packed:
+                    count = dense_weight(layer.module).numel()
+                    self.conversion.left[name] = Left("the files have no weight of it", count)
+            self.conversion.log()
+        return model
 
     # --- quantising while loading --------------------------------------------------------------
 
-    def type_of(self, parameter: str) -> str | None:
-        """The tType that a parameter is to be quantised to."""
+    #: What :meth:`_choose` and loading have packed and left, and why; None of a ladder folder.
+    conversion: Conversion | None = None
+
+    def _choose(self, model: Any) -> None:
+        """Choose what is to be quantised.
+
+        Raises InvalidArgument for a name in the config that names no module.
+        """
+        config = self.quantization_config
+        skip, stored = config.modules_to_not_convert, config.stored
+        check_entries("modules", stored.modules, linears(model), whole=True)
+        if skip is None:
+            every = {name for name, _ in model.named_modules()} - {*stored.modules}
+            skip = [name for name in get_keys_to_not_convert(model) if name in every]
+        layers = survey(model, skip, loaded=False, option="modules_to_not_convert")
+        self.conversion = Conversion(left=dict(layers.left))
+        self._layers: dict[str, tuple[Found, str]] = {}
+        for layer in layers.found:
+            text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
+            for name in layer.names:
+                self._layers[name] = layer, text or stored.weight_type
+
+    def layer_of(self, parameter: str) -> tuple[Found, str] | None:
+        """The layer whose weight a parameter is, and the tType to which it is to be quantised."""
         module, _, last = parameter.rpartition(".")
-        return self._types.get(module) if last == "weight" else None
+        return self._layers.get(module) if last == "weight" else None
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
-        return not self.pre_quantized and self.type_of(param_name) is not None
+        return not self.pre_quantized and self.layer_of(param_name) is not None
 
     def param_element_size(self, model: Any, param_name: str, param: Tensor) -> float:
-        if self.param_needs_quantization(model, param_name):
-            return parse(self.type_of(param_name)).bits_per_weight(*param.shape) / 8
-        return param.element_size()
+        layer = None if self.pre_quantized else self.layer_of(param_name)
+        if layer is None:
+            return param.element_size()
+        n, k = dense_weight(layer[0].module).shape
+        return parse(layer[1]).bits_per_weight(n, k) / 8
 
     def get_quantize_ops(self) -> Any:
         # transformers is only half imported when it imports this module.
         from ladder.integrations.transformers.quantize_op import Quantize
 
         return Quantize(self)
-
-
-def _choose(model: Any, config: LadderConfig) -> dict[str, str]:
-    """Module -> tType of what is to be quantised."""
-    stored = config.stored
-    if config.modules_to_not_convert is None:
-        names = {name for name in get_keys_to_not_convert(model) if name not in stored.modules}
-        stored = StoredConfig(stored.weight_type, stored.modules, tuple(names), stored.types)
-    types = {name: stored.type_of(name) for name in linears(model)}
-    return {name: text for name, text in types.items() if text is not None}
 
 
 def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
@@ -161,7 +205,7 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
         for name, linear in linears(model).items():
             text = config.type_of(name)
             if text is not None and (name in config.modules or name not in skip):
-                parts = {} if linear.bias is None else {"bias": None}
+                parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
                 _swap(model, StoredModule(name, name, parts), text)
         return
     for module in find_modules(model, headers, PARTS, PARTS):
@@ -175,11 +219,12 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
         _swap(model, module, text)
 
 
-def _check(linear: nn.Linear, module: StoredModule, text: str) -> None:
+def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
     """Compare the headers of one module with its type and the model's shape."""
+    n, k = dense_weight(linear).shape
     parts = {part: module.parts.get(part) for part in PARTS}
     if (g_idx := parts.pop("g_idx")) is not None:
-        expected = (torch.int32, (linear.in_features,))
+        expected = (torch.int32, (k,))
         if g_idx != expected:
             raise CheckpointError(
                 f"{module.stored_name}.g_idx is {g_idx.dtype} {list(g_idx.shape)}, not "
@@ -197,7 +242,7 @@ def _check(linear: nn.Linear, module: StoredModule, text: str) -> None:
     }
     if "qweight" not in on_meta:
         raise CheckpointError(f"{module.stored_name}.qweight is missing")
-    weight = Weight(parse(text), (linear.out_features, linear.in_features), **on_meta)
+    weight = Weight(parse(text), (n, k), **on_meta)
     try:
         weight.check(module.stored_name)
     except InvalidArgument as error:
@@ -206,13 +251,15 @@ def _check(linear: nn.Linear, module: StoredModule, text: str) -> None:
 
 def _swap(model: Any, module: StoredModule, text: str) -> None:
     linear = model.get_submodule(module.name)
+    n, k = dense_weight(linear).shape
     packed = LoadingLinear(
-        linear.in_features,
-        linear.out_features,
+        k,
+        n,
         linear.bias is not None or "bias" in module.parts,
         text,
         act_order="g_idx" in module.parts,
         device="meta",
         dtype=linear.weight.dtype,
     )
+    packed._conv1d = is_conv1d(linear)
     model.set_submodule(module.name, packed.train(linear.training))

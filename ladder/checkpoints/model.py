@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transformers model that a folder is of: its modules, and what its files call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ladder._version import install_command
+from ladder.errors import CheckpointError, Unsupported
+
+
+def meta_model(folder: Path) -> Any:
+    """The model that config.json describes, on the meta device.
+
+    Raises:
+        CheckpointError: transformers knows no such model.
+        Unsupported: transformers is not installed.
+    """
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        raise Unsupported(
+            "convert needs transformers to know a model's Linear modules: "
+            + install_command("transformers")
+        ) from None
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+    except (ValueError, KeyError, OSError) as error:
+        raise CheckpointError(f"{folder}/config.json: {error}") from error
+
+
+def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
+    """The name in ``model`` of a name in its files; False if other conversions exist as well."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    state = model.state_dict()
+
+    def rename(name: str) -> str:
+        renamed: str = rename_source_key(name, renamings, [], model.base_model_prefix, state)[0]
+        return renamed
+
+    return rename, len(renamings) == len(mapping)

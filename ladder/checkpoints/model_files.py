@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weight files of a model folder, written shard by shard from tensors that come one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ladder.checkpoints.header import DTYPE_BITS, DTYPE_NAMES, read_header
+from ladder.checkpoints.shards import ShardSet
+from ladder.checkpoints.writer import ShardWriter, require_space, write_json
+from ladder.errors import InvalidArgument
+from ladder.nn.report import Progress
+
+#: dtype as safetensors calls it, and shape, of a tensor to come.
+Described = tuple[str, tuple[int, ...]]
+
+
+class Meter:
+    """Counts bytes, and reports them."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done, self.total, self.progress = 0, total, progress
+
+    def add(self, nbytes: int, name: str) -> None:
+        """``nbytes`` more of tensor ``name`` are written."""
+        self.done += nbytes
+        if self.progress is not None:
+            self.progress(name, self.done, self.total)
+
+
+class ShardFiller:
+    """One weight file, open for writing.
+
+    Args:
+        writer: of the file.
+        meter: counts what is written.
+    """
+
+    def __init__(self, writer: ShardWriter, meter: Meter) -> None:
+        self._writer, self._meter = writer, meter
+
+    def write(self, name: str, tensor: Tensor, offset: int = 0) -> None:
+        """Write ``tensor``, or a piece of it, at byte ``offset`` of tensor ``name``."""
+        data = tensor_bytes(tensor)
+        self._writer.write(name, data, offset)
+        self._meter.add(data.nbytes, name)
+
+    def copy(self, shards: ShardSet, name: str) -> None:
+        """Copy a tensor from another folder."""
+        at = 0
+        for data in shards.shards[shards.home[name]].chunks(name):
+            self._writer.write(name, data, at)
+            at += data.nbytes
+            self._meter.add(data.nbytes, name)
+
+
+def write_shards(
+    folder: Path,
+    described: Sequence[dict[str, Described]],
+    fill: Callable[[int, ShardFiller], None],
+    *,
+    carried: int = 0,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Write the weight files of ``folder``, and their index when there are several.
+
+    Args:
+        described: the tensors of each file; one without tensors is not written.
+        fill: called with the place in ``described``, and writes every tensor of it.
+        carried: bytes of other files, for which there must be room as well.
+        progress: called with (tensor, bytes written, bytes in all).
+    Returns:
+        The number of files, and the bytes of their tensors.
+    Raises:
+        DestinationError: the disk is full, or the folder cannot be written.
+    """
+    used = [index for index, tensors in enumerate(described) if tensors]
+    total = sum(nbytes(*what) for tensors in described for what in tensors.values())
+    require_space(folder, total + carried)
+    meter = Meter(total, progress)
+    weight_map: dict[str, str] = {}
+    for number, index in enumerate(used, start=1):
+        name = shard_name(number, len(used))
+        with ShardWriter(folder / name, described[index]) as writer:
+            fill(index, ShardFiller(writer, meter))
+        read_header(folder / name)
+        weight_map |= dict.fromkeys(described[index], name)
+    if len(used) > 1:
+        fields = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        write_json(folder / "model.safetensors.index.json", fields)
+    return len(used), total
+
+
+def describe_tensors(tensors: dict[str, Tensor]) -> dict[str, Described]:
+    """dtype and shape of each; tensors on the meta device will do."""
+    return {name: (DTYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()}
+
+
+def check_apart(folder: Path, destination: Path) -> None:
+    """Raise InvalidArgument when one of the folders lies in the other."""
+    inside, outside = folder.resolve(), destination.resolve()
+    if inside == outside or inside in outside.parents or outside in inside.parents:
+        raise InvalidArgument(f"{destination} and {folder} must not lie in each other")
+
+
+def shard_name(number: int, count: int) -> str:
+    """Name of weight file ``number`` (from 1) of ``count``, as the Hugging Face hub has it."""
+    return "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, row-major."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor."""
+    return math.prod(shape) * DTYPE_BITS[dtype] // 8

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What writing a model folder did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ladder.nn.report import Conversion
+
+
+@dataclass
+class TypeRow:
+    """What one tType took of a checkpoint."""
+
+    modules: int = 0
+    weights: int = 0  #: numbers, N * K summed
+    bytes: int = 0  #: codes, scales, zeros and g_idx
+
+    def add(self, n: int, k: int, nbytes: int) -> None:
+        """Count a module of weight [n, k]."""
+        self.modules, self.weights, self.bytes = (
+            self.modules + 1, self.weights + n * k, self.bytes + nbytes
+        )  # fmt: skip
+
+
+@dataclass
+class Report:
+    """What ``repack`` or ``convert`` did. ``bytes_before`` and ``bytes_after`` count tensors only.
+
+    ``conversion`` says of every module what became of it; None after ``repack``, which changes no
+    weight.
+    """
+
+    source: str
+    destination: str
+    quant_method: str
+    modules: int = 0
+    tensors_carried: int = 0  #: copied as they are: embeddings, norms, biases
+    files_carried: int = 0
+    shards: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    types: dict[str, TypeRow] = field(default_factory=dict)
+    conversion: Conversion | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

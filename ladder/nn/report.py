@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conversion did to each layer, for people, programs and the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ladder.nn.select import Left
+from ladder.types import TType
+
+#: ``progress(name, done, total)``: ``done`` of ``total`` modules, windows or bytes are done, the
+#: last of them of ``name``, which is "" where they have no names.
+Progress = Callable[[str, int, int], object]
+
+_NAMES_SHOWN = 3
+_log = logging.getLogger("ladder")
+
+
+@dataclass(repr=False)
+class Conversion:
+    """What was packed, what stays dense, and why. ``print`` and the prompt show it as text.
+
+    Attributes:
+        packed: module -> its tType.
+        left: module, or parameter of a module that is no linear layer -> why it stays dense.
+        weights: elements of the packed matrices.
+    """
+
+    packed: dict[str, str] = field(default_factory=dict)
+    left: dict[str, Left] = field(default_factory=dict)
+    weights: int = 0
+
+    def add(self, name: str, ttype: TType | str, weights: int) -> None:
+        """Note a packed module."""
+        self.packed[name] = str(ttype)
+        self.weights += weights
+
+    @property
+    def experts(self) -> dict[str, Left]:
+        """Parameters of three dimensions: matrices of experts, which stay dense."""
+        return {name: left for name, left in self.left.items() if left.matrices > 1}
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The text, a line for each tType and each reason."""
+        types: dict[str, list[str]] = {}
+        for name, text in self.packed.items():
+            types.setdefault(text, []).append(name)
+        reasons: dict[str, dict[str, Left]] = {}
+        for name, left in self.left.items():
+            reasons.setdefault(left.reason, {})[name] = left
+        lines = [f"packed {len(self.packed)} linear layers, {_count(self.weights)} weights"]
+        lines += [f"  {text}: {_listed(names)}" for text, names in types.items()]
+        if reasons:
+            weights = sum(left.weights for left in self.left.values())
+            lines.append(f"left {len(self.left)} dense, {_count(weights)} weights")
+        for reason, group in reasons.items():
+            weights = sum(left.weights for left in group.values())
+            lines.append(f"  {reason}: {_listed(group)} ({_count(weights)} weights)")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    __repr__ = __str__
+
+    def log(self) -> None:
+        """The text at INFO; at WARNING that nothing was packed, and experts, which are most of the
+        weights of a model that has them."""
+        _log.info("%s", self)
+        if not self.packed:
+            _log.warning("no linear layer was packed\n%s", self)
+        if self.experts:
+            _log.warning("%s", self.expert_warning())
+
+    def expert_warning(self) -> str:
+        """How many matrices and weights of experts stay dense, in a sentence."""
+        experts = self.experts
+        matrices = sum(left.matrices for left in experts.values())
+        weights = sum(left.weights for left in experts.values())
+        everything = self.weights + sum(left.weights for left in self.left.values())
+        return (
+            f"{matrices} matrices of experts stay dense, {_count(weights)} weights or "
+            f"{weights / everything:.0%} of the model: ladder does not pack parameters of three "
+            f"dimensions yet, such as {_listed(experts)}"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def _count(number: int) -> str:
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
