@@ -32,6 +32,9 @@ _SAME = frozenset({"detach", "detach_", "data"})
 class WeightMetadata(Tensor):
     """A tensor without storage. Whatever would read or write an element raises Unsupported."""
 
+    #: Keeps transformers from initialising what some models ask their children for, as GPT-2 does.
+    _is_hf_initialized = True
+
     @staticmethod
     def __new__(cls, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
         return Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)

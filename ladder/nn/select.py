@@ -59,7 +59,7 @@ class Left:
     """What stays dense: a module by name, or a parameter where its module is no linear layer."""
 
     reason: str
-    weights: int  #: elements
+    weights: int  #: elements; none of a tensor that is tied to another of before
     matrices: int = 1  #: more than one for experts in a parameter of three dimensions
 
 
@@ -162,12 +162,13 @@ def survey(
                 if full not in left and holders[_identity(parameter)][0] == key:
                     left[full] = _not_linear(module, parameter, named if skipped else None)
             continue
-        reason = named if skipped else read.get(key)
-        reason = reason or _objection(module, loaded) or _shared(key, module, holders, names)
+        reason = _tied(key, module, holders, names) or (named if skipped else read.get(key))
+        reason = reason or _objection(module, loaded)
         if reason is None:
             found.append(Found(tuple(names[key]), module))
         else:
-            count = sum(p.numel() for p in parameters.values())
+            own = (p for p in parameters.values() if holders[_identity(p)][0] == key)
+            count = sum(parameter.numel() for parameter in own)
             left[names[key][0] or type(module).__name__] = Left(reason, count)
     check_entries(option, entries, (name for of_one in names.values() for name in of_one if name))
     return Survey(tuple(found), left)
@@ -221,7 +222,7 @@ def _read_by_parents(model: nn.Module) -> Iterator[tuple[int, str]]:
                         yield id(getattr(module, child)), f"{kind.__name__} reads its weight"
 
 
-def _shared(
+def _tied(
     key: int, module: nn.Module, holders: dict[object, list[int]], names: dict[int, list[str]]
 ) -> str | None:
     for _, parameter in _weights(module):

@@ -165,10 +165,12 @@ class LadderHfQuantizer(Quantizer):
         config = self.quantization_config
         skip, stored = config.modules_to_not_convert, config.stored
         check_entries("modules", stored.modules, linears(model), whole=True)
+        option = "modules_to_not_convert"
         if skip is None:
+            option = f"the default of {option}"
             every = {name for name, _ in model.named_modules()} - {*stored.modules}
             skip = [name for name in get_keys_to_not_convert(model) if name in every]
-        layers = survey(model, skip, loaded=False, option="modules_to_not_convert")
+        layers = survey(model, skip, loaded=False, option=option)
         self.conversion = Conversion(left=dict(layers.left))
         self._layers: dict[str, tuple[Found, str]] = {}
         for layer in layers.found:
