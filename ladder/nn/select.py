@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +146,8 @@ def survey(
     names, modules = _named(model)
     holders = _holders(names, modules)
     read = dict(_read_by_parents(model))
+    # transformers ties weights after it has loaded them.
+    ties = {} if loaded else dict(getattr(model, "all_tied_weights_keys", {}))
     found: list[Found] = []
     left: dict[str, Left] = {}
     entries = (skip,) if isinstance(skip, str) else tuple(skip)
@@ -162,7 +164,7 @@ def survey(
                 if full not in left and holders[_identity(parameter)][0] == key:
                     left[full] = _not_linear(module, parameter, named if skipped else None)
             continue
-        reason = _tied(key, module, holders, names) or (named if skipped else read.get(key))
+        reason = _tied(key, module, holders, names, ties) or (named if skipped else read.get(key))
         reason = reason or _objection(module, loaded)
         if reason is None:
             found.append(Found(tuple(names[key]), module))
@@ -223,8 +225,16 @@ def _read_by_parents(model: nn.Module) -> Iterator[tuple[int, str]]:
 
 
 def _tied(
-    key: int, module: nn.Module, holders: dict[object, list[int]], names: dict[int, list[str]]
+    key: int,
+    module: nn.Module,
+    holders: dict[object, list[int]],
+    names: dict[int, list[str]],
+    ties: Mapping[str, str],
 ) -> str | None:
+    """Why a layer cannot be packed alone: ``ties`` are names of weights that will be one."""
+    for one, other in (*ties.items(), *((b, a) for a, b in ties.items())):
+        if one.removesuffix(".weight") in names[key]:
+            return f"its weight is tied to {other.removesuffix('.weight')}"
     for _, parameter in _weights(module):
         others = [other for other in holders[_identity(parameter)] if other != key]
         if others:

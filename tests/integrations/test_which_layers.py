@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three doors to a quantised model, ladder.convert, LadderConfig and ``ladder convert``: the same
+layers are packed by each, the same are left, and each says which."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hf_models import ROOT, TINY, edit_tensors, load, logits
+
+import ladder
+from ladder.checkpoints.convert import convert as convert_folder
+from ladder.cli import main
+from ladder.integrations.transformers import LadderConfig, dense
+
+LAYER = "transformer.h.0.attn.c_attn"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """Its layers are Conv1D, whose weight is [K, N]; the output embedding is tied."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    fields = dict(n_embd=64, n_layer=2, n_head=2, vocab_size=128, n_positions=64)
+    model = GPT2LMHeadModel(GPT2Config(**fields, bos_token_id=0, eos_token_id=0))
+    folder = tmp_path_factory.mktemp("gpt2") / "model"
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    """transformers keeps the experts of a layer in two parameters of three dimensions."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("mixtral") / "model"
+    MixtralForCausalLM(MixtralConfig(**TINY, num_local_experts=4)).save_pretrained(folder)
+    return folder
+
+
+def through_every_door(folder, tmp_path, *arguments, **options):
+    """The model and the report of each door."""
+    model = load(folder)
+    yield model, ladder.convert(model, *arguments, **options)
+    renamed = {"modules_to_not_convert": options.pop("skip")} if "skip" in options else {}
+    config = LadderConfig(*arguments, **renamed, **options)
+    model = load(folder, quantization_config=config)
+    yield model, model.hf_quantizer.conversion
+    skip = renamed.get("modules_to_not_convert", ("lm_head",))
+    weight_type, group = arguments
+    report = convert_folder(folder, tmp_path / "out", weight_type, group_size=group, skip=skip)
+    yield load(tmp_path / "out"), report.conversion
+
+
+def packed(model):
+    return {name for name, m in model.named_modules() if isinstance(m, ladder.Linear)}
+
+
+def test_conv1d_is_packed_saved_and_loaded_again_exactly(gpt2, tmp_path):
+    expected, wanted = None, logits(load(gpt2))
+    for model, report in through_every_door(gpt2, tmp_path, "int8", 32):
+        assert len(packed(model)) == 8 and packed(model) == set(report.packed)
+        assert model.get_submodule(LAYER).packed_weight.shape == (192, 64)
+        made = logits(model)
+        expected = made if expected is None else expected
+        assert torch.equal(made, expected) and 0 < (made - wanted).abs().max() < 0.01
+        assert report.left["lm_head"].reason == "its weight is tied to transformer.wte"
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load(tmp_path / "again")), expected)
+
+
+def test_conv1d_becomes_dense_as_it_was(gpt2, tmp_path):
+    """A square weight would be taken, transposed, without a word."""
+    from transformers.pytorch_utils import Conv1D
+
+    model = load(gpt2)
+    ladder.convert(model, "int8", 32)
+    weight = model.get_submodule(LAYER).packed_weight.dequantize()
+    dense(model)
+    assert isinstance(model.get_submodule(LAYER), Conv1D)
+    assert torch.equal(model.get_submodule(LAYER).weight, weight.T)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(load(tmp_path)), logits(model))
+
+
+def test_names_in_files_may_lack_the_name_of_the_base_model(gpt2, tmp_path):
+    """As those of the hub's gpt2."""
+    import shutil
+
+    source = shutil.copytree(gpt2, tmp_path / "hub")
+
+    def strip(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+
+    edit_tensors(source, strip)
+    report = convert_folder(source, tmp_path / "out", "int8", group_size=32, skip=["h.1"])
+    assert set(report.conversion.packed) == {
+        f"h.0.{name}" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    }
+    model = load(gpt2)
+    ladder.convert(model, "int8", 32, skip=["h.1"])
+    assert torch.equal(logits(load(tmp_path / "out")), logits(model))
+
+
+def test_experts_stay_dense_with_a_warning_that_counts_them(mixtral, tmp_path, caplog):
+    expected = None
+    with caplog.at_level(logging.WARNING, "ladder"):
+        for model, report in through_every_door(mixtral, tmp_path, "int8", 32):
+            assert packed(model) == set(report.packed) and len(report.packed) == 8
+            assert set(report.experts) == {
+                f"model.layers.{i}.mlp.experts.{name}"
+                for i in (0, 1) for name in ("gate_up_proj", "down_proj")
+            }  # fmt: skip
+            # Of each of 2 layers, 4 experts with [192, 64] and [64, 96].
+            assert sum(left.matrices for left in report.experts.values()) == 16
+            assert sum(left.weights for left in report.experts.values()) == 147456
+            assert "16 matrices of experts stay dense, 147 k weights or 7" in caplog.text
+            assert "a parameter of MixtralTopKRouter, no linear layer" in str(report)
+            caplog.clear()
+            made = logits(model)
+            expected = made if expected is None else expected
+            assert torch.equal(made, expected)
+
+
+def test_naming_the_experts_to_be_left_is_no_error(mixtral, tmp_path):
+    skip = ["experts", "lm_head", "self_attn.o_proj"]
+    for model, report in through_every_door(mixtral, tmp_path, "int8", 32, skip=skip):
+        assert len(packed(model)) == 6
+        experts = {left.reason for name, left in report.left.items() if "experts" in name}
+        assert experts <= {"named by skip", "named by modules_to_not_convert"} and experts
+
+
+def test_the_command_line_prints_what_it_left(mixtral, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["convert", str(mixtral), str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "packed 8 linear layers" in printed
+    assert "experts in one parameter of three dimensions, which ladder does not pack yet" in printed
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["convert", str(mixtral), str(tmp_path / "again"), "--json"])
+    left = json.loads(capsys.readouterr().out)["conversion"]["left"]
+    assert left["model.layers.0.mlp.experts.down_proj"]["matrices"] == 4
+
+
+@pytest.mark.parametrize("skip", ["attention", "q_pro", "layers.0.q_proj", "proj"])
+def test_a_name_that_names_nothing_is_an_error_at_every_door(dense_folder, tmp_path, skip):
+    why = f'has "{skip}", which names no module of the model, such as '
+    with pytest.raises(ladder.InvalidArgument, match=f"^skip {why}"):
+        ladder.convert(load(dense_folder), "uint4", skip=["lm_head", skip])
+    config = LadderConfig("uint4", modules_to_not_convert=["lm_head", skip])
+    with pytest.raises(ladder.InvalidArgument, match=f"^modules_to_not_convert {why}"):
+        load(dense_folder, quantization_config=config)
+    with pytest.raises(ladder.InvalidArgument, match=f"^skip {why}"):
+        convert_folder(dense_folder, tmp_path / "out", skip=["lm_head", skip])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_type_for_a_module_that_is_not_there_is_an_error(dense_folder):
+    config = LadderConfig("uint4", modules={"model.layers.0.q_proj": "nf4,group=32,scale=float16"})
+    with pytest.raises(ladder.InvalidArgument, match='^modules has "model.layers.0.q_proj", which'):
+        load(dense_folder, quantization_config=config)
+
+
+@pytest.mark.parametrize("skip", ["mlp", "layers.1", "self_attn.q_proj", "1.mlp.up_proj"])
+def test_a_name_means_the_same_at_every_door(dense_folder, tmp_path, skip):
+    found = [
+        packed(model)
+        for model, _ in through_every_door(dense_folder, tmp_path, "int8", 32, skip=[skip])
+    ]
+    assert found[0] == found[1] == found[2] and 0 < len(found[0]) < 14
+
+
+def test_every_door_makes_groups_of_128_where_none_is_named(dense_folder, tmp_path):
+    for _, report in through_every_door(dense_folder, tmp_path, "NF4", None):
+        assert set(report.packed.values()) == {"nf4,group=128,scale=float16"}
+
+
+def test_a_tied_head_is_left_whether_it_is_named_or_not(dense_folder, tmp_path):
+    for model, report in through_every_door(dense_folder, tmp_path, "int8", 32, skip=["q_proj"]):
+        assert report.left["lm_head"].reason == "its weight is tied to model.embed_tokens"
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_a_dense_layer_whose_name_speaks_of_a_packed_one_saves_and_loads():
+    """ "head" left dense, "block.head" packed: the stored config must tell them apart."""
+    from ladder.checkpoints import StoredConfig
+
+    text = "uint4,group=32,scale=float16,zero=midpoint"
+    stored = StoredConfig.describing({"block.head": text, "body": text}, ["head"])
+    assert stored.type_of("head") is None
+    assert stored.type_of("block.head") == stored.type_of("body") == text
+    assert StoredConfig.from_dict(json.loads(json.dumps(stored.to_dict()))) == stored
+
+
+def test_a_model_may_ask_a_packed_layer_for_its_dtype():
+    """As T5 does in each forward pass."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    fields = dict(d_model=64, d_kv=32, d_ff=96, num_layers=1, num_heads=2, vocab_size=128)
+    model = T5ForConditionalGeneration(T5Config(**fields, decoder_start_token_id=0)).eval()
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        before = model(input_ids=ids, decoder_input_ids=ids).logits
+        report = ladder.convert(model, "int8", 32)
+        after = model(input_ids=ids, decoder_input_ids=ids).logits
+    assert any(name.endswith("wo") for name in report.packed)
+    assert 0 < (after - before).abs().max() < 0.05
+
+
+PARALLEL = """
+    import sys
+    import ladder, torch
+    import torch.distributed as dist
+    from transformers import AutoModelForCausalLM
+
+    def load(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
+
+    dist.init_process_group("gloo")
+    with torch.no_grad():
+        shape = tuple(load(sys.argv[1])(torch.arange(8)[None]).logits.shape)
+    sys.stdout.write(f"dense {shape}\\n")
+    try:
+        load(sys.argv[2])
+    except NotImplementedError as error:
+        sys.stdout.write(f"packed: {error}\\n")
+    dist.destroy_process_group()
+"""
+
+
+def test_tensor_parallelism_is_refused_before_any_weight_is_read(tmp_path):
+    """Two processes: the dense model works, the ladder folder says what does not."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**TINY | {"num_key_value_heads": 2}))
+    model.save_pretrained(tmp_path / "dense")
+    convert_folder(tmp_path / "dense", tmp_path / "packed", "int8", group_size=32)
+    (tmp_path / "script.py").write_text(textwrap.dedent(PARALLEL))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+            *(tmp_path / "script.py", tmp_path / "dense", tmp_path / "packed"),
+        ],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("dense (1, 8, 128)") == 2
+    assert done.stdout.count("packed: tp_size is 2: tensor and expert parallelism") == 2
