@@ -5,7 +5,15 @@ import pytest
 import torch
 
 import ladder
-from ladder.types import element, float_type, parse, register_type, type_names, with_defaults
+from ladder.types import (
+    USER_SOURCE,
+    element,
+    float_type,
+    parse,
+    register_type,
+    type_names,
+    with_defaults,
+)
 
 NARROW = [name for name in type_names() if parse(name).element.name == name]
 
@@ -73,6 +81,51 @@ def test_every_type_is_listed_once_and_spells_itself():
         assert parse(parse(name)) is parse(name)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("fp8", "float8_e4m3,group=128,scale=float16"),
+        ("E4M3", "float8_e4m3,group=128,scale=float16"),
+        ("e5m2", "float8_e5m2,group=128,scale=float16"),
+        ("fp6", "float6_e3m2,group=128,scale=float16"),
+        ("e2m1", "float4_e2m1,group=128,scale=float16"),
+        ("INT4", "int4,group=128,scale=float16"),
+        ("NF4", "nf4,group=128,scale=float16"),
+        ("fp4", "fp4,group=128,scale=float16"),
+        ("MXFP4", "mxfp4"),
+        ("mxfp8", "mxfp8_e4m3"),
+        ("mxfp6", "mxfp6_e3m2"),
+        ("NVFP4", "nvfp4"),
+        ("BF16", "bfloat16"),
+    ],
+)
+def test_names_that_people_type_mean_what_they_mean(typed, meant):
+    assert str(with_defaults(typed)) == meant
+    assert str(ladder.Linear(256, 8, weight_type=typed).weight_type) == meant
+
+
+def test_a_width_that_means_two_formats_is_refused():
+    """bitsandbytes' table is fp4 here, OCP's format e2m1."""
+    assert element("fp4").encoding == "table" and element("e2m1").encoding == "floating"
+    with pytest.raises(ladder.InvalidArgument, match='unknown type "float4"'):
+        parse("float4")
+
+
+def test_built_in_names_are_found_in_capitals():
+    names = [n for n in type_names() if parse(n).element.source != USER_SOURCE]
+    assert len(names) > 50
+    for name in names:
+        assert parse(name.upper()) == parse(name)
+
+
+def test_a_users_type_differs_from_built_in_ones_by_more_than_case():
+    with pytest.raises(ladder.InvalidArgument, match="NF4 already means something else"):
+        register_type("NF4", bits=1, values=[0, 1])
+    register_type("PyCase", bits=1, values=[0, 1])
+    with pytest.raises(ladder.InvalidArgument, match="unknown type"):
+        parse("pycase")
+
+
 def test_exact_conversions_are_derived_from_the_values():
     assert element("float8_e5m2").converts_exactly("float16")
     assert not element("uint8").converts_exactly("float8_e4m3")
@@ -106,7 +159,13 @@ def test_defaults_complete_an_element_name_and_leave_a_spelling_alone():
     assert (
         str(with_defaults("uint4", group_size=128)) == "uint4,group=128,scale=float16,zero=midpoint"
     )
-    assert str(with_defaults("uint4", symmetric=False)) == "uint4,scale=float16,zero=integer"
+    assert str(with_defaults("uint4", symmetric=False)) == (
+        "uint4,group=128,scale=float16,zero=integer"
+    )
+    assert str(with_defaults("int8", group_size=-1)) == "int8,scale=float16"
+    assert str(with_defaults("int8")) == "int8,group=128,scale=float16"
+    assert str(with_defaults("int8,scale=float32")) == "int8,scale=float32"
+    assert str(with_defaults("float16")) == "float16"
     assert str(with_defaults("nf4", group_size=64, scale_dtype=torch.bfloat16)) == (
         "nf4,group=64,scale=bfloat16"
     )
