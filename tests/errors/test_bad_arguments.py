@@ -12,6 +12,9 @@ TYPE = "uint4,group=32,scale=float16,zero=integer"
 
 
 def refused(message: str):
+    """``message`` is a pattern for what the refusal says, more than the name of an argument: a name
+    alone is in the message of another mistake too."""
+    assert " " in message, f"{message!r} would match any refusal that names it"
     return pytest.raises(InvalidArgument, match=message)
 
 
@@ -39,9 +42,9 @@ def test_x_with_the_wrong_last_dimension_that_has_as_many_words():
 
 
 def test_x_of_a_dtype_that_is_no_activation(layer):
-    for dtype in (torch.int32, torch.float64):
-        with refused("x"):
-            layer(torch.ones(2, 64, dtype=dtype))
+    for name in ("int32", "float64"):
+        with refused(f"^x has dtype {name}, not float32, float16 or bfloat16$"):
+            layer(torch.ones(2, 64, dtype=getattr(torch, name)))
 
 
 def test_x_without_a_dimension(layer):
@@ -50,7 +53,7 @@ def test_x_without_a_dimension(layer):
 
 
 def test_x_on_another_device(layer):
-    with refused("x is on meta"):
+    with refused("^x is on meta, qweight on cpu$"):
         layer(torch.randn(2, 64, device="meta"))
 
 
@@ -58,21 +61,24 @@ def test_bias_of_the_wrong_length_or_dtype(layer):
     w, x = layer.packed_weight, torch.randn(2, 64)
     with refused("bias has 15 numbers, not 16"):
         w.linear(x, torch.zeros(15))
-    with refused("bias"):
+    with refused("^bias has dtype float16, not float32$"):
         w.linear(x, torch.zeros(16, dtype=torch.float16))
     with refused(r"bias has shape \[15\], not \[16\]"):
         ladder.Linear.from_weight(w, torch.zeros(15))
 
 
-@pytest.mark.parametrize("part", ["scales", "zeros"])
-def test_a_part_that_is_missing_or_misshapen_or_not_wanted(layer, part):
+@pytest.mark.parametrize(("part", "dtype"), [("scales", "float16"), ("zeros", "uint8")])
+def test_a_part_that_is_missing_or_misshapen_or_not_wanted(layer, part, dtype):
     w, x = layer.packed_weight, torch.randn(2, 64)
     parts = {"scales": w.scales, "zeros": w.zeros}
-    with refused(part):
+    narrow = parts[part][:, :1]
+    with refused(f'^{part} is missing, but type "{TYPE}" needs it$'):
         ops.linear(x, w.qweight, TYPE, **{**parts, part: None})
-    with refused(part):
-        ops.linear(x, w.qweight, TYPE, **{**parts, part: parts[part][:, :1]})
-    with refused(part):
+    with refused(rf"^{part} of shape \[16, 1\] is not contiguous$"):
+        ops.linear(x, w.qweight, TYPE, **{**parts, part: narrow})
+    with refused(rf"^{part} has shape \[16, 1\], not \[16, 2\]"):
+        ops.linear(x, w.qweight, TYPE, **{**parts, part: narrow.contiguous()})
+    with refused(f"^{part} has dtype float32, not {dtype}$"):
         ops.linear(x, w.qweight, TYPE, **{**parts, part: parts[part].float()})
     with refused(f"weight.{part} is missing, but type"):
         ladder.Weight(w.type, w.shape, w.qweight, **{**parts, part: None}).check()
@@ -103,11 +109,11 @@ def test_g_idx_out_of_range_or_of_the_wrong_length(layer):
     for group in (-1, 2):
         g_idx = torch.zeros(64, dtype=torch.int32)
         g_idx[5] = group
-        with refused("g_idx"):
+        with refused(rf"^g_idx\[5\] is {group}, not one of 2 groups$"):
             ops.linear(x, w.qweight, TYPE, scales=w.scales, zeros=w.zeros, g_idx=g_idx)
         with refused("there are 2 groups"):
             ladder.Weight(w.type, w.shape, w.qweight, w.scales, w.zeros, g_idx=g_idx).check()
-    with refused("g_idx"):
+    with refused("^g_idx has 63 entries, not one for each of 64 columns$"):
         short = torch.zeros(63, dtype=torch.int32)
         ops.linear(x, w.qweight, TYPE, scales=w.scales, zeros=w.zeros, g_idx=short)
 
@@ -118,7 +124,7 @@ def test_codes_that_do_not_fit():
         ops.pack(codes, 4)
     with refused("bits is 9"):
         ops.pack(codes, 9)
-    with refused("codes"):
+    with refused("^codes has dtype int32, not uint8$"):
         ops.pack(codes.int(), 4)
     with refused("qweight has 1 words a row; 9 columns of 4 bits need 2"):
         ops.unpack(torch.zeros(1, 1, dtype=torch.int32), 9, 4)
