@@ -7,12 +7,15 @@ from concurrent import futures
 import pytest
 import torch
 from drawn import exact_weight, integers
-from gpu import MARKS, compiled_graphs, on_gpu, spelled
-from torch import nn
+from gpu import MARKS, UINT4, compiled_graphs, on_gpu, schedules, spelled
+from torch import Tensor, nn
 
 import ladder
 
 pytestmark = MARKS
+#: As WAYS of test_cuda_schedules.py, of reductions whose parts meet in global memory.
+STREAMS = tuple(("ordered", UINT4, 256, 8192, m) for m in (1, 8, 16))
+
 
 
 def test_a_graph_replays_what_was_captured():
@@ -41,22 +44,28 @@ def test_a_capture_that_would_compile_says_to_warm_up():
     assert torch.equal(cold(x).cpu(), weight.linear(x.cpu()))
 
 
-def test_streams_do_not_disturb_each_other():
-    """The counters and workspace of a reduction through memory are those of one launch."""
-    layer, wanted = on_gpu(spelled(4, torch.float16), 256, 8192)
-    xs = [integers((m, 8192), torch.float16, m).cuda() for m in (1, 5, 8, 16)]
-    for x in xs:
-        layer(x)
-    torch.cuda.synchronize()
-    streams, results = [torch.cuda.Stream() for _ in xs], [[] for _ in xs]
-    for _ in range(50):
-        for stream, x, out in zip(streams, xs, results, strict=True):
-            with torch.cuda.stream(stream):
-                out.append(layer(x))
-    torch.cuda.synchronize()
-    for x, out in zip(xs, results, strict=True):
-        exact = (x.double() @ wanted.T).half()
-        assert all(torch.equal(y, exact) for y in out)
+@pytest.mark.parametrize("way,type,n,k,m", STREAMS)
+def test_streams_do_not_disturb_each_other(way, type, n, k, m):
+    """The counters and workspace of a reduction through memory are those of one launch. Every call
+    has an x of its own, so that a sum of another launch's parts is another number."""
+    layer, wanted = on_gpu(type, n, k)
+    lowest = m // 2 + 1  # all of one interval, which has one kernel
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    tokens = [max(lowest, m - turn) for turn in range(len(streams))]
+    xs = [integers((t, k), torch.float16, i).cuda() for i, t in enumerate(tokens)]
+    exact = [(x.double() @ wanted.T).half() for x in xs]
+    for name in schedules(layer, torch.float16, m, way):
+        for x in xs:
+            layer(x)
+        torch.cuda.synchronize()
+        results: list[list[Tensor]] = [[] for _ in xs]
+        for _ in range(50):
+            for stream, x, out in zip(streams, xs, results, strict=True):
+                with torch.cuda.stream(stream):
+                    out.append(layer(x))
+        torch.cuda.synchronize()
+        for right, out in zip(exact, results, strict=True):
+            assert all(torch.equal(y, right) for y in out), name
 
 
 @pytest.mark.parametrize("called", (False, True))

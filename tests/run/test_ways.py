@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 from gpu import LOOKED_AT, NAMES, UINT4
+from test_cuda_calls import STREAMS
 from test_cuda_dependent_launch import WAYS as CHAINS
 from test_cuda_schedules import WAYS
 
@@ -24,7 +25,9 @@ def first_schedules(m: int, n: int, k: int, type: str, activation: str) -> tuple
 
 
 @pytest.mark.parametrize("dtype", NAMES)
-@pytest.mark.parametrize("way,type,n,k,m", [*WAYS, *((w, UINT4, n, n, m) for w, n, m in CHAINS)])
+@pytest.mark.parametrize(
+    "way,type,n,k,m", [*WAYS, *STREAMS, *((w, UINT4, n, n, m) for w, n, m in CHAINS)]
+)
 def test_a_way_is_among_the_first_schedules(way, type, n, k, m, dtype: torch.dtype):
     found = first_schedules(kernels.interval(m), n, k, type, NAMES[dtype])
     assert len(found) == LOOKED_AT
