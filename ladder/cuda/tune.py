@@ -21,6 +21,8 @@ _log = logging.getLogger("ladder")
 
 #: Bytes of weights through which a measurement goes: more than any L2 holds.
 ROTATION_BYTES = 192 * 2**20
+#: Of one graph of :func:`tune`. Weights below 3 MiB therefore go through less than ROTATION_BYTES
+#: and may be read from L2.
 _MOST_LAUNCHES = 64
 #: Of measuring one interval of M, after compiling.
 SECONDS = 0.6
@@ -73,7 +75,8 @@ def calls_of(
     dtype: torch.dtype,
     m: Sequence[int],
 ) -> list[list[Callable[[], Tensor]]]:
-    """For each number of tokens, calls that go through more weights than a cache holds."""
+    """For each number of tokens, calls that go through :data:`ROTATION_BYTES` of weights, or
+    through 64 weights where those are less."""
     n, k = shape
     count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * parts(weight).words))))
     images = random_images(count, weight, ttype.bits, device)
@@ -111,7 +114,8 @@ def random_images(count: int, number: int, bits: int, device: torch.device) -> T
 
 
 def seconds(calls: Sequence[Callable[[], Tensor]]) -> float:
-    """Seconds a call, all of them in one graph: the least is what the host has not disturbed."""
+    """Seconds a call, all of them in one CUDA graph: the median of four replays after a first,
+    which brings clocks and caches to where they stay. A replay has no host between its calls."""
     calls[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
