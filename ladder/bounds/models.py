@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ladder import bounds
 from ladder.errors import CheckpointError, Unsupported
+from ladder.types import parse
 
 #: Model types whose MLP has no gate, so two matmuls instead of three.
 _UNGATED = {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj",
             "opt", "phi", "starcoder2"}  # fmt: skip
+#: quant_method of the folders whose modules say by themselves how they are stored.
+_STORED = ("awq", "gptq", "ladder")
+_EXPERT = re.compile(r"(.*\.experts)\.\d+\.(.*)")
 
 
 class Matmul(NamedTuple):
@@ -24,25 +30,32 @@ class Matmul(NamedTuple):
     k: int
     heads: int = 0  #: attention heads; 0 for a projection
     groups: int = 0  #: heads of keys and values
+    weight: str = ""  #: tType as stored; "": that of the model, or of its activations
 
 
 class Model(NamedTuple):
-    """Distinct matmuls, most bytes of weight first, and the format that the weights have."""
+    """Distinct matmuls, most weights first, and the format that the weights have."""
 
     name: str
     matmuls: list[Matmul]
-    weight: str  #: tType of the projections as stored
+    weight: str  #: tType of the projections that have none of their own
     activation: str
 
 
-def read_model(folder: Path) -> Model:
-    """Read ``config.json`` of ``folder``. Of experts, as many are counted as one token uses: the
-    least that any number of tokens can do with.
+def read_model(folder: Path, *, weight: str | None = None) -> Model:
+    """Read ``config.json`` of ``folder`` and, of a ladder, GPTQ or AWQ folder, the headers of its
+    tensors: there each matmul is of one type, as stored, and its names are the last parts of those
+    of its modules. Of experts, as many are counted as one token uses: the least that any number of
+    tokens can do with.
 
+    Args:
+        weight: the type of all projections, instead of what the folder has.
     Raises:
         FileNotFoundError: no such file.
-        CheckpointError: it lacks a size that a decoder has; the message names the key.
-        Unsupported: its attention is not made of q, k, v and o projections.
+        CheckpointError: it lacks a size that a decoder has, and the message names the key; or its
+            tensors are damaged.
+        Unsupported: its attention is not made of q, k, v and o projections; or ladder does not read
+            its ``quant_method``, and there is no ``weight``.
     """
     path = Path(folder) / "config.json"
     try:
@@ -99,10 +112,63 @@ def read_model(folder: Path) -> Model:
     use("down_proj", hidden, inner, active)
     use("lm_head", vocabulary, hidden, 1)
     matmuls = [Matmul(names, count, n, k) for (n, k), (names, count) in uses.items()]
+    if weight is None and _has_stored_types(path.parent, config):
+        active = size("num_experts_per_tok", "top_k", default=1)
+        matmuls = _stored(path.parent, active, (vocabulary, hidden))
     matmuls.sort(key=lambda each: -each.n * each.k * each.uses)
     matmuls.append(Matmul(["q kT"], layers, 0, head, heads, groups))
     matmuls.append(Matmul(["p v"], layers, head, 0, heads, groups))
-    return Model(_name(path, config), matmuls, _weight(config), _activation(config))
+    text = weight or _weight(path, config)
+    return Model(_name(path, config), matmuls, text, _activation(config))
+
+
+def _has_stored_types(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether headers say how modules are quantised. Of GPTQ and AWQ config.json alone will do."""
+    from ladder.checkpoints.source import FALLBACKS
+
+    given = config.get("quantization_config")
+    method = given.get("quant_method") if isinstance(given, dict) else None
+    if method == "ladder":
+        return True
+    known = method in _STORED or any((folder / name).is_file() for name in FALLBACKS)
+    return known and any(next(folder.glob(f"*.{kind}"), None) for kind in ("safetensors", "bin"))
+
+
+def _stored(folder: Path, active: int, head: tuple[int, int]) -> list[Matmul]:
+    """The matrices of a quantised folder, those of one shape and type together.
+
+    Args:
+        active: experts that one token uses; of unlike ones, those with the fewest bytes.
+        head: [N, K] of an ``lm_head`` that no tensor is of, because it is tied to the embedding.
+    """
+    from ladder.checkpoints.info import matrices
+
+    experts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    uses: dict[tuple[int, int, str], tuple[list[str], int]] = {}
+
+    def use(row: dict[str, Any], count: int) -> None:
+        names, before = uses.setdefault((row["n"], row["k"], row["type"]), ([], 0))
+        last = row["name"].split(".")[-1]
+        if last not in names:
+            names.append(last)
+        uses[row["n"], row["k"], row["type"]] = (names, before + count)
+
+    found = matrices(folder)
+    for row in found:
+        expert = _EXPERT.fullmatch(row["name"])
+        if expert:
+            experts[expert[1], expert[2]].append(row)
+        else:
+            use(row, min(active, row.get("experts", 1)))
+    for rows in experts.values():
+        for row in sorted(rows, key=lambda each: each["bytes"])[:active]:
+            use(row, 1)
+    matmuls = [
+        Matmul(names, count, n, k, weight=text) for (n, k, text), (names, count) in uses.items()
+    ]
+    if not any("lm_head" in each.names for each in matmuls):
+        matmuls.append(Matmul(["lm_head"], 1, *head))
+    return matmuls
 
 
 def _name(path: Path, config: dict[str, Any]) -> str:
@@ -115,26 +181,46 @@ def _activation(config: dict[str, Any]) -> str:
     return given if given in ("float16", "bfloat16", "float32") else "float16"
 
 
-def _weight(config: dict[str, Any]) -> str:
+def _weight(path: Path, config: dict[str, Any]) -> str:
     """The stored format, where the configuration says so; else that of the activations."""
-    quantisation = config.get("quantization_config") or {}
-    bits, group = quantisation.get("bits"), quantisation.get("group_size")
-    if not isinstance(bits, int) or not 1 <= bits <= 8:
+    given = config.get("quantization_config")
+    if not isinstance(given, dict):
         return _activation(config)
+    method = given.get("quant_method", "gptq")
+    if method not in _STORED:
+        raise Unsupported(
+            f'{path} has quant_method "{method}", which ladder does not read: say with --w which '
+            "format the weights have"
+        )
+    if method == "ladder":
+        return str(parse(given["weight_type"]))
+    bits = given.get("bits", given.get("w_bit"))
+    group = given.get("group_size", given.get("q_group_size"))
+    if not isinstance(bits, int) or not 1 <= bits <= 8:
+        raise CheckpointError(f"bits of {path} is {bits!r}, not from 1 to 8")
     grouped = isinstance(group, int) and group > 0
-    return f"uint{bits},{f'group={group}' if grouped else 'channel'},scale=float16"
+    zero = "midpoint" if given.get("sym", True) and not given.get("zero_point") else "quantized"
+    block = f"group={group}" if grouped else "channel"
+    return str(parse(f"uint{bits},{block},scale=float16,zero={zero}"))
 
 
 def einsum_of(
-    matmul: Matmul, m: int, context: int, *, weight: str, activation: str, head: str | None = None
+    matmul: Matmul, m: int, context: int, *, weight: str, activation: str
 ) -> bounds.Einsum:
     """The Einsum for ``m`` tokens. Attention reads ``context`` keys of one sequence, in the format
-    of the activations; ``lm_head`` and routers take ``head``, which quantisers leave alone."""
+    of the activations."""
     if matmul.heads:
         n, k = matmul.n or context, matmul.k or context
         return bounds.grouped_matmul(
             matmul.heads, matmul.groups, m, n, k, a=activation, w=activation, c=activation
         )
-    kept = head or activation
-    stored = kept if matmul.names[0] in ("lm_head", "router") else weight
+    stored = weight_of(matmul, weight=weight, activation=activation)
     return bounds.matmul(m, matmul.n, matmul.k, a=activation, w=stored, c=activation)
+
+
+def weight_of(matmul: Matmul, *, weight: str, activation: str) -> str:
+    """The format of its weight, or of the keys and values: what is stored, else ``weight``, else
+    for ``lm_head`` and routers, which quantisers leave alone, ``activation``."""
+    if matmul.heads or (not matmul.weight and matmul.names[0] in ("lm_head", "router")):
+        return activation
+    return matmul.weight or weight

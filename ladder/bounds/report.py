@@ -11,10 +11,13 @@ from typing import Any
 
 from ladder import bounds
 from ladder.bounds.machines import Machine, machine
-from ladder.bounds.models import Matmul, Model, einsum_of
+from ladder.bounds.models import Matmul, Model, einsum_of, weight_of
 from ladder.bounds.plot import Panel, Trace, check_path, draw, require_matplotlib
 from ladder.bounds.sizes import format_bytes, format_seconds, parse_bytes
 from ladder.errors import InvalidArgument
+
+#: Formats of weights that nothing has quantised.
+FLOATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass
@@ -194,7 +197,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def model_report(model: Model, *, m: int, context: int, weight: str, device: str) -> Report:
+def model_report(model: Model, *, m: int, context: int, device: str) -> Report:
     """Every distinct matmul of a model for ``m`` tokens on a device, attention over ``context``
     keys. Raises InvalidArgument: m or context is not positive; no such device or format."""
     for name, value in (("m", m), ("context", context)):
@@ -203,7 +206,7 @@ def model_report(model: Model, *, m: int, context: int, weight: str, device: str
     known = machine(device)
     rows, entries, panels = [], [], []
     total, memory_total = 0.0, 0.0
-    for matmul, einsum in _einsums(model, m, context, weight):
+    for matmul, einsum in _einsums(model, m, context):
         least = bounds.lower_bound(einsum, known.l2_bytes)
         moving = least / known.bytes_per_second
         floor = max(moving, einsum.operations / known.operations_per_second)
@@ -211,18 +214,19 @@ def model_report(model: Model, *, m: int, context: int, weight: str, device: str
         memory_total += least * matmul.uses
         curve = bounds.ski_slope(einsum)
         names = ", ".join(matmul.names)
+        stored = weight_of(matmul, weight=model.weight, activation=model.activation)
         sizes = dict(einsum.ranks)
         shape = f"N={sizes['N']} K={sizes['K']}"
         if matmul.heads:
             shape = f"{matmul.heads} heads, {shape}"
         binding = "DRAM" if floor == moving else "arithmetic"
         shared = curve.at(known.shared_bytes)
-        rows.append([names, matmul.uses, shape, format_bytes(least), format_bytes(shared),
+        rows.append([names, matmul.uses, shape, stored, format_bytes(least), format_bytes(shared),
                      f"{einsum.operations / least:.4g}", format_seconds(floor),
                      binding])  # fmt: skip
         entries.append({
             "names": matmul.names, "count": matmul.uses, "m": m, "n": sizes["N"],
-            "k": sizes["K"], "heads": matmul.heads, "groups": matmul.groups,
+            "k": sizes["K"], "weight": stored, "heads": matmul.heads, "groups": matmul.groups,
             "algorithmic_minimum_bytes": einsum.algorithmic_minimum, "bound_bytes": least,
             "l2_curve_bytes": curve.at(known.l2_bytes), "shared_curve_bytes": shared,
             "max_effectual_bytes": curve.max_effectual[0], "floor_seconds": floor,
@@ -234,23 +238,29 @@ def model_report(model: Model, *, m: int, context: int, weight: str, device: str
         panel.notes = [f"{matmul.uses} in the model, floor {format_seconds(floor)} ({binding})"]
         panel.y_label = "traffic (bytes)"
         panels.append(panel)
+    weight = ", ".join(_formats(model))
     title = f"{model.name}, M={m}, context {context}, {weight} weights, {known.name}"
     lines = [
         f"floor of all matmuls: {format_seconds(total)}, {format_bytes(memory_total)} from DRAM"
     ]
-    columns = ["matmul", "count", "shape", "least DRAM", "through one SM's shared", "ops/byte",
-               "floor", "bound by"]  # fmt: skip
+    columns = ["matmul", "count", "shape", "format", "least DRAM", "through one SM's shared",
+               "ops/byte", "floor", "bound by"]  # fmt: skip
     summary = {"model": model.name, "m": m, "context": context, "weight": weight,
                "device": known._asdict(), "floor_seconds": total, "bound_bytes": memory_total,
                "matmuls": entries}  # fmt: skip
     return Report(title, columns, rows, lines, summary, panels)
 
 
-def _einsums(
-    model: Model, m: int, context: int, weight: str
-) -> Iterator[tuple[Matmul, bounds.Einsum]]:
+def _formats(model: Model) -> list[str]:
+    """Of the projections, most weights first; those that are not quantised only where all are."""
+    found = list(dict.fromkeys(each.weight for each in model.matmuls if each.weight))
+    packed = [text for text in found if text not in FLOATS]
+    return packed or found or [model.weight]
+
+
+def _einsums(model: Model, m: int, context: int) -> Iterator[tuple[Matmul, bounds.Einsum]]:
     for matmul in model.matmuls:
         yield (
             matmul,
-            einsum_of(matmul, m, context, weight=weight, activation=model.activation),
+            einsum_of(matmul, m, context, weight=model.weight, activation=model.activation),
         )

@@ -8,41 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import open_folder
+from ladder.checkpoints.source import FALLBACKS, is_embedding, open_folder
 from ladder.errors import CheckpointError, InvalidArgument
-from ladder.types import parse
+from ladder.types import dtype_name, parse
 from ladder.weight import PARTS
+
+#: quant_method of a folder whose weights are all in floating point.
+DENSE = "none"
+#: Where a configuration says how many experts a layer has.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+#: Models of transformers whose layers are Conv1D, which stores its weight [K, N].
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Types, modules and sizes of a ladder, GPTQ or AWQ folder.
+    """Types, modules and sizes of a ladder, GPTQ, AWQ or floating-point folder.
 
     Returns:
-        quant_method, bytes (of all tensors), types (type, modules, weights, bytes,
-        bits_per_weight: one row per tType) and modules (name, n, k, type, act_order, bytes).
+        quant_method ("none" in floating point), bytes (of all tensors), types (type, modules,
+        weights, bytes, bits_per_weight: one row per type) and modules (name, n, k, type, act_order,
+        bytes). Modules are the quantised ones; in floating point all that :func:`dense_modules`
+        finds.
     Raises:
-        InvalidArgument: no such folder. CheckpointError: damaged, or no quantised module.
+        InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidArgument(f"{folder} is not a folder")
-    fields = read_json(folder / "config.json").get("quantization_config")
-    if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
-        shards = open_shards(folder)
-        method, modules = "ladder", _ladder_modules(StoredConfig.from_dict(fields), shards)
-    else:
-        source = open_folder(folder)
-        shards, method = source.shards, source.method
-        modules = [_source_module(source, name) for name in source.modules]
+    method, shards, modules = _opened(path)
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
         row = rows.setdefault(
             module["type"], {"type": module["type"], "modules": 0, "weights": 0, "bytes": 0}
         )
         row["modules"] += 1
-        row["weights"] += module["n"] * module["k"]
+        row["weights"] += module["n"] * module["k"] * module.get("experts", 1)
         row["bytes"] += module["bytes"]
     for row in rows.values():
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"]
@@ -52,6 +52,77 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "types": list(rows.values()),
         "modules": modules,
     }
+
+
+def matrices(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Every matrix by which a model multiplies, the quantised ones and then the others, as rows of
+    ``modules`` of :func:`describe`. A head that is tied to an embedding has no tensor, so no row.
+    """
+    method, shards, modules = _opened(path)
+    if method == DENSE:
+        return modules
+    return [*modules, *dense_modules(read_json(Path(path) / "config.json"), shards)]
+
+
+def _opened(path: str | os.PathLike[str]) -> tuple[str, ShardSet, list[dict[str, Any]]]:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InvalidArgument(f"{folder} is not a folder")
+    config = read_json(folder / "config.json")
+    fields = config.get("quantization_config")
+    if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
+        shards = open_shards(folder)
+        return "ladder", shards, _ladder_modules(StoredConfig.from_dict(fields), shards)
+    if fields is None and not any((folder / name).is_file() for name in FALLBACKS):
+        shards = open_shards(folder)
+        modules = dense_modules(config, shards)
+        if not modules:
+            raise CheckpointError(f"{folder}: no tensor is the weight of a Linear module")
+        return DENSE, shards, modules
+    source = open_folder(folder)
+    return (
+        source.method,
+        source.shards,
+        [_source_module(source, name) for name in source.modules],
+    )
+
+
+def dense_modules(config: dict[str, Any], shards: ShardSet) -> list[dict[str, Any]]:
+    """Modules whose weight is stored in floating point: tensors ``*.weight`` of two dimensions that
+    are no embedding, and experts side by side in a tensor [experts, ., .], whose row has
+    ``experts``, how many.
+
+    Args:
+        config: config.json of the folder.
+    """
+    text = {**config, **(config.get("text_config") or {})}
+    counts = {text.get(key) for key in EXPERTS} - {None}
+    found = []
+    for name in sorted(shards.home):
+        entry, module = shards.entry(name), name.removesuffix(".weight")
+        dtype = TORCH_DTYPES.get(entry.dtype)
+        if dtype is None or not dtype.is_floating_point or is_embedding(module):
+            continue
+        if len(entry.shape) == 2 and name != module:
+            n, k, more = *entry.shape, {}
+            if text.get("model_type") in _CONV1D and module.split(".")[-1].startswith("c_"):
+                n, k = k, n
+        elif len(entry.shape) == 3 and entry.shape[0] in counts:
+            (_, n, k), more = entry.shape, {"experts": entry.shape[0]}
+        else:
+            continue
+        found.append(
+            {
+                "name": module,
+                "n": n,
+                "k": k,
+                "type": dtype_name(dtype),
+                "act_order": False,
+                "bytes": entry.nbytes,
+                **more,
+            }
+        )
+    return found
 
 
 def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ class Source:
             for name in self.others
             if name.endswith(".weight") and len(self.shards.entry(name).shape) == 2
         }
-        kept = {name for name in kept if not _is_embedding(name)}
+        kept = {name for name in kept if not is_embedding(name)}
         listed = self.quantization.get("modules_to_not_convert")
         if isinstance(listed, list):
             kept |= {name for name in listed if isinstance(name, str) and not self._hides(name)}
@@ -110,7 +110,8 @@ class Source:
         return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
 
 
-def _is_embedding(module: str) -> bool:
+def is_embedding(module: str) -> bool:
+    """Whether a module is an embedding, by its name: no header tells it from a Linear."""
     last = module.split(".")[-1].lower().replace("_", "")
     return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 

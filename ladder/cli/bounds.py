@@ -199,7 +199,7 @@ def model(
     m: Annotated[int, typer.Option("--m", help="Tokens at once.")] = 16,
     context: Annotated[int, typer.Option(help="Keys that attention reads.")] = 2048,
     w: Annotated[
-        str | None, typer.Option("--w", help="Format of the weights; else as the config says.")
+        str | None, typer.Option("--w", help="Format of the weights; else as the folder has them.")
     ] = None,
     group: Group = 0,
     scale: Scale = None,
@@ -207,9 +207,12 @@ def model(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Every distinct matmul of a model: least traffic and time on a device.
+    """Every distinct matmul of a model: least traffic and time on a device. Weights of a ladder,
+    GPTQ or AWQ folder have the types of its tensors.
 
     Examples:
+
+        ladder bounds model ./Llama-ladder --m 1 --device h200
 
         ladder bounds model ./Llama-3.1-8B --m 16 --w uint4 --group 128 --plot model.svg
     """
@@ -217,15 +220,13 @@ def model(
     from ladder.bounds.models import read_model
     from ladder.errors import InvalidArgument
 
-    known = read_model(folder)
     for option, given in (("--group", group or None), ("--scale", scale)):
         if w is None and given is not None:
             raise InvalidArgument(
-                f"{option} is {given}, but without --w weights are as the config says, "
-                f"{known.weight}"
+                f"{option} is {given}, but without --w weights are as the folder has them"
             )
-    weight = spelled(w, group, scale) if w else known.weight
-    result = report.model_report(known, m=m, context=context, weight=weight, device=device)
+    known = read_model(folder, weight=spelled(w, group, scale) if w else None)
+    result = report.model_report(known, m=m, context=context, device=device)
     report.write_plots(result.panels, plot, title=result.title)
     if as_json:
         print_json(result.summary)

@@ -81,7 +81,7 @@ def convert(
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="Folder of a ladder, GPTQ or AWQ model.")],
+    path: Annotated[Path, typer.Argument(help="Folder of a model: ladder, GPTQ, AWQ or plain.")],
     modules: Annotated[bool, typer.Option("--modules", help="List every module.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -6,8 +6,12 @@ import json
 import struct
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+import ladder
 from ladder import bounds
+from ladder.checkpoints.folder import StoredConfig
 from ladder.cli import main
 
 needs_matplotlib = pytest.mark.skipif(
@@ -110,7 +114,7 @@ def test_model_lists_every_distinct_matmul(capsys, folder):
         ("gate_proj", "up_proj"): 16, ("down_proj",): 8, ("q_proj", "o_proj"): 16,
         ("k_proj", "v_proj"): 16, ("lm_head",): 1, ("q kT",): 8, ("p v",): 8,
     }  # fmt: skip
-    assert summary["weight"] == "uint4,group=128,scale=float16"
+    assert summary["weight"] == "uint4,group=128,scale=float16,zero=midpoint"
     down = next(row for row in summary["matmuls"] if row["names"] == ["down_proj"])
     weights = 768 * 256 * (0.5 + 2 / 128)
     assert down["bound_bytes"] == weights + 2 * 16 * (768 + 256)
@@ -124,6 +128,98 @@ def test_model_weights_can_be_given(capsys, folder):
     wide = run_json(capsys, "model", folder, "--w", "float16")
     narrow = run_json(capsys, "model", folder, "--w", "uint2", "--group", 64)
     assert narrow["floor_seconds"] < wide["floor_seconds"]
+
+
+UINT4, UINT8 = (f"uint{bits},group=32,scale=float16,zero=midpoint" for bits in (4, 8))
+MXFP4 = "mxfp4"
+
+
+def stored_model(folder, types, dense=(), **config):
+    """A ladder folder whose modules have the given types; ``dense`` are shapes by tensor."""
+    tensors = {name: torch.zeros(shape, dtype=torch.float16) for name, shape in dense}
+    for module, (n, k, text) in types.items():
+        for part, data in ladder.quantize(torch.randn(n, k), text).tensors().items():
+            tensors[f"{module}.{part}"] = data
+    stored = StoredConfig(UINT4, modules={name: text for name, (_, _, text) in types.items()})
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **config, **stored.entries()}))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def stored_rows(summary):
+    return {(*row["names"], row["weight"]): row["count"] for row in summary["matmuls"]}
+
+
+def test_a_ladder_folder_has_the_types_of_its_modules(capsys, tmp_path):
+    """Of one shape in two types too, and of layers that were not quantised."""
+    layer = "model.layers.{}.mlp.{}_proj".format
+    types = {layer(0, "down"): (256, 768, UINT8), layer(1, "down"): (256, 768, UINT4),
+             layer(0, "up"): (768, 256, MXFP4)}  # fmt: skip
+    dense = [(layer(1, "up") + ".weight", (768, 256)), ("model.norm.weight", (256,)),
+             ("model.embed_tokens.weight", (4096, 256))]  # fmt: skip
+    folder = stored_model(tmp_path, types, dense)
+    summary = run_json(capsys, "model", folder, "--m", 1)
+    assert stored_rows(summary) == {
+        ("down_proj", UINT8): 1, ("down_proj", UINT4): 1, ("up_proj", MXFP4): 1,
+        ("up_proj", "float16"): 1, ("lm_head", "float16"): 1,
+        ("q kT", "float16"): 8, ("p v", "float16"): 8,
+    }  # fmt: skip
+    eight = next(row for row in summary["matmuls"] if row["weight"] == UINT8)
+    assert eight["bound_bytes"] == 768 * 256 * (1 + 2 / 32) + 2 * (768 + 256)
+    assert set(summary["weight"].split(", ")) == {UINT8, UINT4, MXFP4}
+    status, out, _ = run(capsys, "model", folder)
+    assert status == 0 and UINT8 in out and MXFP4 in out
+    given = run_json(capsys, "model", folder, "--w", "uint2", "--group", 64)
+    assert given["weight"] == "uint2,group=64,scale=float16,zero=midpoint"
+
+
+def test_of_stored_experts_as_many_count_as_a_token_uses(capsys, tmp_path):
+    """Of unlike ones the smallest, which is the least that any token does with."""
+    expert = "model.layers.{}.mlp.experts.{}.w1".format
+    types = {expert(at, e): (96, 256, UINT8 if e < 2 else UINT4) for at in (0, 1) for e in range(4)}
+    gate = [(f"model.layers.{at}.mlp.gate.weight", (4, 256)) for at in (0, 1)]
+    folder = stored_model(tmp_path, types, gate, num_local_experts=4, num_experts_per_tok=3)
+    rows = stored_rows(run_json(capsys, "model", folder))
+    assert (rows["w1", UINT4], rows["w1", UINT8], rows["gate", "float16"]) == (2 * 2, 2 * 1, 2)
+
+
+def test_experts_in_one_tensor_are_dense_matmuls(capsys, tmp_path):
+    types = {"model.layers.0.self_attn.q_proj": (256, 256, UINT4)}
+    dense = [("model.layers.0.mlp.experts.gate_up_proj", (4, 192, 256))]
+    folder = stored_model(tmp_path, types, dense, num_local_experts=4, num_experts_per_tok=2)
+    rows = stored_rows(run_json(capsys, "model", folder))
+    assert rows["gate_up_proj", "float16"] == 2 and rows["q_proj", UINT4] == 1
+
+
+def test_a_gptq_folder_has_the_types_of_its_tensors(capsys, gptq_folder):
+    rows = stored_rows(run_json(capsys, "model", gptq_folder))
+    text = "uint4,group=128,scale=float16,zero=midpoint"
+    assert rows["gate_proj", "up_proj", text] == 16 and rows["lm_head", "float16"] == 1
+
+
+def test_an_awq_folder_has_the_types_of_its_tensors(capsys, tmp_path):
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True,
+           "version": "gemm"}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": awq}))
+    name = "model.layers.0.self_attn.q_proj"
+    tensors = {"qweight": torch.zeros(256, 32, dtype=torch.int32),
+               "qzeros": torch.full((8, 32), 0x77777777, dtype=torch.int32),
+               "scales": torch.ones(8, 256, dtype=torch.float16)}  # fmt: skip
+    save_file({f"{name}.{part}": t for part, t in tensors.items()}, tmp_path / "model.safetensors")
+    (text,) = [w for n, w in stored_rows(run_json(capsys, "model", tmp_path)) if n == "q_proj"]
+    assert text.startswith("uint4,group=32,scale=float16,zero=")
+    (tmp_path / "model.safetensors").unlink()  # config.json alone
+    rows = stored_rows(run_json(capsys, "model", tmp_path))
+    assert rows["q_proj", "o_proj", "uint4,group=32,scale=float16,zero=quantized"] == 16
+
+
+def test_weights_of_a_method_that_ladder_does_not_read_are_asked_for(capsys, tmp_path):
+    """Not taken for float16."""
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": fp8}))
+    status, _, err = run(capsys, "model", tmp_path)
+    assert status == 1 and 'quant_method "fp8"' in err and "--w" in err and err.count("\n") == 1
+    assert run(capsys, "model", tmp_path, "--w", "float8_e4m3")[0] == 0
 
 
 def test_model_without_gates_and_with_experts(capsys, tmp_path):
@@ -203,7 +299,7 @@ def test_a_group_of_minus_one_is_one_scale_a_row(capsys, folder):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--group", 64], "--group is 64, but without --w weights are as the config says, uint4,"),
+        (["--group", 64], "--group is 64, but without --w weights are as the folder has them"),
         (["--scale", "bfloat16"], "--scale is bfloat16, but without --w"),
         (["--context", 0], "context is 0, not positive"),
         (["--m", 0], "m is 0, not positive"),

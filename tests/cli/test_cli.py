@@ -5,6 +5,8 @@ import json
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import ladder
 from ladder.cli import main
@@ -43,6 +45,42 @@ def test_info_of_a_gptq_folder_counts_the_same_modules(capsys, gptq_folder):
     _, out, _ = run(capsys, "info", gptq_folder, "--json")
     summary = json.loads(out)
     assert summary["quant_method"] == "gptq" and len(summary["modules"]) == 56
+
+
+def test_info_of_a_dense_folder_lists_what_could_be_packed(capsys, dense_folder):
+    _, out, _ = run(capsys, "info", dense_folder, "--json")
+    summary = json.loads(out)
+    assert summary["quant_method"] == "none"
+    (row,) = summary["types"]
+    per_layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64
+    assert row == {"type": "float32", "modules": 7, "weights": per_layer, "bytes": 4 * per_layer,
+                   "bits_per_weight": 32}  # fmt: skip
+    down = next(m for m in summary["modules"] if m["name"].endswith("down_proj"))
+    assert (down["n"], down["k"]) == (64, 96)
+    status, out, _ = run(capsys, "info", dense_folder, "--modules")
+    assert status == 0 and "model.layers.0.mlp.down_proj" in out and "embed" not in out
+
+
+def test_info_of_a_conv1d_model_gives_n_and_k_as_a_linear_has_them(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    tensors = {"h.0.attn.c_attn.weight": torch.zeros(8, 24), "wte.weight": torch.zeros(9, 8)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (module,) = json.loads(run(capsys, "info", tmp_path, "--json")[1])["modules"]
+    assert (module["name"], module["n"], module["k"]) == ("h.0.attn.c_attn", 24, 8)
+
+
+def test_info_counts_the_weights_of_experts_in_one_tensor(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"num_local_experts": 3}))
+    save_file({"mlp.experts.down_proj": torch.zeros(3, 8, 4)}, tmp_path / "model.safetensors")
+    (row,) = json.loads(run(capsys, "info", tmp_path, "--json")[1])["types"]
+    assert (row["weights"], row["bytes"], row["bits_per_weight"]) == (96, 384, 32)
+
+
+def test_info_of_a_folder_without_a_linear_says_so(capsys, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"norm.weight": torch.zeros(8)}, tmp_path / "model.safetensors")
+    status, _, err = run(capsys, "info", tmp_path)
+    assert status == 1 and "no tensor is the weight of a Linear module" in err
 
 
 def test_repack_refuses_to_overwrite_and_says_how(capsys, gptq_folder, repacked):
