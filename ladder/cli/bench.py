@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,17 +16,24 @@ def bench(
     n: Annotated[int, typer.Option(help="out_features.")] = 4096,
     k: Annotated[int, typer.Option(help="in_features.")] = 4096,
     m: Annotated[list[int] | None, typer.Option(help="Tokens; may be repeated.")] = None,
-    dtype: Annotated[str, typer.Option(help="Dtype of the activations.")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of activations. \\[default: float16 on a GPU, float32 elsewhere]"),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ... or auto.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Time a packed Linear of one shape beside torch's dense one.
 
     Weights are random and rotate through more memory than the last cache holds; times are medians.
+    On a GPU kernels are tuned first, times are those of CUDA graphs, without the host, and the
+    table has the schedule of each kernel, or "torch" and why there is none.
 
     Examples:
 
         ladder bench --type uint4 --group 128
+
+        ladder bench --type uint4 --device cuda --m 1 --m 8 --m 16 --dtype bfloat16
 
         ladder bench --type float6_e3m2 --n 11008 --k 4096 --m 1 --m 16 --dtype bfloat16
     """
@@ -44,19 +51,26 @@ def bench(
     if as_json:
         print_json(rows)
         return
-    title = f"{rows[0]['type']}, N={n} K={k}, {dtype} activations on {rows[0]['device']}"
-    columns = ("M", "ladder us", "dense us", "dense/ladder", "weight GB/s")
+    title = f"{rows[0]['type']}, N={n} K={k}, {rows[0]['dtype']} activations on {rows[0]['device']}"
+    columns = ["M", "ladder us", "dense us", "dense/ladder", "weight GB/s"]
+    kernels = "kernel" in rows[0]
+    digits = 2 if kernels else 1
     print_table(
         title,
-        columns,
+        [*columns, "kernel"] if kernels else columns,
         [
             (
                 row["m"],
-                round(row["ladder_us"], 1),
-                round(row["dense_us"], 1),
+                round(row["ladder_us"], digits),
+                round(row["dense_us"], digits),
                 round(row["dense_us"] / row["ladder_us"], 2),
                 round(row["weight_gb_per_s"], 1),
+                *([_kernel(row)] if kernels else []),
             )
             for row in rows
         ],
     )
+
+
+def _kernel(row: dict[str, Any]) -> str:
+    return f"{row['kernel']} ({row['reason']})" if row["reason"] else row["kernel"]

@@ -11,6 +11,7 @@ namespace ladder::inspect {
 void add_types(python::Module& module);
 void add_bounds(python::Module& module);
 void add_explain(python::Module& module);
+void add_devices(python::Module& module);
 void add_program_module(python::Module& module);
 
 }  // namespace ladder::inspect

@@ -18,6 +18,7 @@ extern "C" PyMODINIT_FUNC PyInit__C() {
     ladder::inspect::add_types(module);
     ladder::inspect::add_bounds(module);
     ladder::inspect::add_explain(module);
+    ladder::inspect::add_devices(module);
     ladder::inspect::add_program_module(module);
     return owned.release();
   } catch (...) {
