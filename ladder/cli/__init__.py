@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from ladder._version import __version__
-from ladder.cli import bench, bounds, checkpoint, clean, explain, perplexity, types
+from ladder.cli import (
+    bench,
+    bounds,
+    checkpoint,
+    clean,
+    devices,
+    explain,
+    perplexity,
+    types,
+    warmup,
+)
 
 app = typer.Typer(
     name="ladder",
@@ -44,6 +54,8 @@ app.command("info")(checkpoint.info)
 app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)
 app.command("bench")(bench.bench)
+app.command("warmup")(warmup.warmup)
+app.command("devices")(devices.devices)
 app.command("explain")(explain.explain)
 app.command("clean")(clean.clean)
 app.add_typer(bounds.app, name="bounds")

@@ -25,9 +25,10 @@ def bench(
 ) -> None:
     """Time a packed Linear of one shape beside torch's dense one.
 
-    Weights are random and rotate through more memory than the last cache holds; times are medians.
-    On a GPU kernels are tuned first, times are those of CUDA graphs, without the host, and the
-    table has the schedule of each kernel, or "torch" and why there is none.
+    Weights are random and rotate through more memory than the last cache holds;
+    times are medians. On a GPU kernels are tuned first, times are those of CUDA
+    graphs, without the host, and the table has the schedule of each kernel, or
+    "torch" and why there is none.
 
     Examples:
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from ladder._version import install_command
+from ladder.cli.model import check_model, load_model, transformers_for
 from ladder.cli.output import Json, print_json, print_table, progress_bar
 
 
 def ppl(
     model: Annotated[Path, typer.Argument(help="Folder of a model: ladder, GPTQ, AWQ or plain.")],
-    tokens: Annotated[Path, typer.Argument(help="Token ids: .npy \\[chunks, length], or one row.")],
+    tokens: Annotated[
+        Path | None, typer.Argument(help="Token ids: .npy \\[chunks, length], or one row.")
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="A text in UTF-8 instead, for the tokenizer of the model's folder."),
+    ] = None,
     chunk: Annotated[int, typer.Option(help="Tokens in one window.")] = 512,
     limit: Annotated[int | None, typer.Option(help="Use this many windows only.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ... or auto.")] = "auto",
@@ -27,34 +33,38 @@ def ppl(
 ) -> None:
     """Measure perplexity: exp of the mean next-token loss over windows of tokens.
 
+    Windows do not overlap. In each, every token but the first is predicted from
+    those before it in the window. What is left at the end of a row, less than a
+    window, is dropped. A text is one row, with the special tokens that its
+    tokenizer adds.
+
     Examples:
 
         ladder ppl build/demo/model examples/tiny-llama-gptq/val_tokens.npy
 
+        ladder ppl MODEL --text wikitext-2.txt --chunk 2048
+
         ladder ppl MODEL tokens.npy --limit 20 --dequantize --json
     """
-    import torch
-
-    try:
-        from transformers import AutoModelForCausalLM
-    except ModuleNotFoundError as missing:
-        hint = f"ladder ppl needs {missing.name}: {install_command('transformers')}"
-        raise ImportError(hint) from None
-
     from ladder.errors import InvalidArgument
-    from ladder.evaluate.measure import device_of
-    from ladder.evaluate.perplexity import load_tokens, perplexity
-    from ladder.integrations.transformers import dense, enable
 
-    dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    if dtype not in dtypes:
-        raise InvalidArgument(f'--dtype is "{dtype}", not one of {", ".join(dtypes)}')
-    if not (model / "config.json").exists():
-        raise InvalidArgument(f"{model} has no config.json, so it is no folder of a model")
+    if (tokens is None) == (text is None):
+        given = "both are" if tokens else "neither is"
+        raise InvalidArgument(f"give token ids or --text FILE; {given} given")
+    transformers = transformers_for("ppl")
+    check_model(model, dtype)
+
+    from ladder.evaluate.measure import device_of
+    from ladder.evaluate.perplexity import load_text, load_tokens, perplexity
+    from ladder.integrations.transformers import dense
+
     device = device_of(device)
-    ids = load_tokens(tokens, chunk=chunk, limit=limit)
-    with enable("gptq", "awq"):
-        loaded = AutoModelForCausalLM.from_pretrained(str(model), dtype=dtypes[dtype]).to(device)
+    if tokens is not None:
+        ids = load_tokens(tokens, chunk=chunk, limit=limit)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(model))
+        ids = load_text(cast(Path, text), tokenizer, chunk=chunk, limit=limit)
+    loaded = load_model("ppl", model, dtype, device)
     if dequantize:
         dense(loaded)
     start = time.perf_counter()

@@ -113,7 +113,7 @@ def random_images(count: int, number: int, bits: int, device: torch.device) -> T
     return images
 
 
-def seconds(calls: Sequence[Callable[[], Tensor]]) -> float:
+def seconds(calls: Sequence[Callable[[], object]]) -> float:
     """Seconds a call, all of them in one CUDA graph: the median of four replays after a first,
     which brings clocks and caches to where they stay. A replay has no host between its calls."""
     calls[0]()

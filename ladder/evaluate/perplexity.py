@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,19 +32,47 @@ def load_tokens(
     """
     import numpy as np
 
-    if chunk < 2 or (limit is not None and limit < 1):
-        raise InvalidArgument(f"chunk is {chunk} and limit {limit}, not at least 2 and 1")
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InvalidArgument(f"{path} is no .npy file of token ids: {error}") from None
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
         raise InvalidArgument(f"{path} does not hold one array of one or two dimensions")
-    ids = _ids(array)
+    return _windows(_ids(array), str(path), chunk, limit)
+
+
+def load_text(
+    path: str | os.PathLike[str],
+    tokenizer: Callable[[str], Any],
+    *,
+    chunk: int = 512,
+    limit: int | None = None,
+) -> Tensor:
+    """Token ids of a text file, in windows: the whole text is one row of ids, special tokens as the
+    tokenizer adds them, cut as :func:`load_tokens` cuts one.
+
+    Args:
+        path: UTF-8.
+        tokenizer: of transformers; called with the text, gives ``input_ids``.
+    Returns:
+        [windows, at most chunk] int64.
+    Raises:
+        InvalidArgument: no such file, not UTF-8, or not one whole window of two tokens.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} is no text file in UTF-8: {error}") from None
+    return _windows(torch.tensor(tokenizer(text)["input_ids"]).long(), str(path), chunk, limit)
+
+
+def _windows(ids: Tensor, path: str, chunk: int, limit: int | None) -> Tensor:
+    if chunk < 2 or (limit is not None and limit < 1):
+        raise InvalidArgument(f"chunk is {chunk} and limit {limit}, not at least 2 and 1")
     rows = ids if ids.dim() == 2 else ids[None]
     length = min(rows.shape[1], chunk)
     if length < 2 or rows.shape[0] == 0:
-        raise InvalidArgument(f"{path} has shape {list(array.shape)}, no window of two tokens")
+        raise InvalidArgument(f"{path} has ids of shape {list(ids.shape)}, no window of two tokens")
     whole = rows.shape[1] // length * length
     return rows[:, :whole].reshape(-1, length)[:limit]
 

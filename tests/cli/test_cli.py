@@ -4,6 +4,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -139,6 +140,37 @@ def test_ppl_says_what_is_wrong_with_its_input(capsys, repacked, tmp_path):
     assert status == 1 and "config.json" in err
     status, _, err = run(capsys, "ppl", repacked, tmp_path / "tokens.npy")
     assert status == 1 and "tokens.npy" in err and err.count("\n") == 1
+
+
+def test_ppl_of_a_text_is_that_of_its_tokens(capsys, repacked, tmp_path):
+    """Cut from the start into windows that do not overlap, the rest dropped."""
+    transformers = pytest.importorskip("transformers")
+    text = tmp_path / "text.txt"
+    text.write_text("The tower was built in 1887 and stands on the left bank of the river. " * 4)
+    ids = transformers.AutoTokenizer.from_pretrained(str(repacked))(text.read_text())["input_ids"]
+    assert len(ids) % 16, "nothing would be dropped"
+    whole = len(ids) // 16
+    np.save(tmp_path / "tokens.npy", np.array(ids[: 16 * whole]).reshape(whole, 16))
+    reports = []
+    for given in (["--text", text], [tmp_path / "tokens.npy"]):
+        status, out, err = run(capsys, "ppl", repacked, *given, "--chunk", 16, "--json")
+        assert status == 0, err
+        reports.append(json.loads(out))
+    assert reports[0]["windows"] == whole and reports[0]["chunk"] == 16
+    assert reports[0]["perplexity"] == reports[1]["perplexity"]
+
+
+def test_ppl_takes_ids_or_a_text(capsys, repacked, tmp_path):
+    text = tmp_path / "text.txt"
+    for given, why in ([], "neither is given"), (["ids.npy", "--text", text], "both are given"):
+        status, _, err = run(capsys, "ppl", repacked, *given)
+        assert status == 1 and why in err and err.count("\n") == 1
+    for content, why in (b"\xff\xfe\xff", "no text file in UTF-8"), (b"", "no window of two"):
+        text.write_bytes(content)
+        status, _, err = run(capsys, "ppl", repacked, "--text", text)
+        assert status == 1 and why in err and err.count("\n") == 1
+    status, _, err = run(capsys, "ppl", repacked, "--text", tmp_path / "absent.txt")
+    assert status == 1 and "absent.txt is no text file" in err
 
 
 def test_convert_quantises_a_dense_model_that_loads_again(capsys, tmp_path, dense_folder):

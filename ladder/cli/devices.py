@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder devices``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ladder.cli.output import Json, print_json, print_table
+
+
+def devices(as_json: Json = False) -> None:
+    """Say what ladder finds on this machine, and which devices it knows.
+
+    A kernel for a device that is known can be made anywhere: ladder explain --device NAME.
+
+    Examples:
+
+        ladder devices
+
+        ladder devices --json
+    """
+    found = find()
+    if as_json:
+        print_json(found)
+        return
+    gpus = [f"{gpu['name']}: {gpu['kernels']}" for gpu in found["gpus"]]
+    lines = {
+        "CPU": ", ".join(found["cpu"]),
+        "CUDA driver": "found" if found["driver"] else "none",
+        "torch": f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}",
+        "NVRTC": found["nvrtc"] or "none: pip install nvidia-cuda-nvrtc",
+        **{f"cuda:{index}": text for index, text in enumerate(gpus)},
+    }
+    print_table("This machine", ("what", "found"), list(lines.items()))
+    print_table("Known devices", _COLUMNS, [_cells(row) for row in found["known"]])
+
+
+_COLUMNS = (
+    "device",
+    "architecture",
+    "SMs",
+    "memory GB",
+    "GB/s",
+    "L2 MiB",
+    "16-bit TFLOP/s",
+    "kernels",
+)
+
+
+def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
+    why = row["no_kernels"].partition(" yet: ")[2] or row["no_kernels"]
+    compiled = f"none: {why}" if why else "compiled"
+    return (
+        row["name"],
+        row["architecture"],
+        row["multiprocessors"],
+        round(row["memory_bytes"] / 1e9),
+        round(row["bytes_per_second"] / 1e9),
+        round(row["l2_bytes"] / 2**20),
+        round(row["f16_flops"] / 1e12),
+        "ladder's own, not compiled" if row["family"] == "x86" else compiled,
+    )
+
+
+def find() -> dict[str, Any]:
+    """What ``--json`` prints: cpu (instruction sets that it has and kernels use, the widest last),
+    driver, torch, torch_cuda, nvrtc, gpus (name, capability, row, kernels) and known, the rows of
+    csrc/device/."""
+    import torch
+
+    from ladder._C import devices as native
+    from ladder.cuda.kernels import find_compiler
+
+    find_compiler()
+    gpus = []
+    for ordinal in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        major, minor = torch.cuda.get_device_capability(ordinal)
+        gpu: dict[str, Any] = {
+            "name": torch.cuda.get_device_name(ordinal),
+            "capability": f"{major}.{minor}",
+        }
+        try:
+            row = native.found(ordinal)
+        except (NotImplementedError, RuntimeError) as error:
+            gpus.append({**gpu, "row": None, "kernels": f"none: {error}"})
+            continue
+        kernels = f"none: {row['no_kernels']}" if row["no_kernels"] else f"as {row['name']}"
+        gpus.append({**gpu, "row": row, "kernels": kernels})
+    return {
+        "cpu": torch.ops.ladder.cpu_isas().split(),
+        "driver": native.driver_present(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "nvrtc": native.compiler_version() or None,
+        "gpus": gpus,
+        "known": native.rows(),
+    }

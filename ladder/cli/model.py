@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers, for the commands that run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ladder._version import install_command
+from ladder.errors import InvalidArgument
+
+#: Of activations, by what --dtype says.
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def check_model(folder: Path, dtype: str | None) -> None:
+    """Raise InvalidArgument unless ``folder`` has a config.json and ``dtype`` is one of
+    :data:`DTYPES` or not given."""
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidArgument(f'--dtype is "{dtype}", not one of {", ".join(DTYPES)}')
+    if not (folder / "config.json").exists():
+        raise InvalidArgument(f"{folder} has no config.json, so it is no folder of a model")
+
+
+def transformers_for(command: str) -> Any:
+    """The package. Raises ImportError that says what ``command`` needs and how to install it."""
+    try:
+        import transformers
+        from transformers import AutoModelForCausalLM  # noqa: F401  (it is what loads the rest)
+    except ModuleNotFoundError as missing:
+        hint = f"ladder {command} needs {missing.name}: {install_command('transformers')}"
+        raise ImportError(hint) from None
+    return transformers
+
+
+def load_model(command: str, folder: Path, dtype: str, device: str) -> Any:
+    """The language model of a ladder, GPTQ, AWQ or plain folder, on ``device``, packed where the
+    folder is."""
+    import torch
+
+    auto = transformers_for(command).AutoModelForCausalLM
+    from ladder.integrations.transformers import enable
+
+    with enable("gptq", "awq"):
+        return auto.from_pretrained(str(folder), dtype=getattr(torch, dtype)).to(device)

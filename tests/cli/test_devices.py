@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder devices``: what is known, and what is found on a machine with and without a GPU."""
+
+import json
+
+import pytest
+import torch
+
+from ladder._C import devices as native
+from ladder.bounds.machines import machines
+from ladder.cli import main
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["devices", *arguments])
+    assert not stop.value.code
+    return capsys.readouterr().out
+
+
+def test_every_row_is_listed_and_says_whether_kernels_are_compiled_for_it(capsys):
+    found = json.loads(run(capsys, "--json"))
+    rows = {row["name"]: row for row in found["known"]}
+    assert list(rows) == sorted(rows) and set(machines()) <= set(rows)
+    assert rows["h200"]["no_kernels"] == "" and rows["h200"]["architecture"] == "sm_90a"
+    assert rows["h200"]["memory_bytes"] == 141e9 and rows["h200"]["multiprocessors"] == 132
+    assert "sm_80" in rows["v100"]["no_kernels"]
+    text = run(capsys)
+    assert all(name in text for name in rows)
+
+
+def test_what_the_machine_has_is_said(capsys):
+    found = json.loads(run(capsys, "--json"))
+    assert found["cpu"] == torch.ops.ladder.cpu_isas().split() and found["cpu"][0] == "generic"
+    assert found["torch"] == torch.__version__ and found["driver"] == native.driver_present()
+    assert found["nvrtc"] is None or found["nvrtc"].startswith("nvrtc ")
+    assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """One that has a row, and one that is older than every row."""
+
+    def found(ordinal):
+        if ordinal == 1:
+            raise NotImplementedError("no row for a GTX 1080 of compute capability 6.1")
+        return next(row for row in native.rows() if row["name"] == "h200")
+
+    for name, answer in {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "get_device_capability": lambda ordinal: ((9, 0), (6, 1))[ordinal],
+        "get_device_name": lambda ordinal: ("NVIDIA H200", "GTX 1080")[ordinal],
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(native, "found", found)
+
+
+def test_each_gpu_has_the_row_that_stands_for_it_or_the_reason_why_none_does(capsys, two_gpus):
+    first, second = json.loads(run(capsys, "--json"))["gpus"]
+    assert (first["capability"], first["row"]["name"], first["kernels"]) == (
+        "9.0",
+        "h200",
+        "as h200",
+    )
+    assert second["row"] is None and second["kernels"].startswith("none: no row for a GTX 1080")
+    text = run(capsys)
+    assert "NVIDIA H200: as h200" in text and "GTX 1080: none: no row" in text
