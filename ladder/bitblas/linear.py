@@ -141,9 +141,11 @@ class Linear(nn.Module):
             source, version, unpacked = self._unpacked
             if source is zeros and version == zeros._version:
                 return unpacked
-        groups = config.weight_type().groups(config.K) if not traced else zeros.shape[0]
-        unpacked = codes.unpack_zeros(zeros, config.N, groups, self.bits)
-        if not traced:
+        if traced:
+            return codes.unpack_zeros(zeros, config.N, zeros.shape[0], self.bits)
+        groups = config.weight_type().groups(config.K)
+        with torch.inference_mode(False):  # what is kept has to count its changes
+            unpacked = codes.unpack_zeros(zeros, config.N, groups, self.bits)
             self._unpacked = (zeros, zeros._version, unpacked)
         return unpacked
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from ladder import ops
 from ladder.bitblas import codes
 from ladder.bitblas.config import TORCH_DTYPES, MatmulConfig, MatmulConfigWithSplitK
+from ladder.bitblas.images import Images, Parts, on_gpu
 from ladder.bitblas.operator import Operator, integer_product, nibbles, random_arguments
+from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
 from ladder.types import parse
 from ladder.weight import Weight
@@ -44,6 +46,7 @@ class Matmul(Operator):
         self.ladder_permutate_a = self.ladder_permutate_b = None
         self.weight_compress = self.lop3_permutate = None
         self.source_format, self.lut = source_format(config.W_dtype), None
+        self._images = Images()
         if config.is_dense:
             self.bit = TORCH_DTYPES[config.W_dtype].itemsize * 8
             return
@@ -187,7 +190,7 @@ class Matmul(Operator):
                 raise InvalidArgument(f"scale or zeros given, but W of {self.W_dtype} has neither")
             y = self._dense(x, W, bias)
         else:
-            y = self._packed(x, self.packed_weight(W, scale, zeros, g_idx), bias)
+            y = self._packed(x, (W, scale, zeros, g_idx), bias)
         if bias is not None and not x.is_floating_point():
             y = y.double() + bias.double()
         y = y.to(self.torch_output_dtype)
@@ -231,21 +234,39 @@ class Matmul(Operator):
         bias = None if bias is None else bias.to(kind)
         return torch.nn.functional.linear(x.to(kind), values.to(kind), bias)
 
-    def _packed(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        """With the bias when ``x`` is float; integers without scales give exact int64."""
-        if x.dtype == torch.float64:
-            return x @ weight.dequantize(torch.float64).t() + (0 if bias is None else bias.double())
+    def _packed(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
+        """``parts`` are W, scale, zeros and g_idx. With the bias when ``x`` is float; integers
+        without scales give exact int64."""
+        if x.is_floating_point() and x.dtype != torch.float64:
+            return self._float(x, parts, None if bias is None else bias.to(x.dtype))
+        weight = self.packed_weight(*parts)
         if x.is_floating_point():
-            return weight.linear(x, None if bias is None else bias.to(x.dtype))
+            return x @ weight.dequantize(torch.float64).t() + (0 if bias is None else bias.double())
         values = weight.type.element.values
         exact = weight.type.scale is None and bool((values == values.round()).all())
         largest = 2.0 ** (8 * x.dtype.itemsize - (x.dtype != torch.uint8))
         # Sums of integers below 2**24 are exact in float32, below 2**53 in float64.
         if self.K * largest * float(values.abs().max()) < 2**24:
-            y = weight.linear(x.to(torch.float32))
+            y = self._float(x.to(torch.float32), parts, None)
         else:
             y = x.double() @ weight.dequantize(torch.float64).t()
         return y.to(torch.int64) if exact else y
+
+    def _float(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
+        """By kernels on a GPU that has them: the image of the weight is made by the first call with
+        these tensors, and again after a change of one (ladder/bitblas/images.py)."""
+        image = None
+        if on_gpu(x) and on_gpu(parts[0]):
+            image = self._images.of(parts, lambda: self.packed_weight(*parts))
+        if image is None:
+            return self.packed_weight(*parts).linear(x, bias)
+        bias = None if bias is None else bias.contiguous()
+        return linear_image(x, image.words, bias, image.number, self.N)
+
+    def cleanup(self) -> None:
+        """Let the images of weights go. The next call makes them again, also after a change of a
+        weight that torch does not count, such as a write through ``.data``."""
+        self._images.clear()
 
     # --- what it costs, what it is ---------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Operator:
         """Nothing to do: kernels are chosen for each call, and are there from the start."""
 
     def cleanup(self) -> None:
-        """Nothing to release: there is no generated library."""
+        """Nothing to release by default: there is no generated library."""
 
 
 def nibbles(packed: Tensor, *, signed: bool) -> Tensor:
