@@ -15,9 +15,12 @@ from ladder.types import _checked
 
 _ops = torch.ops.ladder
 _differentiable = torch.ops.ladder.linear_image.default
-#: :func:`linear_image` where nothing asks for a gradient. What calling the overload calls: a fifth
-#: of the time of Python on the way to the kernel. Raises ValueError.
-linear_no_grad = torch.ops.ladder.linear_image_no_grad.default._op
+#: :func:`linear_image` where nothing asks for a gradient: torch's autograd of Python ops would cost
+#: more than the kernel, in compiled code too.
+_no_grad = torch.ops.ladder.linear_image_no_grad.default
+#: What calling that overload calls: a fifth of the time of Python on the way to the kernel. Raises
+#: ValueError. Nothing that torch.compile traces.
+linear_no_grad = _no_grad._op
 
 
 def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
@@ -47,11 +50,10 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         check_activations(x)
         values = _checked(_ops.dequantize_image, image, weight, n, x.shape[-1], x.dtype)
         return linear_by_values(x, values, bias)
-    if torch.compiler.is_compiling() or (
-        torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
-    ):
+    if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
         return _checked(_differentiable, x, image, bias, weight, n)
-    # Nothing asks for a gradient: torch's autograd of Python ops would cost more than the kernel.
+    if torch.compiler.is_compiling():
+        return _checked(_no_grad, x, image, bias, weight, n)
     try:
         return linear_no_grad(x, image, bias, weight, n)
     except ValueError as error:
