@@ -1,22 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What ladder knows of machines, and finds on this one.
 """
+
 from __future__ import annotations
-import typing
-__all__: list[str] = ['compiler_version', 'driver_present', 'found', 'rows']
+
+#: Name, architecture, family, multiprocessors, bytes and bytes per second of its memory, bytes of
+#: L2, 16-bit operations per second, and why no kernels are compiled for it.
+_Row = tuple[str, str, str, int, float, float, float, float, str]
+
+def compiler_architectures() -> list[int]:
+    """
+    What it compiles for, 90 for sm_90; empty where it does not say.
+    """
+
 def compiler_version() -> str:
     """
     "nvrtc 13.0"; empty where there is none.
     """
+
 def driver_present() -> bool:
     """
     Whether there is a CUDA driver.
     """
-def found(ordinal: typing.SupportsInt | typing.SupportsIndex) -> dict:
+
+def found(ordinal: int) -> _Row:
     """
     The row that stands for a CUDA device of this machine. NotImplementedError: none does.
     """
-def rows() -> list:
+
+def rows() -> list[_Row]:
     """
-    Every row by name. no_kernels: why no kernels are written for it; empty: they are.
+    Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second of its
+    memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled for it; empty:
+    they are.
     """

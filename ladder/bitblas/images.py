@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ladder._library import log_notices
 from ladder.cuda import image as images
 from ladder.cuda import kernels
 from ladder.errors import Unsupported
@@ -56,6 +57,7 @@ class Images:
     """The images of one operator. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self._failed = False  # a compiler or driver refused what every weight needs
         self._kept: dict[tuple[int, ...], _Kept] = {}
         self._lock = threading.Lock()
 
@@ -70,6 +72,16 @@ class Images:
         with self._lock:
             self._kept.clear()
 
+    def leave(self, device: torch.device) -> bool:
+        """After an error of a kernel: where the device has failed, no image any more. Returns
+        whether that is so; otherwise the error is the caller's."""
+        if not kernels.failure(device):
+            return False
+        log_notices()
+        self._failed = True
+        self.clear()
+        return True
+
     def of(self, parts: Parts, weight: Callable[[], Weight]) -> Image | None:
         """The image of a weight on a CUDA device.
 
@@ -77,11 +89,13 @@ class Images:
             parts: the tensors that the caller holds.
             weight: makes the weight of them; its errors pass.
         Returns:
-            None where there are no kernels for it, or torch counts no changes of a part: of tensors
-            that were made in inference mode.
+            None where there are no kernels for it, the device has failed, or torch counts no
+            changes of a part: of tensors that were made in inference mode.
         Raises:
             RuntimeError: a CUDA graph is being captured, and there is no image yet.
         """
+        if self._failed:
+            return None
         key = tuple(map(id, parts))
         kept = self._kept.get(key)
         if kept is not None and _unchanged(kept.states, parts):
@@ -145,6 +159,9 @@ def _made(weight: Weight, before: Image | None) -> Image | None:
         if kernels.objection(type_, n, k, order is not None, device.index or 0):
             return None
         number = images.open_weight(type_, n, k, order is not None)
+        if why := kernels.load_transforms(number, device, torch.float16):
+            _log.info("%s [%d, %d] goes through torch: %s", type_, n, k, why)
+            return None
         words = images.pack(weight, number, order)
         if before is not None and before.number == number and before.words.device == device:
             words = before.words.copy_(words)

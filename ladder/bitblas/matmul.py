@@ -258,10 +258,14 @@ class Matmul(Operator):
         image = None
         if on_gpu(x) and on_gpu(parts[0]):
             image = self._images.of(parts, lambda: self.packed_weight(*parts))
-        if image is None:
-            return self.packed_weight(*parts).linear(x, bias)
-        bias = None if bias is None else bias.contiguous()
-        return linear_image(x, image.words, bias, image.number, self.N)
+        if image is not None:
+            bias = None if bias is None else bias.contiguous()
+            try:
+                return linear_image(x, image.words, bias, image.number, self.N)
+            except RuntimeError:
+                if not self._images.leave(x.device):
+                    raise
+        return self.packed_weight(*parts).linear(x, bias)
 
     def cleanup(self) -> None:
         """Let the images of weights go. The next call makes them again, also after a change of a

@@ -28,7 +28,7 @@ def devices(as_json: Json = False) -> None:
         "CPU": ", ".join(found["cpu"]),
         "CUDA driver": "found" if found["driver"] else "none",
         "torch": f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}",
-        "NVRTC": found["nvrtc"] or "none: pip install nvidia-cuda-nvrtc",
+        "NVRTC": _compiler(found) or "none: pip install nvidia-cuda-nvrtc",
         **{f"cuda:{index}": text for index, text in enumerate(gpus)},
     }
     print_table("This machine", ("what", "found"), list(lines.items()))
@@ -45,6 +45,18 @@ _COLUMNS = (
     "16-bit TFLOP/s",
     "kernels",
 )
+
+
+#: Of a row of ladder._C.devices.
+_FIELDS = (
+    "name", "architecture", "family", "multiprocessors", "memory_bytes", "bytes_per_second",
+    "l2_bytes", "f16_flops", "no_kernels",
+)  # fmt: skip
+
+
+def _compiler(found: dict[str, Any]) -> str:
+    names = ", ".join(f"sm_{each}" for each in found["nvrtc_architectures"])
+    return f"{found['nvrtc']} for {names}" if names else found["nvrtc"] or ""
 
 
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -64,8 +76,8 @@ def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def find() -> dict[str, Any]:
     """What ``--json`` prints: cpu (instruction sets that it has and kernels use, the widest last),
-    driver, torch, torch_cuda, nvrtc, gpus (name, capability, row, kernels) and known, the rows of
-    csrc/device/."""
+    driver, torch, torch_cuda, nvrtc and nvrtc_architectures (90 for sm_90), gpus (name, capability,
+    row, kernels) and known, the rows of csrc/device/."""
     import torch
 
     from ladder._C import devices as native
@@ -80,7 +92,7 @@ def find() -> dict[str, Any]:
             "capability": f"{major}.{minor}",
         }
         try:
-            row = native.found(ordinal)
+            row = dict(zip(_FIELDS, native.found(ordinal), strict=True))
         except (NotImplementedError, RuntimeError) as error:
             gpus.append({**gpu, "row": None, "kernels": f"none: {error}"})
             continue
@@ -92,6 +104,7 @@ def find() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "nvrtc": native.compiler_version() or None,
+        "nvrtc_architectures": native.compiler_architectures(),
         "gpus": gpus,
-        "known": native.rows(),
+        "known": [dict(zip(_FIELDS, row, strict=True)) for row in native.rows()],
     }

@@ -151,7 +151,8 @@ def _kernels_of(
         ordinal = torch.device(device).index
         ordinal = torch.cuda.current_device() if ordinal is None else ordinal
         type_, n, k = str(layers[0].weight_type), layers[0].out_features, layers[0].in_features
-        why = kernels.objection(type_, n, k, False, ordinal) or "the weight has no image"
+        why = kernels.objection(type_, n, k, False, ordinal)
+        why = why or kernels.failure(torch.device(device)) or "the weight has no image"
         row = {"kernel": "torch", "reason": f"decoded by each call: {why}", "decoded": True}
         return dict.fromkeys(tokens, row)
     rows = {}

@@ -25,7 +25,8 @@ N, K, G = 16, 64, 32
 def device(monkeypatch):
     """What was asked of it."""
     torch.manual_seed(0)
-    asked = SimpleNamespace(packed=0, multiplied=0, waited=0, objection="", capturing=False)
+    asked = SimpleNamespace(packed=0, multiplied=0, waited=0, objection="", capturing=False,
+                            unloadable="", failure="")  # fmt: skip
 
     def pack(weight, number, order):
         asked.packed += 1
@@ -42,6 +43,8 @@ def device(monkeypatch):
     monkeypatch.setattr(matmul, "linear_image", linear_image)
     monkeypatch.setattr(images.images, "pack", pack)
     monkeypatch.setattr(images.kernels, "objection", lambda *_: asked.objection)
+    monkeypatch.setattr(images.kernels, "load_transforms", lambda *_: asked.unloadable)
+    monkeypatch.setattr(images.kernels, "failure", lambda _: asked.failure)
     monkeypatch.setattr(images, "_capturing", lambda: asked.capturing)
     monkeypatch.setattr(images, "_wait", lambda _: setattr(asked, "waited", asked.waited + 1))
     return asked
@@ -204,6 +207,30 @@ def test_a_weight_without_kernels_is_decoded_and_asked_about_once(device, monkey
     for _ in range(3):
         assert torch.equal(matmul(x, **parts), decoded(matmul, x, parts))
     assert len(asked) == 1 and device.packed == device.multiplied == 0
+
+
+def test_a_weight_whose_codes_could_not_be_got_back_is_decoded(device):
+    device.unloadable = "no room for the kernel"
+    matmul, x = operator(), torch.randn(1, K).half()
+    parts = parts_of(matmul)
+    assert torch.equal(matmul(x, **parts), decoded(matmul, x, parts)) and device.packed == 0
+
+
+def test_a_device_that_fails_is_left_for_good_and_other_errors_are_the_callers(device, monkeypatch):
+    matmul, x = operator(), torch.randn(1, K).half()
+    parts, called = parts_of(matmul), []
+
+    def fail(*_):
+        called.append(1)
+        raise RuntimeError("the driver refuses")
+
+    monkeypatch.setattr(ladder.bitblas.matmul, "linear_image", fail)
+    with pytest.raises(RuntimeError, match="the driver refuses"):
+        matmul(x, **parts)
+    device.failure = "NVRTC is too old"
+    for _ in range(3):
+        assert torch.equal(matmul(x, **parts), decoded(matmul, x, parts))
+    assert len(called) == 2 and len(matmul._images) == 0
 
 
 def test_an_order_of_columns_that_has_no_image_is_decoded(device, monkeypatch):

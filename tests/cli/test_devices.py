@@ -33,7 +33,11 @@ def test_what_the_machine_has_is_said(capsys):
     found = json.loads(run(capsys, "--json"))
     assert found["cpu"] == torch.ops.ladder.cpu_isas().split() and found["cpu"][0] == "generic"
     assert found["torch"] == torch.__version__ and found["driver"] == native.driver_present()
-    assert found["nvrtc"] is None or found["nvrtc"].startswith("nvrtc ")
+    if found["nvrtc"] is None:
+        assert found["nvrtc_architectures"] == []
+    else:
+        assert found["nvrtc"].startswith("nvrtc ") and 90 in found["nvrtc_architectures"]
+        assert f"{found['nvrtc']} for sm_" in run(capsys)
     assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
@@ -44,7 +48,7 @@ def two_gpus(monkeypatch):
     def found(ordinal):
         if ordinal == 1:
             raise NotImplementedError("no row for a GTX 1080 of compute capability 6.1")
-        return next(row for row in native.rows() if row["name"] == "h200")
+        return next(row for row in native.rows() if row[0] == "h200")
 
     for name, answer in {
         "is_available": lambda: True,

@@ -54,7 +54,8 @@ def test_importing_ladder_imports_nothing_heavy_but_torch():
 def test_the_stubs_name_everything_that_inspection_offers():
     from ladder import _C
 
-    for module, stub in ((_C, "__init__.pyi"), (_C.bounds, "bounds.pyi")):
+    stubs = {_C: "__init__.pyi", _C.bounds: "bounds.pyi", _C.devices: "devices.pyi"}
+    for module, stub in stubs.items():
         text = (PACKAGE / "_C" / stub).read_text()
         public = [name for name in dir(module) if not name.startswith("_")]
         assert [name for name in public if name not in text] == []
