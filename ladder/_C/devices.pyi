@@ -31,7 +31,7 @@ def found(ordinal: int) -> _Row:
 
 def rows() -> list[_Row]:
     """
-    Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second of its
-    memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled for it; empty:
-    they are.
+    Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second of
+    its memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled for it;
+    empty: they are.
     """

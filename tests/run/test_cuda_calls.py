@@ -17,7 +17,6 @@ pytestmark = MARKS
 STREAMS = tuple(("ordered", UINT4, 256, 8192, m) for m in (1, 8, 16))
 
 
-
 def test_a_graph_replays_what_was_captured():
     layer, wanted = on_gpu(spelled(4, torch.float16), 512, 1024)
     ladder.warmup(layer, m=(4,), dtype=torch.float16)
