@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of ``ladder`` mean one thing each, and a private name of torch that goes is survived."""
+"""The names of ``ladder`` mean one thing each; ladder survives a torch without private names."""
 
 import subprocess
 import sys
