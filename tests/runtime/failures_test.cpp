@@ -25,6 +25,7 @@ class Failure : public StoreTest {
     const int status = in_child([&] {
       setenv("LADDER_CACHE", cache().c_str(), 1);
       cuda::add_nvrtc_directory(LADDER_FAKES);
+      fake_nvrtc.compiled = fake_cuda.loaded = 0;
       body();
       return HasFailure() ? 1 : 0;
     });
