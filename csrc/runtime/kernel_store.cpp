@@ -262,15 +262,19 @@ std::string user_cache_folder() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  const auto chosen = [&]() -> fs::path {
-    if (const auto folder = variable("LADDER_CACHE"); !folder.empty()) return folder;
-    if (const auto cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/ladder";
-    if (const auto home = variable("HOME"); !home.empty()) return home + "/.cache/ladder";
-    return fs::temp_directory_path() / ("ladder-" + std::to_string(geteuid()));
-  }();
   std::error_code failed;
-  const fs::path resolved = fs::weakly_canonical(chosen, failed);
-  return failed ? chosen : resolved;
+  const auto resolved = [&](const fs::path& path) {
+    const fs::path all = fs::weakly_canonical(path, failed);
+    return failed ? path : all;
+  };
+  if (const auto folder = variable("LADDER_CACHE"); !folder.empty()) return resolved(folder);
+  if (const auto cache = variable("XDG_CACHE_HOME"); !cache.empty()) {
+    return resolved(cache + "/ladder");
+  }
+  if (const auto home = variable("HOME"); !home.empty()) return resolved(home + "/.cache/ladder");
+  // Where everybody may put a link of this name, so the name is not resolved.
+  const fs::path shared = fs::temp_directory_path(failed);
+  return (failed ? fs::path("/tmp") : resolved(shared)) / joined("ladder-", geteuid());
 }
 
 }  // namespace ladder

@@ -89,7 +89,8 @@ class KernelStore {
 };
 
 /// LADDER_CACHE, else the user's cache folder: where a process keeps what no model folder holds.
-/// Links on the way are resolved: the environment is the user's own.
+/// Links on the way are resolved: the environment is the user's own. Without one, a folder of this
+/// user in the one for temporary files.
 std::string user_cache_folder();
 
 }  // namespace ladder

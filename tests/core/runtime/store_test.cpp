@@ -195,13 +195,32 @@ TEST_F(StoreTest, threads_keep_all_plans) {
 }
 
 TEST_F(StoreTest, the_cache_is_where_the_user_says) {
-  const char* before = std::getenv("LADDER_CACHE");
-  const std::string kept = before == nullptr ? "" : before;
-  setenv("LADDER_CACHE", "/somewhere/else", 1);
-  EXPECT_EQ(user_cache_folder(), "/somewhere/else");
-  unsetenv("LADDER_CACHE");
-  EXPECT_THAT(user_cache_folder(), testing::HasSubstr("ladder"));
-  if (before != nullptr) setenv("LADDER_CACHE", kept.c_str(), 1);
+  EXPECT_EQ(in_child([] {
+              setenv("LADDER_CACHE", "/somewhere/else", 1);
+              if (user_cache_folder() != "/somewhere/else") return 1;
+              unsetenv("LADDER_CACHE");
+              setenv("XDG_CACHE_HOME", "/caches", 1);
+              if (user_cache_folder() != "/caches/ladder") return 2;
+              unsetenv("XDG_CACHE_HOME");
+              setenv("HOME", "/nobody", 1);
+              return user_cache_folder() == "/nobody/.cache/ladder" ? 0 : 3;
+            }),
+            0);
+}
+
+TEST_F(StoreTest, the_cache_may_be_behind_a_link_of_the_user_and_not_of_others) {
+  fs::create_directory(folder_ / "disk");
+  fs::create_symlink(folder_ / "disk", folder_ / "link");
+  fs::create_symlink(folder_ / "disk", folder_ / ("ladder-" + std::to_string(geteuid())));
+  EXPECT_EQ(in_child([&] {
+              setenv("LADDER_CACHE", (folder_ / "link").c_str(), 1);
+              if (!KernelStore(user_cache_folder()).writable()) return 1;
+              // Nowhere but where everybody can put a link.
+              for (const char* name : {"LADDER_CACHE", "XDG_CACHE_HOME", "HOME"}) unsetenv(name);
+              setenv("TMPDIR", folder_.c_str(), 1);
+              return KernelStore(user_cache_folder()).writable() ? 2 : 0;
+            }),
+            0);
 }
 
 }  // namespace
