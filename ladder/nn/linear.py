@@ -16,6 +16,7 @@ from ladder._torch import forward_levels as _forward_levels
 from ladder._torch import func_level as _func_level
 from ladder.cuda.linear import linear_image
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
+from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument
 from ladder.nn.metadata import metadata
 from ladder.nn.packed import PackedModule
@@ -165,14 +166,15 @@ class Linear(PackedModule):
         ):
             return self._forward(x)
         if bias is None:
-            if x.requires_grad and _grad_enabled():
-                return self._forward(x)
-        elif bias.dtype is not x.dtype or (
-            (x.requires_grad or bias.requires_grad) and _grad_enabled()
-        ):
+            wanted = x.requires_grad
+        elif bias.dtype is not x.dtype:
             return self._forward(x)
+        else:
+            wanted = x.requires_grad or bias.requires_grad
         number, n = state["_weight_number"], state["out_features"]
         try:
+            if wanted and _grad_enabled():
+                return _linear_with_grad(x, image, bias, number, n)
             return _linear_no_grad(x, image, bias, number, n)
         except ValueError as error:
             raise InvalidArgument(str(error)) from None

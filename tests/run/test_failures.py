@@ -72,6 +72,7 @@ def in_image(layer, monkeypatch):
         raise RuntimeError("cuModuleLoadData: CUDA_ERROR_FAKE: the device is gone")
 
     monkeypatch.setattr(linear_module, "_linear_no_grad", fail)
+    monkeypatch.setattr(linear_module, "_linear_with_grad", fail)
     monkeypatch.setattr(linear_module, "linear_image", fail)
     return codes
 

@@ -112,6 +112,7 @@ def ways(monkeypatch):
     """Which way calls go of a layer that has an image, without a device for it."""
     taken = []
     monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", lambda *_: taken.append("short"))
+    monkeypatch.setattr(ladder.nn.linear, "_linear_with_grad", lambda *_: taken.append("gradient"))
     monkeypatch.setattr(ladder.Linear, "_forward", lambda *_: taken.append("long"))
     return taken
 
@@ -132,9 +133,13 @@ def test_calls_that_ask_for_nothing_go_straight_to_the_kernel(ways):
         assert way(ways, layer_of(), X.clone().requires_grad_()) == "short"
 
 
-def test_calls_that_ask_for_a_gradient_or_another_dtype_do_not(ways):
-    assert way(ways, layer_of(bias=True), X) == "long"
-    assert way(ways, layer_of(), X.clone().requires_grad_()) == "long"
+def test_calls_that_ask_for_a_gradient_go_by_its_function(ways):
+    assert way(ways, layer_of(bias=True), X) == "gradient"
+    assert way(ways, layer_of(), X.clone().requires_grad_()) == "gradient"
+
+
+def test_calls_that_ask_for_another_dtype_do_not(ways):
+    assert way(ways, layer_of(bias=True), X.bfloat16()) == "long"
     with torch.no_grad():
         assert way(ways, layer_of(bias=True), X.bfloat16()) == "long"
         torch.set_autocast_enabled("cuda", True)  # torch.autocast does so only with a GPU
