@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads libladder.so, which registers ``torch.ops.ladder``."""
 
+import functools
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -18,6 +20,16 @@ def load() -> None:
             "or `pip install .` and leave its folder"
         )
     torch.ops.load_library(str(path))
+
+
+@functools.cache
+def find_compiler() -> None:
+    """Tells the library where pip put NVRTC, which no loader searches."""
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
+            if (Path(root) / folder).is_dir():
+                torch.ops.ladder.add_nvrtc_directory(str(Path(root) / folder))
 
 
 def log_notices() -> None:

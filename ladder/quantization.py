@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ladder import _library
 from ladder.errors import InvalidArgument
 from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
 from ladder.weight import Weight
@@ -36,7 +37,9 @@ def quantize(
             others and keeps the one with the least squared error.
         scale_dtype: float16, bfloat16 or float32, when ``weight_type`` does not name one.
     Returns:
-        The packed weight, on the device of ``weight``.
+        The packed weight, on the device of ``weight``. On CUDA devices it is quantised by kernels,
+        to the bit as on the CPU, and waited for; a device that has none (no NVRTC) borrows the CPU
+        and says so in the log once.
     Raises:
         InvalidArgument: a weight of another dtype or not finite (with its place), or an argument
             out of range.
@@ -55,7 +58,11 @@ def quantize(
     if ttype.bits > 8:
         return _convert(weight, ttype)
     source = weight.detach().to(torch.float32).contiguous()
+    if weight.is_cuda:
+        _library.find_compiler()
     parts = _checked(torch.ops.ladder.quantize, source, str(ttype), method == "search")
+    if weight.is_cuda:
+        _library.log_notices()
     qweight, scales, zeros, scale2 = parts
     return Weight(
         ttype,

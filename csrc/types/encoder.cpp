@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "types/encoder.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
-#include "types/quantize.h"
 
 namespace ladder {
 namespace {
@@ -72,6 +73,26 @@ std::uint8_t Encoder::search(float value) const {
   if (rows == 0) return codes_.front();
   const std::size_t row = rows - 1;
   return codes_[row * kRow + count_less(below_.data() + row * kRow, value)];
+}
+
+std::optional<FloatRounding> float_rounding(const Element& e) {
+  if (e.encoding != Encoding::floating || e.bits > 16) return std::nullopt;
+  const int smallest = 1 - e.bias, unit = smallest - e.mantissa_bits;
+  // Below 2^-126 float32 has no normal numbers, and the constant below must be finite.
+  if (smallest < -126 || unit + 23 > 127 || unit < -149 || max_value(e) > 0x1.fffffep127)
+    return std::nullopt;
+  const int shift = 23 - e.mantissa_bits;
+  const std::uint32_t mask = (1u << shift) - 1;
+  return FloatRounding{
+      .largest = static_cast<float>(max_value(e)),
+      .smallest_normal = std::ldexp(1.0f, smallest),
+      .subnormal = std::ldexp(1.0f, unit + 23),
+      .shift = shift,
+      .half = mask >> 1,
+      .mask = mask,
+      .flip = e.mantissa_bits == 0 ? static_cast<std::uint32_t>(127 - e.bias) & 1 : 0,
+      .rebias = static_cast<std::uint32_t>(127 - e.bias) << e.mantissa_bits,
+  };
 }
 
 }  // namespace ladder

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import logging
 from pathlib import Path
 
@@ -29,16 +28,6 @@ def possible(device: torch.device) -> bool:
 
 
 @functools.cache
-def find_compiler() -> None:
-    """Tells the library where pip put NVRTC, which no loader searches."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        for folder in ("cu13/lib", "cuda_nvrtc/lib"):
-            if (Path(root) / folder).is_dir():
-                _ops.add_nvrtc_directory(str(Path(root) / folder))
-
-
-@functools.cache
 def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
     """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has.
 
@@ -46,7 +35,7 @@ def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
 
     ``gather``: its image has the columns in another order.
     """
-    find_compiler()
+    _library.find_compiler()
     why = _ops.image_objection(type, n, k, gather, device)
     _library.log_notices()
     if why:

@@ -132,6 +132,15 @@ def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     return [part.to(weight.device) for part in parts]
 
 
-for _device in DEVICES:
-    for _function in (pack, unpack, dequantize, linear, quantize):
-        torch.library.register_kernel(f"ladder::{_function.__name__}", _device, _function)
+def _register() -> torch.library.Library:
+    """Not by ``torch.library.register_kernel``: the first call of what it registers imports
+    ``torch._dynamo``, which takes seconds."""
+    library = torch.library.Library("ladder", "IMPL")
+    for device in DEVICES:
+        for function in (pack, unpack, dequantize, linear, quantize):
+            if (function, device) != (quantize, "cuda"):  # csrc/binding/torch/quantize.cpp
+                library.impl(function.__name__, function, device.upper())
+    return library
+
+
+_library = _register()

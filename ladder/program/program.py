@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ladder import _library
 from ladder._C.program import Program as Core
-from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
 
 #: The number of tokens of the call, as an extent.
@@ -68,7 +68,7 @@ class Program:
             if not argument.is_contiguous() or argument.device != arguments[0].device:
                 raise InvalidArgument(f"{name} is not contiguous on {arguments[0].device}")
         if arguments[0].is_cuda:
-            kernels.find_compiler()
+            _library.find_compiler()
             core, (x, y) = self._core, self._core.grid
             torch.ops.ladder.run_program(
                 core.cuda_source(), core.name, x, y, core.threads, core.shared_bytes,

@@ -63,8 +63,25 @@ T __shfl_xor_sync(std::uint32_t, T mine, std::uint32_t mask) {
   return std::bit_cast<T>(warp_xor(std::bit_cast<std::uint32_t>(mine), mask));
 }
 inline void atomicMax(std::uint32_t* to, std::uint32_t value) { *to = std::max(*to, value); }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline float __double2float_rn(double a) { return static_cast<float>(a); }
+inline int __double2hiint(double value) {
+  return static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 32);
+}
+inline int __double2loint(double value) {
+  return static_cast<int>(std::bit_cast<std::uint64_t>(value));
+}
+inline double __hiloint2double(int high, int low) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32 |
+                               static_cast<std::uint32_t>(low));
+}
 using std::max;
 
 template <std::size_t N>
@@ -192,6 +209,8 @@ void ptx(A&&... operands) {
     // Moves.
   } else if constexpr (T.view() == "mov.u32 %0, %%cluster_ctarank;") {
     O(0) = rank_in_cluster();
+  } else if constexpr (T.view() == "rcp.approx.ftz.f64 %0, %1;") {
+    O(0) = static_cast<float>(1.0 / O(1));  // as few bits as it promises, or nearly
   } else if constexpr (T.view() == "mov.u32 %0, 0xffffffff;") {
     O(0) = 0xffffffff;
   } else if constexpr (T.view() == "mov.u32 %0, %1;") {

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The torch implementation for other devices gives what the C++ one gives."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from drawn import KINDS, exact_weight, grouped, integers
@@ -74,3 +77,35 @@ def test_what_is_no_activation_is_refused():
     w, x = exact_weight("uint4", 8, 64), torch.ones(1, 64, dtype=torch.int32)
     with pytest.raises(ladder.InvalidArgument, match="x has dtype int32, not float32, float16 or"):
         fallback.linear(x, w.qweight, *parts(w)[:4], None, "uint4")
+
+
+#: In a process of its own: the kernels of CUDA and XPU, which are torch's ops on any tensor, called
+#: on tensors of the CPU.
+EVERY_FALLBACK = """
+import sys, torch, ladder
+from torch._C import DispatchKey, DispatchKeySet
+
+def call(op, key, *arguments):
+    return op.default.redispatch(DispatchKeySet(getattr(DispatchKey, key)), *arguments)
+
+ops, codes = torch.ops.ladder, torch.ones(2, 64, dtype=torch.uint8)
+w = ladder.quantize(torch.randn(2, 64), "uint4,group=32,scale=float16,zero=midpoint")
+parts = w.scales, None, None, None
+for key in ("CUDA", "XPU"):
+    words = call(ops.pack, key, codes, 4)
+    assert call(ops.unpack, key, words, 64, 4).equal(codes)
+    call(ops.dequantize, key, w.qweight, *parts, str(w.type), 64)
+    call(ops.linear, key, torch.randn(1, 64), w.qweight, *parts, None, str(w.type))
+call(ops.quantize, "XPU", torch.randn(2, 64), "mxfp4", True)
+ladder.quantize(torch.randn(2, 64, device="meta"), "mxfp4")
+layer = ladder.Linear(64, 8)
+layer(torch.randn(2, 64)).sum().backward()
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+
+
+def test_no_op_imports_the_compiler_of_torch():
+    """Which takes seconds."""
+    command = [sys.executable, "-c", EVERY_FALLBACK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr

@@ -59,7 +59,7 @@ Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optio
        .stride = k},
       bias.has_value() ? bias->const_data_ptr() : nullptr,
       {.data = y.mutable_data_ptr(), .dtype = kind, .rows = m, .columns = view.n, .stride = view.n},
-      chosen_isa().load(std::memory_order_relaxed), torch_parallel, torch_gemm);
+      cpu_isa(), torch_parallel, torch_gemm);
   return y;
 }
 
@@ -86,6 +86,8 @@ std::string use_cpu_isa(std::string wanted) {
 }
 
 }  // namespace
+
+cpu::Isa cpu_isa() { return chosen_isa().load(std::memory_order_relaxed); }
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(

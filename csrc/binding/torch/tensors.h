@@ -49,6 +49,9 @@ WeightView view_weight(const WeightArguments& arguments, const TType& type, std:
 /// Throws InvalidArgument unless every group index is in [0, groups).
 void check_g_idx(const WeightView& weight);
 
+/// The instruction set that CPU ops use (the op use_cpu_isa).
+cpu::Isa cpu_isa();
+
 /// The cudaStream_t that torch uses now. Torch is not linked: this library also serves CPU builds.
 /// Throws Unsupported where torch has no CUDA.
 void* current_stream(std::int32_t ordinal);

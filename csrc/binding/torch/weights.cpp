@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "binding/torch/tensors.h"
 #include "layout/weight_image.h"
-#include "types/quantize.h"
+#include "types/encoder.h"
 
 namespace ladder::binding {
 namespace {
@@ -71,38 +71,6 @@ Tensor dequantize(Tensor qweight, std::optional<Tensor> scales, std::optional<Te
   return values;
 }
 
-std::vector<Tensor> quantize_weight(Tensor weight, std::string text, bool search) {
-  const TType& type = ttype(text);
-  require(weight, "weight", ScalarType::Float, 2);
-  const std::int64_t n = weight.size(0), k = weight.size(1);
-  LADDER_REQUIRE(n > 0 && k > 0, "weight has shape [", n, ", ", k, "]: nothing to quantise");
-  const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
-  const int bits = type.element->bits;
-  // An absent part is an empty tensor: the stable ABI has no list of optional tensors.
-  const auto empty = [&] { return stable::new_empty(weight, {0}, ScalarType::Byte); };
-  Tensor qweight = stable::new_empty(weight, {n, row_words(k, bits)}, ScalarType::Int);
-  Tensor scales = type.scale == nullptr
-                      ? empty()
-                      : stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
-  Tensor zeros = empty();
-  if (type.zero == Zero::integer)
-    zeros = stable::new_empty(weight, {rows, groups}, ScalarType::Byte);
-  if (type.zero == Zero::quantized)
-    zeros = stable::new_empty(weight, {rows, row_words(groups, bits)}, ScalarType::Int);
-  if (type.zero == Zero::original || type.zero == Zero::rescale)
-    zeros = stable::new_empty(weight, {rows, groups}, storage_dtype(*type.scale));
-  Tensor scale2 =
-      type.scale2 == nullptr ? empty() : stable::new_empty(weight, {1}, ScalarType::Float);
-  quantize(static_cast<const float*>(weight.const_data_ptr()), n, k, type,
-           search ? Rounding::search : Rounding::nearest,
-           {.codes = static_cast<std::uint32_t*>(qweight.mutable_data_ptr()),
-            .scales = scales.mutable_data_ptr(),
-            .zeros = zeros.mutable_data_ptr(),
-            .scale2 = static_cast<float*>(scale2.mutable_data_ptr())},
-           torch_parallel);
-  return {qweight, scales, zeros, scale2};
-}
-
 Tensor encode_values(Tensor values, std::string name) {
   require(values, "values", ScalarType::Float, 1);
   const Encoder encoder(element(name));
@@ -124,7 +92,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "dequantize(Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, Tensor? g_idx, "
       "str type, int k) -> Tensor");
-  m.def("quantize(Tensor weight, str type, bool search) -> Tensor[]");
   m.def("encode(Tensor values, str element) -> Tensor");
 }
 
@@ -133,7 +100,6 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) {
   m.impl("unpack", TORCH_BOX(&unpack));
   m.impl("pack_image_host", TORCH_BOX(&pack_image_host));
   m.impl("dequantize", TORCH_BOX(&dequantize));
-  m.impl("quantize", TORCH_BOX(&quantize_weight));
   m.impl("encode", TORCH_BOX(&encode_values));
 }
 

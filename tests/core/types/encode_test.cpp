@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "types/oracle.h"
-#include "types/quantize.h"
+#include "types/encoder.h"
 
 namespace ladder {
 namespace {

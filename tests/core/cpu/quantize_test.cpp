@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "types/quantize.h"
+#include "cpu/quantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,11 @@
 #include <random>
 
 #include "base/error.h"
+#include "quantize_oracle.h"
+#include "types/quantizable.h"
 #include "types/weight.h"
 
-namespace ladder {
+namespace ladder::cpu {
 namespace {
 
 using ::testing::HasSubstr;
@@ -20,7 +22,8 @@ using ::testing::ThrowsMessage;
 /// A quantised weight with memory for every part that its type could have.
 struct Quantized {
   Quantized(const std::vector<float>& weight, std::int64_t n, std::int64_t k, const TType& t,
-            Rounding rounding = Rounding::nearest, const Parallel& parallel = serial)
+            Rounding rounding = Rounding::nearest, const Parallel& parallel = serial,
+            Isa isa = available_isas().back())
       : type(t), n(n), k(k) {
     const auto blocks = static_cast<std::size_t>(type.block_rows(n) * type.groups(k));
     codes.resize(static_cast<std::size_t>(n * row_words(k, type.element->bits)));
@@ -29,7 +32,7 @@ struct Quantized {
     quantize(
         weight.data(), n, k, type, rounding,
         {.codes = codes.data(), .scales = scales.data(), .zeros = zeros.data(), .scale2 = &scale2},
-        parallel);
+        isa, parallel);
   }
   std::vector<float> values() const {
     const WeightView view{.type = &type,
@@ -66,19 +69,11 @@ double squared_error(const std::vector<float>& a, const std::vector<float>& b) {
   return sum;
 }
 
-/// Every type worth quantising to: each element with a scale per group, and all zero kinds.
+/// Every type worth quantising to, in groups of 16.
 std::vector<TType> quantizable() {
   std::vector<TType> types;
-  for (const Element* e : elements())
-    if (e->bits <= 8 && e->encoding != Encoding::exponent)
-      types.push_back(parse_ttype(std::string(e->name) + ",group=16,scale=float16"));
-  for (const NamedTType& named : named_ttypes()) types.push_back(parse_ttype(named.name));
-  for (const char* zero : {"midpoint", "integer", "quantized", "original", "rescale"})
-    for (const char* bits : {"1", "3", "4", "8"})
-      types.push_back(
-          parse_ttype("uint" + std::string(bits) + ",group=16,scale=float32,zero=" + zero));
-  types.push_back(parse_ttype("float8_e4m3,block=3x16,scale=float32"));
-  types.push_back(parse_ttype("int4,tensor,scale=float16"));
+  for (const std::string& text : testing::quantizable(",group=16"))
+    types.push_back(parse_ttype(text));
   return types;
 }
 
@@ -242,5 +237,92 @@ TEST(Quantize, refuses_an_element_of_more_than_8_bits) {
               ThrowsMessage<InvalidArgument>(HasSubstr("float16 has 16 bits")));
 }
 
+/// Scale `at` as float32.
+float stored_part(const TType& type, const std::vector<std::uint8_t>& bytes, std::int64_t at) {
+  std::uint32_t code = 0;
+  const std::int64_t size = type.scale->bits / 8;
+  std::memcpy(&code, bytes.data() + at * size, static_cast<std::size_t>(size));
+  return static_cast<float>(decode(*type.scale, code));
+}
+
+/// [n, k] against the oracle, on every instruction set of this machine.
+void expect_as_the_oracle(const std::vector<float>& weight, std::int64_t n, std::int64_t k,
+                          const TType& type) {
+  for (const Isa isa : available_isas()) {
+    const Quantized q(weight, n, k, type, Rounding::search, serial, isa);
+    const testing::QuantizeOracle oracle(type, type.scale2 != nullptr ? q.scale2 : 1.0f);
+    const std::int64_t rows = type.block.rows == 0 ? n : type.block.rows;
+    const std::int64_t columns = type.block.columns == 0 ? k : type.block.columns;
+    const int bits = type.element->bits;
+    std::vector<std::uint8_t> codes(weight.size());
+    unpack_codes(q.codes.data(), n, k, bits, codes.data());
+    for (std::int64_t row = 0; row < n; row += rows)
+      for (std::int64_t column = 0; column < k; column += columns) {
+        std::vector<float> block;
+        std::vector<std::uint8_t> found;
+        for (std::int64_t r = row; r < std::min(n, row + rows); ++r)
+          for (std::int64_t c = column; c < std::min(k, column + columns); ++c) {
+            block.push_back(weight[r * k + c]);
+            found.push_back(codes[r * k + c]);
+          }
+        const auto choice = oracle.choose(block);
+        const auto at = row / rows * type.groups(k) + column / columns;
+        SCOPED_TRACE(to_string(type) + " on " + std::string(name(isa)) + ", block " +
+                     std::to_string(at));
+        if (type.scale != nullptr) {
+          ASSERT_EQ(stored_part(type, q.scales, at), choice.scale);
+        }
+        for (std::size_t i = 0; i < block.size(); ++i) {
+          // By value: +0 and -0 are two codes.
+          const float wanted = oracle.value(oracle.code(block[i], choice), choice);
+          ASSERT_EQ(oracle.value(found[i], choice), wanted) << "weight " << block[i];
+        }
+        // Least in a plain sum too, to what the order of additions may do.
+        if (type.scale == nullptr) continue;
+        for (const auto& other : oracle.candidates(block))
+          ASSERT_LE(choice.error, other.error * (1 + 1e-12));
+      }
+  }
+}
+
+TEST(Quantize, chooses_what_the_slow_way_chooses_for_every_type) {
+  unsigned seed = 20;
+  for (const TType& type : quantizable()) {
+    expect_as_the_oracle(normal_weight(2 * 93, ++seed), 2, 93, type);  // rows of odd length
+    expect_as_the_oracle(normal_weight(5, ++seed), 1, 5, type);        // less than a group
+  }
+}
+
+TEST(Quantize, breaks_ties_as_the_slow_way_does) {
+  std::vector<float> halves;  // every weight halfway between two integers, or on one
+  for (int i = 0; i < 2 * 64; ++i) halves.push_back(static_cast<float>(i % 33 - 16) / 2);
+  for (const TType& type : quantizable()) expect_as_the_oracle(halves, 2, 64, type);
+}
+
+TEST(Quantize, adds_the_errors_of_long_blocks_in_segments) {
+  for (const char* type : {"int4,channel,scale=float16", "nf4,tensor,scale=float32",
+                           "uint4,group=1100,scale=float16,zero=integer"})
+    expect_as_the_oracle(normal_weight(2 * 2100, 40), 2, 2100, parse_ttype(type));
+}
+
+TEST(Quantize, takes_tiny_and_huge_weights) {
+  for (const float scale : {1e-44f, 1e-30f, 1e30f})
+    for (const char* type : {"int4,group=16,scale=float32", "mxfp4", "nvfp4", "mxint8",
+                             "float8_e4m3,group=16,scale=bfloat16",
+                             "uint4,group=16,scale=float32,zero=integer"})
+      expect_as_the_oracle(normal_weight(2 * 64, 50, scale), 2, 64, parse_ttype(type));
+}
+
+TEST(Quantize, names_the_first_weight_that_is_not_finite_on_any_number_of_threads) {
+  std::vector<float> weight(600 * 1000, 1.0f);
+  weight[1000 + 3] = weight[500 * 1000] = NAN;
+  const Parallel backwards = [](std::int64_t count, std::int64_t, const RangeBody& body) {
+    for (std::int64_t i = count; i-- > 0;) body(i, i + 1);
+  };
+  EXPECT_THAT(
+      [&] { Quantized(weight, 600, 1000, parse_ttype("mxfp4"), Rounding::nearest, backwards); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("weight at row 1, column 3 is ")));
+}
+
 }  // namespace
-}  // namespace ladder
+}  // namespace ladder::cpu

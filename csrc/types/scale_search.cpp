@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "types/scale_search.h"
+
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::uint32_t kSign = 0x80000000u;
+constexpr float kLeastPower = 0x1p-127f, kLargestPower = 0x1p127f;  // of e8m0
+
+ScaleRounding::Kind kind_of(const Element* format) {
+  if (format == nullptr) return ScaleRounding::Kind::none;
+  if (format->encoding == Encoding::exponent) return ScaleRounding::Kind::exponent;
+  if (format->bits == 32) return ScaleRounding::Kind::exact;
+  return float_rounding(*format) ? ScaleRounding::Kind::floating : ScaleRounding::Kind::any;
+}
+
+float rounded_normal(const FloatRounding& to, float magnitude) {
+  const auto b = std::bit_cast<std::uint32_t>(magnitude);
+  return std::bit_cast<float>((b + to.half + ((b >> to.shift ^ to.flip) & 1)) & ~to.mask);
+}
+
+}  // namespace
+
+ScaleRounding::ScaleRounding(const Element* format) : kind(kind_of(format)), format_(format) {
+  if (kind == Kind::exponent) {
+    LADDER_CHECK(max_value(*format) == kLargestPower && min_value(*format) == kLeastPower,
+                 "scales of ", format->name, " are not those of e8m0");
+  }
+  if (kind == Kind::floating) floating = *float_rounding(*format);
+}
+
+float ScaleRounding::operator()(float scale) const {
+  switch (kind) {
+    case Kind::none: return 1.0f;
+    case Kind::exact: return scale;
+    case Kind::any: return static_cast<float>(decode(*format_, encode(*format_, scale)));
+    case Kind::exponent:
+      if (!(scale > kLeastPower)) return kLeastPower;
+      if (scale >= kLargestPower) return kLargestPower;
+      return std::bit_cast<float>((std::bit_cast<std::uint32_t>(scale) + 0x7fffffu) & 0xff800000u);
+    case Kind::floating: break;
+  }
+  float magnitude = std::fabs(scale);
+  magnitude = magnitude < floating.largest ? magnitude : floating.largest;
+  const float stored = magnitude < floating.smallest_normal
+                           ? (magnitude + floating.subnormal) - floating.subnormal
+                           : rounded_normal(floating, magnitude);
+  return std::copysign(stored, scale);
+}
+
+std::uint32_t ScaleRounding::code(float stored) const {
+  const auto bits = std::bit_cast<std::uint32_t>(stored);
+  switch (kind) {
+    case Kind::none:
+    case Kind::exact: return bits;
+    case Kind::any: return encode(*format_, stored);
+    case Kind::exponent: return bits >> 23;
+    case Kind::floating: break;
+  }
+  const float magnitude = std::fabs(stored);
+  const std::uint32_t sign = bits >> 31 << (format_->bits - 1);
+  if (magnitude < floating.smallest_normal)
+    return sign | (std::bit_cast<std::uint32_t>(magnitude + floating.subnormal) -
+                   std::bit_cast<std::uint32_t>(floating.subnormal));
+  return sign | (((bits & ~kSign) >> floating.shift) - floating.rebias);
+}
+
+float smallest_scale(const TType& type) {
+  if (type.scale == nullptr || type.scale->bits != 16) return 0;
+  if (type.element->encoding != Encoding::floating) return 0;
+  return std::ldexp(1.0f, 1 - type.scale->bias);
+}
+
+float second_scale(const TType& type, float largest) {
+  const double reach = max_value(*type.element) * max_value(*type.scale);
+  return largest == 0 ? 1.0f : static_cast<float>(largest / reach);
+}
+
+}  // namespace ladder

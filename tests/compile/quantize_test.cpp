@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels that quantise compile without spills for every type, on the oldest and on the newest
+// architecture that ladder writes for. Needs libnvrtc, no GPU. A run compiles the eighth of them
+// that LADDER_COMPILE_SEED chooses, `make compile-matrix` all.
+#include "codegen/cuda/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "../core/types/quantizable.h"
+#include "codegen/cuda/toolchain.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kArchitectures[] = {"sm_80", "sm_90a"};
+
+void expect_no_spills(const std::string& source, const std::string& what,
+                      const std::string& architecture) {
+  const auto binary = cuda::compile(source, architecture);
+  EXPECT_EQ(binary.spill_bytes, 0) << what << " " << architecture << binary.log;
+  EXPECT_EQ(binary.stack_bytes, 0) << what << " " << architecture << binary.log;
+}
+
+/// One in `stride` of types and architectures, `first` the first.
+void expect_types_without_spills(std::size_t first, std::size_t stride) {
+  std::size_t turn = 0;
+  for (const char* group : {",group=128", ",channel"})
+    for (const std::string& type : testing::quantizable(group))
+      for (const char* architecture : kArchitectures)
+        if (turn++ % stride == first % stride)
+          expect_no_spills(cuda::quantize_source(ttype(type)), type, architecture);
+}
+
+TEST(QuantizeKernel, compiles_without_spills_for_every_type) {
+  const char* seed = std::getenv("LADDER_COMPILE_SEED");
+  expect_types_without_spills(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0, 8);
+}
+
+TEST(DISABLED_WholeQuantizeKernel, compiles_without_spills_for_every_type) {
+  expect_types_without_spills(0, 1);
+}
+
+TEST(QuantizeKernel, has_helpers_that_compile_without_spills) {
+  for (const char* architecture : kArchitectures) {
+    expect_no_spills(cuda::measure_source(), "measure", architecture);
+    for (int bits = 1; bits <= 8; ++bits)
+      expect_no_spills(cuda::pack_rows_source(bits), "pack_rows", architecture);
+  }
+}
+
+}  // namespace
+}  // namespace ladder
