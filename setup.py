@@ -35,6 +35,7 @@ class CMakeBuild(build_ext):
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DLADDER_PACKAGE_DIR={package}",
             "-DCMAKE_BUILD_TYPE=Release",
+            *os.environ.get("CMAKE_ARGS", "").split(),
         ]
         if shutil.which("ccache"):
             configure.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
