@@ -57,6 +57,14 @@ def test_torch_has_every_function_that_the_library_calls():
     assert [name for name, kind in needed.items() if name not in has and kind != "w"] == []
 
 
+def test_the_oldest_torch_has_every_function_that_the_library_calls():
+    """torch_2.11_functions.txt: nm -D --defined-only of libtorch_cpu.so in 2.11.0's wheel on PyPI."""
+    oldest = set((Path(__file__).parent / "torch_2.11_functions.txt").read_text().split())
+    assert len(oldest) > 300 and "aoti_torch_get_dim" in oldest
+    needed = torch_symbols_of_ladder()
+    assert [name for name, kind in needed.items() if name not in oldest and kind != "w"] == []
+
+
 def test_only_functions_younger_than_the_oldest_torch_may_be_missing():
     """A weak symbol is null where torch has none: only what is asked for before it is called."""
     weak = [name for name, kind in torch_symbols_of_ladder().items() if kind == "w"]
