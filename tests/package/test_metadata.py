@@ -58,8 +58,7 @@ def test_nothing_that_is_written_advises_to_install_another_project():
 
 
 def test_a_build_requires_no_torch():
-    assert re.search(r"^requires = \[(.*)\]$", PYPROJECT, re.M)[1].count('"') == 6
-    assert not [name for name in listed("requires") if re.match(r"torch|pybind11|numpy", name)]
+    assert re.search(r"^requires = \[(.*?)\]", PYPROJECT, re.M)[1] == '"setuptools>=77"'
     assert "torch>=2.11" in listed("dependencies")
 
 
