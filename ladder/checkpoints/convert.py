@@ -139,7 +139,7 @@ def _plan(
         if name.endswith(".weight")
     }
     skip = (skip,) if isinstance(skip, str) else tuple(skip)
-    layers = survey(model, _in_model(skip, stored, every), loaded=False)
+    layers = survey(model, _in_model(skip, stored, model), loaded=False)
     conversion, plans = Conversion(left=dict(layers.left)), {}
     for layer in layers.found:
         weight = dense_weight(layer.module)
@@ -153,15 +153,14 @@ def _plan(
     return conversion, plans, dense
 
 
-def _in_model(
-    skip: tuple[str, ...], stored: dict[str, str], every: dict[str, nn.Module]
-) -> list[str]:
+def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -> list[str]:
     """``skip`` by the names in the model of what it names in the files."""
+    every = {name for name, _ in model.named_modules()}
     entries: list[str] = []
     for entry in skip:
-        of_files = [name for name in every if name in stored and covers(entry, stored[name])]
-        entries += of_files or [entry]
-        if any(covers(entry, name) for name in every):
+        of_files = {name for name, file in stored.items() if covers(entry, file)}
+        entries += sorted(of_files & every)
+        if not of_files or any(covers(entry, name) for name in every):
             entries.append(entry)
     return entries
 

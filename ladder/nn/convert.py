@@ -11,7 +11,7 @@ from torch import nn
 from ladder.errors import InvalidArgument
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, Found, is_linear, survey
+from ladder.nn.select import SKIPPED, is_linear, survey
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -64,7 +64,8 @@ def convert(
             packed = Linear.from_linear(layer.module, ttype, method=method)
         except InvalidArgument as error:
             raise InvalidArgument(f"{layer.name}: {error}") from None
-        replace(model, layer, packed)
+        packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
+        replace(model, layer.names, layer.module, packed)
         report.add(layer.name, ttype, packed.out_features * packed.in_features)
         if progress is not None:
             progress(layer.name, done, len(layers.found))
@@ -72,17 +73,16 @@ def convert(
     return report
 
 
-def replace(model: nn.Module, layer: Found, packed: Linear) -> None:
-    """Put ``packed`` where ``layer`` is, under each of its names, with the hooks that it has."""
+def replace(model: nn.Module, names: Iterable[str], old: nn.Module, new: nn.Module) -> None:
+    """Put ``new`` where ``model`` has ``old``, under each of its ``names``, with its hooks."""
     for name in _HOOKS:
-        if name in layer.module.__dict__:
-            packed.__dict__[name] = layer.module.__dict__[name]
-    hook: Any = getattr(layer.module, "_hf_hook", None)
+        if name in old.__dict__:
+            new.__dict__[name] = old.__dict__[name]
+    hook: Any = getattr(old, "_hf_hook", None)
     if hook is not None:
         from accelerate.hooks import add_hook_to_module, remove_hook_from_module
 
-        remove_hook_from_module(layer.module)
-        add_hook_to_module(packed, hook)
-    packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
-    for name in layer.names:
-        model.set_submodule(name, packed)
+        remove_hook_from_module(old)
+        add_hook_to_module(new, hook)
+    for name in names:
+        model.set_submodule(name, new)

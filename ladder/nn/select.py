@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,7 @@ def survey(
     *,
     loaded: bool = True,
     option: str = "skip",
+    chosen: Collection[str] = (),
 ) -> Survey:
     """Find the linear layers of ``model`` to be packed, and say of all others why not.
 
@@ -140,6 +141,7 @@ def survey(
         skip: modules to leave, as :func:`covers` reads them.
         loaded: whether weights are there; if not, those on the meta device are packed all the same.
         option: how the caller calls ``skip``.
+        chosen: whole names that ``skip`` does not speak of.
     Raises:
         InvalidArgument: an entry of ``skip`` that covers no module, and is not in :data:`SKIPPED`.
     """
@@ -157,7 +159,9 @@ def survey(
         parameters = dict(_weights(module))
         if not linear and not parameters:
             continue
-        skipped = any(covers(entry, name) for entry in entries for name in names[key])
+        skipped = not set(names[key]) & set(chosen) and any(
+            covers(entry, name) for entry in entries for name in names[key]
+        )
         if not linear:
             for name, parameter in parameters.items():
                 full = f"{names[key][0]}.{name}".lstrip(".")
@@ -245,7 +249,7 @@ def _tied(
 def _not_linear(module: nn.Module, parameter: Tensor, named: str | None) -> Left:
     kind = type(module)
     of_torch = kind.__module__.partition(".")[0] == "torch"
-    experts = parameter.dim() == 3 and not of_torch
+    experts = parameter.dim() == 3 and min(parameter.shape) > 1 and not of_torch
     matrices = parameter.shape[0] if experts else 1
     reason = f"a parameter of {kind.__name__}, no linear layer"
     if experts:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,6 +131,12 @@ def test_experts_stay_dense_with_a_warning_that_counts_them(mixtral, tmp_path, c
             assert torch.equal(made, expected)
 
 
+def test_names_of_files_alone_may_be_skipped(mixtral, tmp_path):
+    """transformers calls the block mlp, the files call it block_sparse_moe."""
+    report = convert_folder(mixtral, tmp_path / "out", skip=["block_sparse_moe"]).conversion
+    assert len(report.packed) == 9 and "lm_head" in report.packed
+
+
 def test_naming_the_experts_to_be_left_is_no_error(mixtral, tmp_path):
     skip = ["experts", "lm_head", "self_attn.o_proj"]
     for model, report in through_every_door(mixtral, tmp_path, "int8", 32, skip=skip):
@@ -167,6 +174,28 @@ def test_a_type_for_a_module_that_is_not_there_is_an_error(dense_folder):
     config = LadderConfig("uint4", modules={"model.layers.0.q_proj": "nf4,group=32,scale=float16"})
     with pytest.raises(ladder.InvalidArgument, match='^modules has "model.layers.0.q_proj", which'):
         load(dense_folder, quantization_config=config)
+
+
+def test_a_type_for_a_module_comes_before_what_is_left_but_unties_nothing(dense_folder):
+    up, text = "model.layers.0.mlp.up_proj", "nf4,group=32,scale=float16"
+    config = LadderConfig("uint4", modules={up: text}, modules_to_not_convert=["mlp"])
+    model = load(dense_folder, quantization_config=config)
+    assert model.hf_quantizer.conversion.packed[up] == text
+    assert type(model.get_submodule("model.layers.0.mlp.gate_proj")) is torch.nn.Linear
+    why = '^modules has "lm_head", but its weight is tied to model.embed_tokens$'
+    with pytest.raises(ladder.InvalidArgument, match=why):
+        load(dense_folder, quantization_config=LadderConfig("uint4", modules={"lm_head": text}))
+
+
+def test_a_layer_with_two_names_becomes_dense_under_both():
+    model = torch.nn.Module()
+    model.a = model.b = torch.nn.Linear(32, 8)
+    calls = []
+    model.a.register_forward_hook(lambda *_: calls.append("hook"))
+    ladder.convert(model, "int8")
+    dense(model)
+    model.b(torch.randn(1, 32))
+    assert model.a is model.b and type(model.a) is torch.nn.Linear and calls == ["hook"]
 
 
 @pytest.mark.parametrize("skip", ["mlp", "layers.1", "self_attn.q_proj", "1.mlp.up_proj"])
@@ -237,7 +266,18 @@ PARALLEL = """
 """
 
 
-def test_tensor_parallelism_is_refused_before_any_weight_is_read(tmp_path):
+@pytest.mark.parametrize("sizes", [{"tp_size": 2}, {"tp_size": 1, "ep_size": 4}])
+def test_parallelism_is_refused_before_any_weight_is_read(ladder_folder, sizes):
+    model = load(ladder_folder)
+    quantizer = model.hf_quantizer
+    model.config.distributed_config = SimpleNamespace(tp_size=1, ep_size=None)
+    quantizer._process_model_before_weight_loading(model)
+    model.config.distributed_config = SimpleNamespace(**sizes)
+    with pytest.raises(ladder.Unsupported, match="tensor and expert parallelism"):
+        quantizer._process_model_before_weight_loading(model)
+
+
+def test_tensor_parallelism_of_two_processes_is_refused(tmp_path):
     """Two processes: the dense model works, the ladder folder says what does not."""
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import ladder
 from ladder.nn.select import covers
@@ -99,6 +100,19 @@ def test_a_model_of_which_nothing_is_packed_is_warned_of(caplog):
     assert not report.experts
 
 
+def test_a_parameter_with_a_leading_one_is_no_expert(caplog):
+    """Of image models: [1, tokens, hidden] to be added."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.body = nn.Parameter(torch.zeros(1, 9, 32)), nn.Linear(32, 8)
+
+    report = ladder.convert(Positions(), "uint4")
+    assert report.left["table"].reason == "a parameter of Positions, no linear layer"
+    assert not report.experts and not caplog.records
+
+
 # --- layers whose weight something else reads -----------------------------------------------------
 
 
@@ -174,6 +188,7 @@ def patched(linear):
     ("make", "why"),
     [
         (lambda: Scaled(32, 8), "Scaled is more than nn.Linear"),
+        (lambda: NonDynamicallyQuantizableLinear(32, 8), "Linear is more than nn.Linear"),
         (lambda: nn.LazyLinear(8), "LazyLinear has not run yet"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(32, 8)), "is parametrized"),
         (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(32, 8)), "is parametrized"),

@@ -38,7 +38,8 @@ class Quantize(ConversionOps):
             packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
             for buffer in packed.buffers():
                 buffer._is_hf_initialized = True
-            replace(model, layer, packed.train(linear.training))
+            packed._parameters["bias"] = linear._parameters["bias"]
+            replace(model, layer.names, linear, packed.train(linear.training))
             self.quantizer.conversion.add(layer.name, text, dense.numel())
             if missing_keys is not None:
                 missing_keys.difference_update(f"{name}.weight" for name in layer.names)

@@ -19,6 +19,7 @@ from ladder.integrations.transformers.checkpoint import (
 )
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
@@ -106,11 +107,14 @@ def _refuse_parallel(model: Any) -> None:
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Replace every :class:`ladder.Linear` of ``model``, in place, by an ``nn.Linear`` with the
-    same values, in ``dtype`` or the module's own."""
-    for name, module in list(model.named_modules()):
+    """Replace every :class:`ladder.Linear` of ``model``, in place, by the dense layer with the same
+    values, in ``dtype`` or the module's own."""
+    names: dict[Linear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Linear):
-            model.set_submodule(name, module.dequantize(dtype))
+            names.setdefault(module, []).append(name)
+    for packed, each in names.items():
+        replace(model, each, packed, packed.dequantize(dtype))
     return model
 
 
@@ -170,13 +174,15 @@ class LadderHfQuantizer(Quantizer):
             option = f"the default of {option}"
             every = {name for name, _ in model.named_modules()} - {*stored.modules}
             skip = [name for name in get_keys_to_not_convert(model) if name in every]
-        layers = survey(model, skip, loaded=False, option=option)
+        layers = survey(model, skip, loaded=False, option=option, chosen=stored.modules)
         self.conversion = Conversion(left=dict(layers.left))
         self._layers: dict[str, tuple[Found, str]] = {}
         for layer in layers.found:
             text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
             for name in layer.names:
                 self._layers[name] = layer, text or stored.weight_type
+        for name in stored.modules.keys() - self._layers.keys():
+            raise InvalidArgument(f'modules has "{name}", but {layers.left[name].reason}')
 
     def layer_of(self, parameter: str) -> tuple[Found, str] | None:
         """The layer whose weight a parameter is, and the tType to which it is to be quantised."""
