@@ -10,6 +10,7 @@
 #include "binding/torch/cuda.h"
 #include "cpu/quantize.h"
 #include "runtime/kernels.h"
+#include "runtime/modules.h"
 #include "runtime/notices.h"
 
 namespace ladder::binding {
@@ -74,21 +75,30 @@ void copy(const Tensor& to, const Tensor& from) {
                                              stable::from(false)});
 }
 
-/// Starts `kernel` with pointers, then numbers.
+/// A kernel that stays loaded: it may still run when the op returns.
+SharedKernel loaded(const std::string& source, const char* name, std::int32_t ordinal) {
+  SharedKernel kernel = load_kernel(source, name, ordinal, 0);
+  keep_loaded(kernel);
+  return kernel;
+}
+
+/// Starts `kernel` with pointers, then numbers. Throws Unsupported if the driver refuses it.
 template <std::size_t Pointers, std::size_t Numbers>
-void start(const cuda::Kernel& kernel, const cuda::Launch& launch, void* stream,
+void start(const SharedKernel& kernel, const cuda::Launch& launch, void* stream,
            std::array<void*, Pointers> pointers, std::array<std::uint32_t, Numbers> numbers) {
   std::array<void*, Pointers + Numbers> arguments;
   for (std::size_t i = 0; i < Pointers; ++i) arguments[i] = &pointers[i];
   for (std::size_t i = 0; i < Numbers; ++i) arguments[Pointers + i] = &numbers[i];
-  kernel.launch(launch, stream, arguments.data());
+  if (!kernel->launch(launch, stream, arguments.data())) {
+    fail<Unsupported>("the driver refused ", launch.threads, " threads a block");
+  }
 }
 
 /// Codes, one per byte, into the rows of `words`.
 void pack_rows(const Tensor& codes, const Tensor& words, int bits, std::int32_t ordinal,
                void* stream) {
   const std::int64_t n = words.size(0), width = words.size(1), k = codes.size(1);
-  const auto kernel = load_kernel(cuda::pack_rows_source(bits), "pack_rows", ordinal, 0);
+  const auto kernel = loaded(cuda::pack_rows_source(bits), "pack_rows", ordinal);
   const auto rows = static_cast<unsigned>(std::min(n, cuda::kMostRows));
   start<2, 2>(kernel, {{static_cast<unsigned>((width + 255) / 256), rows, 1}, 256, 0, false},
               stream, {address(codes), address(words)},
@@ -103,13 +113,14 @@ bool is_finite(const Tensor& found) {
 }
 
 /// Nothing where a weight is not finite.
-std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, const TType& type, bool search) {
+std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, const TType& type,
+                                                       bool search) {
   const std::int64_t n = weight.size(0), k = weight.size(1), groups = type.groups(k);
   const int bits = type.element->bits;
   const auto ordinal = weight.get_device_index();
   const auto launch = cuda::quantize_launch(type, n, k);
-  const auto measure = load_kernel(cuda::measure_source(), "measure", ordinal, 0);
-  const auto kernel = load_kernel(cuda::quantize_source(type), "quantize", ordinal, 0);
+  const auto measure = loaded(cuda::measure_source(), "measure", ordinal);
+  const auto kernel = loaded(cuda::quantize_source(type), "quantize", ordinal);
   void* const stream = current_stream(ordinal);
 
   Parts parts = parts_of(weight, type);
