@@ -58,7 +58,7 @@ def test_torch_has_every_function_that_the_library_calls():
 
 
 def test_the_oldest_torch_has_every_function_that_the_library_calls():
-    """torch_2.11_functions.txt: nm -D --defined-only of libtorch_cpu.so in 2.11.0's wheel on PyPI."""
+    """torch_2.11_functions.txt: those that nm -D finds in libtorch_cpu.so of 2.11.0 on PyPI."""
     oldest = set((Path(__file__).parent / "torch_2.11_functions.txt").read_text().split())
     assert len(oldest) > 300 and "aoti_torch_get_dim" in oldest
     needed = torch_symbols_of_ladder()
