@@ -15,9 +15,12 @@ import itertools
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +29,6 @@ import ladder
 import ladder.types
 from ladder import ops
 
-N = K = 4096
 GROUP = 128
 #: Rotated weights fill this much: several times any last-level cache of a desktop or server slice.
 ROTATE_BYTES = 160 << 20
@@ -69,7 +71,7 @@ def rotated(make, size: int):
     return itertools.cycle([make() for _ in range(max(2, -(-ROTATE_BYTES // size)))])
 
 
-def packed(spelling: str, k: int = K, n: int = N):
+def packed(spelling: str, n: int, k: int):
     """A function of x that multiplies by rotated random weights, and the bytes of one weight."""
     few = min(n, 64)  # rows, repeated: quantising all of them would take most of the time
     weight = ladder.quantize(torch.randn(few, k), spelling, method="nearest")
@@ -108,8 +110,8 @@ class Report:
         self.lines.append(line)
 
 
-def bandwidth_table(report: Report, repeats: int, threads: int) -> None:
-    read, size = read_bandwidth(threads)
+def bandwidth_table(report: Report, repeats: int, threads: int, size: int) -> None:
+    read, read_bytes = read_bandwidth(threads)
     report("\n## One token: share of the read bandwidth\n")
     report("| weight | x | µs | GB/s | plain sum GB/s | share |")
     report("|---|---|---|---|---|---|")
@@ -119,8 +121,8 @@ def bandwidth_table(report: Report, repeats: int, threads: int) -> None:
         "mxfp4",
     ):
         for dtype in (torch.float32, torch.bfloat16):
-            run, bytes_, _ = packed(spelling)
-            x = torch.randn(1, K, dtype=dtype)
+            run, bytes_, _ = packed(spelling, size, size)
+            x = torch.randn(1, size, dtype=dtype)
             # One turn reads every copy, as a model reads its layers; one call after the plain sum
             # would mostly time the walks of page tables that the sum has evicted.
             calls = ROTATE_BYTES // bytes_
@@ -131,25 +133,25 @@ def bandwidth_table(report: Report, repeats: int, threads: int) -> None:
 
             turn, plain = in_turns([every_copy, read], repeats)
             ours = turn / calls
-            rate, limit = bytes_ / ours / 1e9, size / plain / 1e9
+            rate, limit = bytes_ / ours / 1e9, read_bytes / plain / 1e9
             report(
                 f"| {spelling} | {name(dtype)} | {ours * 1e6:.0f} | {rate:.1f} | {limit:.1f} "
                 f"| **{rate / limit:.0%}** |"
             )
 
 
-def int4pack_table(report: Report, repeats: int) -> None:
+def int4pack_table(report: Report, repeats: int, size: int) -> None:
     report("\n## uint4, groups of 128, against `torch.ops.aten._weight_int4pack_mm_for_cpu`\n")
     report("| x | M | ladder ms | int4pack ms | times faster |")
     report("|---|---|---|---|---|")
-    codes = torch.randint(0, 16, (N, K), dtype=torch.int32)
+    codes = torch.randint(0, 16, (size, size), dtype=torch.int32)
     torch_packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
     for dtype in (torch.bfloat16, torch.float32):
-        metadata = torch.randn(K // GROUP, N, 2).to(dtype)
+        metadata = torch.randn(size // GROUP, size, 2).to(dtype)
         peers = rotated(torch_packed.clone, torch_packed.numel())
-        run, _, _ = packed(f"uint4,group={GROUP},scale=float16,zero=midpoint")
+        run, _, _ = packed(f"uint4,group={GROUP},scale=float16,zero=midpoint", size, size)
         for m in (1, 4, 16, 64):
-            x = torch.randn(m, K).to(dtype)
+            x = torch.randn(m, size).to(dtype)
 
             def peer(x=x, metadata=metadata):
                 torch.ops.aten._weight_int4pack_mm_for_cpu(x, next(peers), GROUP, metadata)
@@ -162,14 +164,14 @@ def int4pack_table(report: Report, repeats: int) -> None:
             )
 
 
-def dense_table(report: Report, repeats: int) -> None:
+def dense_table(report: Report, repeats: int, size: int) -> None:
     report("\n## One token, every type of 1 to 8 bits, against `F.linear` on float32 weights\n")
     report("| type | bits | µs | F.linear µs | times faster |")
     report("|---|---|---|---|---|")
-    dense = rotated(lambda: torch.randn(N, K), N * K * 4)
-    x = torch.randn(1, K)
+    dense = rotated(lambda: torch.randn(size, size), size * size * 4)
+    x = torch.randn(1, size)
     for spelling in weight_types():
-        run, _, weight = packed(spelling)
+        run, _, weight = packed(spelling, size, size)
         ours, theirs = in_turns([lambda: run(x), lambda: F.linear(x, next(dense))], repeats)
         report(
             f"| {spelling} | {weight.type.bits} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} "
@@ -193,15 +195,17 @@ def weight_types() -> list[str]:
     ]
 
 
-def large_table(report: Report, repeats: int) -> None:
+def large_table(report: Report, repeats: int, size: int) -> None:
     report("\n## Many tokens, against `F.linear` on the dequantised weights\n")
     report("| weight | x | M | ladder ms | F.linear ms | share of its speed |")
     report("|---|---|---|---|---|---|")
-    run, _, weight = packed("uint4,group=128,scale=float16,zero=midpoint")
+    run, _, weight = packed("uint4,group=128,scale=float16,zero=midpoint", size, size)
+    repeats_of_rows = size // weight.shape[0]
     for dtype, ms in ((torch.float32, (16, 64, 128, 512)), (torch.bfloat16, (16, 64, 512))):
-        dense = rotated(lambda: weight.dequantize().repeat(N // 64, 1).to(dtype), N * K * 4)
+        whole = weight.dequantize().repeat(repeats_of_rows, 1).to(dtype)
+        dense = rotated(whole.clone, size * size * 4)
         for m in ms:
-            x = torch.randn(m, K).to(dtype)
+            x = torch.randn(m, size).to(dtype)
             ours, theirs = in_turns(
                 [lambda: run(x), lambda: F.linear(x, next(dense))], max(3, repeats // 2)
             )
@@ -228,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--size", type=int, default=4096, help="N and K, a multiple of 128")
     parser.add_argument("--only", nargs="*", default=["bandwidth", "int4pack", "large", "dense"])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -237,7 +242,7 @@ def main() -> None:
     clock = "processor" if arguments.threads == 1 else "wall"
     report("# CPU linear\n")
     report(
-        f"{machine()}; {arguments.threads} threads; N = K = {N}; median of "
+        f"{machine()}; {arguments.threads} threads; N = K = {arguments.size}; median of "
         f"{arguments.repeats} turns, {clock} time.\n"
     )
     report(
@@ -245,13 +250,13 @@ def main() -> None:
         f"--repeats {arguments.repeats}`"
     )
     if "bandwidth" in arguments.only:
-        bandwidth_table(report, arguments.repeats, arguments.threads)
+        bandwidth_table(report, arguments.repeats, arguments.threads, arguments.size)
     if "int4pack" in arguments.only:
-        int4pack_table(report, arguments.repeats)
+        int4pack_table(report, arguments.repeats, arguments.size)
     if "large" in arguments.only:
-        large_table(report, arguments.repeats)
+        large_table(report, arguments.repeats, arguments.size)
     if "dense" in arguments.only:
-        dense_table(report, arguments.repeats)
+        dense_table(report, arguments.repeats, arguments.size)
     if arguments.out:
         arguments.out.write_text("\n".join(report.lines) + "\n")
 

@@ -21,12 +21,14 @@ import time
 from functools import partial
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
 import torch
 from torch.nn import functional as F
 
 import ladder
 from benchmarks import graph
-from benchmarks.machine import describe
+from benchmarks.machine import describe, require_gpu
 from ladder.cuda import image
 from ladder.cuda.linear import linear_no_grad
 
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", help="the section that begins so")
     args = parser.parse_args()
+    require_gpu()
     torch.manual_seed(0)
     sections = {
         "First calls, 4096 x 4096": first_call_table,

@@ -30,10 +30,11 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT))  # of a checkout in which nothing is installed
+sys.path.append(str(pathlib.Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
-from benchmarks.decode.requests import presets  # noqa: E402
+from benchmarks.decode.requests import presets
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def prepare(args):
@@ -61,7 +62,9 @@ def problem_of(row):
 def run(args):
     # Measuring needs torch, preparing does not.
     from benchmarks.decode.bench import Bench, floor_us
+    from benchmarks.machine import require_gpu
 
+    require_gpu()
     folder = pathlib.Path(args.out)
     rows = json.loads((folder / "manifest.json").read_text())
     bench = Bench(folder)

@@ -22,6 +22,12 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
+def require_gpu() -> None:
+    """End the program with a sentence where torch finds no CUDA device."""
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a CUDA device, and torch finds none")
+
+
 def describe(command: str) -> str:
     """Machine, software and command, as Markdown."""
     isas = torch.ops.ladder.cpu_isas().split()

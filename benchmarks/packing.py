@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
 import torch
 
 import ladder
 from benchmarks.machine import describe
 
-N = K = 4096
 REPEATS = 7
 
 
@@ -31,15 +34,17 @@ def seconds(function, *arguments) -> float:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=4096, help="rows and columns of the weight")
+    n = k = parser.parse_args().size
     torch.manual_seed(0)
-    weight = torch.randn(N, K)
+    weight = torch.randn(n, k)
     print("# Packing speed\n")
     print(describe("python benchmarks/packing.py"))
-    print(f"[{N}, {K}] weights, groups of 128, GB/s of float16 weights, medians of {REPEATS}.\n")
+    print(f"[{n}, {k}] weights, groups of 128, GB/s of float16 weights, medians of {REPEATS}.\n")
     print("| type | pack | unpack | dequantise | quantise, nearest | quantise, search |")
     print("|---|---|---|---|---|---|")
-    gigabytes = N * K * 2 / 1e9
+    gigabytes = n * k * 2 / 1e9
     for name in ("uint4", "uint3", "uint8", "int4", "nf4", "float6_e3m2", "mxfp4", "nvfp4"):
         group = None if "fp4" in name else 128
         packed = ladder.quantize(weight, name, group_size=group, method="nearest")

@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
 import torch
 import transformers
 from transformers import AutoModelForCausalLM

@@ -11,12 +11,15 @@ the measured read rate. Types without blocks of their own have groups of 128.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
 import torch
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, require_gpu
 from ladder.cuda import image, tune
 from ladder.types import parse, type_names
 
@@ -62,7 +65,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--n", type=int, default=28672)
     parser.add_argument("--k", type=int, default=8192)
+    parser.add_argument("--types", nargs="*", help="names; all")
     arguments = parser.parse_args()
+    require_gpu()
     lines = [describe("python benchmarks/stored_types.py")]
     for dtype in (torch.float16, torch.bfloat16):
         lines += [
@@ -74,6 +79,8 @@ def main() -> None:
             "|---|---|---|---|---|---|---|---|",
         ]
         for name in problems():
+            if arguments.types and name.split(",")[0] not in arguments.types:
+                continue
             try:
                 lines.append(row(name, arguments.n, arguments.k, dtype))
             except (RuntimeError, ValueError) as error:

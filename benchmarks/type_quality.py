@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which weight type costs how much perplexity, by type and group?
+
+    python benchmarks/type_quality.py [--windows N] [--types NAME...] [--groups G...] [--device D]
+    python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
+
+Without ``--model`` it is the model of examples/tiny-llama-gptq, dequantised and rotated: its codes
+would favour the type that they came from. A random orthogonal matrix on the residual stream changes
+every weight and not the function, so the perplexity is still that of the example. Every Linear but
+the output embedding is then quantised by ``ladder.convert``, once for each type and group, and
+``ladder.evaluate.perplexity`` measures the packed model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+import ladder
+from benchmarks.machine import describe
+from ladder.evaluate.perplexity import load_tokens, perplexity
+from ladder.integrations.transformers import dense, enable
+from ladder.types import parse, type_names
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama-gptq"
+GROUPS = (32, 64, 128, -1)
+
+
+def example() -> nn.Module:
+    """The example in float32, every weight off the grid that GPTQ put it on."""
+    with enable("gptq"):
+        model = dense(AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32))
+    size, generator = model.config.hidden_size, torch.Generator().manual_seed(0)
+    normal = torch.randn(size, size, dtype=torch.float64, generator=generator)
+    rotation = torch.linalg.qr(normal).Q
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone())  # no longer the embedding
+    model.config.tie_word_embeddings = False
+
+    def rotate(norm: nn.Module, readers: list[nn.Module]) -> None:
+        """Put the scale of ``norm`` into those that read it, and rotate what they read."""
+        for reader in readers:
+            reader.weight.data = ((reader.weight * norm.weight).double() @ rotation).float()
+        norm.weight.data.fill_(1)
+
+    with torch.no_grad():
+        model.model.embed_tokens.weight.data = (
+            model.model.embed_tokens.weight.double() @ rotation
+        ).float()
+        for layer in model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            rotate(layer.input_layernorm, [attention.q_proj, attention.k_proj, attention.v_proj])
+            rotate(layer.post_attention_layernorm, [mlp.gate_proj, mlp.up_proj])
+            for writer in (attention.o_proj, mlp.down_proj):
+                writer.weight.data = (rotation.T @ writer.weight.double()).float()
+        rotate(model.model.norm, [model.lm_head])
+    return model.eval()
+
+
+def requests(groups: tuple[int, ...], names: list[str]) -> list[tuple[str, bool, tuple]]:
+    """(type, symmetric, its groups): every type of at most 8 bits, unsigned integers also with a
+    zero point for each group."""
+    found: list[tuple[str, bool, tuple]] = []
+    for name in names or type_names():
+        ttype = parse(name)
+        if ttype.bits > 8:
+            continue
+        if ttype.scale is not None:  # MX types and NVFP4 have blocks of their own
+            found.append((name, True, (None,)))
+            continue
+        found.append((name, True, groups))
+        if ttype.element.encoding == "unsigned_integer":
+            found.append((name, False, groups))
+    return found
+
+
+def bits_per_weight(model: nn.Module) -> float:
+    layers = [m for m in model.modules() if isinstance(m, ladder.Linear)]
+    stored = sum(layer.packed_weight.nbytes * 8 for layer in layers)
+    return stored / sum(layer.in_features * layer.out_features for layer in layers)
+
+
+def measure(
+    model: nn.Module, tokens: Tensor, name: str, symmetric: bool, group: int | None, device: str
+) -> tuple[float, float]:
+    """Bits a weight and perplexity of ``model`` with every Linear quantised so."""
+    packed = copy.deepcopy(model)
+    unsigned = parse(name).element.encoding == "unsigned_integer"
+    ladder.convert(packed, name, group, symmetric=symmetric if unsigned else None)
+    found = bits_per_weight(packed), perplexity(packed.to(device), tokens)
+    print(f"{name} {symmetric} {group}: {found}", file=sys.stderr, flush=True)
+    return found
+
+
+def table(
+    model: nn.Module, tokens: Tensor, groups: tuple[int, ...], names: list[str], device: str
+) -> list[str]:
+    """Markdown: a row for each type, in order of bits and then of perplexity."""
+    base = perplexity(copy.deepcopy(model).to(device), tokens)
+    titles = ["per channel" if g == -1 else f"group {g}" for g in groups]
+    lines = [
+        f"Unquantised: {base:.4f}. A cell has the perplexity and by how much it is above that; the "
+        "bits a weight, scales and zero points included, are of the last group column.",
+        "",
+        f"| type | zero point | {' | '.join(titles)} | bits a weight |",
+        "|---|---|" + "---:|" * (len(groups) + 1),
+    ]
+    rows = []
+    for name, symmetric, own in requests(groups, names):
+        cells, last = [], (0.0, 0.0)
+        for group in own:
+            last = measure(model, tokens, name, symmetric, group, device)
+            cells.append(f"{last[1]:.4f} (+{last[1] / base - 1:.2%})".replace("+-", "-"))
+        if own == (None,):
+            block = parse(name).columns
+            cells = [cells[0] if g == block else "" for g in groups]
+            if block not in groups:
+                cells[0] = f"{last[1]:.4f} (+{last[1] / base - 1:.2%}), blocks of {block}"
+        zero = "" if parse(name).element.encoding != "unsigned_integer" else "fixed"
+        zero = zero if symmetric else "each group's"
+        line = f"| {name} | {zero} | {' | '.join(cells)} | {last[0]:.2f} |"
+        rows.append((parse(name).bits, last[1], line))
+    return lines + [line for _, _, line in sorted(rows)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="an unquantised folder")
+    parser.add_argument("--tokens", type=Path, default=EXAMPLE / "val_tokens.npy")
+    parser.add_argument("--windows", type=int, help="the first N only")
+    parser.add_argument("--types", nargs="*", default=[], help="all")
+    parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, help="-1: per channel")
+    parser.add_argument("--device", default="cpu", help="that measures; quantising is the CPU's")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--out", type=Path, help="where the table is written; printed otherwise")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.model is None:
+        model, what = example(), "examples/tiny-llama-gptq, dequantised and rotated"
+    else:
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+        what = options.model.name
+    tokens = load_tokens(options.tokens, limit=options.windows)
+    arguments = [Path(arg).name if Path(arg).is_absolute() else arg for arg in sys.argv[1:]]
+    lines = [
+        f"## {what}",
+        "",
+        describe(" ".join(["python benchmarks/type_quality.py", *arguments])).rstrip(),
+        f"- transformers {transformers.__version__}",
+        f"- {len(tokens)} windows of {tokens.shape[1]} tokens, float32 activations",
+        "",
+        *table(model, tokens, tuple(options.groups), options.types, options.device),
+    ]
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+    else:
+        print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
