@@ -75,7 +75,7 @@ Decoding::Kind decoding_kind(const Linear& expr);
 std::string no_scaled_operands(const Linear& expr);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums
-/// take more operations (docs/performance.md); else sums.
+/// take more operations (docs/dev/notebook_gpu.md); else sums.
 ScalePlace usual_scale_place(const Linear& expr);
 
 /// Throws Unsupported when the values of a floating format span more than the operand's format

@@ -50,7 +50,7 @@ struct Decided {
 };
 
 /// The same with blocks loaded anew one by one where a sweep has rounds to load anew: from 0 to 8 %
-/// faster (docs/performance.md).
+/// faster (docs/dev/notebook_gpu.md).
 Schedule block_by_block(Schedule s, const Decided& decided) {
   s.by_blocks = true;
   if (!decided.objection(s).empty()) s.by_blocks = false;

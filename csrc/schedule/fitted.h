@@ -3,8 +3,8 @@
 // The constants of the cost model that no device row gives, and how they are carried to devices
 // other than the one on which they were fitted.
 //
-// All were fitted to the kernels that benchmarks/results/linear.md lists and docs/performance.md
-// discusses, on one H200. On that row every factor of Carried is exactly 1 and every difference 0.
+// All were fitted to the kernels that benchmarks/results/linear.md lists, and that
+// docs/dev/notebook_gpu.md discusses, on one H200. On that row every factor of Carried is exactly 1 and every difference 0.
 // For others no measurement exists; what is carried how:
 //
 //   latencies (Way, but for exponents)   microseconds: launches and first bytes take about as long

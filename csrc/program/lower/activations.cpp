@@ -139,7 +139,7 @@ void Lowering::release_activations(Body& body, const Affine& round) {
   const bool awaited =
       !round.terms.empty() || round.constant + schedule_.x_rounds < schedule_.rounds;
   // Of every thread: compute-sanitizer follows only a thread's own arrivals, and one for each warp
-  // is hardly faster (docs/performance.md).
+  // is hardly faster (docs/dev/notebook_gpu.md).
   if (awaited) emit(body, Arrive{x_empty_, x_part(round)});
 }
 

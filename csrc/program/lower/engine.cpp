@@ -2,7 +2,7 @@
 //
 // Activations by the copy engine: rows of the tokens there are, each started by one lane, beside
 // the queue in which loads of weights wait. Threads that copy them stand in that queue: behind a
-// block's weights activations of 8 KB arrive 2 us late (docs/performance.md).
+// block's weights activations of 8 KB arrive 2 us late (docs/dev/notebook_gpu.md).
 //
 // By rounds, each has a signal of its own, so products begin with the first one's activations
 // while the others are on their way: what a device reads of 16 tokens takes as long as a small

@@ -60,7 +60,7 @@ TEST(ScalePlaces, are_one_candidate_elsewhere) {
 }
 
 // Measured on an H200: 39.9 us in operands, 48.6 in sums, and 42.9 and 57.3 with bf16
-// (docs/performance.md).
+// (docs/dev/notebook_gpu.md).
 TEST(ScalePlaces, rank_sums_behind_operands_and_further_with_bf16_as_measured) {
   std::vector<double> ratios;
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
