@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/bounds.md: its code runs, its command prints what it shows, its pictures are current."""
+"""docs/bounds.md: its chain is read, its command prints what it shows, its pictures are current."""
 
 import importlib.util
 import re
@@ -15,13 +15,6 @@ from ladder.cli import main
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "bounds.md").read_text()
-
-
-def test_its_python_code_runs():
-    namespace: dict = {}
-    for block in re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S):
-        exec(compile(block, "docs/bounds.md", "exec"), namespace)
-    assert namespace["any_einsum"].iterations == 4 * 32 * 128 * 128
 
 
 def test_its_chain_is_one(tmp_path):
