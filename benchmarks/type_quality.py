@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, help="the first N only")
     parser.add_argument("--types", nargs="*", default=[], help="all")
     parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, help="-1: per channel")
-    parser.add_argument("--device", default="cpu", help="that measures; quantising is the CPU's")
+    parser.add_argument("--device", default="cpu", help="that measures the packed model")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, help="where the table is written; printed otherwise")
     options = parser.parse_args()

@@ -22,6 +22,7 @@ SMALL = {
     ),
     "packing.py": (["--size", "256"], "| nvfp4 | "),
     "perplexity.py": (["--windows", "1"], "| tiny-llama-gptq | repacked | "),
+    "quantize.py": (["--n", "64", "--k", "256", "--runs", "1", "--types", "mxfp4"], "| mxfp4 | "),
     "type_quality.py": (
         [*("--windows", "2", "--threads", "1", "--groups", "128"), "--types", "uint4", "mxfp4"],
         "Unquantised: 28.4918.",  # that of the example: rotating it changes no prediction
