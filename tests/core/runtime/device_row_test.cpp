@@ -155,6 +155,9 @@ TEST(DeviceRow, is_named_by_whole_words) {
   EXPECT_EQ(row.global.bytes_per_second, 4020e9);
   EXPECT_EQ(row.global.capacity_bytes, 103e9);
   EXPECT_EQ(row.l2.capacity_bytes, 60 * 1024 * 1024);
+  // With every number of an H200.
+  EXPECT_EQ(row_of({"NVIDIA GH200 144G HBM3e", "", 90, 132, 1980, 143156, 60, 3201, 6144}).name,
+            "NVIDIA GH200 144G HBM3e");
   EXPECT_EQ(row_of({"NVIDIA RTX A600", "", 86, 84, 1800, 48541, 6, 8001, 384}).name,
             "NVIDIA RTX A600");
   EXPECT_EQ(row_of({"NVIDIA L40", "", 89, 142, 2490, 45469, 96, 9001, 384}).name, "NVIDIA L40");
