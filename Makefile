@@ -10,8 +10,12 @@ JOBS   ?= $(shell nproc)
 # pip's NVRTC, which no loader searches; the shell finds it when a recipe runs.
 NVRTC  := LD_LIBRARY_PATH="$$(echo $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib):$$LD_LIBRARY_PATH"
 export PYTHONPATH := $(CURDIR)
-# What ccache needs to be told to keep objects that a precompiled header went into.
+# For ccache: objects that a precompiled header went into may be kept, and a wheel, built in another
+# folder, finds the checkout's.
 export CCACHE_SLOPPINESS := pch_defines,time_macros
+export CCACHE_BASEDIR    := $(CURDIR)
+export CCACHE_NOHASHDIR  := 1
+export CCACHE_ABSSTDERR  := 1
 
 demo: build
 	$(PY) examples/demo.py
@@ -58,8 +62,8 @@ cpp-test: build-tests
 kill-test: build-tests
 	LADDER_KILLS=200 build/tests/runtime/runtime_tests --gtest_filter='*killed*'
 
-# Kernels for every architecture. Fails on spills. Of the compile matrix a sample, which changes with
-# the commit; `make compile-test SEED=...` compiles that of another run.
+# Kernels for every architecture. Fails on spills. Of the compile matrix a sample that the commit
+# chooses; `make compile-test SEED=...` compiles that of another run.
 SEED ?= $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
 compile-test: build-tests
 	@echo "compile-test: a sample of the compile matrix, SEED=$(SEED)"
