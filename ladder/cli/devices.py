@@ -80,10 +80,10 @@ def find() -> dict[str, Any]:
     row, kernels) and known, the rows of csrc/device/."""
     import torch
 
+    from ladder import _library
     from ladder._C import devices as native
-    from ladder.cuda.kernels import find_compiler
 
-    find_compiler()
+    _library.find_compiler()
     gpus = []
     for ordinal in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         major, minor = torch.cuda.get_device_capability(ordinal)
