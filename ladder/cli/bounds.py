@@ -45,7 +45,7 @@ def gemm(
     a: A = "float16",
     w: W = "float16",
     o: O = "float16",
-    group: Group = 0,
+    group: Group = None,
     scale: Scale = None,
     accumulator: Accumulator = None,
     at: At = None,
@@ -81,7 +81,7 @@ def bmm(
     a: A = "float16",
     w: W = "float16",
     o: O = "float16",
-    group: Group = 0,
+    group: Group = None,
     scale: Scale = None,
     accumulator: Accumulator = None,
     at: At = None,
@@ -201,7 +201,7 @@ def model(
     w: Annotated[
         str | None, typer.Option("--w", help="Format of the weights; else as the folder has them.")
     ] = None,
-    group: Group = 0,
+    group: Group = None,
     scale: Scale = None,
     device: Annotated[str, typer.Option(help="GPU whose memories and rates count.")] = "h200",
     plot: Plot = None,
@@ -220,7 +220,7 @@ def model(
     from ladder.bounds.models import read_model
     from ladder.errors import InvalidArgument
 
-    for option, given in (("--group", group or None), ("--scale", scale)):
+    for option, given in (("--group", group), ("--scale", scale)):
         if w is None and given is not None:
             raise InvalidArgument(
                 f"{option} is {given}, but without --w weights are as the folder has them"
@@ -265,7 +265,7 @@ def _print_lines(lines: list[str]) -> None:
 
 
 def _widths(
-    a: str, w: str, o: str, group: int, scale: str | None, accumulator: str | None
+    a: str, w: str, o: str, group: int | None, scale: str | None, accumulator: str | None
 ) -> dict[str, Any]:
     return {"a": a, "w": spelled(w, group, scale), "c": o, "accumulator": accumulator}
 

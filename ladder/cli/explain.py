@@ -16,7 +16,7 @@ def explain(
     n: Annotated[int, typer.Option("--n", help="Out features.")],
     k: Annotated[int, typer.Option("--k", help="In features.")],
     weight: Annotated[str, typer.Option(help="A format, such as uint4, mxfp4, or a whole tType.")],
-    group: Group = 0,
+    group: Group = None,
     scale: Scale = None,
     zero: Annotated[
         str | None, typer.Option(help="Kind of zero point; else midpoint for unsigned integers.")

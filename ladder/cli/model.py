@@ -9,15 +9,14 @@ from typing import Any
 from ladder._version import install_command
 from ladder.errors import InvalidArgument
 
-#: Of activations, by what --dtype says.
-DTYPES = ("float32", "float16", "bfloat16")
-
 
 def check_model(folder: Path, dtype: str | None) -> None:
-    """Raise InvalidArgument unless ``folder`` has a config.json and ``dtype`` is one of
-    :data:`DTYPES` or not given."""
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidArgument(f'--dtype is "{dtype}", not one of {", ".join(DTYPES)}')
+    """Raise InvalidArgument unless ``folder`` has a config.json and ``dtype`` is one of activations
+    or not given."""
+    from ladder.types import float_dtype
+
+    if dtype is not None:
+        float_dtype(dtype, "--dtype")
     if not (folder / "config.json").exists():
         raise InvalidArgument(f"{folder} has no config.json, so it is no folder of a model")
 

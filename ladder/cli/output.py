@@ -17,7 +17,11 @@ from rich.table import Table
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 #: Of commands that name a format by its parts: ladder/cli/spelling.py.
 Group = Annotated[
-    int, typer.Option(help="Weights of a row that share a scale; 0: no scales, -1: all.")
+    int | None,
+    typer.Option(
+        help="Weights of a row that share a scale; 0: no scales, -1: all. "
+        "\\[default: 128 of formats of 8 bits and fewer]"
+    ),
 ]
 Scale = Annotated[
     str | None, typer.Option(help="Format of the scales, with --group. \\[default: float16]")

@@ -7,16 +7,17 @@ from __future__ import annotations
 DEFAULT_SCALE = "float16"
 
 
-def spelled(weight: str, group: int, scale: str | None, zero: str | None = None) -> str:
-    """The tType that the options name; ``group`` 0 is no scales, -1 one for all of a row. Unsigned
-    integers with scales have the zero point in the middle unless ``zero`` is given.
+def spelled(weight: str, group: int | None, scale: str | None, zero: str | None = None) -> str:
+    """The tType that the options name; ``group`` 0 is no scales, -1 one for all of a row, None the
+    default of formats of up to 8 bits. Unsigned integers with scales have the zero point in the
+    middle unless ``zero`` is given.
 
     Raises:
         InvalidArgument: no such type, or an option that would change nothing: ``weight`` has fields
             of its own, or there are no scales for --scale to name.
     """
     from ladder.errors import InvalidArgument
-    from ladder.types import parse
+    from ladder.types import DEFAULT_GROUP, parse
 
     parsed = parse(weight)  # "mxfp4" and its like name their scales
     if "," in weight or parsed.scale is not None:
@@ -26,6 +27,8 @@ def spelled(weight: str, group: int, scale: str | None, zero: str | None = None)
                     f'{option} is {given}, but weight "{weight}" says by itself how it is scaled'
                 )
         return weight
+    if group is None:
+        group = DEFAULT_GROUP if parsed.bits <= 8 else 0
     if not group and scale is not None:
         raise InvalidArgument(f"--scale is {scale}, but --group is 0, so there are no scales")
     fields = [weight]

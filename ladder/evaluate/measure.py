@@ -20,14 +20,13 @@ from ladder.cuda.tune import ROTATION_BYTES, seconds
 from ladder.errors import InvalidArgument
 from ladder.nn.linear import Linear
 from ladder.nn.warmup import warmup
-from ladder.types import with_defaults
+from ladder.types import float_dtype, with_defaults
 from ladder.weight import Weight
 
 _MOST_COPIES = 256  # of layers so small that a rotation would be all overhead
 _SECONDS = 0.6  # spent on each side of each shape
 _GRAPHS = 3  # captured of each side in turn, on a GPU
 _AWAKE_SECONDS = 0.3  # of work that brings a GPU's clocks up
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def device_of(name: str) -> str:
@@ -85,13 +84,10 @@ def time_linear(
     device = device_of(device)
     on_gpu = is_gpu(device)
     dtype = dtype or ("float16" if on_gpu else "float32")
-    if dtype not in _DTYPES:
-        raise InvalidArgument(f'dtype is "{dtype}", not one of {", ".join(_DTYPES)}')
+    activations = float_dtype(dtype)
     for name, value in (("n", n), ("k", k), *(("m", m) for m in tokens)):
         if value < 1:
             raise InvalidArgument(f"{name} is {value}, not positive")
-    if group_size is None and with_defaults(weight_type).columns == 0 and k % 128 == 0:
-        group_size = 128
     ttype = with_defaults(weight_type, group_size=group_size)
     generator = torch.Generator().manual_seed(0)
     dense = torch.nn.Linear(k, n, bias=False, dtype=torch.float32)
@@ -101,14 +97,14 @@ def time_linear(
     nbytes = packed.packed_weight.nbytes
     copies = [_copy(packed.packed_weight) for _ in range(_copies(nbytes) - 1)]
     layers = [packed, *map(Linear.from_weight, copies)]
-    weight = dense.weight.detach().to(_DTYPES[dtype]).to(device)
+    weight = dense.weight.detach().to(activations).to(device)
     dense_bytes = weight.numel() * weight.itemsize
     weights = [weight.clone() for _ in range(_copies(dense_bytes))]
-    chosen = _kernels_of(layers, tokens, _DTYPES[dtype], device) if on_gpu else {}
+    chosen = _kernels_of(layers, tokens, activations, device) if on_gpu else {}
     replayed = on_gpu and not any(row["decoded"] for row in chosen.values())
     rows = []
     for m in tokens:
-        x = torch.randn(m, k, generator=generator).to(_DTYPES[dtype]).to(device)
+        x = torch.randn(m, k, generator=generator).to(activations).to(device)
         calls = (
             [partial(layer, x) for layer in layers],
             [partial(torch.nn.functional.linear, x, w) for w in weights],

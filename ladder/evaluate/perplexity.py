@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
+from ladder.nn.report import Progress
 
 
 def load_tokens(
@@ -83,7 +84,7 @@ def perplexity(
     tokens: Any,
     chunk: int = 512,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> float:
     """``exp`` of the mean loss of predicting each token of a window, but its first.
 

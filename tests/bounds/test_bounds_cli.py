@@ -72,7 +72,7 @@ def test_gemm_reports_the_curve_at_a_buffer_and_what_was_measured(capsys):
 
 
 def test_gemm_in_the_papers_space_prints_the_papers_numbers(capsys):
-    options = ["--a", "int8", "--w", "int8", "--o", "int8", "--factors", "divisors"]
+    options = ["--a", "int8", "--w", "int8", "--group", 0, "--o", "int8", "--factors", "divisors"]
     summary = run_json(capsys, "gemm", 4096, 4096, 4096, *options, "--space", "uniform")
     assert summary["points"][-1] == [16785408, 50331648] and len(summary["points"]) == 25
     status, out, _ = run(capsys, "gemm", 4096, 4096, 4096, *options, "--at", "512KiB")
@@ -80,7 +80,8 @@ def test_gemm_in_the_papers_space_prints_the_papers_numbers(capsys):
 
 
 def test_bmm_with_groups_shares_weights(capsys):
-    shapes = ["bmm", 32, 4096, 4096, 128, "--a", "int8", "--w", "int8", "--o", "int8"]
+    raw = ["--a", "int8", "--w", "int8", "--group", 0, "--o", "int8"]
+    shapes = ["bmm", 32, 4096, 4096, 128, *raw]
     minimum = "algorithmic_minimum_bytes"
     assert run_json(capsys, *shapes)[minimum] == 570425344
     assert run_json(capsys, *shapes, "--groups", 8)[minimum] == 557842432

@@ -162,6 +162,12 @@ def test_explain_names_the_devices_when_there_is_no_such(capsys):
         ("nf4", 64, None, "nf4,group=64,scale=float16"),
         ("int4", -1, None, "int4,channel,scale=float16"),
         ("mxfp4", 0, None, "mxfp4"),
+        ("mxfp4", None, None, "mxfp4"),
+        ("uint4", None, None, "uint4,group=128,scale=float16,zero=midpoint"),
+        ("fp8", None, None, "fp8,group=128,scale=float16"),
+        ("int8", 0, None, "int8"),
+        ("float16", None, None, "float16"),
+        ("int8,scale=float16", None, None, "int8,scale=float16"),
         ("int8,channel,scale=float16", 0, None, "int8,channel,scale=float16"),
     ],
 )
