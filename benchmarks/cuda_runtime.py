@@ -113,9 +113,10 @@ def compile_table() -> list[str]:
     rows = ["| layers | way | host us a call | us a call |", "|---|---|---|---|"]
     x = torch.randn(1, 4096, device="cuda").half()
     for count in (1, 16):
-        model = torch.nn.Sequential(*(random_layer(4096, 4096) for _ in range(count)))
-        for layer in model:
-            layer.scales.mul_(0.56)  # a layer then keeps the size of its activations
+        # Of this size a layer keeps the size of its activations.
+        weights = (torch.randn(4096, 4096, device="cuda") / 64 for _ in range(count))
+        packed = (ladder.quantize(weight, TYPE, method="nearest") for weight in weights)
+        model = torch.nn.Sequential(*map(ladder.Linear.from_weight, packed))
         ladder.warmup(model, m=1, dtype=torch.float16)
         wanted = model(x).clone()
         torch._dynamo.reset()
