@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "../core/types/quantizable.h"
+#include "codegen/cuda/quantize_tensor.h"
 #include "codegen/cuda/toolchain.h"
 
 namespace ladder {
@@ -24,14 +25,24 @@ void expect_no_spills(const std::string& source, const std::string& what,
   EXPECT_EQ(binary.stack_bytes, 0) << what << " " << architecture << binary.log;
 }
 
+void expect_type_without_spills(const std::string& text, const std::string& architecture) {
+  const TType& type = ttype(text);
+  if (!cuda::is_of_tensor(type)) {
+    expect_no_spills(cuda::quantize_source(type), text, architecture);
+    return;
+  }
+  expect_no_spills(cuda::tensor_errors_source(type), "errors of " + text, architecture);
+  expect_no_spills(cuda::tensor_choose_source(type), "choose of " + text, architecture);
+  expect_no_spills(cuda::tensor_codes_source(type), "codes of " + text, architecture);
+}
+
 /// One in `stride` of types and architectures, `first` the first.
 void expect_types_without_spills(std::size_t first, std::size_t stride) {
   std::size_t turn = 0;
-  for (const char* group : {",group=128", ",channel"})
+  for (const char* group : {",group=128", ",channel", ",tensor"})
     for (const std::string& type : testing::quantizable(group))
       for (const char* architecture : kArchitectures)
-        if (turn++ % stride == first % stride)
-          expect_no_spills(cuda::quantize_source(ttype(type)), type, architecture);
+        if (turn++ % stride == first % stride) expect_type_without_spills(type, architecture);
 }
 
 TEST(QuantizeKernel, compiles_without_spills_for_every_type) {
@@ -46,6 +57,7 @@ TEST(DISABLED_WholeQuantizeKernel, compiles_without_spills_for_every_type) {
 TEST(QuantizeKernel, has_helpers_that_compile_without_spills) {
   for (const char* architecture : kArchitectures) {
     expect_no_spills(cuda::measure_source(), "measure", architecture);
+    expect_no_spills(cuda::tensor_extent_source(), "extent", architecture);
     for (int bits = 1; bits <= 8; ++bits)
       expect_no_spills(cuda::pack_rows_source(bits), "pack_rows", architecture);
   }

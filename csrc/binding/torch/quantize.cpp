@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "binding/torch/cuda.h"
+#include "codegen/cuda/quantize_tensor.h"
 #include "cpu/quantize.h"
 #include "runtime/kernels.h"
 #include "runtime/modules.h"
@@ -29,8 +30,8 @@ struct Parts {
 Parts parts_of(const Tensor& weight, const TType& type) {
   const std::int64_t n = weight.size(0), k = weight.size(1);
   LADDER_REQUIRE(n > 0 && k > 0, "weight has shape [", n, ", ", k, "]: nothing to quantise");
-  LADDER_REQUIRE(type.element->bits <= 8, "type ", type.element->name, " has ",
-                 type.element->bits, " bits; weights are quantised to at most 8");
+  LADDER_REQUIRE(type.element->bits <= 8, "type ", type.element->name, " has ", type.element->bits,
+                 " bits; weights are quantised to at most 8");
   const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
   const int bits = type.element->bits;
   const auto part = [&](bool there, std::int64_t height, std::int64_t width, ScalarType dtype) {
@@ -71,8 +72,8 @@ std::vector<Tensor> quantize_on_cpu(Tensor weight, std::string text, bool search
 }
 
 void copy(const Tensor& to, const Tensor& from) {
-  stable::call("aten::copy_", "", std::array{stable::from(to), stable::from(from),
-                                             stable::from(false)});
+  stable::call("aten::copy_", "",
+               std::array{stable::from(to), stable::from(from), stable::from(false)});
 }
 
 /// A kernel that stays loaded: it may still run when the op returns.
@@ -105,6 +106,74 @@ void pack_rows(const Tensor& codes, const Tensor& words, int bits, std::int32_t 
               {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(k)});
 }
 
+/// Where kernels put what they give: codes and zeros as the kernels of codegen/cuda/quantize.h do.
+struct Stores {
+  void *codes, *scales, *zeros, *scale2;
+};
+
+/// Kernels that quantise a weight, compiled, to be started behind measure().
+class BlockKernel {
+ public:
+  BlockKernel(const TType& type, const Tensor& weight, bool search)
+      : launch_(cuda::quantize_launch(type, weight.size(0), weight.size(1))),
+        search_(search),
+        kernel_(loaded(cuda::quantize_source(type), "quantize", weight.get_device_index())) {}
+
+  void start_on(void* stream, const Tensor& weight, const Tensor& found, const Stores& to) const {
+    start<6, 4>(
+        kernel_, {{static_cast<unsigned>(launch_.blocks), 1, 1}, launch_.threads, 0, false}, stream,
+        {address(weight), address(found), to.codes, to.scales, to.zeros, to.scale2},
+        {static_cast<std::uint32_t>(weight.size(0)), static_cast<std::uint32_t>(weight.size(1)),
+         search_ ? 1u : 0u, launch_.threads / 32});
+  }
+
+ private:
+  cuda::QuantizeLaunch launch_;
+  bool search_;
+  SharedKernel kernel_;
+};
+
+/// The same of types with one scale for the whole matrix.
+class TensorKernels {
+ public:
+  TensorKernels(const TType& type, const Tensor& weight, bool search)
+      : launch_(cuda::tensor_launch(type, weight.size(0), weight.size(1), search)) {
+    const auto ordinal = weight.get_device_index();
+    extent_ = loaded(cuda::tensor_extent_source(), "extent", ordinal);
+    if (launch_.sums > 0) errors_ = loaded(cuda::tensor_errors_source(type), "errors", ordinal);
+    choose_ = loaded(cuda::tensor_choose_source(type), "choose", ordinal);
+    codes_ = loaded(cuda::tensor_codes_source(type), "codes", ordinal);
+  }
+
+  void start_on(void* stream, const Tensor& weight, const Tensor& found, const Stores& to) const {
+    const auto space = [&](std::int64_t bytes) {
+      return stable::new_empty(weight, {bytes}, ScalarType::Byte);
+    };
+    const Tensor ends = space(8 * static_cast<std::int64_t>(launch_.parts));
+    const Tensor state = space(sizeof(cuda::TensorState)), sums = space(8 * launch_.sums);
+    const cuda::Launch whole{{launch_.parts, 1, 1}, 256, 0, false};
+    start<2, 2>(extent_, whole, stream, {address(weight), address(ends)},
+                {launch_.count, launch_.parts});
+    for (const auto& [first, last] : launch_.phases) {
+      if (first < last)
+        start<5, 4>(errors_, {{launch_.error_blocks, 1, 1}, 256, 0, false}, stream,
+                    {address(weight), address(found), address(ends), address(state), address(sums)},
+                    {launch_.count, launch_.parts, first, last});
+      start<4, 4>(choose_, {{1, 1, 1}, 32, 0, false}, stream,
+                  {address(found), address(ends), address(sums), address(state)},
+                  {launch_.parts, first < last ? launch_.segments : 0, first, last});
+    }
+    start<7, 2>(
+        codes_, whole, stream,
+        {address(weight), address(found), address(state), to.codes, to.scales, to.zeros, to.scale2},
+        {launch_.count, launch_.parts});
+  }
+
+ private:
+  cuda::TensorLaunch launch_;
+  SharedKernel extent_, errors_, choose_, codes_;
+};
+
 /// Whether measure() found finite weights only. Waits for the kernels.
 bool is_finite(const Tensor& found) {
   const Tensor host = stable::empty({1}, ScalarType::Int);
@@ -113,14 +182,14 @@ bool is_finite(const Tensor& found) {
 }
 
 /// Nothing where a weight is not finite.
-std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, const TType& type,
-                                                       bool search) {
+template <class Kernels>
+std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType& type,
+                                               bool search) {
   const std::int64_t n = weight.size(0), k = weight.size(1), groups = type.groups(k);
   const int bits = type.element->bits;
   const auto ordinal = weight.get_device_index();
-  const auto launch = cuda::quantize_launch(type, n, k);
   const auto measure = loaded(cuda::measure_source(), "measure", ordinal);
-  const auto kernel = loaded(cuda::quantize_source(type), "quantize", ordinal);
+  const Kernels kernels(type, weight, search);
   void* const stream = current_stream(ordinal);
 
   Parts parts = parts_of(weight, type);
@@ -132,20 +201,26 @@ std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, con
   const Tensor found = stable::new_empty(weight, {1}, ScalarType::Int);
   stable::call("aten::zero_", "", std::array{stable::from(found)});
 
-  const auto height = static_cast<std::uint32_t>(n), width = static_cast<std::uint32_t>(k);
-  const auto parts_measured = static_cast<unsigned>(
-      std::min<std::int64_t>(cuda::kMeasureBlocks, (n * k + 255) / 256));
+  const auto parts_measured =
+      static_cast<unsigned>(std::min<std::int64_t>(cuda::kMeasureBlocks, (n * k + 255) / 256));
   start<2, 2>(measure, {{parts_measured, 1, 1}, 256, 0, false}, stream,
-              {address(weight), address(found)}, {height, width});
-  start<6, 4>(kernel, {{static_cast<unsigned>(launch.blocks), 1, 1}, launch.threads, 0, false},
-              stream,
-              {address(weight), address(found), address(codes), address(parts.scales),
-               address(zeros), address(parts.scale2)},
-              {height, width, search ? 1u : 0u, launch.threads / 32});
+              {address(weight), address(found)},
+              {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(k)});
+  kernels.start_on(stream, weight, found,
+                   {.codes = address(codes),
+                    .scales = address(parts.scales),
+                    .zeros = address(zeros),
+                    .scale2 = address(parts.scale2)});
   pack_rows(codes, parts.qweight, bits, ordinal, stream);
   if (packs_zeros) pack_rows(zeros, parts.zeros, bits, ordinal, stream);
   if (!is_finite(found)) return std::nullopt;
   return std::move(parts).list();
+}
+
+std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, const TType& type,
+                                                       bool search) {
+  return cuda::is_of_tensor(type) ? quantize_by<TensorKernels>(weight, type, search)
+                                  : quantize_by<BlockKernel>(weight, type, search);
 }
 
 /// On the CPU and back.
@@ -165,13 +240,13 @@ std::vector<Tensor> quantize_elsewhere(const Tensor& weight, const std::string& 
 
 std::vector<Tensor> quantize_on_cuda(Tensor weight, std::string text, bool search) {
   const TType& type = ttype(text);
-  LADDER_REQUIRE(weight.dim() == 2 && weight.scalar_type() == ScalarType::Float &&
-                     weight.is_contiguous(),
-                 "weight has ", weight.dim(), " dimensions of ", name(weight.scalar_type()),
-                 ", not two of contiguous float32");
+  LADDER_REQUIRE(
+      weight.dim() == 2 && weight.scalar_type() == ScalarType::Float && weight.is_contiguous(),
+      "weight has ", weight.dim(), " dimensions of ", name(weight.scalar_type()),
+      ", not two of contiguous float32");
   const auto elsewhere = [&](const std::exception& why) {
-    notice(joined("weights on cuda:", weight.get_device_index(), " are quantised on the CPU: ",
-                  first_line(why.what())));
+    notice(joined("weights on cuda:", weight.get_device_index(),
+                  " are quantised on the CPU: ", first_line(why.what())));
   };
   try {
     if (auto parts = quantize_by_kernels(weight, type, search)) return *std::move(parts);

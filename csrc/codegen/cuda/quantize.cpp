@@ -12,13 +12,13 @@
 #include "codegen/cuda/quantize.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
 
 #include "base/error.h"
 #include "codegen/cuda/literal.h"
 #include "codegen/cuda/prelude.h"
-#include "codegen/cuda/quantize_values.h"
+#include "codegen/cuda/quantize_rules.h"
+#include "codegen/cuda/quantize_tensor.h"
 
 namespace ladder::cuda {
 namespace {
@@ -39,141 +39,9 @@ std::int64_t team_of(const TType& type) {
   return weights_of(type.block) <= kHalfWarp ? kHalfWarp : kWarp;
 }
 
-/// 1 / value in double.
-std::string inverse(float value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%a", 1.0 / static_cast<double>(value));
-  return text;
-}
-
-/// inverse_of(choice, unit): what weights are multiplied with; by 0 all become the zero point.
-std::string inverse_function(const TType& type) {
-  return std::string("DEVICE double inverse_of(Choice c, float unit) {\n  const float step = ") +
-         (type.scale2 != nullptr ? "__fmul_rn(c.scale, unit)" : "c.scale") +
-         ";\n  return step > 0 && step < as_float(0x7f800000u) ? inverse(step) : 0.0;\n}\n";
-}
-
-std::string candidate_function(const TType& type, const Encoder& encoder) {
-  const float low = encoder.value(encoder.codes().front());
-  const float high = encoder.value(encoder.codes().back());
-  const float zero = type.zero == Zero::midpoint
-                         ? static_cast<float>(1 << (type.element->bits - 1))
-                         : 0.0f;
-  const std::string relative = type.scale2 == nullptr ? "scale" : "(unit > 0 ? quotient(scale, inverse(unit)) : 0.0f)";
-  const std::string step = type.scale2 == nullptr ? "c.scale" : "__fmul_rn(c.scale, unit)";
-  std::ostringstream out;
-  out << "struct Choice { float scale, zero; };\n"
-      << inverse_function(type)
-      <<          "// What candidates are made of: the ends of a block, or the scale that covers them.\n"
-         "struct Cover { float low, high; };\n";
-  if (is_asymmetric(type.zero)) {
-    out << R"(DEVICE Cover cover_of(float least, float greatest) {
-  return {0.0f < least ? 0.0f : least, greatest < 0.0f ? 0.0f : greatest};
-}
-DEVICE Choice candidate(Cover cover, float fraction, float unit) {
-  const float low = __fmul_rn(cover.low, fraction), high = __fmul_rn(cover.high, fraction);
-  const float scale = quotient(__fsub_rn(high, low), )"
-        << inverse(high - low) << R"();
-  Choice c{stored()" << relative << R"(), 0.0f};
-  const float step = )" << step << R"(, zero = step == 0 ? 0.0f : __fsub_rn()"
-        << literal(low) << R"(, quotient(low, inverse_of({c.scale, 0.0f}, unit)));
-  const float whole = rintf(zero);  // ties to even
-  c.zero = whole < )" << literal(low) << " ? " << literal(low) << " : " << literal(high)
-        << " < whole ? " << literal(high) << R"( : whole;
-  return c;
-}
-)";
-  } else {
-    const float up = high - zero, down = zero - low;
-    out << "DEVICE Cover cover_of(float least, float greatest) {\n  float scale = 0.0f, one;\n";
-    const auto side = [&](const std::string& end, float reach) {
-      if (reach > 0)
-        out << "  one = quotient(" << end << ", " << inverse(reach)
-            << ");\n  scale = scale < one ? one : scale;\n";
-    };
-    side("greatest", up);
-    side("-least", down);
-    out << "  return {scale, 0.0f};\n}\n"
-           "DEVICE Choice candidate(Cover cover, float fraction, float unit) {\n"
-           "  const float scale = __fmul_rn(cover.low, fraction);\n  return {stored("
-        << relative << "), " << literal(zero) << "};\n}\n";
-  }
-  return out.str();
-}
-
-/// grid_of(weight, ...), the number whose nearest value is looked for, and the squared error.
-std::string error_function(const TType& type) {
-  const bool second = type.scale2 != nullptr;
-  std::ostringstream out;
-  out << "DEVICE float grid_of(float w, Choice c, double inverse) {\n"
-         "  return __fadd_rn(quotient(w, inverse), c.zero);\n}\n"
-         "DEVICE double squared_error(float w, Choice c, double inverse, float unit, const float* "
-         "tables) {\n"
-         "  const float near = nearest(grid_of(w, c, inverse), tables);\n"
-         "  const float scaled = __fmul_rn(__fsub_rn(near, c.zero), c.scale);\n"
-         "  const float back = "
-      << (second ? "__fmul_rn(scaled, unit)" : "scaled")
-      << ";\n  const double error = __dsub_rn((double)back, (double)w);\n"
-         "  return __dmul_rn(error, error);\n}\n";
-  return out.str();
-}
-
-/// quotient(a, inverse(b)) is a / b, rounded once to float32: a product in double with an inverse
-/// within 2^-52 differs from it by less than any quotient differs from the middle between two
-/// float32. With b = D * 2^y, a middle M * 2^x and a = A * 2^z, whole numbers A, D < 2^24 and M < 2^25,
-/// a differs from middle * b by a multiple of 2^(x+y) or of 2^z, so by 1/(M D) > 2^-49 or by 1/A of
-/// itself, also among subnormal numbers. The compiler's own divisions are calls, around which
-/// registers are saved, and twice as long.
-constexpr const char* kDivision = R"(
-DEVICE double inverse(float b) {
-  const double d = (double)b;
-  double r;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(d));  // 20 bits
-  r = __fma_rn(__fma_rn(-d, r, 1.0), r, r);
-  return __fma_rn(__fma_rn(-d, r, 1.0), r, r);
-}
-DEVICE float quotient(float a, double inverse) {
-  return __double2float_rn(__dmul_rn((double)a, inverse));
-}
-)";
-
-constexpr const char* kTeamFunctions = R"(
-DEVICE double xor_lane(double mine, u32 mask) {
-  const int high = __shfl_xor_sync(0xffffffffu, __double2hiint(mine), mask);
-  const int low = __shfl_xor_sync(0xffffffffu, __double2loint(mine), mask);
-  return __hiloint2double(high, low);
-}
-// In halves: lane l takes lane l + 16, then + 8, down to + 1.
-DEVICE double added(double sum) {
-#pragma unroll
-  for (u32 lanes = kTeam / 2; lanes > 0; lanes /= 2) sum = __dadd_rn(sum, xor_lane(sum, lanes));
-  return sum;
-}
-DEVICE void widen_range(float w, float& least, float& greatest) {
-  least = w < least ? w : least;
-  greatest = w > greatest ? w : greatest;
-}
-DEVICE void team_range(float& least, float& greatest) {
-#pragma unroll
-  for (u32 lanes = kTeam / 2; lanes > 0; lanes /= 2) {
-    const float low = __shfl_xor_sync(0xffffffffu, least, lanes);
-    const float high = __shfl_xor_sync(0xffffffffu, greatest, lanes);
-    least = low < least ? low : least;
-    greatest = high > greatest ? high : greatest;
-  }
-}
-)";
-
-/// count, the weights of the block, and mine[place(e)], weight e of it. Numbers of 32 bits where they
-/// do: a division of 64 bits is a call, around which registers are saved.
+/// count, the weights of the block, and mine[place(e)], weight e of it. Numbers of 32 bits where
+/// they do: a division of 64 bits is a call, around which registers are saved.
 std::string places(const TType& type) {
-  if (type.block == Block{0, 0}) {
-    return R"(  const u32 count = n * k;
-  const float* const mine = weight;
-  u8* const to = codes;
-  const auto place = [](u32 e) { return e; };
-)";
-  }
   const bool contiguous = type.block.rows == 1 || type.block.columns == 0;
   const auto extent = [](std::int64_t fixed, const char* whole) {
     return fixed == 0 ? std::string(whole) : std::to_string(fixed) + "u";
@@ -230,8 +98,11 @@ std::string held_team(const TType& type) {
 /// The same of a block of threads that reads its weights again for every candidate.
 std::string reading_team(const TType& type) {
   return std::string(R"(  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 block = )") + (type.block == Block{0, 0} ? "0" : "blockIdx.x") + ";\n" + places(type) + R"(  float least = mine[0], greatest = least;
-  for (u32 e = threadIdx.x; e < count; e += 32 * warps) widen_range(mine[place(e)], least, greatest);
+  const u32 block = blockIdx.x;
+)") + places(type) +
+         R"(  float least = mine[0], greatest = least;
+  for (u32 e = threadIdx.x; e < count; e += 32 * warps)
+    widen_range(mine[place(e)], least, greatest);
   team_range(least, greatest);
   if (lane == 0) {
     sums[2 * warp] = least;
@@ -269,42 +140,24 @@ std::string reading_team(const TType& type) {
 
 /// best: the choice among candidates.
 std::string search(const TType& type) {
-  if (type.scale == nullptr) {
-    const float zero = type.zero == Zero::midpoint
-                           ? static_cast<float>(1 << (type.element->bits - 1))
-                           : 0.0f;
-    return "  const Choice best{1.0f, " + literal(zero) + "};\n";
-  }
-  const float smallest = smallest_scale(type);
-  const int first = smallest == 0 ? 1 : 2;  // of the steps that only a search takes
+  if (type.scale == nullptr) return "  const Choice best = first_choice({}, unit);\n";
   // A whole warp skips a scale that it has just tried: an equal error is not less.
   const bool skips = type.scale->bits == 8 && (one_team_a_block(type) || team_of(type) == kWarp);
+  const Steps steps = steps_of(type);
   std::ostringstream out;
   // One loop, so that the sum of errors stands in one place and no call is made of it.
-  out << "  constexpr u32 kFirst = " << first << ", kCoarse = " << kCoarseSteps
-      << ", kFine = " << kFineSteps << R"(;
-  const Cover cover = cover_of(least, greatest);
-  Choice best = candidate(cover, 1.0f, unit))" << (skips ? ", last = best" : "") << R"(;
+  out << R"(  const Cover cover = cover_of(least, greatest);
+  Choice best = candidate(cover, 1.0f, unit))"
+      << (skips ? ", last = best" : "") << R"(;
   double least_error = __hiloint2double(0x7ff00000, 0);
   float middle = 1.0f;
-  const u32 steps = search ? kFirst + kCoarse + kFine : )"
-      << (smallest == 0 ? "0" : "kFirst") << R"(;
+  const u32 steps = search ? )"
+      << steps.fine << " : " << steps.nearest << R"(;
 #pragma unroll 1
   for (u32 step = 0; step < steps; ++step) {
-    const bool coarse = step >= kFirst && step < kFirst + kCoarse;
-    float fraction = 1.0f;
-    if (coarse) {
-      fraction = __fsub_rn(1.0f, __fmul_rn()"
-      << literal(kCoarse) << R"(, (float)(step - kFirst + 1)));
-    } else if (step >= kFirst) {
-      const u32 fine = step - kFirst - kCoarse;
-      const float distance = __fmul_rn()"
-      << literal(kFine) << R"(, (float)(fine / 2 + 1));
-      fraction = __fadd_rn(middle, fine % 2 == 0 ? -distance : distance);
-    }
-    Choice c = candidate(cover, fraction, unit);
+    const float fraction = fraction_of(step, middle);
+    const Choice c = choice_of(step, cover, fraction, unit);
 )";
-  if (smallest != 0) out << "    if (step == 1) c = {" << literal(smallest) << ", 0.0f};\n";
   if (skips) {
     out << "    if (step > 0 && c.scale == last.scale && c.zero == last.zero) continue;\n"
            "    last = c;\n";
@@ -313,7 +166,7 @@ std::string search(const TType& type) {
     if (!(error < least_error)) continue;
     least_error = error;
     best = c;
-    if (coarse) middle = fraction;
+    if (is_coarse(step)) middle = fraction;
   }
 )";
   return out.str();
@@ -321,23 +174,8 @@ std::string search(const TType& type) {
 
 std::string store(const TType& type) {
   std::ostringstream out;
-  const auto stores = [&](const char* where, const std::string& value) {
-    const int bits = type.scale->bits;
-    out << "    ((" << (bits == 32 ? "u32" : bits == 16 ? "u16" : "u8") << "*)" << where
-        << ")[block] = (" << (bits == 32 ? "u32" : bits == 16 ? "u16" : "u8") << ")scale_code("
-        << value << ");\n";
-  };
-  out << "  if (" << (one_team_a_block(type) ? "threadIdx.x == 0" : "lane == 0 && there") << ") {\n";
-  if (type.scale != nullptr) stores("scales", "best.scale");
-  switch (type.zero) {
-    case Zero::none:
-    case Zero::midpoint: break;
-    case Zero::integer:
-    case Zero::quantized: out << "    ((u8*)zeros)[block] = (u8)(u32)best.zero;\n"; break;
-    case Zero::original: stores("zeros", "stored(best.zero)"); break;
-    case Zero::rescale: stores("zeros", "stored(__fmul_rn(best.zero, best.scale))"); break;
-  }
-  if (type.scale2 != nullptr) out << "    if (block == 0) *scale2 = unit;\n";
+  out << "  if (" << (one_team_a_block(type) ? "threadIdx.x == 0" : "lane == 0 && there") << ") {\n"
+      << stores_of(type);
   out << "  }\n  const double inverse = inverse_of(best, unit);\n"
          "  const auto code = [&](float w) {\n"
          "    return (u8)code_of(grid_of(w, best, inverse), tables);\n  };\n";
@@ -377,6 +215,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(
 }
 
 QuantizeLaunch quantize_launch(const TType& type, std::int64_t n, std::int64_t k) {
+  LADDER_CHECK(!is_of_tensor(type), "a type of whole matrices");
   const std::int64_t blocks = type.block_rows(n) * type.groups(k);
   const std::int64_t rows = type.block.rows == 0 ? n : std::min(n, type.block.rows);
   const std::int64_t columns = type.block.columns == 0 ? k : std::min(k, type.block.columns);
@@ -393,34 +232,21 @@ QuantizeLaunch quantize_launch(const TType& type, std::int64_t n, std::int64_t k
 }
 
 std::string quantize_source(const TType& type) {
-  const Encoder encoder(*type.element);
+  LADDER_CHECK(!is_of_tensor(type), "a type of whole matrices");
   std::ostringstream out;
-  out << prelude() << "constexpr u32 kTeam = " << team_of(type) << ", kSegment = "
-      << kSegmentWeights << ", kSegments = 256;\n"
-      << value_functions(*type.element) << scale_functions(type.scale) << kDivision
-      << candidate_function(type, encoder) << error_function(type) << kTeamFunctions
+  out << prelude() << "constexpr u32 kSegment = " << kSegmentWeights << ", kSegments = 256;\n"
+      << rule_functions(type)
+      << team_functions(team_of(type))
       // Two: without a number the assembler spills to have more blocks on a multiprocessor.
       << "extern \"C\" __global__ void __launch_bounds__(256"
       << (one_team_a_block(type) ? ", 2" : "") << R"() quantize(
     const float* __restrict__ weight, const u32* __restrict__ found, u8* __restrict__ codes,
     void* __restrict__ scales, void* __restrict__ zeros, float* __restrict__ scale2, u32 n, u32 k,
     u32 search, u32 warps) {
-  __shared__ float tables[kTables];
 )" << (one_team_a_block(type) ? "  __shared__ double sums[kSegments];\n" : "")
-      << R"(  for (u32 i = threadIdx.x; i < kTables; i += 32 * warps) tables[i] = as_float(table_entries[i]);
-  __syncthreads();
-)";
-  if (type.scale2 != nullptr) {
-    char reach[40];
-    std::snprintf(reach, sizeof reach, "%a", max_value(*type.element) * max_value(*type.scale));
-    out << "  const float unit = *found == 0 ? 1.0f : "
-           "(float)__ddiv_rn((double)as_float(*found), "
-        << reach << ");\n";
-  } else {
-    out << "  const float unit = 1.0f;\n";
-  }
-  out << (one_team_a_block(type) ? reading_team(type) : held_team(type)) << search(type) << store(type)
-      << "}\n";
+      << tables_and_unit(type, "32 * warps")
+      << (one_team_a_block(type) ? reading_team(type) : held_team(type)) << search(type)
+      << store(type) << "}\n";
   return out.str();
 }
 

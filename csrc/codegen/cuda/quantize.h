@@ -12,13 +12,14 @@
 
 namespace ladder::cuda {
 
-/// measure(const float* weight, u32* found, u32 n, u32 k): the bits of the greatest magnitude, which
-/// are 0x7f800000 or more where a weight is not finite, into `found`, zero before. Up to
+/// measure(const float* weight, u32* found, u32 n, u32 k): the bits of the greatest magnitude,
+/// which are 0x7f800000 or more where a weight is not finite, into `found`, zero before. Up to
 /// kMeasureBlocks blocks of 256 threads, one for every 256 weights of a smaller matrix.
 std::string measure_source();
 inline constexpr unsigned kMeasureBlocks = 1024;
 
-/// How the kernel of a type is started.
+/// How the kernel of a type is started. Of types with one scale for a whole matrix, see
+/// codegen/cuda/quantize_tensor.h.
 struct QuantizeLaunch {
   std::int64_t blocks;
   unsigned threads;
