@@ -47,7 +47,9 @@ class BlockQuantizer {
     kernels_.range(weights, count, &least, &greatest);
     Search search{.best = candidate(least, greatest, 1.0f)};
     if (rounding_ == Rounding::nearest && smallest_ == 0) return search.best;
-    const auto attempt = [&](const Choice& choice) { return improves(search, choice, weights, count); };
+    const auto attempt = [&](const Choice& choice) {
+      return improves(search, choice, weights, count);
+    };
     attempt(search.best);
     if (smallest_ != 0) attempt({.scale = smallest_, .zero = zero_});
     if (rounding_ == Rounding::nearest) return search.best;
@@ -87,7 +89,8 @@ class BlockQuantizer {
                 std::int64_t count) const {
     // Narrow formats make one scale of several candidates, and an equal error is not less.
     for (std::size_t i = 0; i < search.tries; ++i)
-      if (search.tried[i].scale == choice.scale && search.tried[i].zero == choice.zero) return false;
+      if (search.tried[i].scale == choice.scale && search.tried[i].zero == choice.zero)
+        return false;
     search.tried[search.tries++] = choice;
     const double error = kernels_.error(values_, weights, count, scaling(choice), search.error);
     if (!(error < search.error)) return false;

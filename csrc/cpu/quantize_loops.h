@@ -14,7 +14,7 @@
 namespace ladder::cpu {
 namespace {
 
-constexpr int kLanes = 32, kSegment = 1024;  // kSumLanes, kSegmentWeights: checked by the driver
+constexpr int kLanes = 32, kSegment = 1024;     // kSumLanes, kSegmentWeights: checked by the driver
 constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23
 constexpr std::uint32_t kSignBit = 0x80000000u;
 constexpr double kNever = __builtin_inf();
@@ -32,8 +32,7 @@ inline float rounded_magnitude(const Values& to, float value) {
   const float magnitude = float_of(bits_of(value) & ~kSignBit);
   const float m = magnitude < to.high ? magnitude : to.high;
   const std::uint32_t b = bits_of(m);
-  const std::uint32_t normal =
-      (b + to.half + ((b >> to.shift ^ to.flip) & 1)) & ~to.mask;
+  const std::uint32_t normal = (b + to.half + ((b >> to.shift ^ to.flip) & 1)) & ~to.mask;
   const std::uint32_t subnormal = bits_of((m + to.subnormal) - to.subnormal);
   return float_of(m < to.smallest_normal ? subnormal : normal);
 }
@@ -43,8 +42,7 @@ template <Values::Kind kKind, int N>
 inline void nearest(const Values& values, const float* numbers, float* near) {
   if constexpr (kKind == Values::Kind::integer) {
     for (int i = 0; i < N; ++i)
-      near[i] =
-          (clamped(numbers[i], values.low, values.high) + kRoundToInteger) - kRoundToInteger;
+      near[i] = (clamped(numbers[i], values.low, values.high) + kRoundToInteger) - kRoundToInteger;
   } else if constexpr (kKind == Values::Kind::floating) {
     for (int i = 0; i < N; ++i)
       near[i] = float_of(bits_of(rounded_magnitude(values, numbers[i])) |
@@ -144,8 +142,7 @@ inline void encode_some(const Values& values, const float* weights, const Scalin
       const std::uint32_t subnormal = bits_of(near[i] + values.subnormal) - base;
       const std::uint32_t magnitude = near[i] < values.smallest_normal ? subnormal : normal;
       const std::uint32_t sign = bits_of(numbers[i]) >> 31 << values.sign_shift;
-      codes[i] =
-          static_cast<std::uint8_t>(b == 0 ? values.zero_code : magnitude | sign);
+      codes[i] = static_cast<std::uint8_t>(b == 0 ? values.zero_code : magnitude | sign);
     }
   } else if constexpr (kKind == Values::Kind::few) {
     std::int32_t ranks[N] = {};
@@ -175,8 +172,8 @@ void encode(const Values& values, const float* weights, std::int64_t count, cons
 }
 
 /// One function of each kind of values.
-#define LADDER_OF_KIND(function, values, ...)                                               \
-  switch ((values).kind) {                                                                  \
+#define LADDER_OF_KIND(function, values, ...)                                                  \
+  switch ((values).kind) {                                                                     \
     case Values::Kind::integer: return function<Values::Kind::integer>(values, __VA_ARGS__);   \
     case Values::Kind::floating: return function<Values::Kind::floating>(values, __VA_ARGS__); \
     case Values::Kind::few: return function<Values::Kind::few>(values, __VA_ARGS__);           \

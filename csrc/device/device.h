@@ -57,8 +57,8 @@ struct Device {
   int fill_bytes = 0;     ///< that a multiprocessor takes from L2 in a cycle; 0: not published
   int max_cluster;        ///< blocks that may share memory on any such device; 1: none
   Sources sources;
-  /// What the driver calls a machine that it found, with the numbers that distinguish it from others
-  /// of that name, the same at every start; empty: a row of the table.
+  /// What the driver calls a machine that it found, with the numbers that distinguish it from
+  /// others of that name, the same at every start; empty: a row of the table.
   std::string_view found = {};
 
   bool async_copy() const { return copy_instruction(*this, "cp.async") != nullptr; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // To add an instruction, add its row and, for a family that is not there, its fragments
-// (fragments.cpp); docs/new-device.md says what its test wants. A wrapper in the prelude of a target
-// is for what tile programs are made of only: tile_instruction() and the copies.
+// (fragments.cpp); docs/new-device.md says what its test wants. A wrapper in the prelude of a
+// target is for what tile programs are made of only: tile_instruction() and the copies.
 #include "device/instructions.h"
 
 #include <algorithm>

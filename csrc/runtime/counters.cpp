@@ -28,8 +28,8 @@ class Pool {
   explicit Pool(int ordinal) : ordinal_(ordinal) {}
 
   Run take(std::int64_t count) {
-    const auto wanted = std::max(kLeast, static_cast<std::int64_t>(
-                                             std::bit_ceil(static_cast<std::uint64_t>(count))));
+    const auto wanted = std::max(
+        kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))));
     if (const Run run = free_run(wanted); run.first != nullptr) return run;
     const std::lock_guard growing(growing_);
     if (const Run run = free_run(wanted); run.first != nullptr) return run;

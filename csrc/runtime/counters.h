@@ -7,8 +7,8 @@
 //                         (griddepcontrol) begins before the preceding kernel has ended, but counts
 //                         after its wait only: by then that has ended and left zeros.
 //   launches in a graph   their own, for as long as the graph, or what was instantiated of it,
-//                         lives. Two executions of one graph must not overlap, for its tensors' sake
-//                         neither.
+//                         lives. Two executions of one graph must not overlap, for its tensors'
+//                         sake neither.
 //
 // A stream keeps its counters for the life of the process, at least 256 bytes: the driver does not
 // tell when it is destroyed.

@@ -20,8 +20,8 @@ namespace {
 
 // Data sheets and drivers count differently: memory in GB or in what the driver leaves of GiB (an
 // H200: 141 and 150 GB), rates as measured or as the memory's clock has them (4530 and 4917 GB/s),
-// clocks in steps. Numbers this near are one machine's: it keeps the row's, for which the cost model
-// was fitted. The variants of a name lie further apart in at least one of them.
+// clocks in steps. Numbers this near are one machine's: it keeps the row's, for which the cost
+// model was fitted. The variants of a name lie further apart in at least one of them.
 constexpr double kSame = 0.1;
 
 // To which the driver's numbers are rounded: what its versions keep for themselves varies.
@@ -135,7 +135,8 @@ const Device& kept(const cuda::Properties& p, Device row, bool as_in_table) {
   found.row.name = found.name;
   found.row.architecture = found.architecture;
   constexpr std::string_view kDriver = "asked of the driver, or of the nearest row";
-  found.row.sources = {kDriver, kDriver, "per multiprocessor and cycle as the nearest row", kDriver};
+  found.row.sources = {kDriver, kDriver, "per multiprocessor and cycle as the nearest row",
+                       kDriver};
   return found.row;
 }
 

@@ -157,9 +157,9 @@ void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::str
   if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
   {
     const std::lock_guard lock(compiling_);
-    const LinearKernel* before = slot(ordinal, activation, m)
-                                     .exchange(compile_linear(ordinal, expr, *schedule, purpose),
-                                               std::memory_order_acq_rel);
+    const LinearKernel* before =
+        slot(ordinal, activation, m)
+            .exchange(compile_linear(ordinal, expr, *schedule, purpose), std::memory_order_acq_rel);
     if (before != nullptr && before != declined() && before->trial != nullptr) {
       before->trial->lose();
     }

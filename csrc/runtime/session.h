@@ -88,8 +88,8 @@ class Session {
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
   /// Compilers and drivers that fail are a notice (runtime/notices.h), and the dense way.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
-  /// The same for a call that `kernel` did not start: what has taken its place, or, where the driver
-  /// refused it, the scheduler's next choice from now on.
+  /// The same for a call that `kernel` did not start: what has taken its place, or, where the
+  /// driver refused it, the scheduler's next choice from now on.
   const LinearKernel* instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,
                                  std::int64_t m, void* stream);
 
@@ -141,7 +141,8 @@ class Session {
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
-  // Never freed: a call may hold one that a slot had a moment ago. Modules go before that (trial.h).
+  // Never freed: a call may hold one that a slot had a moment ago. Modules go before that
+  // (trial.h).
   std::vector<std::unique_ptr<const LinearKernel>> kernels_;
   std::map<Interval, std::string> measured_;
   std::map<Interval, std::set<std::string>> refused_;  // schedules, by the driver

@@ -4,8 +4,8 @@
 // other than the one on which they were fitted.
 //
 // All were fitted to the kernels that benchmarks/results/linear.md lists, and that
-// docs/dev/notebook_gpu.md discusses, on one H200. On that row every factor of Carried is exactly 1 and every difference 0.
-// For others no measurement exists; what is carried how:
+// docs/dev/notebook_gpu.md discusses, on one H200. On that row every factor of Carried is exactly 1
+// and every difference 0. For others no measurement exists; what is carried how:
 //
 //   latencies (Way, but for exponents)   microseconds: launches and first bytes take about as long
 //   cycles of instructions               cycles, at the row's clock over the H200's

@@ -46,8 +46,8 @@ struct Element {
 /// All formats, built in and registered by the user, ordered by name.
 std::vector<const Element*> elements();
 
-/// The format called `name`, or one of its aliases ("fp8", "E4M3"), in letters of any case but for a
-/// user's formats. Throws InvalidArgument naming the nearest known names.
+/// The format called `name`, or one of its aliases ("fp8", "E4M3"), in letters of any case but for
+/// a user's formats. Throws InvalidArgument naming the nearest known names.
 const Element& element(std::string_view name);
 
 /// Same, but nullptr when there is none.

@@ -70,8 +70,8 @@ constexpr bool is_asymmetric(Zero zero) { return zero != Zero::none && zero != Z
 /// range, at no loss for a floating element. 0: none is tried.
 float smallest_scale(const TType& type);
 
-/// The scale of a whole tensor whose largest magnitude is `largest`. NVFP4's rule: the largest block
-/// scale is then the largest number that its format can hold.
+/// The scale of a whole tensor whose largest magnitude is `largest`. NVFP4's rule: the largest
+/// block scale is then the largest number that its format can hold.
 float second_scale(const TType& type, float largest);
 
 }  // namespace ladder

@@ -28,8 +28,14 @@ std::string name(Family family) {
 }
 
 Row row_of(const Device& d) {
-  return {std::string(d.name), std::string(d.architecture), name(d.family), d.multiprocessors,
-          d.global.capacity_bytes, d.global.bytes_per_second, d.l2.capacity_bytes, d.f16_flops,
+  return {std::string(d.name),
+          std::string(d.architecture),
+          name(d.family),
+          d.multiprocessors,
+          d.global.capacity_bytes,
+          d.global.bytes_per_second,
+          d.l2.capacity_bytes,
+          d.f16_flops,
           no_target(d)};
 }
 
@@ -44,10 +50,11 @@ std::vector<Row> rows() {
 void add_devices(python::Module& module) {
   python::Module m =
       module.submodule("devices", "What ladder knows of machines, and finds on this one.");
-  m.def("rows", fn<&rows>,
-        "Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second "
-        "of its memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled "
-        "for it; empty: they are.");
+  m.def(
+      "rows", fn<&rows>,
+      "Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second "
+      "of its memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled "
+      "for it; empty: they are.");
   m.def(
       "found", [](int ordinal) { return row_of(device_row(ordinal)); },
       "The row that stands for a CUDA device of this machine. NotImplementedError: none does.",

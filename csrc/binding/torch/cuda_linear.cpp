@@ -25,8 +25,8 @@ void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
 
 /// As LinearKernel::start.
 [[nodiscard]] bool launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
-            const Tensor& image, const std::optional<Tensor>& bias, const Tensor& y, std::int64_t m,
-            std::int32_t ordinal, void* stream) {
+                          const Tensor& image, const std::optional<Tensor>& bias, const Tensor& y,
+                          std::int64_t m, std::int32_t ordinal, void* stream) {
   const ImageParts& parts = session.parts();
   void* const first = address(image);
   std::array<void*, kOperands> pointers{};

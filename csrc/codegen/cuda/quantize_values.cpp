@@ -59,8 +59,7 @@ std::string floating_functions(const Element& element, const FloatRounding& roun
 DEVICE u32 code_of(float v, const float*) {
   const float m = element_value(as_float(as_bits(v) & 0x7fffffffu));
   return as_bits(m) == 0 ? )"
-      << zero_code << "u : element_code(m) | as_bits(v) >> 31 << " << element.bits - 1
-      << ";\n}\n";
+      << zero_code << "u : element_code(m) | as_bits(v) >> 31 << " << element.bits - 1 << ";\n}\n";
   return without_table(out.str());
 }
 
@@ -127,8 +126,7 @@ std::string scale_functions(const Element* format) {
   const ScaleRounding scales(format);
   const std::string magnitude = "as_float(as_bits(scale) & 0x7fffffffu)";
   switch (scales.kind) {
-    case ScaleRounding::Kind::none:
-      return "DEVICE float stored(float) { return 1.0f; }\n";
+    case ScaleRounding::Kind::none: return "DEVICE float stored(float) { return 1.0f; }\n";
     case ScaleRounding::Kind::exact:
       return "DEVICE float stored(float scale) { return scale; }\n"
              "DEVICE u32 scale_code(float stored) { return as_bits(stored); }\n";

@@ -307,9 +307,9 @@ TEST(Quantize, adds_the_errors_of_long_blocks_in_segments) {
 
 TEST(Quantize, takes_tiny_and_huge_weights) {
   for (const float scale : {1e-44f, 1e-30f, 1e30f})
-    for (const char* type : {"int4,group=16,scale=float32", "mxfp4", "nvfp4", "mxint8",
-                             "float8_e4m3,group=16,scale=bfloat16",
-                             "uint4,group=16,scale=float32,zero=integer"})
+    for (const char* type :
+         {"int4,group=16,scale=float32", "mxfp4", "nvfp4", "mxint8",
+          "float8_e4m3,group=16,scale=bfloat16", "uint4,group=16,scale=float32,zero=integer"})
       expect_as_the_oracle(normal_weight(2 * 64, 50, scale), 2, 64, parse_ttype(type));
 }
 

@@ -69,8 +69,8 @@ TEST(DeviceRow, of_a_machine_of_the_table_has_the_numbers_of_the_table) {
     EXPECT_EQ(row.f16_flops, table.f16_flops) << told.name;
     EXPECT_EQ(row.max_cluster, table.max_cluster) << told.name;
     for (std::int64_t m : {1, 16}) {
-      const Linear expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16,
-                                    m);
+      const Linear expr =
+          linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
       EXPECT_EQ(best_schedule(expr, row, row.dependent_launch()),
                 best_schedule(expr, table, row.dependent_launch()))
           << told.name;
@@ -114,8 +114,8 @@ TEST(DeviceRow, of_a_machine_that_differs_from_its_name_has_the_drivers_numbers)
 
 // Its bus is told as the whole's.
 TEST(DeviceRow, of_a_slice_has_its_part_of_the_memory) {
-  const Device& slice = row_of(
-      {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100", 90, 16, 1980, 9984, 50, 2619, 5120, 4});
+  const Device& slice =
+      row_of({"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100", 90, 16, 1980, 9984, 50, 2619, 5120, 4});
   EXPECT_EQ(slice.name, "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
   EXPECT_EQ(slice.multiprocessors, 16);
   EXPECT_EQ(slice.global.bytes_per_second, 440e9);
@@ -123,8 +123,8 @@ TEST(DeviceRow, of_a_slice_has_its_part_of_the_memory) {
   EXPECT_EQ(slice.l2.capacity_bytes, 7 * 1024 * 1024);
   EXPECT_EQ(slice.max_cluster, 4);
   // The driver tells the numbers of the slice itself.
-  const Device& told = row_of(
-      {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100", 90, 16, 1980, 9984, 6, 2619, 640, 8});
+  const Device& told =
+      row_of({"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h100", 90, 16, 1980, 9984, 6, 2619, 640, 8});
   EXPECT_EQ(told.global.bytes_per_second, 420e9);
   EXPECT_EQ(told.l2.capacity_bytes, 6 * 1024 * 1024);
 }
@@ -137,7 +137,8 @@ TEST(DeviceRow, has_clusters_as_large_as_the_driver_says_that_fit) {
   EXPECT_EQ(row_of(none).max_cluster, 1);
   EXPECT_EQ(row_of(unknown).max_cluster, 8);
   EXPECT_EQ(row_of(small).max_cluster, 7);
-  const Linear expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 16);
+  const Linear expr =
+      linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 16);
   for (const Candidate& candidate : candidates(expr, row_of(none))) {
     const Schedule& s = candidate.schedule;
     if (s.reduction == Reduction::cluster || s.sharers > 1) {
@@ -185,16 +186,19 @@ TEST(DeviceRow, a_name_of_another_architecture_is_not_believed) {
 }
 
 TEST(DeviceRow, machines_older_than_every_row_are_refused_by_name) {
-  EXPECT_THAT([] { row_of({"Tesla K80", "", 37, 13, 823, 11441, 1.5, 2505, 384}); },
-              testing::ThrowsMessage<Unsupported>(HasSubstr("Tesla K80 has compute")));
+  EXPECT_THAT(
+      [] {
+        row_of({"Tesla K80", "", 37, 13, 823, 11441, 1.5, 2505, 384});
+      },
+      testing::ThrowsMessage<Unsupported>(HasSubstr("Tesla K80 has compute")));
 }
 
 TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {
   const Linear expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
   const auto key = [&](const Told& told) { return problem_of(expr, row_of(told), false); };
-  EXPECT_EQ(key(kH200),
-            to_string(expr) + " on NVIDIA H200: 132 multiprocessors at 1980 MHz, 141 GB at 4530 GB/s"
-                              ", 60 MiB of L2, scheduler 4");
+  EXPECT_EQ(key(kH200), to_string(expr) +
+                            " on NVIDIA H200: 132 multiprocessors at 1980 MHz, 141 GB at 4530 GB/s"
+                            ", 60 MiB of L2, scheduler 4");
   // Another driver keeps more memory for itself, or tells another step of the clock.
   Told again = kH200, stepped = kH200;
   again.memory_mib -= 700, stepped.clock_mhz = 1965;

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "types/oracle.h"
 #include "types/encoder.h"
+#include "types/oracle.h"
 
 namespace ladder {
 namespace {

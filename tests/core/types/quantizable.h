@@ -16,7 +16,8 @@ namespace ladder::testing {
 inline void register_user_tables() {
   std::vector<double> few, many;
   for (int i = 0; i < 16; ++i) few.push_back((i - 7) * std::pow(std::abs(i - 7), 1.3));
-  for (int i = 0; i < 256; ++i) many.push_back(i == 0 ? 0 : (i % 2 == 0 ? 1 : -1) * std::pow(1.05, i));
+  for (int i = 0; i < 256; ++i)
+    many.push_back(i == 0 ? 0 : (i % 2 == 0 ? 1 : -1) * std::pow(1.05, i));
   register_table("user_few", 4, few);
   register_table("user_many", 8, many);
 }
@@ -41,8 +42,8 @@ inline std::vector<std::string> quantizable(const std::string& group) {
         "uint4,group=16,scale=float8_e4m3,zero=integer,scale2=float32",
         "float8_e4m3,block=3x16,scale=float32", "int4,tensor,scale=float16", "nf4,channel",
         "uint4,zero=midpoint", "int8", "int3,group=9,scale=float16",
-        "uint4,group=300,scale=float16,zero=integer", "nf4,channel,scale=float32",
-        "mxint8", "user_many,block=128x128,scale=e8m0"})
+        "uint4,group=300,scale=float16,zero=integer", "nf4,channel,scale=float32", "mxint8",
+        "user_many,block=128x128,scale=e8m0"})
     types.emplace_back(type);
   return types;
 }

@@ -115,8 +115,11 @@ TEST(RegisterTable, refuses_the_names_of_built_in_formats_aliases_and_block_type
       },
       refused("type mxfp4 already means something else"));
   for (const char* name : {"NF4", "E4M3", "MXFP4", "mxfp8"})
-    EXPECT_THAT([=] { register_table(name, 1, Values{0, 1}); },
-                refused("already means something else"))
+    EXPECT_THAT(
+        [=] {
+          register_table(name, 1, Values{0, 1});
+        },
+        refused("already means something else"))
         << name;
   EXPECT_EQ(&register_table("int1", 1, Values{-1, 1}), &element("int1"));
 }

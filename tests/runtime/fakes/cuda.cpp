@@ -18,8 +18,8 @@ FakeCuda fake_cuda;
 
 namespace {
 
-constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotReady = 600, kOutOfResources = 701,
-              kUnsupportedInCapture = 900, kInvalidated = 901;
+constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotReady = 600,
+              kOutOfResources = 701, kUnsupportedInCapture = 900, kInvalidated = 901;
 constexpr int kRelaxed = 2;
 
 struct UserObject {
@@ -221,18 +221,12 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
 
 int cuDeviceGetAttribute(int* value, int which, int device) {
   const fake::Machine& m = fake::machine(device);
-  const std::map<int, int> attributes = {{13, m.clock_khz},
-                                         {16, m.multiprocessors},
-                                         {36, m.memory_khz},
-                                         {37, m.bus_bits},
-                                         {38, m.l2_bytes},
-                                         {39, 2048},
-                                         {75, m.capability / 10},
-                                         {76, m.capability % 10},
-                                         {81, 228 << 10},
-                                         {82, 65536},
-                                         {97, 227 << 10},
-                                         {120, m.capability >= 90}};
+  const std::map<int, int> attributes = {{13, m.clock_khz},       {16, m.multiprocessors},
+                                         {36, m.memory_khz},      {37, m.bus_bits},
+                                         {38, m.l2_bytes},        {39, 2048},
+                                         {75, m.capability / 10}, {76, m.capability % 10},
+                                         {81, 228 << 10},         {82, 65536},
+                                         {97, 227 << 10},         {120, m.capability >= 90}};
   const auto found = attributes.find(which);
   if (found == attributes.end()) return kInvalidValue;
   *value = found->second;
@@ -306,8 +300,8 @@ struct Config {
 };
 
 int cuOccupancyMaxActiveClusters(int* count, void*, const Config* config) {
-  const int device = static_cast<int>(static_cast<char*>(current_context) -
-                                      static_cast<char*>(kContext));
+  const int device =
+      static_cast<int>(static_cast<char*>(current_context) - static_cast<char*>(kContext));
   const Lock lock(mutex);
   const fake::Machine& m = state->machines.at(device);
   if (config->attribute_count == 0) {  // the cubin says how large, and nobody reads it here

@@ -69,9 +69,8 @@ Properties properties(int ordinal) {
   out.shared_per_block_bytes = attribute(kSharedPerBlockOptin);
   out.registers = attribute(kRegistersPerMultiprocessor);
   out.threads = attribute(kThreadsPerMultiprocessor);
-  out.max_cluster = attribute(kClusterLaunch) != 0
-                        ? largest_cluster(ordinal, out.shared_per_block_bytes)
-                        : 1;
+  out.max_cluster =
+      attribute(kClusterLaunch) != 0 ? largest_cluster(ordinal, out.shared_per_block_bytes) : 1;
   return out;
 }
 
