@@ -54,7 +54,8 @@ std::string floating_functions(const Element& element, const FloatRounding& roun
                                std::uint32_t zero_code) {
   std::ostringstream out;
   out << float_functions("element", rounding) << R"(DEVICE float nearest(float v, const float*) {
-  return as_float(as_bits(element_value(as_float(as_bits(v) & 0x7fffffffu))) | (as_bits(v) & 0x80000000u));
+  const u32 sign = as_bits(v) & 0x80000000u;
+  return as_float(as_bits(element_value(as_float(as_bits(v) & 0x7fffffffu))) | sign);
 }
 DEVICE u32 code_of(float v, const float*) {
   const float m = element_value(as_float(as_bits(v) & 0x7fffffffu));
