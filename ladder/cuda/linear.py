@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder._torch import direct_apply, direct_call
 from ladder.errors import InvalidArgument
 from ladder.ops.transforms import check_activations, linear_by_values, transformed
 from ladder.types import _checked
@@ -18,9 +19,8 @@ _differentiable = torch.ops.ladder.linear_image.default
 #: :func:`linear_image` where nothing asks for a gradient: torch's autograd of Python ops would cost
 #: more than the kernel, in compiled code too.
 _no_grad = torch.ops.ladder.linear_image_no_grad.default
-#: What calling that overload calls: a fifth of the time of Python on the way to the kernel. Raises
-#: ValueError. Nothing that torch.compile traces.
-linear_no_grad = _no_grad._op
+#: Raises ValueError. Nothing that torch.compile traces.
+linear_no_grad = direct_call(_no_grad)
 
 
 def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
@@ -107,6 +107,5 @@ class _LinearImage(torch.autograd.Function):
 
 
 #: :func:`linear_image` where gradients are asked for, outside ``torch.func`` and ``torch.compile``,
-#: which see the registered op. What ``_LinearImage.apply`` calls when it has asked for
-#: ``torch.func``, which callers have ruled out. Raises ValueError.
-linear_with_grad = super(torch.autograd.Function, _LinearImage).apply
+#: which see the registered op. Raises ValueError.
+linear_with_grad = direct_apply(_LinearImage)

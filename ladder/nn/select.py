@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from ladder._torch import read_by_parent
 from ladder.errors import InvalidArgument
 
 #: Modules left alone where nothing is said; a model need not have them.
@@ -259,7 +259,7 @@ def _not_linear(module: nn.Module, parameter: Tensor, named: str | None) -> Left
 
 def _called_as_linear(kind: type[nn.Module]) -> bool:
     """Whether a module of this class is called, and computes what its base class does."""
-    if kind is NonDynamicallyQuantizableLinear:  # torch's name for "read by the module above"
+    if kind is read_by_parent:
         return False
     if f"{kind.__module__}.{kind.__qualname__}" in _EQUIVALENT:
         return True

@@ -48,7 +48,7 @@ def test_a_torch_without_the_private_names_computes_the_same():
     code = """
 import torch, torch.autograd.forward_ad as forward_ad, torch._C._functorch as functorch
 level = forward_ad._current_level
-del functorch.peek_interpreter_stack
+del functorch.peek_interpreter_stack, torch.nn.modules.linear.NonDynamicallyQuantizableLinear
 import ladder
 from ladder import _torch
 assert _torch.transformed()
