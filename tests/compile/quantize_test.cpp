@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels that quantise compile without spills for every type, on the oldest and on the newest
-// architecture that ladder writes for. Needs libnvrtc, no GPU. A run compiles the eighth of them
-// that LADDER_COMPILE_SEED chooses, `make compile-matrix` all.
+// architecture that ladder writes for. Needs libnvrtc, no GPU. A run compiles the seventh
+// of them that LADDER_COMPILE_SEED chooses, `make compile-matrix` all.
 #include "codegen/cuda/quantize.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ void expect_type_without_spills(const std::string& text, const std::string& arch
   expect_no_spills(cuda::tensor_codes_source(type), "codes of " + text, architecture);
 }
 
-/// One in `stride` of types and architectures, `first` the first.
+/// One in `stride` of types and architectures, `first` the first. Architectures take turns, so an
+/// even stride would choose types of one architecture only.
 void expect_types_without_spills(std::size_t first, std::size_t stride) {
   std::size_t turn = 0;
   for (const char* group : {",group=128", ",channel", ",tensor"})
@@ -47,7 +48,7 @@ void expect_types_without_spills(std::size_t first, std::size_t stride) {
 
 TEST(QuantizeKernel, compiles_without_spills_for_every_type) {
   const char* seed = std::getenv("LADDER_COMPILE_SEED");
-  expect_types_without_spills(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0, 8);
+  expect_types_without_spills(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0, 7);
 }
 
 TEST(DISABLED_WholeQuantizeKernel, compiles_without_spills_for_every_type) {

@@ -4,8 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace ladder::cuda {
 namespace {
+
+// Tests that compile are skipped where there is no NVRTC; `make` has NVRTC.
+TEST(Compiler, is_there_where_the_caller_says_so) {
+  if (std::getenv("LADDER_NEEDS_NVRTC") != nullptr) EXPECT_NE(compiler_version(), "");
+}
 
 TEST(Target, is_the_device_s_own_where_the_compiler_knows_it) {
   const std::vector<int> supported{75, 80, 86, 87, 89, 90, 100};
