@@ -11,7 +11,8 @@ namespace {
 
 // Tests that compile are skipped where there is no NVRTC; `make` has NVRTC.
 TEST(Compiler, is_there_where_the_caller_says_so) {
-  if (std::getenv("LADDER_NEEDS_NVRTC") != nullptr) EXPECT_NE(compiler_version(), "");
+  if (std::getenv("LADDER_NEEDS_NVRTC") == nullptr) return;
+  EXPECT_NE(compiler_version(), "");
 }
 
 TEST(Target, is_the_device_s_own_where_the_compiler_knows_it) {
