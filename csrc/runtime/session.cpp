@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session.h"
 
+#include <algorithm>
 #include <memory>
 #include <shared_mutex>
 #include <unordered_map>
@@ -41,6 +42,10 @@ std::size_t interval_of(std::int64_t m) {
   std::size_t interval = 0;
   while (interval < kTokenIntervals.size() && kTokenIntervals[interval] < m) ++interval;
   return interval;
+}
+
+std::int64_t tokens_of_pass(std::int64_t m) {
+  return m > kMostTokensInPasses ? 0 : std::min(m, kTokenIntervals.back());
 }
 
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,

@@ -37,6 +37,15 @@ static_assert(kTokenIntervals.back() == kMostTokens);
 /// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
 std::size_t interval_of(std::int64_t m);
 
+/// The most tokens that go through the kernels of fewer, 16 at a time. The weight is read once for
+/// each pass, from the second on from L2 where it fits; a dense product writes and reads it in 16
+/// bits a code first (docs/dev/notebook_gpu.md has where they meet).
+constexpr std::int64_t kMostTokensInPasses = 4 * kTokenIntervals.back();
+
+/// The tokens of each pass of `m` tokens but the last, which may have fewer; 0 when they are
+/// multiplied densely.
+std::int64_t tokens_of_pass(std::int64_t m);
+
 /// What a kernel takes, in the order of its parameters; the number of tokens comes last.
 enum class Operand {
   weight,

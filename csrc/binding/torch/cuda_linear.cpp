@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layer on weight images.
+#include <algorithm>
+#include <string>
+
 #include "base/error.h"
 #include "binding/torch/cuda.h"
 #include "runtime/counters.h"
@@ -23,10 +26,20 @@ void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
                  " contiguous ones of ", name(x.scalar_type()), " on the device of x");
 }
 
-/// As LinearKernel::start.
-[[nodiscard]] bool launch(const LinearKernel& kernel, const Session& session, const Tensor& x,
-                          const Tensor& image, const std::optional<Tensor>& bias, const Tensor& y,
-                          std::int64_t m, std::int32_t ordinal, void* stream) {
+/// What all passes of a call have in common.
+struct Call {
+  Session& session;
+  const Tensor& image;
+  const std::optional<Tensor>& bias;
+  Scalar activation;
+  std::int32_t ordinal;
+  void* stream;
+};
+
+/// Of `m` tokens, whose activations and results begin at `x` and `y`; as LinearKernel::start.
+[[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, void* x, void* y,
+                          std::int64_t m) {
+  const auto& [session, image, bias, activation, ordinal, stream] = call;
   const ImageParts& parts = session.parts();
   void* const first = address(image);
   std::array<void*, kOperands> pointers{};
@@ -39,8 +52,8 @@ void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
   pointer(Operand::scale2) = part_of(first, parts.scale2);
   pointer(Operand::gather) = part_of(first, parts.gather);
   pointer(Operand::bias) = bias.has_value() ? address(*bias) : nullptr;
-  pointer(Operand::x) = address(x);
-  pointer(Operand::y) = address(y);
+  pointer(Operand::x) = x;
+  pointer(Operand::y) = y;
   std::optional<Tensor> workspace;
   if (kernel.workspace.floats > 0) {
     workspace = empty_of(aoti_torch_dtype_float32(), ordinal, kernel.workspace.floats);
@@ -57,6 +70,16 @@ void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
   return kernel.start(stream, arguments.data());
 }
 
+/// The same with the kernel that the session has for `m` tokens, or another where the driver refuses
+/// that. False, and nothing started, when there is none.
+[[nodiscard]] bool pass(const LinearKernel* kernel, const Call& call, void* x, void* y,
+                        std::int64_t m) {
+  while (kernel != nullptr && !launch(*kernel, call, x, y, m)) {
+    kernel = call.session.instead_of(*kernel, call.ordinal, call.activation, m, call.stream);
+  }
+  return kernel != nullptr;
+}
+
 bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
 }
@@ -70,12 +93,37 @@ Tensor readable(const Tensor& x) {
 /// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
 constexpr std::uintptr_t kBiasPiece = 4;
 
+/// y = x w, with kernels where the session has them for `m` tokens or for passes over them.
+/// Returns whether it has.
+bool by_kernels(const Call& call, const Tensor& x, const Tensor& y, std::int64_t m) {
+  const std::int64_t step = tokens_of_pass(m), rest = m % step;
+  // Both before the first pass: a kernel that is missing must not be missed halfway.
+  const auto kernel_for = [&](std::int64_t tokens) {
+    return call.session.linear(call.ordinal, call.activation, tokens, call.stream);
+  };
+  const LinearKernel* const most = kernel_for(step);
+  const LinearKernel* const last = rest == 0 || most == nullptr ? most : kernel_for(rest);
+  if (notices_pending()) [[unlikely]]
+    log_notices();
+  if (last == nullptr) return false;
+  const auto bytes = static_cast<std::int64_t>(sizeof(std::uint16_t));
+  auto* const from = static_cast<char*>(address(x));
+  auto* const to = static_cast<char*>(address(y));
+  for (std::int64_t at = 0; at < m; at += step) {
+    const std::int64_t tokens = std::min(step, m - at);
+    if (!pass(tokens == step ? most : last, call, from + at * call.session.k() * bytes,
+              to + at * call.session.n() * bytes, tokens)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // By reference: a Tensor counts its owners, and this is on the path of every call.
-Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
-              std::int64_t weight, std::int64_t n) {
+Tensor run(Session& session, const Tensor& x, const Tensor& image,
+           const std::optional<Tensor>& bias) {
   using stable::from;
-  Session& session = ladder::session(weight);
-  const std::int64_t dimensions = x.dim(), k = session.k();
+  const std::int64_t dimensions = x.dim(), k = session.k(), n = session.n();
   LADDER_REQUIRE(1 <= dimensions && dimensions <= static_cast<std::int64_t>(kMaxDimensions),
                  "x has ", dimensions, " dimensions, not 1 to ", kMaxDimensions,
                  "; the last one must be the ", k, " columns");
@@ -85,7 +133,6 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
   for (std::int64_t d = 0; d + 1 < dimensions; ++d) m *= extents[d];
   LADDER_REQUIRE(extents[dimensions - 1] == k, "x has ", extents[dimensions - 1],
                  " columns; the weight has ", k);
-  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
   extents[dimensions - 1] = n;
   const std::span<const std::int64_t> shape(extents.data(), static_cast<std::size_t>(dimensions));
   require_image(image, session);
@@ -96,25 +143,60 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
   if (bias.has_value()) require_bias(*bias, x, n);
   if (m == 0) return empty(shape, as.dtype, ordinal);
 
-  void* const stream = current_stream(ordinal);
-  const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
-  if (notices_pending()) [[unlikely]]
-    log_notices();
-  if (kernel != nullptr) {
+  if (tokens_of_pass(m) != 0 && as.scalar != Scalar::f32) {
     const Tensor rows = readable(x);
     std::optional<Tensor> moved;
     if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]]
       moved = stable::clone(*bias);
-    Tensor y = empty(shape, as.dtype, ordinal);
-    do {
-      if (launch(*kernel, session, rows, image, moved ? moved : bias, y, m, ordinal, stream))
-          [[likely]]
-        return y;
-      kernel = session.instead_of(*kernel, ordinal, as.scalar, m, stream);
-    } while (kernel != nullptr);
+    const Tensor y = empty(shape, as.dtype, ordinal);
+    const Call call{session,   image,   moved ? moved : bias,
+                    as.scalar, ordinal, current_stream(ordinal)};
+    if (by_kernels(call, rows, y, m)) [[likely]]
+      return y;
   }
   const Tensor values = dense(image, session, as);
   return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
+}
+
+Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
+              std::int64_t weight, std::int64_t n) {
+  Session& session = ladder::session(weight);
+  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
+  return run(session, x, image, bias);
+}
+
+/// The session of a weight [n, k] of `type` whose image has so many words: they tell whether it has
+/// an order of columns.
+Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std::int64_t words) {
+  // On the path of every call: a thread asks for the weights of one model again and again.
+  struct Recent {
+    std::string type;
+    std::int64_t n, k, words;
+    Session* session = nullptr;
+  };
+  thread_local std::array<Recent, 32> recents{};
+  const auto mixed = static_cast<std::uint64_t>(n) * 31 + static_cast<std::uint64_t>(k) +
+                     static_cast<std::uint64_t>(words);
+  Recent& recent = recents[(mixed * 0x9e3779b97f4a7c15U) >> 59];
+  if (recent.session != nullptr && recent.n == n && recent.k == k && recent.words == words &&
+      recent.type == type) {
+    return *recent.session;
+  }
+  for (const bool gather : {false, true}) {
+    Session& session = ladder::session(open_session(ttype(type), n, k, gather));
+    if (session.parts().words != words) continue;
+    recent = {type, n, k, words, &session};
+    return session;
+  }
+  fail<InvalidArgument>("image has ", words, " words, which no weight of ", type, " [", n, ", ", k,
+                        "] has");
+}
+
+Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
+                        std::string type, std::int64_t n) {
+  const std::int64_t dimensions = x.dim();
+  LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
+  return run(session_of(type, n, x.size(dimensions - 1), image.numel()), x, image, bias);
 }
 
 }  // namespace
@@ -122,11 +204,13 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("linear_image(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
   m.def("linear_image_no_grad(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
+  m.def("linear_prepacked(Tensor x, Tensor image, Tensor? bias, str type, int n) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
   m.impl("linear_image", TORCH_BOX(&linear));
   m.impl("linear_image_no_grad", TORCH_BOX(&linear));
+  m.impl("linear_prepacked", TORCH_BOX(&linear_prepacked));
 }
 
 }  // namespace ladder::binding

@@ -57,22 +57,34 @@ std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool 
   return open_session(ttype(type), n, k, gather, dependent_launch);
 }
 
-/// Compiles what `m` tokens need. The schedule of their kernel, or "" when they go the dense way.
+/// Compiles what `m` tokens need. The schedule of their kernel (of their first pass, where there are
+/// several), or "" when they go the dense way.
 std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<std::int32_t>(device);
   const Activation as = activation_of(dtype);
   void* const stream = current_stream(ordinal);
-  const LinearKernel* kernel = session.linear(ordinal, as.scalar, m, stream);
-  if (kernel != nullptr) return kernel->schedule;
+  if (const std::int64_t step = tokens_of_pass(m); step != 0) {
+    const LinearKernel* most = session.linear(ordinal, as.scalar, step, stream);
+    const std::int64_t rest = m % step;
+    if (most != nullptr && rest != 0) session.linear(ordinal, as.scalar, rest, stream);
+    if (most != nullptr) return most->schedule;
+  }
   session.transform(ordinal, as.dense, stream);
   return {};
+}
+
+/// Whose schedules serve `m` tokens: those of their first pass.
+std::int64_t scheduled(std::int64_t m) {
+  const std::int64_t step = tokens_of_pass(m);
+  return step == 0 ? m : step;
 }
 
 /// Schedules worth measuring for `m` tokens, one a line; only the measured one where a store has
 /// it.
 std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                       std::int64_t count) {
+  m = scheduled(m);
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<int>(device);
   const Scalar activation = activation_of(dtype).scalar;
@@ -89,6 +101,7 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
 /// measured, and unloaded when another takes its place.
 void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                   std::string schedule, bool keep) {
+  m = scheduled(m);
   Session& session = ladder::session(weight);
   const Scalar activation = activation_of(dtype).scalar;
   session.use(static_cast<int>(device), activation, m, schedule,
@@ -96,10 +109,11 @@ void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, st
   if (keep) session.keep(static_cast<int>(device), activation, m, schedule);
 }
 
-/// The most tokens that the kernel for `m` serves; 0 when they are multiplied densely.
+/// The most tokens that the kernel for `m`, or for passes over them, serves; 0 when they are
+/// multiplied densely.
 std::int64_t token_interval(std::int64_t m) {
-  const auto interval = interval_of(m);
-  return interval == kTokenIntervals.size() ? 0 : kTokenIntervals[interval];
+  const std::int64_t step = tokens_of_pass(m);
+  return step == 0 ? 0 : kTokenIntervals[interval_of(step)];
 }
 
 void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::move(directory)); }
