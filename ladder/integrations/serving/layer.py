@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From loaded tensors to what a layer of an engine is called with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
+from ladder.cuda import linear as _image_ops  # noqa: F401  (registers the ops' fakes)
+from ladder.errors import CheckpointError
+from ladder.integrations.serving.cuts import join, joinable
+from ladder.integrations.serving.loading import Room
+from ladder.nn.linear import Linear
+from ladder.types import parse
+from ladder.weight import PARTS, Weight
+
+_log = logging.getLogger("ladder")
+_ops = torch.ops.ladder
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of a layer that one op multiplies. Its tensors are parameters of the layer called
+    ``<part><suffix>``."""
+
+    kind: str  #: "prepacked" (an image), "canonical" or "dense"
+    type: str  #: spelling of the tType; "" for dense rows
+    n: int
+    suffix: str
+    parts: tuple[str, ...]
+
+    def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        if self.kind == "prepacked":
+            image = getattr(layer, f"qweight{self.suffix}")
+            return _ops.linear_prepacked(x, image, bias, self.type, self.n)
+        if self.kind == "dense":
+            return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
+        parts = [
+            getattr(layer, f"{part}{self.suffix}") if part in self.parts else None for part in PARTS
+        ]
+        return _ops.linear(x, *parts, bias, self.type)
+
+
+def multiply(runs: tuple[Run, ...], layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+    """``y = x @ w.T + bias`` for the rows of all ``runs``, side by side."""
+    if len(runs) == 1:
+        return runs[0](layer, x, bias)
+    y = torch.cat([run(layer, x, None) for run in runs], -1)
+    return y if bias is None else y + bias
+
+
+def finish(
+    room: Room,
+    layer: nn.Module,
+    dtype: torch.dtype,
+    *,
+    prepack: bool = True,
+    before: tuple[Run, ...] = (),
+    warm: Callable[[Linear], None] = lambda module: None,
+) -> tuple[Run, ...]:
+    """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
+
+    Rows of equal types, scale2 and order of columns become one run. The canonical codes are let go
+    as soon as there is an image: peak memory is that of one layer more.
+
+    Args:
+        dtype: of activations.
+        prepack: make images where the device has kernels for the type.
+        before: runs of the load before, whose graphs may be kept: the new ones must equal them.
+        warm: called with each image's module, to compile and tune.
+    Raises:
+        CheckpointError: tensors that were not loaded, by name; values that no weight has; other
+            runs than ``before``.
+    """
+    if missing := room.missing():
+        raise CheckpointError(
+            f"{room.prefix}: {', '.join(missing)} was not loaded: it is missing in the files"
+        )
+    room.loaded.clear()
+    weights = [room.weight(layer, part) for part in range(len(room.rows))]
+    groups = _groups([_settled(w) if isinstance(w, Weight) else w for w in weights])
+    for name in room.names():
+        delattr(layer, name)
+    del weights
+    runs: list[Run] = []
+    while groups:
+        rows = groups.pop(0)
+        suffix = f"_{len(runs)}" if runs else ""
+        run, tensors = _run(rows, suffix, dtype, prepack, warm)
+        if before and before[len(runs)] != run:
+            raise CheckpointError(
+                f"{room.prefix} was {before[len(runs)].type} when it was first loaded, and is "
+                f"{run.type} now: start the engine anew"
+            )
+        runs.append(run)
+        for part, tensor in tensors.items():
+            layer.register_parameter(f"{part}{suffix}", nn.Parameter(tensor, requires_grad=False))
+    return tuple(runs)
+
+
+def _settled(weight: Weight) -> Weight:
+    """Without what says nothing: zero points that are the midpoint, columns in their order."""
+    ttype, parts = weight.type, weight.tensors()
+    if ttype.zero == "integer" and bool((parts["zeros"] == 1 << (ttype.bits - 1)).all()):
+        ttype = parse(str(ttype).replace("zero=integer", "zero=midpoint"))
+        del parts["zeros"]
+    if "g_idx" in parts:
+        columns = torch.arange(weight.shape[1], device=parts["g_idx"].device)
+        if torch.equal(parts["g_idx"].long(), columns // (ttype.columns or weight.shape[1])):
+            del parts["g_idx"]
+    return Weight(ttype, weight.shape, **parts)
+
+
+def _groups(rows: list[Weight | Tensor]) -> list[Any]:
+    """Neighbours that one op can multiply: lists of Weights, and of dense tensors."""
+    groups: list[list[Any]] = []
+    for each in rows:
+        last = groups[-1][-1] if groups else None
+        if isinstance(each, Weight):
+            fits = isinstance(last, Weight) and joinable(last, each)
+        else:
+            fits = isinstance(last, Tensor)
+        if fits:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups
+
+
+def _run(
+    rows: list[Weight] | list[Tensor],
+    suffix: str,
+    dtype: torch.dtype,
+    prepack: bool,
+    warm: Callable[[Linear], None],
+) -> tuple[Run, dict[str, Tensor]]:
+    if isinstance(rows[0], Tensor):
+        dense = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
+        return Run("dense", "", dense.shape[0], suffix, ("weight",)), {"weight": dense}
+    weight = join(rows)
+    rows.clear()
+    return finish_weight(weight, dtype, suffix=suffix, prepack=prepack, warm=warm)
+
+
+def finish_weight(
+    weight: Weight,
+    dtype: torch.dtype,
+    *,
+    suffix: str = "",
+    prepack: bool = True,
+    warm: Callable[[Linear], None] = lambda module: None,
+) -> tuple[Run, dict[str, Tensor]]:
+    """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`."""
+    text, n = str(weight.type), weight.shape[0]
+    if prepack:
+        module = Linear.from_weight(weight)
+        module.dtype = dtype
+        if module.prepare():
+            assert module.image is not None
+            warm(module)
+            return Run("prepacked", text, n, suffix, ("qweight",)), {"qweight": module.image}
+        if weight.qweight.is_cuda:
+            _log.warning(
+                "%s %s has no kernels on this GPU: torch decodes it in each call",
+                text, list(weight.shape),
+            )  # fmt: skip
+    # Contiguous, and nothing else in their memory.
+    tensors = {name: part.clone() for name, part in weight.tensors().items()}
+    return Run("canonical", text, n, suffix, tuple(tensors)), tensors
+
+
+def embed(run: Run, layer: nn.Module, ids: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """Rows ``ids`` of a canonical weight with k columns, as values: [*ids.shape, k]."""
+    ttype = parse(run.type)
+    rows = ids.reshape(-1)
+    parts = {name: getattr(layer, f"{name}{run.suffix}") for name in run.parts}
+    taken = {"qweight": parts["qweight"][rows]}
+    for name in ("scales", "zeros"):
+        if name in parts:
+            taken[name] = parts[name] if ttype.rows == 0 else parts[name][rows // ttype.rows]
+    per_row = ttype if ttype.rows in (0, 1) else _of_single_rows(run.type)
+    values = _ops.dequantize(
+        taken["qweight"],
+        taken.get("scales"),
+        taken.get("zeros"),
+        parts.get("scale2"),
+        parts.get("g_idx"),
+        str(per_row),
+        k,
+    )
+    return values.to(dtype).view(*ids.shape, k)
+
+
+def _of_single_rows(text: str) -> str:
+    """The type with blocks of one row: a row taken by itself has a scale of its own."""
+    ttype = parse(text)
+    columns = f"group={ttype.columns}" if ttype.columns else "channel"
+    fields = [f for f in str(ttype).split(",") if not f.startswith(("block=", "tensor"))]
+    return str(parse(",".join([fields[0], columns, *fields[1:]])))
+

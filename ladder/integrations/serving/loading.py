@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for the tensors of one layer of an engine, filled tensor by tensor in any order.
+
+An engine fuses linear modules of a checkpoint (q, k, v) into one layer and gives each rank of
+tensor parallelism its rows or columns. A :class:`Room` has one parameter for each name that a
+tensor of the layer has in the files. A tensor becomes canonical, is cut for the rank, and is copied
+to the place of its module, so that memory holds one whole tensor at a time, and a later load of
+the same names fills the same room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.serving.cuts import columns_objection, columns_of, rows_of, shape_of
+from ladder.integrations.serving.stored import PART_OF, StoredLinear
+from ladder.types import TType
+from ladder.weight import Weight
+
+#: Parts of which a layer has one for each module, not one for each row.
+_OF_MODULE = ("scale2", "g_idx")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a rank holds of one module: of its ``whole`` rows those from ``start`` on. ``count``
+    rows of the layer, of which the first ``filled`` come from the files and the rest are 0 (the
+    padding of a vocabulary)."""
+
+    count: int
+    start: int
+    filled: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns [start, start + count) of ``whole``."""
+
+    start: int
+    count: int
+    whole: int
+
+
+class Room:
+    """The modules of one layer on one rank.
+
+    Args:
+        prefix: the layer's name, for messages.
+        modules: one for each element of ``rows``, or one that has the rows of all.
+        rows: what the rank holds of each module.
+        columns: of every module; the whole of K where ``start`` is 0 and ``count`` is ``whole``.
+        dense: dtype of modules that are not packed.
+    Raises:
+        Unsupported: the cut is not possible; the message says what would be.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        modules: Sequence[StoredLinear],
+        rows: Sequence[Rows],
+        columns: Columns,
+        dense: torch.dtype,
+    ) -> None:
+        self.prefix, self.rows, self.columns, self.dense = prefix, tuple(rows), columns, dense
+        self.modules = tuple(modules)
+        self._fused_on_disk = len(modules) != len(rows)
+        if self._fused_on_disk and len(modules) != 1:
+            raise Unsupported(
+                f"{prefix} has {len(rows)} parts, and the files {len(modules)} modules for them"
+            )
+        for module in modules:
+            why = columns_objection(module.type, columns.whole, columns.start, columns.count)
+            if why:
+                raise Unsupported(f"{module.name}: {why}")
+        self._check_rows()
+        self.loaded: set[tuple[int, str]] = set()
+
+    def _check_rows(self) -> None:
+        for i, rows in enumerate(self.rows):
+            module = self.module(i)
+            before = sum(r.whole for r in self.rows[:i]) if self._fused_on_disk else 0
+            for part in ("scales", "zeros"):
+                probe = torch.empty((before + rows.whole, 1), device="meta")
+                try:
+                    rows_of(part, probe, module.type, before + rows.start, rows.filled)
+                except InvalidArgument as error:
+                    raise Unsupported(f"{module.name}: {error}") from None
+
+    def module(self, part: int) -> StoredLinear:
+        """The stored module that part ``part`` of the layer comes from."""
+        return self.modules[0 if self._fused_on_disk else part]
+
+    # --- parameters -------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Names of the tensors of the layer in the files."""
+        return list(dict.fromkeys(name for module in self.modules for name in module.tensors))
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """An uninitialised parameter for the tensors called ``name``, on the default device, whose
+        ``weight_loader(parameter, tensor, shard_id)`` fills it.
+
+        Modules of one type lie row below row; those of several types byte behind byte.
+        """
+        likes = [like for i in range(len(self.rows)) if (like := self._like(i, name)) is not None]
+        if self._stacked(name):
+            parameter = nn.Parameter(
+                torch.empty((len(likes), *likes[0].shape), dtype=likes[0].dtype),
+                requires_grad=False,
+            )
+        elif self._uniform(name):
+            shape = (sum(like.shape[0] for like in likes), *likes[0].shape[1:])
+            parameter = nn.Parameter(torch.empty(shape, dtype=likes[0].dtype), requires_grad=False)
+        else:
+            size = sum(like.numel() * like.itemsize for like in likes)
+            parameter = nn.Parameter(torch.empty(size, dtype=torch.uint8), requires_grad=False)
+        parameter.ladder_room = self
+        parameter.ladder_name = name
+        parameter.weight_loader = load
+        return parameter
+
+    def _like(self, part: int, name: str) -> Tensor | None:
+        """Shape and dtype of the rank's tensor ``name`` of a part; None where it has none."""
+        module = self.module(part)
+        if name not in module.tensors:
+            return None
+        kind, n, k = PART_OF[name], self.rows[part].count, self.columns.count
+        if not kind:
+            return torch.empty((0, 1), dtype=torch.int64, device="meta")
+        return shape_of(kind, module.type, n, k, self.dense)
+
+    def _stacked(self, name: str) -> bool:
+        kind = PART_OF[name]
+        if kind in _OF_MODULE:
+            return True
+        types = {self.module(i).type for i in range(len(self.rows))}
+        of_tensor = any(t is not None and t.rows == 0 for t in types)
+        return kind in ("scales", "zeros") and of_tensor and len(types) == 1
+
+    def _uniform(self, name: str) -> bool:
+        likes = [self._like(i, name) for i in range(len(self.rows))]
+        kinds = {None if like is None else (like.dtype, like.shape[1:]) for like in likes}
+        return len(kinds) == 1
+
+    def view(self, parameter: Tensor, name: str, part: int) -> Tensor | None:
+        """The place of one part in ``parameter``: bytes where types differ."""
+        likes = [self._like(i, name) for i in range(len(self.rows))]
+        like = likes[part]
+        if like is None:
+            return None
+        before = [each for each in likes[:part] if each is not None]
+        if self._stacked(name):
+            return parameter.data[len(before)]
+        if self._uniform(name):
+            first = sum(each.shape[0] for each in before)
+            return parameter.data[first : first + like.shape[0]]
+        first = sum(each.numel() * each.itemsize for each in before)
+        return parameter.data[first : first + like.numel() * like.itemsize]
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def parts_of(self, shard: object) -> list[int]:
+        """The parts that a tensor with this shard id of vLLM holds."""
+        if shard is None:
+            return list(range(len(self.rows)))
+        if isinstance(shard, tuple):
+            return [part for each in shard for part in self.parts_of(each)]
+        part = {"q": 0, "k": 1, "v": 2}.get(shard, shard) if isinstance(shard, str) else shard
+        if type(part) is not int or not 0 <= part < len(self.rows):
+            raise Unsupported(
+                f"{self.prefix} has no part {shard!r}, of {len(self.rows)} that ladder knows"
+            )
+        return [part]
+
+    def load(self, parameter: Tensor, name: str, tensor: Tensor, shard: object) -> None:
+        """Take over one tensor of the files.
+
+        Raises:
+            CheckpointError: it does not fit; the message names it and both values.
+        """
+        parts = self.parts_of(shard)
+        module = self.module(parts[0])
+        kind, canonical = module.canonical(name, tensor)
+        if kind:
+            whole = sum(self.rows[part].whole for part in parts)
+            wanted = shape_of(kind, module.type, whole, self.columns.whole, self.dense)
+            if kind == "scale2":
+                canonical = canonical.reshape(-1)
+            if canonical.shape != wanted.shape:
+                raise CheckpointError(
+                    f"{module.name}.{name} has shape {list(canonical.shape)}, not "
+                    f"{list(wanted.shape)}"
+                )
+            if kind != "weight" and canonical.dtype != wanted.dtype:
+                raise CheckpointError(
+                    f"{module.name}.{name} has dtype {canonical.dtype}, not {wanted.dtype}"
+                )
+        first = 0
+        for part in parts:
+            rows = self.rows[part]
+            if kind:
+                self._copy(parameter, name, part, kind, canonical, first + rows.start)
+            first += rows.whole
+            self.loaded.add((part, name))
+
+    def _copy(
+        self, parameter: Tensor, name: str, part: int, kind: str, canonical: Tensor, start: int
+    ) -> None:
+        ttype, cut, rows = self.module(part).type, self.columns, self.rows[part]
+        if cut.count != cut.whole:
+            if kind == "g_idx":
+                _require_in_order(canonical, ttype, f"{self.module(part).name}.{name}")
+            canonical = columns_of(kind, canonical, ttype, cut.whole, cut.start, cut.count)
+        values = rows_of(kind, canonical, ttype, start, rows.filled)
+        to = self.view(parameter, name, part)
+        assert to is not None
+        self._put(to, name, values.to(self.dense) if kind == "weight" else values)
+
+    def _put(self, to: Tensor, name: str, values: Tensor) -> None:
+        if not self._stacked(name) and not self._uniform(name):
+            values = values.contiguous().view(torch.uint8).flatten()
+        if to.shape == values.shape:
+            to.copy_(values)
+            return
+        to[: values.shape[0]].copy_(values)  # vocabularies are padded
+        to[values.shape[0] :].zero_()
+
+    def fill_dummy(self, layer: nn.Module) -> None:
+        """Random numbers that a weight could have, for engines that time models without files."""
+        for name in self.names():
+            kind, to = PART_OF[name], getattr(layer, name).data
+            for i in range(len(self.rows)):
+                ttype, view = self.module(i).type, self.view(to, name, i)
+                if view is None or not kind:
+                    continue
+                like = shape_of(kind, ttype, self.rows[i].count, self.columns.count, self.dense)
+                values = torch.empty(like.shape, dtype=like.dtype, device=to.device)
+                if kind == "g_idx":
+                    columns = torch.arange(values.numel(), device=to.device)
+                    values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
+                elif values.is_floating_point():
+                    values.uniform_(-0.01, 0.01)
+                elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
+                    values.random_(0, 1 << ttype.bits)
+                elif kind == "scales":  # codes of 2**-8, or so
+                    values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
+                else:
+                    values.random_(-(2**31), 2**31 - 1)
+                self._put(view, name, values)
+        self.loaded.update((i, n) for i in range(len(self.rows)) for n in self.module(i).tensors)
+
+    def missing(self) -> list[str]:
+        """Names in the files of the tensors that were not loaded."""
+        return sorted(
+            f"{self.module(i).name}.{name}"
+            for i in range(len(self.rows))
+            for name in self.module(i).tensors
+            if (i, name) not in self.loaded
+        )
+
+    def weight(self, layer: nn.Module, part: int) -> Weight | Tensor:
+        """What was loaded of one part: a Weight, or a dense [n, k].
+
+        Raises:
+            CheckpointError: a scale that is not finite, a g_idx out of range.
+        """
+        module, n, k = self.module(part), self.rows[part].count, self.columns.count
+        parts: dict[str, Tensor] = {}
+        for name in module.tensors:
+            kind = PART_OF[name]
+            view = self.view(getattr(layer, name), name, part) if kind else None
+            if view is None:
+                continue
+            like = shape_of(kind, module.type, n, k, self.dense)
+            if view.dtype != like.dtype or view.shape != like.shape:
+                view = view.clone().view(like.dtype).view(like.shape)  # aligned
+            parts[kind] = view
+        if module.type is None:
+            return parts["weight"]
+        weight = Weight(module.type, (n, k), **parts)
+        try:
+            weight.check(module.name)
+        except InvalidArgument as error:
+            raise CheckpointError(str(error)) from error
+        return weight
+
+
+def _require_in_order(g_idx: Tensor, ttype: TType | None, name: str) -> None:
+    size = ttype.columns if ttype is not None and ttype.columns else g_idx.numel()
+    columns = torch.arange(g_idx.numel(), dtype=g_idx.dtype, device=g_idx.device)
+    if not torch.equal(g_idx, columns // size):
+        raise CheckpointError(
+            f"{name} orders columns (act-order), which quantization_config.desc_act denies: "
+            "no rank can have its columns alone"
+        )
+
+
+def load(param: Tensor, loaded_weight: Tensor, shard_id: object = None) -> None:
+    """The ``weight_loader`` of a parameter of a :class:`Room`."""
+    room: Room = param.ladder_room
+    room.load(param, param.ladder_name, loaded_weight, shard_id)

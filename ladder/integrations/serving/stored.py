@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the files of a model hold of each linear module, whatever their format."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
+from ladder.checkpoints.layer import SCALE_NAMES, Layer, Stored
+from ladder.checkpoints.source import FORMATS
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.types import TType, parse
+from ladder.weight import PARTS, Weight
+
+#: What a stored tensor becomes: (part of a Weight or "weight" or "", canonical tensor).
+Canonical = Callable[[str, Tensor], tuple[str, Tensor]]
+#: The part that the tensor of each name becomes; "" for what is only checked.
+PART_OF = {
+    "qweight": "qweight",
+    "weight_packed": "qweight",
+    "scales": "scales",
+    "weight_scale": "scales",
+    "zeros": "zeros",
+    "qzeros": "zeros",
+    "scaled_zeros": "zeros",
+    "weight_zero_point": "zeros",
+    "scale2": "scale2",
+    "weight_global_scale": "scale2",
+    "g_idx": "g_idx",
+    "weight_g_idx": "g_idx",
+    "weight_shape": "",
+    "weight": "weight",
+}
+#: Names of tensors that say that a module is packed.
+MARKS = ("qweight", "weight_packed")
+
+
+@dataclass(frozen=True)
+class StoredLinear:
+    """One linear module [N, K] as the files hold it."""
+
+    name: str
+    type: TType | None  #: None: dense, one tensor "weight"
+    tensors: tuple[str, ...]  #: names of its tensors in the files, bias excluded
+    canonical: Canonical = field(compare=False, repr=False)
+    #: Whether columns may be in another order than their groups, known before they are read.
+    act_order: bool = False
+
+
+def _as_it_is(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    return name, tensor
+
+
+class Folder:
+    """The quantised modules of a model, by their names in the files.
+
+    Args:
+        config: ``quantization_config`` of config.json.
+        headers: dtype and shape of every tensor; None where the files cannot be read ahead. Then
+            the config alone decides.
+    Raises:
+        CheckpointError: a config that makes no sense.
+        Unsupported: a quant_method that ladder does not read.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], headers: Mapping[str, Stored] | None = None
+    ) -> None:
+        self.config = dict(config)
+        self.method = str(config.get("quant_method") or config.get("method") or "").lower()
+        self.headers = headers
+        self._stored: StoredConfig | None = None
+        self._settings: Any = None
+        if self.method == QUANT_METHOD:
+            self._stored = StoredConfig.from_dict(config)
+        elif self.method in FORMATS:
+            self._settings = FORMATS[self.method].Config.from_dict(dict(config))
+        else:
+            known = ", ".join((QUANT_METHOD, *FORMATS))
+            raise Unsupported(f'quant_method is "{self.method}"; ladder reads {known}')
+
+    def renamed(self, rename: Callable[[str], str | None]) -> Folder:
+        """The same folder with modules called as the engine calls them; names that ``rename`` maps
+        to None are not loaded."""
+        folder = object.__new__(Folder)
+        folder.__dict__.update(self.__dict__)
+        if self.headers is not None:
+            renamed = ((rename(name), entry) for name, entry in self.headers.items())
+            folder.headers = {name: entry for name, entry in renamed if name is not None}
+        if self._stored is not None:
+            stored = self._stored
+            folder._stored = StoredConfig(
+                stored.weight_type,
+                {rename(name) or name: text for name, text in stored.modules.items()},
+                tuple(rename(name) or name for name in stored.modules_to_not_convert),
+                stored.types,
+                stored.source,
+            )
+        return folder
+
+    def parts_of(self, module: str) -> dict[str, Stored]:
+        """Headers of the tensors of ``module``, by their last name."""
+        if self.headers is None:
+            return {}
+        found = {name: self.headers.get(f"{module}.{name}") for name in (*PART_OF, "bias")}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    def is_packed(self, module: str) -> bool:
+        """Whether the files (or, unread, the config) hold ``module`` packed."""
+        if self.headers is not None:
+            return any(f"{module}.{mark}" in self.headers for mark in MARKS)
+        if self._stored is not None:
+            return self._stored.type_of(module) is not None
+        return not module.endswith("lm_head") and self._settings.for_module(module) is not None
+
+    def packed_below(self, prefix: str) -> list[str]:
+        """Packed modules whose names begin with ``prefix`` and a dot."""
+        names = (name.rpartition(".") for name in self.headers or ())
+        return sorted(
+            module
+            for module, _, last in names
+            if last in MARKS and module.startswith(f"{prefix}.")
+        )
+
+    def module(self, name: str, n: int, k: int) -> StoredLinear:
+        """Module ``name``, which the model has as [n, k].
+
+        Raises:
+            CheckpointError: the files hold another shape, or the config leaves it unquantised.
+        """
+        if not self.is_packed(name):
+            self._check_dense(name)
+            return StoredLinear(name, None, ("weight",), _as_it_is)
+        return self._own(name, n, k) if self._stored is not None else self._foreign(name, n, k)
+
+    def _check_dense(self, name: str) -> None:
+        if self.headers is not None and f"{name}.weight" not in self.headers:
+            raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
+
+    def _own(self, name: str, n: int, k: int) -> StoredLinear:
+        assert self._stored is not None
+        text = self._stored.type_of(name)
+        if text is None:
+            raise CheckpointError(
+                f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
+            )
+        ttype, parts = parse(text), self.parts_of(name)
+        act_order = "g_idx" in parts
+        if parts:
+            on_meta = {
+                part: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
+                for part, entry in parts.items()
+                if part in PARTS and isinstance(entry.dtype, torch.dtype)
+            }
+            try:
+                Weight(ttype, (n, k), **on_meta).check(name)
+            except (InvalidArgument, TypeError) as error:
+                raise CheckpointError(str(error)) from error
+        wanted = {
+            "qweight": True,
+            "scales": ttype.scale_dtype is not None,
+            "zeros": ttype.zeros_dtype is not None,
+            "scale2": ttype.scale2 is not None,
+            "g_idx": act_order,
+        }
+        tensors = tuple(part for part in PARTS if wanted[part])
+        return StoredLinear(name, ttype, tensors, _as_it_is, act_order)
+
+    def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
+        form, settings = FORMATS[self.method], self._settings.for_module(name)
+        if settings is None:
+            raise CheckpointError(
+                f"{name} is packed, but quantization_config leaves {name} unquantised"
+            )
+        parts = {part: e for part, e in self.parts_of(name).items() if part in form.PARTS}
+        if not parts:  # nothing to go by but the config
+            shapes = form.shapes(n, k, settings)
+            parts = {p: Stored(d or torch.float16, s) for p, (s, d) in shapes.items()}
+        layer: Layer = form.measure(parts, settings, name)
+        if (layer.n, layer.k) != (n, k):
+            raise CheckpointError(
+                f"{name} holds a weight of {[layer.n, layer.k]}, not {[n, k]} as the model has"
+            )
+        canonical = functools.partial(form.canonical, layer=layer)
+        order = bool(self.config.get("desc_act")) and any("g_idx" in part for part in parts)
+        return StoredLinear(name, _type_of(form, layer, parts), tuple(parts), canonical, order)
+
+
+def _type_of(form: Any, layer: Layer, parts: Mapping[str, Stored]) -> TType:
+    """With stored zero points where there are any: whether all are the midpoint shows later."""
+    scale = next(e.dtype for p, e in parts.items() if PART_OF.get(p) == "scales")
+    zeros = next((p for p in parts if PART_OF.get(p) == "zeros"), None)
+    zero = "midpoint" if zeros is None else "rescale" if zeros == "scaled_zeros" else "integer"
+    group = "channel" if layer.per_channel else f"group={layer.group}"
+    return parse(f"uint{layer.bits},{group},scale={SCALE_NAMES[scale]},zero={zero}")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The QuantizationConfig of vLLM: which layer of a model is packed, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+
+from ladder.checkpoints.folder import QUANT_METHOD
+from ladder.checkpoints.header import TORCH_DTYPES
+from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.source import FORMATS
+from ladder.errors import Unsupported
+from ladder.integrations.serving.stored import Folder
+from ladder.integrations.vllm import asked
+from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod
+
+_log = logging.getLogger("vllm.ladder")
+
+
+class LadderQuantizationConfig(QuantizationConfig):
+    """quant_method "ladder", and the formats that ladder reads when the user asks for ladder."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"LadderQuantizationConfig({self.folder.config})"
+
+    def get_name(self) -> str:
+        return QUANT_METHOD
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16, torch.float32]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 75  # below 80 torch decodes; the log says so
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return ["quantize_config.json", "quant_config.json"]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> LadderQuantizationConfig:
+        return cls(Folder(config))
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None
+    ) -> str | None:
+        """Take folders of other formats only where the user asked for it."""
+        method = str((hf_quant_cfg or {}).get("quant_method", "")).lower()
+        if method in FORMATS and (user_quant == QUANT_METHOD or method in asked()):
+            return QUANT_METHOD
+        return None
+
+    @staticmethod
+    def get_checkpoint_weight_mapper() -> Any:
+        """Every tensor: vLLM's own drops the order of columns (``.g_idx``)."""
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        return WeightsMapper()
+
+    def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
+        rename = getattr(hf_to_vllm_mapper, "get_rename_mapper", None)
+        if rename is not None:
+            mapper = rename()
+        else:  # q_proj must not become qkv_proj
+            mapper = dataclasses.replace(hf_to_vllm_mapper, orig_to_new_stacked={})
+        self.folder = self.folder.renamed(lambda name: next(iter(mapper.apply_list([name])), None))
+
+    def maybe_update_config(
+        self, model_name: str, hf_config: Any = None, revision: str | None = None
+    ) -> None:
+        """Read the headers of the files, which decide what is packed."""
+        from vllm.transformers_utils.config import get_safetensors_params_metadata
+
+        found = get_safetensors_params_metadata(model_name, revision=revision)
+        if not found:
+            return
+        headers = {
+            name: Stored(TORCH_DTYPES.get(e["dtype"], e["dtype"]), tuple(e["shape"]))
+            for name, e in found.items()
+        }
+        self.folder = Folder(self.folder.config, headers)
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        """The method of a layer.
+
+        Raises:
+            Unsupported: experts that are packed.
+        """
+        if isinstance(layer, (LinearBase, ParallelLMHead, VocabParallelEmbedding)):
+            names = self.modules_of(prefix)
+            if not any(map(self.folder.is_packed, names)):
+                return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+            if isinstance(layer, (LinearBase, ParallelLMHead)):
+                return LinearMethod(self.folder, prefix, names)
+            return EmbeddingMethod(self.folder, prefix, names)
+        return self._experts(layer, prefix)
+
+    def modules_of(self, prefix: str) -> list[str]:
+        """Names in the files of what vLLM fuses into the layer ``prefix``."""
+        head, dot, last = prefix.rpartition(".")
+        return [f"{head}{dot}{name}" for name in self.packed_modules_mapping.get(last, [last])]
+
+    def _experts(self, layer: torch.nn.Module, prefix: str) -> Any:
+        moe = getattr(layer, "moe_config", None)
+        if moe is None or not any("MoEMethod" in name for name in _method_names()):
+            return None
+        if packed := self.folder.packed_below(prefix):
+            raise Unsupported(
+                f"{prefix} has packed experts ({packed[0]} and {len(packed) - 1} more), which "
+                "ladder does not serve yet"
+            )
+        from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
+
+        return UnquantizedFusedMoEMethod(moe)
+
+
+def _method_names() -> list[str]:
+    from vllm.model_executor.layers import fused_moe
+
+    return dir(fused_moe)
+
+
+def register() -> None:
+    """Doing it again is harmless."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    if QUANT_METHOD not in QUANTIZATION_METHODS:
+        register_quantization_config(QUANT_METHOD)(LadderQuantizationConfig)

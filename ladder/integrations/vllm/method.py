@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods of vLLM's layers: make room for tensors, bring them into the form of kernels, call
+those."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.config import get_current_vllm_config
+from vllm.distributed import tensor_model_parallel_all_gather
+from vllm.model_executor.layers.linear import LinearMethodBase, RowParallelLinear
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from ladder.errors import Unsupported
+from ladder.integrations.serving.cuts import columns_objection
+from ladder.integrations.serving.layer import Run, embed, finish, multiply
+from ladder.integrations.serving.loading import Columns, Room, Rows
+from ladder.integrations.serving.stored import Folder
+from ladder.integrations.vllm.warm import Warmer
+
+_log = logging.getLogger("vllm.ladder")
+#: Where layers know which shard of a checkpoint's tensor is a rank's, vLLM's own: ladder's loaders
+#: do the same, and no subclass may do otherwise.
+_LOADERS = "vllm.model_executor.layers.linear"
+
+
+class LinearMethod(LinearMethodBase):
+    """Of one layer of packed weights.
+
+    Args:
+        folder: what the files hold.
+        prefix: the layer's name.
+        names: of the modules in the files that the layer is made of.
+    """
+
+    def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
+        self.folder, self.prefix, self.names = folder, prefix, names
+        self.runs: tuple[Run, ...] = ()
+        #: Rows of the whole layer before and behind those of this rank, where its columns cannot
+        #: be parted: each rank then has all columns of some rows.
+        self.around: tuple[int, int] | None = None
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra: Any,
+    ) -> None:
+        """Register a parameter for each tensor of the layer in the files.
+
+        Raises:
+            CheckpointError: headers that do not fit the model.
+            Unsupported: a cut for tensor parallelism that the type does not allow.
+        """
+        self.dtype = params_dtype
+        vllm_config = get_current_vllm_config()
+        self.dummy = vllm_config.load_config.load_format == "dummy"
+        self.warmer = Warmer.of(vllm_config, params_dtype)
+        rows = self._rows(layer, list(output_partition_sizes))
+        if len(self.names) == len(rows):
+            whole = [each.whole for each in rows]
+        else:
+            whole = [sum(each.whole for each in rows)]
+        modules = [
+            self.folder.module(name, n, input_size)
+            for name, n in zip(self.names, whole, strict=True)
+        ]
+        columns = Columns(0, input_size, input_size)
+        if input_size_per_partition != input_size:
+            rank = layer.tp_rank
+            columns = Columns(rank * input_size_per_partition, input_size_per_partition, input_size)
+            if any(
+                each.act_order
+                or columns_objection(each.type, input_size, columns.start, columns.count)
+                for each in modules
+            ):
+                rows, columns = self._all_columns(layer, rows, input_size)
+        self.room = Room(self.prefix, modules, rows, columns, params_dtype)
+        for name in self.room.names():
+            layer.register_parameter(name, self.room.parameter(name))
+
+    def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
+        """What this rank holds of each part, whose sizes on this rank are given."""
+        rank, ranks = getattr(layer, "tp_rank", 0), getattr(layer, "tp_size", 1)
+        if isinstance(layer, VocabParallelEmbedding):
+            own = layer.shard_indices
+            first, last = own.org_vocab_start_index, own.org_vocab_end_index
+            return [Rows(sizes[0], first, last - first, layer.org_vocab_size)]
+        if isinstance(layer, RowParallelLinear) or sum(sizes) == layer.output_size:
+            return [Rows(size, 0, size, size) for size in sizes]
+        loader = getattr(type(layer), "weight_loader_v2", None)
+        if getattr(loader, "__qualname__", "").split(".")[0] not in _known_layers():
+            raise Unsupported(
+                f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
+                "serve it with tensor_parallel_size=1"
+            )
+        replicas = getattr(layer, "num_kv_head_replicas", 1)
+        rows = []
+        for part, size in enumerate(sizes):
+            each = replicas if part > 0 else 1
+            rows.append(Rows(size, rank // each * size, size, size * ranks // each))
+        return rows
+
+    def _all_columns(
+        self, layer: nn.Module, rows: list[Rows], k: int
+    ) -> tuple[list[Rows], Columns]:
+        """Of a layer that is cut along its columns where these must stay together: part of the
+        rows, with all columns. Activations are gathered, and the ranks' rows are what they sum."""
+        rank, ranks, n = layer.tp_rank, layer.tp_size, rows[0].whole
+        if n % ranks:
+            raise Unsupported(f"{self.prefix} has {n} rows, which {ranks} ranks cannot share")
+        own = n // ranks
+        self.around = rank * own, n - (rank + 1) * own
+        return [Rows(own, rank * own, own, n)], Columns(0, k, k)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Bring what was loaded into the form that kernels of the device read.
+
+        Raises:
+            CheckpointError: tensors that were not loaded, by name, or cannot be a weight's.
+        """
+        if not all(hasattr(getattr(layer, n, None), "ladder_room") for n in self.room.names()):
+            return  # it has been done
+        if self.dummy:
+            self.room.fill_dummy(layer)
+        self.runs = finish(
+            self.room, layer, self.dtype,
+            prepack=self.prepacks, before=self.runs, warm=self.warmer,
+        )  # fmt: skip
+
+    prepacks = True
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[..., K] to [..., N] of this rank. The number of tokens decides in C++, not here: vLLM
+        traces this once for all."""
+        if self.around is None:
+            return multiply(self.runs, layer, x, bias)
+        y = multiply(self.runs, layer, tensor_model_parallel_all_gather(x), None)
+        y = nn.functional.pad(y, self.around)
+        return y if bias is None else y + bias
+
+
+class EmbeddingMethod(LinearMethod):
+    """Of a packed embedding, whose rows are decoded as they are asked for. As a tied output layer
+    it is multiplied in the same, canonical form."""
+
+    prepacks = False
+
+    def embedding(self, layer: nn.Module, input_: Tensor) -> Tensor:
+        return embed(self.runs[0], layer, input_, self.room.columns.whole, self.dtype)
+
+    def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
+        return embed_tokens
+
+
+def _known_layers() -> frozenset[str]:
+    return frozenset({"ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear"})
