@@ -36,6 +36,7 @@ from ladder.checkpoints.layer import (
     expect,
     fail,
     require,
+    side_of,
     stored,
 )  # fmt: skip
 from ladder.errors import Unsupported
@@ -139,6 +140,24 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
     return Layer(name, n, k, 4, group, groups, config.group_size == -1, config)
 
 
+def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
+    """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
+
+    The zeros of gemv_fast stay floats, to be subtracted after scaling.
+    """
+    version = layer.config.version
+    if part == "qweight":
+        return "qweight", _codes(tensor, layer)
+    if part == "scales":
+        scales = _unpadded(tensor, layer)
+        return "scales", (scales if version == "gemv" else scales.t()).contiguous()
+    if version == "gemv":
+        return "zeros", ops.unpack(tensor[:, : -(-layer.groups // 8)], layer.groups, 4)
+    if version == "gemm":
+        return "zeros", _nibbles(tensor).t().contiguous()
+    return "zeros", (-_unpadded(tensor, layer)).t().contiguous()
+
+
 def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     """Return scales and zeros of a layer, canonical.
 
@@ -148,25 +167,17 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     Raises:
         CheckpointError: a scale or a float zero is NaN or infinite.
     """
-    name, version, groups = layer.name, layer.config.version, layer.groups
-    zero_part = _zero_part(tensors, layer.config)
-    scales, zeros = tensors["scales"], tensors[zero_part]
-    if version == "gemv":
-        scales = scales[:, :groups]
-        check_scales(scales, f"{name}.scales")
-        fields = ops.unpack(zeros[:, : -(-groups // 8)], groups, 4)
-        return _integer(scales.contiguous(), fields)
-    scales = scales[:groups]
-    check_scales(scales, f"{name}.scales")
-    if version == "gemm":
-        return _integer(scales.t().contiguous(), _nibbles(zeros).t().contiguous())
-    zeros = zeros[:groups]
-    check_scales(zeros, f"{name}.{zero_part}")
-    return Side(scales.t().contiguous(), "rescale", (-zeros).t().contiguous())
+    kept = {part: tensors[part] for part in ("scales", _zero_part(tensors, layer.config))}
+    for part, tensor in kept.items():
+        if tensor.is_floating_point():
+            check_scales(_unpadded(tensor, layer), f"{layer.name}.{part}")
+    return side_of(dict(canonical(part, t, layer) for part, t in kept.items()), layer)
 
 
-def _integer(scales: Tensor, zeros: Tensor) -> Side:
-    return Side(scales, "midpoint") if (zeros == 8).all() else Side(scales, "integer", zeros)
+def _unpadded(tensor: Tensor, layer: Layer) -> Tensor:
+    """Scales, or zeros in floats, without the groups that only fill up a word of zeros."""
+    gemv = layer.config.version == "gemv"
+    return tensor[:, : layer.groups] if gemv else tensor[: layer.groups]
 
 
 def _nibbles(packed: Tensor) -> Tensor:
@@ -181,11 +192,17 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     ``rows`` starts and ends at multiples of 8, or at the end.
     """
     first, last, _ = rows.indices(layer.n)
+    version = layer.config.version
+    if version == "gemm":
+        return canonical("qweight", qweight[:, first // 8 : last // 8], layer)[1]
+    lines = 1 if version == "gemv" else 4
+    return canonical("qweight", qweight[first // lines : last // lines], layer)[1]
+
+
+def _codes(qweight: Tensor, layer: Layer) -> Tensor:
     if layer.config.version == "gemv":
-        return qweight[first:last].contiguous()
-    if layer.config.version == "gemm":
-        return _transposed(qweight[:, first // 8 : last // 8])
-    return _from_lines(qweight[first // 4 : last // 4], layer.k)
+        return qweight.contiguous()
+    return _transposed(qweight) if layer.config.version == "gemm" else _from_lines(qweight, layer.k)
 
 
 def _transposed(packed: Tensor) -> Tensor:

@@ -32,12 +32,14 @@ from ladder.checkpoints.layer import (
     assemble,
     check_group_size,
     check_scales,
+    column_groups,
     config_flag,
     config_int,
     config_word,
     expect,
     fail,
     require,
+    side_of,
     stored,
 )  # fmt: skip
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -185,6 +187,20 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
     return Layer(name, n, k, bits, group, groups, per_channel, config)
 
 
+def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
+    """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
+
+    A g_idx that is all zero, as in a buffer that was never filled, becomes column // group.
+    """
+    if part == "qweight":
+        return "qweight", _codes(tensor, layer)
+    if part == "scales":
+        return "scales", tensor.t().contiguous()
+    if part == "qzeros":
+        return "zeros", _zeros(tensor, layer)
+    return "g_idx", torch.where(tensor.any(), tensor, column_groups(layer, tensor))
+
+
 def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     """Return scales, zeros and g_idx of a layer, canonical.
 
@@ -194,15 +210,8 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     Raises:
         CheckpointError: a scale is NaN or infinite, or g_idx names a group that does not exist.
     """
-    name = layer.name
-    scales = tensors["scales"]
-    check_scales(scales, f"{name}.scales")
-    scales = scales.t().contiguous()
-    zeros = _zeros(tensors["qzeros"], layer)
-    g_idx = _g_idx(tensors["g_idx"], layer) if "g_idx" in tensors else None
-    if bool((zeros == 1 << (layer.bits - 1)).all()):
-        return Side(scales, "midpoint", None, g_idx)
-    return Side(scales, "integer", zeros, g_idx)
+    check_scales(tensors["scales"], f"{layer.name}.scales")
+    return side_of(dict(canonical(part, t, layer) for part, t in tensors.items()), layer)
 
 
 def _zeros(qzeros: Tensor, layer: Layer) -> Tensor:
@@ -219,21 +228,13 @@ def _zeros(qzeros: Tensor, layer: Layer) -> Tensor:
     return zeros.t().contiguous()
 
 
-def _g_idx(g_idx: Tensor, layer: Layer) -> Tensor | None:
-    outside = (g_idx < 0) | (g_idx >= layer.groups)
-    if outside.any():
-        at = int(torch.nonzero(outside)[0])
-        fail(f"{layer.name}.g_idx[{at}]", " is ", int(g_idx[at]), ", not one of the ",
-             layer.groups, " groups")  # fmt: skip
-    trivial = torch.arange(layer.k, dtype=torch.int32) // layer.group
-    if not g_idx.any() or torch.equal(g_idx, trivial):
-        return None
-    return g_idx.clone()
-
-
 def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     """Return the codes of some rows as int32 [rows, ceil(K*b/32)], canonical."""
-    stream = qweight[:, rows].t().contiguous()
+    return canonical("qweight", qweight[:, rows], layer)[1]
+
+
+def _codes(qweight: Tensor, layer: Layer) -> Tensor:
+    stream = qweight.t().clone(memory_format=torch.contiguous_format)
     if layer.config.format == "gptq_p" and layer.bits in _PLANES:
         return ops.pack(_fields(stream, layer.k, layer), layer.bits)
     if spare := layer.words * 32 - layer.k * layer.bits:
@@ -253,7 +254,7 @@ def _planes(stream: Tensor, bits: int) -> Tensor:
     rows, width = stream.shape
     spare = -width % bits
     blocks = torch.nn.functional.pad(stream, (0, spare)).reshape(-1, bits).contiguous()
-    codes = torch.zeros(blocks.shape[0], 32, dtype=torch.uint8)
+    codes = blocks.new_zeros(blocks.shape[0], 32, dtype=torch.uint8)
     at = 0
     for plane in _PLANES[bits]:
         codes |= ops.unpack(blocks[:, at : at + plane].contiguous(), 32, plane) << at

@@ -1,14 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """One quantised layer on its way from a foreign format to the canonical one.
 
-A format module (``gptq``, ``awq``) offers the same four functions, all pure:
+A format module (``gptq``, ``awq``) offers the same five functions, all pure:
 
     Config.from_dict(fields)           its quantization_config, checked
     measure(stored, config, name)      shapes and dtypes, checked without reading any tensor
-    side(tensors, layer)               scales, zeros and g_idx, canonical; small
+    canonical(part, tensor, layer)     name and canonical form of one stored tensor
+    side(tensors, layer)               scales, zeros and g_idx, canonical and checked; small
     words(qweight, layer, rows)        the codes of some rows, packed canonically; large
 
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it.
+
+``canonical`` works on the device of the tensor and never waits for it: it looks at no value. Of the
+codes it takes any rows. It gives one of
+
+    ("qweight", int32 [N, words])
+    ("scales", [N, G] as stored)
+    ("zeros", uint8 [N, G])            the zero points that are subtracted; floats where the format
+                                       subtracts after scaling ("rescale")
+    ("g_idx", int32 [K])               the group of each column
+    ("", tensor)                       nothing of the weight
+
+``side`` and ``words`` are made of it; ``side`` also leaves out what need not be stored.
 """
 
 from __future__ import annotations
@@ -47,6 +60,11 @@ class Layer:
     groups: int
     per_channel: bool  #: one group by definition, not by chance
     config: Any
+
+    @property
+    def midpoint(self) -> int:
+        """The zero point of symmetric codes."""
+        return 1 << (self.bits - 1)
 
     @property
     def words(self) -> int:
@@ -98,10 +116,50 @@ def check_scales(scales: Tensor, name: str) -> None:
         fail(name, at, " is ", scales[tuple(at)].item(), ", a scale or zero must be finite")
 
 
-def ttype_of(layer: Layer, side: Side) -> TType:
+def type_of(layer: Layer, *, zero: str, scale_dtype: torch.dtype) -> TType:
+    """The tType of a layer.
+
+    Args:
+        zero: kind of its zeros: "midpoint", "integer" or "rescale".
+        scale_dtype: of its scales; another than the stored one where they are converted.
+    """
     group = "channel" if layer.per_channel else str(layer.group)
-    scale = SCALE_NAMES[side.scales.dtype]
-    return parse(f"uint{layer.bits},group={group},scale={scale},zero={side.zero}")
+    scale = SCALE_NAMES[scale_dtype]
+    return parse(f"uint{layer.bits},group={group},scale={scale},zero={zero}")
+
+
+def ttype_of(layer: Layer, side: Side) -> TType:
+    return type_of(layer, zero=side.zero, scale_dtype=side.scales.dtype)
+
+
+def column_groups(layer: Layer, like: Tensor) -> Tensor:
+    """[K] int32 on the device of ``like``: the group of each column that no g_idx moves."""
+    return torch.arange(layer.k, dtype=torch.int32, device=like.device) // layer.group
+
+
+def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> Side:
+    """Sort canonical tensors into a Side, leaving out what need not be stored: zeros that all are
+    the midpoint, and a g_idx that is column // group.
+
+    Args:
+        g_idx: what the format calls it, for messages.
+    Raises:
+        CheckpointError: g_idx names a group that does not exist.
+    """
+    zero, zeros, order = "midpoint", parts.get("zeros"), parts.get("g_idx")
+    if zeros is not None and zeros.is_floating_point():
+        zero = "rescale"
+    elif zeros is not None:
+        zero = "midpoint" if bool((zeros == layer.midpoint).all()) else "integer"
+    if order is not None:
+        outside = (order < 0) | (order >= layer.groups)
+        if outside.any():
+            at = int(torch.nonzero(outside)[0])
+            fail(f"{layer.name}.{g_idx}[{at}]", " is ", int(order[at]), ", not one of the ",
+                 layer.groups, " groups")  # fmt: skip
+        if torch.equal(order, column_groups(layer, order)):
+            order = None
+    return Side(parts["scales"], zero, None if zero == "midpoint" else zeros, order)
 
 
 def spans(layer: Layer, codes: int) -> list[slice]:
