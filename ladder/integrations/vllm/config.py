@@ -93,6 +93,7 @@ class LadderQuantizationConfig(QuantizationConfig):
         headers = {
             name: Stored(TORCH_DTYPES.get(e["dtype"], e["dtype"]), tuple(e["shape"]))
             for name, e in found.items()
+            if "dtype" in e  # no tensor: "__metadata__"
         }
         self.folder = Folder(self.folder.config, headers)
 
