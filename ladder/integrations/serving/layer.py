@@ -175,26 +175,36 @@ def finish_weight(
     return Run("canonical", text, n, suffix, tuple(tensors)), tensors
 
 
-def embed(run: Run, layer: nn.Module, ids: Tensor, k: int, dtype: torch.dtype) -> Tensor:
-    """Rows ``ids`` of a canonical weight with k columns, as values: [*ids.shape, k]."""
-    ttype = parse(run.type)
-    rows = ids.reshape(-1)
-    parts = {name: getattr(layer, f"{name}{run.suffix}") for name in run.parts}
-    taken = {"qweight": parts["qweight"][rows]}
-    for name in ("scales", "zeros"):
-        if name in parts:
-            taken[name] = parts[name] if ttype.rows == 0 else parts[name][rows // ttype.rows]
-    per_row = ttype if ttype.rows in (0, 1) else _of_single_rows(run.type)
-    values = _ops.dequantize(
-        taken["qweight"],
-        taken.get("scales"),
-        taken.get("zeros"),
-        parts.get("scale2"),
-        parts.get("g_idx"),
-        str(per_row),
-        k,
-    )
-    return values.to(dtype).view(*ids.shape, k)
+@dataclass(frozen=True)
+class Lookup:
+    """Rows of a canonical weight as values, decoded as they are asked for. A value without a tType,
+    so that a compiler can trace the call."""
+
+    run: Run
+    k: int
+    block: int  #: rows that share a scale; 0: all
+    type: str  #: of single rows, each with its scale
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, run: Run, k: int, dtype: torch.dtype) -> Lookup:
+        block = parse(run.type).rows
+        return cls(run, k, block, run.type if block < 2 else _of_single_rows(run.type), dtype)
+
+    def __call__(self, layer: nn.Module, ids: Tensor) -> Tensor:
+        """[*ids.shape, k]."""
+        rows = ids.reshape(-1)
+        taken: dict[str, Tensor] = {}
+        for part in self.run.parts:
+            whole = getattr(layer, f"{part}{self.run.suffix}")
+            if part == "qweight":
+                taken[part] = whole[rows]
+            elif part in ("scales", "zeros") and self.block:
+                taken[part] = whole[rows // self.block]
+            else:
+                taken[part] = whole
+        values = _ops.dequantize(*(taken.get(part) for part in PARTS), self.type, self.k)
+        return values.to(self.dtype).view(*ids.shape, self.k)
 
 
 def _of_single_rows(text: str) -> str:

@@ -111,10 +111,13 @@ class Folder:
         found = {name: self.headers.get(f"{module}.{name}") for name in (*PART_OF, "bias")}
         return {name: entry for name, entry in found.items() if entry is not None}
 
-    def is_packed(self, module: str) -> bool:
-        """Whether the files (or, unread, the config) hold ``module`` packed."""
+    def is_packed(self, module: str, *, lookup: bool = False) -> bool:
+        """Whether the files (or, unread, the config) hold ``module`` packed. ``lookup``: it is an
+        embedding, of which configs do not speak."""
         if self.headers is not None:
             return any(f"{module}.{mark}" in self.headers for mark in MARKS)
+        if lookup:
+            return False
         if self._stored is not None:
             return self._stored.type_of(module) is not None
         return not module.endswith("lm_head") and self._settings.for_module(module) is not None

@@ -105,11 +105,10 @@ class LadderQuantizationConfig(QuantizationConfig):
         """
         if isinstance(layer, (LinearBase, ParallelLMHead, VocabParallelEmbedding)):
             names = self.modules_of(prefix)
-            if not any(map(self.folder.is_packed, names)):
+            lookup = not isinstance(layer, (LinearBase, ParallelLMHead))
+            if not any(self.folder.is_packed(name, lookup=lookup) for name in names):
                 return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
-            if isinstance(layer, (LinearBase, ParallelLMHead)):
-                return LinearMethod(self.folder, prefix, names)
-            return EmbeddingMethod(self.folder, prefix, names)
+            return (EmbeddingMethod if lookup else LinearMethod)(self.folder, prefix, names)
         return self._experts(layer, prefix)
 
     def modules_of(self, prefix: str) -> list[str]:

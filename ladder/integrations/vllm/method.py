@@ -16,7 +16,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from ladder.errors import Unsupported
 from ladder.integrations.serving.cuts import columns_objection
-from ladder.integrations.serving.layer import Run, embed, finish, multiply
+from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
 from ladder.integrations.serving.loading import Columns, Room, Rows
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm.warm import Warmer
@@ -153,8 +153,13 @@ class EmbeddingMethod(LinearMethod):
 
     prepacks = False
 
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        super().process_weights_after_loading(layer)
+        self.lookup = Lookup.of(self.runs[0], self.room.columns.whole, self.dtype)
+
     def embedding(self, layer: nn.Module, input_: Tensor) -> Tensor:
-        return embed(self.runs[0], layer, input_, self.room.columns.whole, self.dtype)
+        """Values of the rows ``input_``: [..., K]."""
+        return self.lookup(layer, input_)
 
     def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
         return embed_tokens

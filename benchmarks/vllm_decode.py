@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a decode step and a prefill take in a vLLM engine, by kernel of the linear layers.
+
+    python benchmarks/vllm_decode.py --engines fp16,machete,marlin,humming,ladder --out DIR
+    python benchmarks/vllm_decode.py --engines ladder:uint3,ladder:mxfp4 --batches 1,8 --prefill ""
+    python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
+
+Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
+downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
+which kernel runs: without that line its cell is an error. A decode step is the time of 136 tokens
+a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
+is a type, with groups of 128 where it has none of its own.
+
+With two numbers of layers the rest of the model is the difference: the table then has the time of
+all layers of the shape, extrapolated, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SHAPES = {
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+           "num_attention_heads": 32, "num_key_value_heads": 8},
+    "70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+            "num_attention_heads": 64, "num_key_value_heads": 8},
+    # To try this program itself.
+    "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2},
+}  # fmt: skip
+_PROJECTIONS = [
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+]
+_RIVALS = {
+    "machete": "MacheteLinearKernel",
+    "marlin": "MarlinLinearKernel",
+    "humming": "HummingLinearKernel",
+}
+_KERNELS = (
+    "CutlassW4A8LinearKernel", "MacheteLinearKernel", "AllSparkLinearKernel", "MarlinLinearKernel",
+    "ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel",
+)  # fmt: skip
+
+
+def quantization(engine: str) -> dict[str, Any] | None:
+    """The quantization_config of an engine's model."""
+    if engine == "fp16":
+        return None
+    if engine in _RIVALS:
+        return {
+            "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False,
+            "lm_head": False, "modules_in_block_to_quantize": _PROJECTIONS,
+        }  # fmt: skip
+    from ladder.checkpoints.folder import StoredConfig
+    from ladder.types import with_defaults
+
+    text = str(with_defaults(engine.partition(":")[2] or "uint4"))
+    return StoredConfig(text, modules_to_not_convert=("lm_head",)).to_dict()
+
+
+def environment(engine: str) -> dict[str, str]:
+    """Of an engine's process."""
+    fixed = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_USE_DEEP_GEMM": "0",
+    }
+    if engine in _RIVALS:
+        others = [name for name in _KERNELS if name != _RIVALS[engine]]
+        fixed["VLLM_DISABLED_KERNELS"] = ",".join(others)
+    return {**os.environ, **fixed}
+
+
+def expected(engine: str) -> str:
+    """What the log of an engine must have."""
+    if engine in _RIVALS:
+        return f"Using {_RIVALS[engine]}"
+    return r"ladder: .* has kernels for 1 to" if engine.startswith("ladder") else ""
+
+
+def write_model(folder: Path, shape: str, layers: int, engine: str) -> None:
+    from transformers import LlamaConfig
+
+    fields = SHAPES[shape] | {"num_hidden_layers": layers}
+    config = LlamaConfig(
+        **fields, vocab_size=32768, max_position_embeddings=8192, tie_word_embeddings=False
+    ).to_dict()
+    config |= {"architectures": ["LlamaForCausalLM"], "dtype": "float16"}
+    if quantised := quantization(engine):
+        config["quantization_config"] = quantised
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def child(options: argparse.Namespace) -> None:
+    """One engine; prints a line of JSON for each measurement as soon as there is one."""
+    engine, out = options.child, {"engine": options.child, "layers": options.layers}
+    folder = Path(tempfile.mkdtemp())
+    write_model(folder, options.shape, int(options.layers), engine)
+    start = time.time()
+    packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=str(folder), load_format="dummy", dtype="float16", skip_tokenizer_init=True,
+        max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.6, seed=0,
+        enable_prefix_caching=False,
+        compilation_config={"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128]},
+    )  # fmt: skip
+    out["ready_s"] = time.time() - start
+    out["packing_and_plans_s"] = packing()
+
+    def seconds(batch: int, prompt: int, tokens: int) -> float:
+        prompts = [
+            {"prompt_token_ids": [random.randrange(10, 30000) for _ in range(prompt)]}
+            for _ in range(batch)
+        ]
+        sampling = SamplingParams(
+            max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False
+        )
+        begin = time.perf_counter()
+        llm.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - begin
+
+    for batch in _numbers(options.batches):
+        seconds(batch, 16, 8)
+        short, long = (min(seconds(batch, 16, n) for _ in range(2)) for n in (8, 136))
+        out[f"decode_{batch}_ms"] = (long - short) / 128 * 1e3
+        print("RESULT", json.dumps(out), flush=True)
+    for length in _numbers(options.prefill):
+        seconds(1, length, 1)
+        out[f"prefill_{length}_ms"] = min(seconds(1, length, 1) for _ in range(3)) * 1e3
+        print("RESULT", json.dumps(out), flush=True)
+    if options.profile:
+        for batch in _numbers(options.profile):
+            out[f"profile_{batch}"] = profile(lambda b=batch: seconds(b, 16, 40))
+            print("RESULT", json.dumps(out), flush=True)
+
+
+def _time_packing() -> Any:
+    """A function that gives the seconds spent in ladder while the engine loads."""
+    from ladder.integrations.vllm import method
+
+    spent = [0.0]
+    process = method.LinearMethod.process_weights_after_loading
+
+    def timed(self: Any, layer: Any) -> None:
+        begin = time.perf_counter()
+        process(self, layer)
+        spent[0] += time.perf_counter() - begin
+
+    method.LinearMethod.process_weights_after_loading = timed
+    return lambda: spent[0]
+
+
+def profile(run: Any) -> dict[str, list[float]]:
+    """Kernels of ``run`` by name: launches, and microseconds of all of them."""
+    import torch
+
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        run()
+    rows = [
+        (event.key, event.count, event.self_device_time_total) for event in profiler.key_averages()
+    ]
+    rows.sort(key=lambda row: -row[2])
+    return {key[:120]: [count, round(us, 1)] for key, count, us in rows[:25]}
+
+
+def measure(options: argparse.Namespace, engine: str, layers: int, deadline: float) -> dict:
+    """Run one engine in a process of its own; what it has measured when its time is over counts."""
+    arguments = [sys.executable, __file__, "--child", engine, "--layers", str(layers)]
+    for name in ("shape", "batches", "prefill", "profile"):
+        arguments += [f"--{name}", getattr(options, name)]
+    log = Path(options.out) / f"{options.shape}_{engine.replace(':', '_')}_{layers}.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            arguments, stdout=file, stderr=subprocess.STDOUT, env=environment(engine)
+        )
+        try:
+            process.wait(max(1.0, min(options.limit, deadline - time.time())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    text = log.read_text()
+    found = re.findall(r"^RESULT (.*)$", text, re.MULTILINE)
+    result = json.loads(found[-1]) if found else {"engine": engine, "layers": layers}
+    if process.returncode:
+        result["error"] = f"ended with {process.returncode}: {_last_error(text)}"
+    elif expected(engine) and not re.search(expected(engine), text):
+        result["error"] = f'its log has no "{expected(engine)}"'
+    return result
+
+
+def _last_error(text: str) -> str:
+    lines = [line for line in text.splitlines() if re.search(r"Error|error:", line)]
+    return (lines or text.splitlines() or [""])[-1][-200:]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
+def table(results: list[dict[str, Any]], full: int) -> str:
+    """Milliseconds, a row for each engine."""
+    columns = list(dict.fromkeys(key for r in results for key in r if key.endswith("_ms")))
+    lines = [
+        "| engine | layers | " + " | ".join(c[:-3].replace("_", " ") for c in columns)
+        + " | ready s | packing, plans s |",
+        "|---" * (len(columns) + 4) + "|",
+    ]  # fmt: skip
+    for r in results:
+        cells = [f"{r[c]:.2f}" if c in r else "" for c in columns]
+        tail = [f"{r[c]:.1f}" if c in r else "" for c in ("ready_s", "packing_and_plans_s")]
+        row = [r["engine"], str(r["layers"]), *cells, *tail]
+        lines.append("| " + " | ".join(row) + " |" + (f" {r['error']}" if "error" in r else ""))
+    for engine in dict.fromkeys(r["engine"] for r in results):
+        two = sorted((r for r in results if r["engine"] == engine), key=lambda r: int(r["layers"]))
+        if len(two) < 2:
+            continue
+        few, more = two[0], two[-1]
+        step = int(more["layers"]) - int(few["layers"])
+        cells = []
+        for c in columns:
+            both = c in few and c in more
+            per = (more[c] - few[c]) / step if both else 0.0
+            cells.append(f"{more[c] + per * (full - int(more['layers'])):.2f}" if both else "")
+        lines.append(f"| {engine} | {full}, extrapolated | " + " | ".join(cells) + " | | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engines", default="fp16,machete,marlin,ladder")
+    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--layers", default="", help="numbers of layers; the shape's by default")
+    parser.add_argument("--batches", default="1,8,16,32,64,128")
+    parser.add_argument("--prefill", default="512,2048")
+    parser.add_argument("--profile", default="", help="batches whose kernels are listed")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for one engine")
+    parser.add_argument("--budget", type=float, default=3600, help="seconds for all")
+    parser.add_argument("--out", default=".")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options)
+        return
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    deadline = time.time() + options.budget
+    full = SHAPES[options.shape]["num_hidden_layers"]
+    results = []
+    for engine in options.engines.split(","):
+        for layers in _numbers(options.layers) or [full]:
+            results.append(measure(options, engine, layers, deadline))
+            print(results[-1], flush=True)
+            path = Path(options.out) / f"vllm_{options.shape}.json"
+            path.write_text(json.dumps(results, indent=1))
+    print(table(results, full))
+
+
+if __name__ == "__main__":
+    main()
