@@ -158,7 +158,9 @@ class Weight:
             _check_part(f"{name}.{part}", getattr(self, part), want, self.type)
         if self.g_idx is not None:
             _check_part(f"{name}.g_idx", self.g_idx, ((k,), torch.int32), self.type)
-            low, high = (int(self.g_idx.min()), int(self.g_idx.max())) if k else (0, 0)
+            if self.g_idx.is_meta or not k:
+                return
+            low, high = int(self.g_idx.min()), int(self.g_idx.max())
             if low < 0 or high >= groups:
                 raise InvalidArgument(
                     f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"

@@ -34,8 +34,11 @@ def shape_of(part: str, ttype: TType | None, n: int, k: int, dense: torch.dtype)
     return meta((k,), torch.int32)
 
 
-def rows_of(part: str, tensor: Tensor, ttype: TType | None, start: int, count: int) -> Tensor:
-    """Rows [start, start + count) of ``part``; ``scale2`` and ``g_idx`` belong to every row.
+def rows_of(
+    part: str, tensor: Tensor, ttype: TType | None, start: int, count: int, whole: int
+) -> Tensor:
+    """Rows [start, start + count) of the ``whole`` ones of ``part``; ``scale2`` and ``g_idx``
+    belong to every row.
 
     Raises:
         InvalidArgument: a block of rows that share a scale would be cut.
@@ -45,11 +48,12 @@ def rows_of(part: str, tensor: Tensor, ttype: TType | None, start: int, count: i
     block = 1 if ttype is None or part == "qweight" else ttype.rows
     if block == 0:
         return tensor
-    if start % block or count % block:
+    end = start + count
+    if start % block or (end % block and end != whole):
         raise InvalidArgument(
-            f"rows {start} to {start + count} cut blocks of {block} rows of type {ttype}"
+            f"rows {start} to {end} cut blocks of {block} rows of type {ttype}"
         )
-    return tensor[start // block : (start + count) // block]
+    return tensor[start // block : -(-end // block)]
 
 
 def columns_objection(ttype: TType | None, k: int, start: int, count: int) -> str:

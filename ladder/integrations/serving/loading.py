@@ -83,15 +83,16 @@ class Room:
         self.loaded: set[tuple[int, str]] = set()
 
     def _check_rows(self) -> None:
+        whole = sum(rows.whole for rows in self.rows)
+        before = 0
         for i, rows in enumerate(self.rows):
-            module = self.module(i)
-            before = sum(r.whole for r in self.rows[:i]) if self._fused_on_disk else 0
-            for part in ("scales", "zeros"):
-                probe = torch.empty((before + rows.whole, 1), device="meta")
-                try:
-                    rows_of(part, probe, module.type, before + rows.start, rows.filled)
-                except InvalidArgument as error:
-                    raise Unsupported(f"{module.name}: {error}") from None
+            module, on_disk = self.module(i), whole if self._fused_on_disk else rows.whole
+            probe = torch.empty((on_disk, 0), device="meta")
+            try:
+                rows_of("scales", probe, module.type, before + rows.start, rows.filled, on_disk)
+            except InvalidArgument as error:
+                raise Unsupported(f"{module.name}: {error}") from None
+            before += rows.whole if self._fused_on_disk else 0
 
     def module(self, part: int) -> StoredLinear:
         """The stored module that part ``part`` of the layer comes from."""
@@ -188,8 +189,8 @@ class Room:
         parts = self.parts_of(shard)
         module = self.module(parts[0])
         kind, canonical = module.canonical(name, tensor)
+        whole = sum(self.rows[part].whole for part in parts)
         if kind:
-            whole = sum(self.rows[part].whole for part in parts)
             wanted = shape_of(kind, module.type, whole, self.columns.whole, self.dense)
             if kind == "scale2":
                 canonical = canonical.reshape(-1)
@@ -206,19 +207,26 @@ class Room:
         for part in parts:
             rows = self.rows[part]
             if kind:
-                self._copy(parameter, name, part, kind, canonical, first + rows.start)
+                self._copy(parameter, name, part, kind, canonical, first + rows.start, whole)
             first += rows.whole
             self.loaded.add((part, name))
 
     def _copy(
-        self, parameter: Tensor, name: str, part: int, kind: str, canonical: Tensor, start: int
+        self,
+        parameter: Tensor,
+        name: str,
+        part: int,
+        kind: str,
+        canonical: Tensor,
+        start: int,
+        whole: int,
     ) -> None:
         ttype, cut, rows = self.module(part).type, self.columns, self.rows[part]
         if cut.count != cut.whole:
             if kind == "g_idx":
                 _require_in_order(canonical, ttype, f"{self.module(part).name}.{name}")
             canonical = columns_of(kind, canonical, ttype, cut.whole, cut.start, cut.count)
-        values = rows_of(kind, canonical, ttype, start, rows.filled)
+        values = rows_of(kind, canonical, ttype, start, rows.filled, whole)
         to = self.view(parameter, name, part)
         assert to is not None
         self._put(to, name, values.to(self.dense) if kind == "weight" else values)

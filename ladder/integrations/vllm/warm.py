@@ -53,7 +53,7 @@ class Warmer:
         schedules = next(iter(done.values()), {})
         fast = [m for m in self.tokens if schedules.get(m)]
         _log.info(
-            "ladder: %s [%d, %d] has kernels for %s tokens (%.2f s); more are dequantised",
+            "ladder: %s [%d, %d] has kernels for %s tokens of this engine's graphs (%.2f s)",
             module.weight_type, module.out_features, module.in_features,
             f"1 to {max(fast)}" if fast else "no",
             time.perf_counter() - start,
