@@ -30,7 +30,7 @@ namespace ladder {
 
 /// Largest M of each interval that a decode kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 3> kTokenIntervals{1, 8, 16};
+constexpr std::array<std::int64_t, 4> kTokenIntervals{1, 8, 16, 32};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
@@ -40,7 +40,7 @@ std::size_t interval_of(std::int64_t m);
 /// The most tokens that go through the kernels of fewer, 16 at a time. The weight is read once for
 /// each pass, from the second on from L2 where it fits; a dense product writes and reads it in 16
 /// bits a code first (docs/dev/notebook_gpu.md has where they meet).
-constexpr std::int64_t kMostTokensInPasses = 4 * kTokenIntervals.back();
+constexpr std::int64_t kMostTokensInPasses = 2 * kTokenIntervals.back();
 
 /// The tokens of each pass of `m` tokens but the last, which may have fewer; 0 when they are
 /// multiplied densely.

@@ -237,7 +237,7 @@ TEST_P(RandomKernels, are_exact) {
     try {
       const char* type = testing::kKindsOfTypes[random() % std::size(testing::kKindsOfTypes)];
       Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
-                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16));
+                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32));
       expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
       const auto all = candidates(expr, small, random() % 2 == 0);
       std::size_t kept = 0;
@@ -260,7 +260,7 @@ TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {
         "uint2,group=128,scale=float16,zero=midpoint", "float6_e3m2,group=128"}) {
     std::vector<Case> cases;
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      for (std::int64_t m : {1, 8, 16}) {
+      for (std::int64_t m : {1, 8, 16, 32}) {
         const Linear expr = linear_of(ttype(type), 4096, 4096, activation, m);
         const auto all = candidates(expr, h200);
         for (std::size_t i = 0; i < 2 && all[i].dropped.empty(); ++i) {

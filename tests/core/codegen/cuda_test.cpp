@@ -35,7 +35,7 @@ TEST(Emit, a_codes_pair_is_one_mask_and_at_most_one_multiply_add) {
 TEST(Emit, a_bias_is_read_in_pieces_of_a_word_at_most) {
   int seen = 0;
   for (std::int64_t n : {8192, 200, 101}) {
-    for (std::int64_t m : {1, 8, 16}) {
+    for (std::int64_t m : {1, 8, 16, 32}) {
       Linear expr{4, 8, 128, Scalar::f16, m, n, 8192};
       expr.bias = true;
       for (const auto& [schedule, cost, dropped] : candidates(expr, device("h200"))) {

@@ -24,7 +24,7 @@ TEST_P(FirstChoice, is_within_the_bound) {
   unsigned seed = 0;
   for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{100, 328}, {130, 1024}}) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      for (std::int64_t m : {1, 8, 16}) {
+      for (std::int64_t m : {1, 8, 16, 32}) {
         Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
         ++seed;
         expr.bias = seed % 2 == 0, expr.gather = seed % 3 == 0;

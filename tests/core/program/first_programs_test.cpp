@@ -30,7 +30,7 @@ class FirstPrograms : public ::testing::TestWithParam<const char*> {
                                 {28672, 8192},
                                 {8192, 28672},
                                 {100, 328}}) {
-        for (std::int64_t m : {1, 8, 16}) {
+        for (std::int64_t m : {1, 8, 16, 32}) {
           ++layer;
           const auto activation = layer % 2 == 0 ? Scalar::f16 : Scalar::bf16;
           Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);

@@ -44,8 +44,8 @@ TEST(Session, asks_for_a_bias_and_for_columns_in_the_order_of_the_image) {
     EXPECT_EQ(expr.max_m, 16);
     EXPECT_EQ(expr.scale, Scalar::f16);
   }
-  EXPECT_THAT([&] { expression(type, 128, 256, false, Scalar::f16, 17); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("17 tokens")));
+  EXPECT_THAT([&] { expression(type, 128, 256, false, Scalar::f16, 33); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("33 tokens")));
 }
 
 TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {

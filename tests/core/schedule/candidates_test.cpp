@@ -71,7 +71,7 @@ TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_de
 TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should) {
   for (const Device* device : targets()) {
     for (const char* type : {"uint1", "uint2", "uint3", "uint4", "uint6", "int8", "nf4"}) {
-      for (std::int64_t m : {1, 8, 16}) {
+      for (std::int64_t m : {1, 8, 16, 32}) {
         const auto decisions = decided(type, m, 8192, 8192, *device);
         ASSERT_FALSE(decisions.places.empty());
         EXPECT_EQ(decisions.places.front().place, ConvertPlace::shared_to_registers)

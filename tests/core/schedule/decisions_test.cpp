@@ -72,7 +72,7 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
   for (const Device& device : devices()) {
     if (!has_tile_programs(device)) continue;
     for (const char* type : {"uint1", "uint4", "int8", "nf4", "mxfp4", "ternary"}) {
-      for (std::int64_t m : {1, 8, 16}) {
+      for (std::int64_t m : {1, 8, 16, 32}) {
         const Linear expr = linear(type, m);
         const auto decisions = decide(expr, device, Route::multiply_add);
         EXPECT_EQ(decisions.place, ConvertPlace::shared_to_registers) << device.name << type << m;
@@ -94,8 +94,8 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
   EXPECT_EQ(plan.decisions.core.instruction, row("wgmma.m64nNk16.f16"));
   for (const Candidate& candidate : candidates(expr, h200())) {
     EXPECT_EQ(candidate.dropped,
-              "weights of 17 tokens are converted once in global memory: kernels that do serve at "
-              "most 16 tokens");
+              "weights of 33 tokens are converted once in global memory: kernels that do serve at "
+              "most 32 tokens");
   }
 }
 
