@@ -9,11 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <system_error>
 #include <thread>
 
 #include "codegen/cuda/toolchain.h"
@@ -80,25 +86,94 @@ void wait_for(pid_t child) {
   }
 }
 
+/// Which thread may have a helper process.
+class Turns {
+ public:
+  /// Waits for its turn; false where another thread has compiled `digest` meanwhile, or where
+  /// nothing is to be started any more.
+  bool take(const std::string& digest, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    if (!compiling_.insert(digest).second) {
+      changed_.wait_until(lock, deadline, [&] { return !compiling_.contains(digest); });
+      return false;
+    }
+    changed_.wait_until(lock, deadline, [&] { return free_ > 0 || stopped_; });
+    if (free_ > 0 && !stopped_ && std::chrono::steady_clock::now() < deadline) {
+      --free_;
+      return true;
+    }
+    compiling_.erase(digest);
+    changed_.notify_all();
+    return false;
+  }
+  void give_back(const std::string& digest) {
+    const std::lock_guard lock(mutex_);
+    ++free_;
+    compiling_.erase(digest);
+    changed_.notify_all();
+  }
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::string> compiling_;  // or waiting for it
+  unsigned free_ = std::max(1u, std::thread::hardware_concurrency());
+  bool stopped_ = false;
+};
+
+/// Of this process: a forked child has none of its parent's threads.
+Turns& turns() {
+  static std::mutex mutex;
+  static std::map<pid_t, Turns*> all;  // never destroyed: threads may wait to the end
+  const std::lock_guard lock(mutex);
+  Turns*& mine = all[getpid()];
+  if (mine == nullptr) mine = new Turns;
+  return *mine;
+}
+
+void compile_one(const std::string& program, const KernelKey& key, const KernelStore& store,
+                 Deadline deadline) {
+  const std::string digest = key.digest();
+  Turns& all = turns();
+  if (!all.take(digest, deadline)) return;
+  if (!store.find(key)) {
+    const pid_t child = start(program, key.source, store, key.flags);
+    if (child >= 0) wait_for(child);
+  }
+  all.give_back(digest);
+}
+
 }  // namespace
 
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
-                   const KernelStore& store) {
+                   const KernelStore& store, Deadline deadline) {
   const std::string program = helper();
-  if (program.empty() || sources.size() < 2 || !store.writable()) return;
-  const std::string target = cuda::target_for(device.architecture);
-  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<pid_t> running;
-  for (const std::string& source : sources) {
-    if (running.size() == most) {
-      wait_for(running.front());
-      running.erase(running.begin());
+  if (program.empty() || sources.empty() || !store.writable()) return;
+  const std::string target = cuda::target_for(device.architecture),
+                    compiler = cuda::compiler_version();
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < sources.size();) {
+      compile_one(program, {sources[i], compiler, target}, store, deadline);
     }
-    const pid_t child = start(program, source, store, target);
-    if (child >= 0) running.push_back(child);
+  };
+  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() + 1 < std::min(sources.size(), most)) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads on this machine: those that there are do it.
   }
-  for (const pid_t child : running) wait_for(child);
+  work();
+  for (std::thread& thread : threads) thread.join();
 }
+
+void stop_compiling_ahead() { turns().stop(); }
 
 int compile_from_input(const std::string& folder, const std::string& key_folder,
                        const std::string& target,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,21 @@
 
 namespace ladder {
 
-/// Compiles `sources` into `store`, each in a process of its own, as many at a time as the machine
-/// has processors: NVRTC compiles one kernel at a time in a process. Returns when all have ended.
-/// What fails is left to whoever asks for the kernel; so is everything where there is no helper
-/// program beside this library.
+using Deadline = std::chrono::steady_clock::time_point;
+/// Not the largest time: clocks are added to it.
+inline Deadline never() { return std::chrono::steady_clock::now() + std::chrono::hours(24); }
+
+/// Compiles `sources` into `store`, each in a process of its own (NVRTC compiles one kernel at a
+/// time in a process), all threads of this process together no more at a time than the machine has
+/// processors. Returns when all have ended; a source that another thread is compiling is waited
+/// for. What fails is left to whoever asks for the kernel; so is what would begin after `deadline`,
+/// and everything where there is no helper program beside this library.
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
-                   const KernelStore& store);
+                   const KernelStore& store, Deadline deadline = never());
+
+/// From now on compile_ahead starts nothing and returns when what it started has ended: the process
+/// is about to exit.
+void stop_compiling_ahead();
 
 /// What the helper program does: compiles its standard input for `target` into the store at
 /// `folder`, whose entries have the key of `key_folder`. Returns its exit status.

@@ -154,6 +154,13 @@ std::optional<struct stat> Folder::about(const std::string& name) const {
   return info;
 }
 
+std::optional<struct stat> Folder::about_target(const std::string& name) const {
+  if (links_ == Links::refuse) return about(name);
+  struct stat info {};
+  if (fstatat(descriptor_, name.c_str(), &info, 0) != 0) return std::nullopt;
+  return info;
+}
+
 std::vector<std::string> Folder::names() const {
   std::vector<std::string> all;
   const int again = open_folder(descriptor_, ".", 0);  // a list has a place of its own in it

@@ -51,6 +51,8 @@ class Folder {
   std::optional<std::string> read(const std::string& name, std::size_t most_bytes) const;
   /// Of a name itself, not of what it may point at; nothing when there is none.
   std::optional<struct stat> about(const std::string& name) const;
+  /// Of what a name points at, where names in the folder may be links.
+  std::optional<struct stat> about_target(const std::string& name) const;
   /// All names but . and .., in no order.
   std::vector<std::string> names() const;
 

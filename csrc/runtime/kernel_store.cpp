@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/hmac.h"
 #include "base/joined.h"
+#include "runtime/checked_json.h"
 #include "runtime/file_lock.h"
 #include "runtime/user_key.h"
 
@@ -21,17 +21,14 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr int kPlansFormat = 1, kKernelFormat = 2;
+constexpr int kKernelFormat = 2;
 
 // More than anything ladder writes; what is larger was put there by somebody.
-constexpr std::size_t kMostPlansBytes = 16 << 20, kMostAboutBytes = 1 << 20,
-                      kMostSourceBytes = 16 << 20, kMostBinaryBytes = 64 << 20;
-
-constexpr int kDepth = 4;  // {"plans": {...}}
+constexpr std::size_t kMostAboutBytes = 1 << 20, kMostSourceBytes = 16 << 20,
+                      kMostBinaryBytes = 64 << 20;
 
 // After that long the holder is taken for stuck: its kernel is compiled here too, and not kept.
 constexpr auto kKernelPatience = 60s;
-constexpr auto kPlansPatience = 10s;
 
 constexpr std::int64_t kTouchSeconds = 60;
 
@@ -40,32 +37,6 @@ fs::path existing(fs::path path) {
   std::error_code ignored;
   while (!fs::exists(path, ignored) && path.has_relative_path()) path = path.parent_path();
   return path.empty() ? "." : path;
-}
-
-int number_at(const json& object, const char* name) {
-  const auto at = object.find(name);
-  return at != object.end() && at->is_number_integer() ? at->get<int>() : 0;
-}
-
-/// A string, or nothing where the file says something else.
-std::optional<std::string> text_at(const json& object, const std::string& name) {
-  const auto at = object.find(name);
-  if (at == object.end() || !at->is_string()) return std::nullopt;
-  return at->get<std::string>();
-}
-
-json parsed(const std::optional<std::string>& text, int format) {
-  if (!text) return {};
-  // Copies of what is nested a million deep overflow the stack.
-  const auto shallow = [](int depth, json::parse_event_t, json&) { return depth <= kDepth; };
-  json value = json::parse(*text, shallow, /*allow_exceptions=*/false);
-  if (!value.is_object() || number_at(value, "format") != format) return {};
-  return value;
-}
-
-/// What a compiler's log quotes need not be UTF-8.
-std::string written(const json& value) {
-  return value.dump(2, ' ', false, json::error_handler_t::replace);
 }
 
 /// Of an entry: everything that is used of it, and what makes it the entry of its key, which
@@ -133,7 +104,7 @@ std::string KernelStore::objection() const {
 std::optional<cuda::Binary> KernelStore::find(const KernelKey& key) const {
   const auto entry = owned(owned(open(), "kernels"), key.digest());
   if (!entry) return std::nullopt;
-  const json about = parsed(entry->read("about.json", kMostAboutBytes), kKernelFormat);
+  const json about = parsed_json(entry->read("about.json", kMostAboutBytes), kKernelFormat);
   const auto source = entry->read("source.cu", kMostSourceBytes),
              cubin = entry->read("kernel.cubin", kMostBinaryBytes);
   if (!cubin || source != key.source || text_at(about, "cubin") != digest_of(*cubin) ||
@@ -146,9 +117,9 @@ std::optional<cuda::Binary> KernelStore::find(const KernelKey& key) const {
   }
   if (entry->modified() + kTouchSeconds < seconds_now()) entry->touch();  // for clean()
   return cuda::Binary{*cubin,
-                      number_at(about, "registers"),
-                      number_at(about, "stack_bytes"),
-                      number_at(about, "spill_bytes"),
+                      static_cast<int>(number_at(about, "registers")),
+                      static_cast<int>(number_at(about, "stack_bytes")),
+                      static_cast<int>(number_at(about, "spill_bytes")),
                       "",
                       text_at(about, "warning").value_or("")};
 }
@@ -207,54 +178,22 @@ cuda::Binary KernelStore::find_or(const KernelKey& key,
   return binary;
 }
 
-std::optional<std::string> KernelStore::plan(const std::string& problem) const {
+std::optional<StoredPlan> KernelStore::measured_plan(const std::string& problem) const {
   // Links may be followed: a hub's cache has nothing else, and a plan is only text.
   const auto folder = Folder::open(folder_, Links::follow);
-  if (!folder) return std::nullopt;
-  const json plans = parsed(folder->read("plans.json", kMostPlansBytes), kPlansFormat);
-  const auto all = plans.find("plans");
-  if (all == plans.end() || !all->is_object()) return std::nullopt;
-  return text_at(*all, problem);
+  return folder ? read_plan(*folder, problem) : std::nullopt;
 }
 
-void KernelStore::keep_plan(const std::string& problem, const std::string& schedule) const {
-  constexpr const char* kName = "plans.json";
+std::optional<std::string> KernelStore::plan(const std::string& problem) const {
+  auto found = measured_plan(problem);
+  if (!found) return std::nullopt;
+  return std::move(found->schedule);
+}
+
+void KernelStore::keep_plan(const std::string& problem, const StoredPlan& plan) const {
   if (!writable()) return;
   const auto folder = Folder::make(folder_, 0755);
-  if (!folder || !folder->is_private_to(options_.user)) return;
-  const FileLock lock(*folder, "plans.lock", kPlansPatience);
-  if (lock.state() == FileLock::State::busy) return;
-  if (lock.held()) {
-    for (const std::string& name : folder->names()) {
-      if (name.starts_with(kName) && name.ends_with(".staged")) folder->remove(name);
-    }
-  }
-  std::error_code why;
-  const auto text = folder->read(kName, kMostPlansBytes, why);
-  const bool absent = why == std::errc::no_such_file_or_directory;
-  // A file that cannot be read now has plans of others all the same: too many open files, say.
-  if (why && !absent && why != std::errc::file_too_large && why != std::errc::invalid_argument &&
-      why != std::errc::too_many_symbolic_link_levels) {
-    return;
-  }
-  const std::string staged = joined(kName, ".", random_hex(8), ".staged");
-  try {
-    const json before = parsed(text, kPlansFormat);
-    // Something else, or of another ladder: not ours to lose.
-    if (!absent && before.is_null()) folder->rename(kName, joined(kName, ".unreadable"));
-    json plans{{"format", kPlansFormat}, {"plans", json::object()}};
-    if (const auto all = before.find("plans"); all != before.end() && all->is_object()) {
-      plans["plans"] = *all;
-    }
-    plans["plans"][problem] = schedule;
-    const std::string out = written(plans) + "\n";
-    if (out.size() > kMostPlansBytes) return;
-    folder->write_new(staged, out, 0644);
-    folder->rename(staged, kName);
-    folder->sync();
-  } catch (const fs::filesystem_error&) {
-    folder->remove(staged);  // the plan is in use all the same
-  }
+  if (folder && folder->is_private_to(options_.user)) write_plan(*folder, problem, plan);
 }
 
 std::string user_cache_folder() {

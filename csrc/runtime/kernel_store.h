@@ -2,7 +2,7 @@
 //
 // What one process compiled or chose, kept for the next. A store is a folder:
 //
-//     plans.json                 {"format": 1, "plans": {"<expression> on <device>": "<schedule>"}}
+//     plans.json                 runtime/plan_file.h
 //     kernels/<digest>/source.cu, kernel.cubin, about.json
 //
 // Plans are text and may come from anywhere: what they say is checked again before it is used. A
@@ -26,6 +26,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "runtime/folder.h"
 #include "runtime/kernel_key.h"
+#include "runtime/plan_file.h"
 
 namespace ladder {
 
@@ -66,10 +67,14 @@ class KernelStore {
   /// The entry of `key`; where there is none, what `compile` returns, which is then kept.
   cuda::Binary find_or(const KernelKey& key, const std::function<cuda::Binary()>& compile) const;
 
-  /// The stored schedule of `problem`, or nothing.
+  /// The stored schedule of `problem`, or nothing; with how many it was measured beside.
   std::optional<std::string> plan(const std::string& problem) const;
+  std::optional<StoredPlan> measured_plan(const std::string& problem) const;
   /// Adds to what other processes keep at the same time.
-  void keep_plan(const std::string& problem, const std::string& schedule) const;
+  void keep_plan(const std::string& problem, const StoredPlan& plan) const;
+  void keep_plan(const std::string& problem, const std::string& schedule) const {
+    keep_plan(problem, StoredPlan{schedule});
+  }
 
   /// Removes kernels, those not used for the longest time first, and what processes left that died.
   /// What another process is about to compile stays. Does nothing in a folder that is not this

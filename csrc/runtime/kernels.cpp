@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/joined.h"
-#include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
 #include "runtime/kernel_store.h"
 #include "runtime/notices.h"
@@ -87,13 +86,14 @@ cuda::Binary binary_of(const std::string& source, const Device& device) {
   return keeper(all).find_or(key, [&] { return cuda::compile(source, key.flags); });
 }
 
-void compile_missing(const std::vector<std::string>& sources, const Device& device) {
+void compile_missing(const std::vector<std::string>& sources, const Device& device,
+                     Deadline deadline) {
   const auto all = snapshot();
   std::vector<std::string> missing;
   for (const std::string& source : sources) {
     if (!found_in(all, key_of(source, device))) missing.push_back(source);
   }
-  compile_ahead(missing, device, keeper(all));
+  compile_ahead(missing, device, keeper(all), deadline);
 }
 
 bool known_to_be_rejected(const std::string& source, const Device& device) {
@@ -113,15 +113,16 @@ SharedKernel load_kernel(const std::string& source, const std::string& name, int
   });
 }
 
-std::string stored_plan(const std::string& problem) {
+std::optional<StoredPlan> stored_plan(const std::string& problem) {
   for (const KernelStore& store : snapshot()) {
-    if (auto plan = store.plan(problem)) return *plan;
+    if (auto plan = store.measured_plan(problem)) return plan;
   }
-  return {};
+  return std::nullopt;
 }
 
-void keep_plan(const std::string& problem, const std::string& schedule) {
-  keeper(snapshot()).keep_plan(problem, schedule);
+void keep_plan(const std::string& problem, const StoredPlan& plan) {
+  const auto all = snapshot();
+  keeper(all).keep_plan(problem, plan);
 }
 
 }  // namespace ladder

@@ -3,11 +3,13 @@
 // Source text to a kernel on a device: through the stores, the compiler and the driver.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "codegen/cuda/toolchain.h"
 #include "device/device.h"
+#include "runtime/compile_ahead.h"
 #include "runtime/kernel_store.h"
 #include "runtime/modules.h"
 
@@ -23,8 +25,9 @@ KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what);
 /// Machine code for `source` on `device`, compiled only if no store has it.
 cuda::Binary binary_of(const std::string& source, const Device& device);
 
-/// Has the stores compile what they lack of `sources`, several at a time.
-void compile_missing(const std::vector<std::string>& sources, const Device& device);
+/// Has the stores compile what they lack of `sources`, several at a time, as compile_ahead does.
+void compile_missing(const std::vector<std::string>& sources, const Device& device,
+                     Deadline deadline = never());
 
 /// Whether a store has the kernel of `source` and it is not to be run: cuda::objection.
 bool known_to_be_rejected(const std::string& source, const Device& device);
@@ -34,8 +37,8 @@ bool known_to_be_rejected(const std::string& source, const Device& device);
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);
 
-/// The schedule that a store holds for a problem, or nothing; and keeping one.
-std::string stored_plan(const std::string& problem);
-void keep_plan(const std::string& problem, const std::string& schedule);
+/// The plan that the first store that has one holds for a problem, or nothing; and keeping one.
+std::optional<StoredPlan> stored_plan(const std::string& problem);
+void keep_plan(const std::string& problem, const StoredPlan& plan);
 
 }  // namespace ladder

@@ -41,24 +41,28 @@ std::optional<Schedule> schedule_called(const std::string& text, const Linear& e
   return std::nullopt;
 }
 
+std::optional<Plan> plan_of(const Linear& expr, const Device& device, bool dependent_launch) {
+  const auto kept = stored_plan(problem_of(expr, device, dependent_launch));
+  if (!kept) return std::nullopt;
+  const auto schedule = schedule_called(kept->schedule, expr, device, dependent_launch);
+  if (!schedule) return std::nullopt;
+  return Plan{*schedule, kept->measured};
+}
+
 std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
                                        bool dependent_launch) {
   std::vector<Schedule> schedules;
-  const auto kept = stored_plan(problem_of(expr, device, dependent_launch));
-  if (!kept.empty()) {
-    const auto schedule = schedule_called(kept, expr, device, dependent_launch);
-    if (schedule) schedules.push_back(*schedule);
-  }
   // Those that are alike often spill alike.
   for (const Candidate& candidate : spread(candidates(expr, device, dependent_launch), kTries)) {
-    if (!candidate.dropped.empty() || schedules.size() >= kTries) break;
+    if (!candidate.dropped.empty() || schedules.size() == kTries) break;
     schedules.push_back(candidate.schedule);
   }
   return schedules;
 }
 
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           bool dependent_launch, std::size_t count) {
+                                           bool dependent_launch, std::size_t count,
+                                           Deadline deadline) {
   auto all = candidates(expr, device, dependent_launch);
   const double best_seconds = all.front().cost.seconds;
   const auto guesses = spread(pruned(std::move(all), expr, device, best_seconds), count);
@@ -75,7 +79,7 @@ std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& dev
         // Only emitting shows some of the limits of a device.
       }
     }
-    compile_missing(sources, device);
+    compile_missing(sources, device, deadline);
     for (std::size_t i = 0; i < sources.size(); ++i) {
       if (!known_to_be_rejected(sources[i], device)) kept.push_back(schedules[i]);
     }

@@ -3,10 +3,12 @@
 // A plan is a schedule that was measured as the best for a problem, kept by a store as text.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/compile_ahead.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -23,7 +25,16 @@ std::string problem_of(const Linear& expr, const Device& device, bool dependent_
 std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
                                         const Device& device, bool dependent_launch);
 
-/// What to compile, in order: the plan that a store holds, then the scheduler's own choices, spread
+/// A plan that the scheduler has.
+struct Plan {
+  Schedule schedule;
+  std::int64_t measured;  ///< schedules that it was the fastest of; 0: not known
+};
+
+/// The plan that a store holds for the problem, if the scheduler has its schedule.
+std::optional<Plan> plan_of(const Linear& expr, const Device& device, bool dependent_launch);
+
+/// What to compile where there is no plan, in order: the scheduler's own choices, spread
 /// (schedule/spread.h).
 std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
                                        bool dependent_launch);
@@ -31,8 +42,9 @@ std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
 /// The scheduler's best guesses, spread, that no store knows to be rejected, at most `count`, for
 /// measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for each
 /// that is rejected (cuda::objection) the next two guesses are, which spill more often than the
-/// first, and once more for those still missing.
+/// first, and once more for those still missing. No kernel is begun after `deadline`.
 std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           bool dependent_launch, std::size_t count);
+                                           bool dependent_launch, std::size_t count,
+                                           Deadline deadline = never());
 
 }  // namespace ladder

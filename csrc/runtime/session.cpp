@@ -118,14 +118,22 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
   return now == declined() ? nullptr : now;
 }
 
+std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int64_t m) {
+  const Interval interval{ordinal, activation, interval_of(m)};
+  if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
+  const auto stored = plan_of(expression(type_, n_, k_, gather_, activation, m),
+                              device_row(ordinal), dependent_launch_);
+  if (stored) plans_.insert_or_assign(interval, *stored);
+  return stored;
+}
+
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) {
   int failures = 0;
   const auto& refused = refused_[{ordinal, activation, interval_of(m)}];
   try {
     const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-    for (const Schedule& schedule :
-         schedules_to_try(expr, device_row(ordinal), dependent_launch_)) {
-      if (refused.contains(to_string(schedule))) continue;
+    const auto kernel_of = [&](const Schedule& schedule) -> const LinearKernel* {
+      if (failures == kFailures || refused.contains(to_string(schedule))) return nullptr;
       try {
         return compile_linear(ordinal, expr, schedule, Purpose::good);
       } catch (const Unsupported&) {
@@ -135,8 +143,16 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
         // What is wrong with the compiler or the driver is not told to every call.
         notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
                       kTokenIntervals[interval_of(m)], " tokens: ", first_line(error.what())));
-        if (++failures == kFailures) break;
+        ++failures;
       }
+      return nullptr;
+    };
+    if (const auto plan = known_plan(ordinal, activation, m)) {
+      if (const LinearKernel* kernel = kernel_of(plan->schedule)) return kernel;
+    }
+    for (const Schedule& schedule :
+         schedules_to_try(expr, device_row(ordinal), dependent_launch_)) {
+      if (const LinearKernel* kernel = kernel_of(schedule)) return kernel;
     }
   } catch (const Unsupported&) {
     // No kernel serves the expression.
@@ -145,11 +161,11 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
-                                            std::size_t count) const {
+                                            std::size_t count, Deadline deadline) const {
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   std::vector<std::string> out;
   for (const Schedule& schedule :
-       schedules_to_measure(expr, device_row(ordinal), dependent_launch_, count)) {
+       schedules_to_measure(expr, device_row(ordinal), dependent_launch_, count, deadline)) {
     out.push_back(to_string(schedule));
   }
   return out;
@@ -172,25 +188,30 @@ void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::str
   unload_losers();
 }
 
-std::string Session::plan(int ordinal, Scalar activation, std::int64_t m) {
-  {
-    const std::lock_guard lock(compiling_);
-    const auto known = measured_.find({ordinal, activation, interval_of(m)});
-    if (known != measured_.end()) return known->second;
-  }
-  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  const Device& device = device_row(ordinal);
-  const std::string kept = stored_plan(problem_of(expr, device, dependent_launch_));
-  if (kept.empty() || !schedule_called(kept, expr, device, dependent_launch_)) return {};
+std::optional<Schedule> Session::plan(int ordinal, Scalar activation, std::int64_t m,
+                                      std::int64_t measured) {
   const std::lock_guard lock(compiling_);
-  return measured_.insert_or_assign({ordinal, activation, interval_of(m)}, kept).first->second;
+  auto known = known_plan(ordinal, activation, m);
+  if (!known || known->measured < measured) return std::nullopt;
+  return known->schedule;
 }
 
-void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule) {
+void Session::compile_ahead(int ordinal, Scalar activation, std::int64_t m,
+                            const Schedule& schedule) const {
+  const Device& device = device_row(ordinal);
   const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  keep_plan(problem_of(expr, device_row(ordinal), dependent_launch_), schedule);
+  compile_missing({compile(expr, schedule, device).source}, device);
+}
+
+void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
+                   std::int64_t measured) {
+  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
+  const Device& device = device_row(ordinal);
+  const auto schedule = schedule_called(text, expr, device, dependent_launch_);
+  if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
+  keep_plan(problem_of(expr, device, dependent_launch_), {text, measured});
   const std::lock_guard lock(compiling_);
-  measured_.insert_or_assign({ordinal, activation, interval_of(m)}, schedule);
+  plans_.insert_or_assign({ordinal, activation, interval_of(m)}, Plan{*schedule, measured});
 }
 
 const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -22,6 +23,7 @@
 #include "runtime/device_row.h"
 #include "runtime/image_parts.h"
 #include "runtime/modules.h"
+#include "runtime/plan.h"
 #include "runtime/trial.h"
 #include "schedule/placement.h"
 #include "types/ttype.h"
@@ -105,17 +107,24 @@ class Session {
   /// Schedules of the interval of `m` that are worth measuring, the best guess first, as
   /// schedules_to_measure (runtime/plan.h) finds and compiles them.
   std::vector<std::string> schedules(int ordinal, Scalar activation, std::int64_t m,
-                                     std::size_t count) const;
+                                     std::size_t count, Deadline deadline = never()) const;
   /// From now on the interval of `m` has the kernel of this schedule, compiled if need be. What it
   /// had before is unloaded, when it has ended and no graph has it, if it was there to be measured.
   /// Throws Unsupported when it is none of the scheduler's, spills, or fits nowhere on the device.
   enum class Purpose { measuring, good };
   void use(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule,
            Purpose purpose);
-  /// The measured schedule that this process or a store has for the interval, or ""; and keeping
-  /// one.
-  std::string plan(int ordinal, Scalar activation, std::int64_t m);
-  void keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule);
+  /// The schedule that this process or a store has for the interval as the fastest of `measured`
+  /// or more, of any number for 0; nothing where there is none.
+  std::optional<Schedule> plan(int ordinal, Scalar activation, std::int64_t m,
+                               std::int64_t measured = 0);
+  /// Has a store hold its kernel, compiled in a process of its own if need be.
+  void compile_ahead(int ordinal, Scalar activation, std::int64_t m,
+                     const Schedule& schedule) const;
+  /// Keeps the fastest of `measured` schedules, here and in a store.
+  /// Throws Unsupported when it is none of the scheduler's.
+  void keep(int ordinal, Scalar activation, std::int64_t m, const std::string& schedule,
+            std::int64_t measured);
 
   /// Kernels between the canonical form, the image and dense values; arguments as
   /// codegen/cuda/image_kernels.h and dequantize.h say. Where compiler or driver refuse one, the
@@ -136,8 +145,10 @@ class Session {
   Slot& slot(int ordinal, Scalar activation, std::int64_t m) {
     return linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m)];
   }
-  /// Of the stored plan, else of the first choice of the scheduler that compiles without spills
-  /// and that the driver does not refuse; declined where there is none.
+  /// The plan of this process, else a store's. `compiling_` is held.
+  std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
+  /// Of the plan, else of the first choice of the scheduler that compiles without spills and that
+  /// the driver does not refuse; declined where there is none.
   const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m);
   const LinearKernel* compile_linear(int ordinal, const Linear& expr, const Schedule& schedule,
                                      Purpose purpose);
@@ -153,7 +164,7 @@ class Session {
   // Never freed: a call may hold one that a slot had a moment ago. Modules go before that
   // (trial.h).
   std::vector<std::unique_ptr<const LinearKernel>> kernels_;
-  std::map<Interval, std::string> measured_;
+  std::map<Interval, Plan> plans_;
   std::map<Interval, std::set<std::string>> refused_;  // schedules, by the driver
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};

@@ -56,7 +56,7 @@ class Robustness : public StoreTest {
     const auto schedules = session.schedules(0, Scalar::f16, 1, 2);
     if (schedules.empty()) throw std::runtime_error("no schedule");
     session.linear(0, Scalar::f16, 1, nullptr);
-    session.keep(0, Scalar::f16, 1, schedules.back());
+    session.keep(0, Scalar::f16, 1, schedules.back(), 2);
     return schedules.back();
   }
   static std::string stored(const KernelStore& store, std::int64_t n) {

@@ -70,8 +70,8 @@ struct Call {
   return kernel.start(stream, arguments.data());
 }
 
-/// The same with the kernel that the session has for `m` tokens, or another where the driver refuses
-/// that. False, and nothing started, when there is none.
+/// The same with the kernel that the session has for `m` tokens, or another where the driver
+/// refuses that. False, and nothing started, when there is none.
 [[nodiscard]] bool pass(const LinearKernel* kernel, const Call& call, void* x, void* y,
                         std::int64_t m) {
   while (kernel != nullptr && !launch(*kernel, call, x, y, m)) {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that decide, compile and keep kernels before they are called.
+#include <algorithm>
+#include <chrono>
+
 #include "base/error.h"
 #include "base/joined.h"
 #include "binding/torch/cuda.h"
 #include "codegen/cuda/toolchain.h"
+#include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
@@ -57,8 +61,8 @@ std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool 
   return open_session(ttype(type), n, k, gather, dependent_launch);
 }
 
-/// Compiles what `m` tokens need. The schedule of their kernel (of their first pass, where there are
-/// several), or "" when they go the dense way.
+/// Compiles what `m` tokens need. The schedule of their kernel (of their first pass, where there
+/// are several), or "" when they go the dense way.
 std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<std::int32_t>(device);
@@ -80,33 +84,48 @@ std::int64_t scheduled(std::int64_t m) {
   return step == 0 ? m : step;
 }
 
-/// Schedules worth measuring for `m` tokens, one a line; only the measured one where a store has
-/// it.
-std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
-                      std::int64_t count) {
+/// The schedule that this process or a store has for `m` tokens as the fastest of `measured` or
+/// more, or ""; a store then has its kernel.
+std::string plan(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                 std::int64_t measured) {
   m = scheduled(m);
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<int>(device);
   const Scalar activation = activation_of(dtype).scalar;
-  if (const auto plan = session.plan(ordinal, activation, m); !plan.empty()) return plan;
-  std::string lines;
-  for (const auto& schedule :
-       session.schedules(ordinal, activation, m, static_cast<std::size_t>(count))) {
-    lines += (lines.empty() ? "" : "\n") + schedule;
+  const auto found = session.plan(ordinal, activation, m, measured);
+  if (!found) return {};
+  session.compile_ahead(ordinal, activation, m, *found);
+  return to_string(*found);
+}
+
+/// Schedules worth measuring for `m` tokens, one a line. A store has their kernels, if it can and
+/// as far as they were begun within `seconds`; negative: without a limit.
+std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                      std::int64_t count, double seconds) {
+  Deadline deadline = never();
+  if (seconds >= 0) {
+    const auto limit = std::chrono::duration<double>(std::min(seconds, 86400.0));
+    deadline = std::chrono::steady_clock::now() +
+               std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
   }
+  const auto all =
+      ladder::session(weight).schedules(static_cast<int>(device), activation_of(dtype).scalar,
+                                        scheduled(m), static_cast<std::size_t>(count), deadline);
+  std::string lines;
+  for (const auto& schedule : all) lines += (lines.empty() ? "" : "\n") + schedule;
   return lines;
 }
 
-/// Takes the kernel of `schedule` for `m` tokens: with `keep` for good, as the plan; else to be
-/// measured, and unloaded when another takes its place.
+/// Takes the kernel of `schedule` for `m` tokens: to be measured, and unloaded when another takes
+/// its place; or with `keep` for good, as the plan, the fastest of `measured`.
 void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
-                  std::string schedule, bool keep) {
+                  std::string schedule, bool keep, std::int64_t measured) {
   m = scheduled(m);
   Session& session = ladder::session(weight);
   const Scalar activation = activation_of(dtype).scalar;
   session.use(static_cast<int>(device), activation, m, schedule,
               keep ? Session::Purpose::good : Session::Purpose::measuring);
-  if (keep) session.keep(static_cast<int>(device), activation, m, schedule);
+  if (keep) session.keep(static_cast<int>(device), activation, m, schedule, measured);
 }
 
 /// The most tokens that the kernel for `m`, or for passes over them, serves; 0 when they are
@@ -116,6 +135,7 @@ std::int64_t token_interval(std::int64_t m) {
   return step == 0 ? 0 : kTokenIntervals[interval_of(step)];
 }
 
+void stop_compiling() { stop_compiling_ahead(); }
 void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::move(directory)); }
 void use_store_folder(std::string folder, bool trust) { use_store(folder, trust); }
 std::string notices() { return take_notices(); }
@@ -139,10 +159,14 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("image_objection(str type, int n, int k, bool gather, int device) -> str");
   m.def("open_weight(str type, int n, int k, bool gather, bool dependent_launch) -> int");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
-  m.def("schedules(int weight, int device, ScalarType dtype, int m, int count) -> str");
+  m.def("plan(int weight, int device, ScalarType dtype, int m, int measured) -> str");
   m.def(
-      "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep) "
-      "-> ()");
+      "schedules(int weight, int device, ScalarType dtype, int m, int count, "
+      "float seconds=-1) -> str");
+  m.def("stop_compiling_ahead() -> ()");
+  m.def(
+      "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep, "
+      "int measured=0) -> ()");
   m.def("token_interval(int m) -> int");
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
@@ -157,7 +181,9 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("image_objection", TORCH_BOX(&objection_to));
   m.impl("open_weight", TORCH_BOX(&open_weight));
   m.impl("warm_up", TORCH_BOX(&warm_up));
+  m.impl("plan", TORCH_BOX(&plan));
   m.impl("schedules", TORCH_BOX(&schedules));
+  m.impl("stop_compiling_ahead", TORCH_BOX(&stop_compiling));
   m.impl("use_schedule", TORCH_BOX(&use_schedule));
   m.impl("token_interval", TORCH_BOX(&token_interval));
   m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));

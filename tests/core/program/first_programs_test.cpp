@@ -27,9 +27,9 @@ class FirstPrograms : public ::testing::TestWithParam<const char*> {
     unsigned layer = 0;
     for (const char* name : {"h200", "a100"}) {
       for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{4096, 4096},
-                                {28672, 8192},
-                                {8192, 28672},
-                                {100, 328}}) {
+                                 {28672, 8192},
+                                 {8192, 28672},
+                                 {100, 328}}) {
         for (std::int64_t m : {1, 8, 16, 32}) {
           ++layer;
           const auto activation = layer % 2 == 0 ? Scalar::f16 : Scalar::bf16;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// plans.json: the fastest schedules that somebody measured, as text.
+//
+//     {"format": 1,
+//      "plans": {"<expression> on <device>": "<schedule>"},
+//      "measured": {"<expression> on <device>": 8}}
+//
+// "measured" says of how many schedules a plan was the fastest. A file without it is a file of
+// plans all the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/folder.h"
+
+namespace ladder {
+
+struct StoredPlan {
+  std::string schedule;
+  std::int64_t measured = 0;  ///< schedules that it was the fastest of; 0: not said
+};
+
+/// The plan of `problem` in the folder's plans.json. The file is parsed when it has changed since
+/// this process read it.
+std::optional<StoredPlan> read_plan(const Folder& folder, const std::string& problem);
+
+/// Adds a plan to the file, which appears whole; what other processes add at the same time stays.
+/// What cannot be written is not kept: nothing here throws for what the disk refuses.
+void write_plan(const Folder& folder, const std::string& problem, const StoredPlan& plan);
+
+}  // namespace ladder
