@@ -4,7 +4,7 @@
     python benchmarks/stored_types.py [--out RESULTS.md] [--n 28672] [--k 8192]
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
-exceed twice the L2 (``ladder.cuda.tune``); floor = bytes of the image, activations and outputs at
+exceed twice the L2 (``ladder.cuda.timing``); floor = bytes of the image, activations and outputs at
 the measured read rate. Types without blocks of their own have groups of 128.
 """
 
@@ -20,7 +20,8 @@ sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing i
 import torch
 
 from benchmarks.machine import describe, require_gpu
-from ladder.cuda import image, tune
+from ladder.cuda import image, timing
+from ladder.cuda.tune import Request, tune_all
 from ladder.types import parse, type_names
 
 READ_BYTES_PER_SECOND = 4.53e12
@@ -47,12 +48,14 @@ def row(name: str, n: int, k: int, dtype: torch.dtype) -> str:
     words = image.parts(weight).words
     cells, seconds = [], {}
     start = time.perf_counter()
-    for m in TOKENS:
-        schedule = tune.tune(weight, ttype, (n, k), device, dtype, [m])
-        if not schedule:
-            return f"| {name} | {ttype.bits} | no kernel for {dtype} | | | | |"
-        seconds[m] = tune.seconds(tune.calls_of(weight, ttype, (n, k), device, dtype, [m])[0])
+    request = Request(weight, ttype, (n, k), device, dtype, TOKENS)
+    tuned = tune_all([request], mode="full", budget_s=60)[request]
+    if not all(tuned.values()):
+        return f"| {name} | {ttype.bits} | no kernel for {dtype} | | | | |"
     took = time.perf_counter() - start
+    for m in TOKENS:
+        calls = timing.calls_of(weight, ttype, (n, k), device, dtype, [m])[0]
+        seconds[m] = timing.seconds(calls)
     for m in TOKENS:
         floor = (4 * words + 2 * m * (n + k)) / READ_BYTES_PER_SECOND
         cells.append(f"{seconds[m] * 1e6:.1f} | {floor / seconds[m]:.0%}")

@@ -18,8 +18,9 @@ _log = logging.getLogger("ladder")
 
 #: More tokens than any kernel serves.
 MANY_TOKENS = 1 << 30
-#: Of activations that kernels of some kind serve.
-ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+#: Of activations that kernels multiply; and that a kernel dequantises weights for.
+HALVES = (torch.float16, torch.bfloat16)
+ACTIVATION_DTYPES = (torch.float32, *HALVES)
 
 
 def possible(device: torch.device) -> bool:

@@ -1,133 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the schedules that the compiler proposes, on the GPU, and keeps the fastest."""
+"""Compiles and times the schedules that the compiler proposes, for many weights at once, and keeps
+the fastest as plans.
+
+Compiling is the processor's work and timing the GPU's, so both go on at once: threads wait for
+helper processes that compile, all shapes together on all processors, and the caller's thread times
+what they have finished, one kernel behind the other.
+"""
 
 from __future__ import annotations
 
-import functools
 import logging
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from ladder.cuda import kernels
-from ladder.cuda.image import parts
-from ladder.types import TType
+from ladder.cuda.background import Background, Job, Proposals, jobs_of
+from ladder.cuda.request import MODES, Origin, Request, Tuned, check_mode
+from ladder.cuda.timing import calls_of, seconds
+
+__all__ = ["MODES", "Background", "Request", "Tuned", "compile_in_background", "tune_all"]
 
 _ops = torch.ops.ladder
 _log = logging.getLogger("ladder")
 
-#: Bytes of weights through which a measurement goes: more than any L2 holds.
-ROTATION_BYTES = 192 * 2**20
-#: Of one graph of :func:`tune`. Weights below 3 MiB therefore go through less than ROTATION_BYTES
-#: and may be read from L2.
-_MOST_LAUNCHES = 64
-#: Of measuring one interval of M, after compiling.
-SECONDS = 0.6
-CANDIDATES = 8
-#: First and last + 1 of the codes of scales between 1/2 and 2.
-_NEAR_ONE = {"e8m0": (126, 129), "e4m3": (0x30, 0x41)}
+#: Called with what was done last, how many shapes and intervals are done, and how many there are.
+Progress = Callable[[str, int, int], None]
 
 
-def tune(
-    weight: int,
-    ttype: TType,
-    shape: tuple[int, int],
-    device: torch.device,
-    dtype: torch.dtype,
-    m: Sequence[int],
-) -> str:
-    """Choose the kernel that serves ``m`` tokens, all of one interval, by its time on random data.
+def compile_in_background(requests: Iterable[Request], *, mode: str = "fast") -> Background:
+    """Start to compile into the store what :func:`tune_all` is going to need, and return at once.
 
-    Returns the schedule. A plan that a store already has is taken without measuring.
+    That is the kernel of the plan where this process or a store has one, else the candidates of
+    ``mode``. Kernels that are being compiled are not compiled by :func:`tune_all` as well: it waits
+    for them.
+
+    Args:
+        requests: what :func:`tune_all` will be given, or a part of it.
+        mode: "off" (the first proposal only), "fast" or "full".
+    Returns:
+        What is under way: ``wait()`` waits for it, ``stop()`` starts nothing more. Nobody needs to
+        keep it. A process that exits starts nothing more either.
+    Raises:
+        InvalidArgument: another mode, or a number of tokens that is not positive.
     """
-    index, most = device.index or 0, max(m)
-    names = _ops.schedules(weight, index, dtype, most, CANDIDATES).splitlines()
-    if len(names) < 2:
-        return kernels.compile_for(weight, device, dtype, most)
-    calls = calls_of(weight, ttype, shape, device, dtype, m)
+    return Background(jobs_of(requests), check_mode(mode))
+
+
+def tune_all(
+    requests: Iterable[Request],
+    *,
+    mode: str = "fast",
+    budget_s: float = 20.0,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Choose, compile and load the kernels of ``requests``.
+
+    What this process or a store has a plan for is not timed. Everything else is, within the budget:
+    candidates of all requests are compiled at once, by as many processes as there are processors,
+    and timed as they are done. When the budget is spent, what is left takes the scheduler's first
+    proposal; it is no plan, so that the next call goes on from there.
+
+    Args:
+        requests: those of one weight, device and dtype count once.
+        mode: "fast" times the three best proposals of each shape and interval of tokens, "full"
+            eight, also where a plan is the fastest of fewer; "off" takes plans and first proposals.
+        budget_s: seconds of compiling and timing together. Beyond it, only what is left without a
+            kernel is compiled.
+        progress: called after each shape and interval.
+    Returns:
+        For each request, for each of its ``m``, the schedule of the kernel; "" where the weight is
+        dequantised for a dense product. See :class:`Tuned` for where each is from.
+    Raises:
+        InvalidArgument: another mode, or a number of tokens that is not positive.
+    """
     start = time.perf_counter()
-    times: dict[str, float] = {}
-    for name in names:
-        if times and time.perf_counter() - start > SECONDS:
-            break
-        try:
-            _ops.use_schedule(weight, index, dtype, most, name, False)
-        except RuntimeError as error:  # spills, say: the next one
-            _log.debug("%s: %s", name, error)
-            continue
-        times[name] = sum(seconds(group) for group in calls)
+    requests, kind = list(requests), check_mode(mode)
+    jobs = jobs_of(requests)
+    say = _counted(progress, len(jobs))
+    origin: dict[Job, Origin] = {}
+    if mode != "off":
+        deadline = start + budget_s
+        with Background(jobs, kind, deadline) as background:
+            for job, found in background.results():
+                origin[job] = _chosen(job, found, kind.proposals, deadline)
+                say(job)
+    late = [job for job in jobs if job not in origin]
+    with Background(late, MODES["off"]) as background:
+        for job, found in background.results():
+            origin[job] = "stored" if found.plan else "proposed"
+            say(job)
+    tuned = Tuned()
+    if mode != "off":
+        tuned.late = sum(origin[job] == "proposed" for job in late)
+    for request in requests:
+        _load(request, origin, tuned)
+    tuned.seconds = time.perf_counter() - start
+    if tuned.late:
+        _log.warning(
+            "%d of %d kernels are the scheduler's first proposal: %g seconds were too few to time "
+            "them all; the next tuning goes on there", tuned.late, len(jobs), budget_s,
+        )  # fmt: skip
+    return tuned
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[Job], None]:
+    done = 0
+
+    def say(job: Job) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(str(job), done, total)
+
+    if progress is not None and total:
+        progress("", 0, total)
+    return say
+
+
+def _chosen(job: Job, found: Proposals, count: int, deadline: float) -> Origin:
+    """Time what was proposed, and take the fastest. Returns where the kernel is from."""
+    if found.plan:
+        return "stored"
+    times = _times(job, found.schedules, deadline)
     if not times:
-        return kernels.compile_for(weight, device, dtype, most)
+        return "proposed"
     best = min(times, key=times.__getitem__)
-    _ops.use_schedule(weight, index, dtype, most, best, True)
-    _log.info("%s %s m=%s: %s, best of %d", ttype, list(shape), list(m), best, len(times))
-    return best
+    # All that was asked for, or what there was time for.
+    measured = count if len(times) == len(found.schedules) else len(times)
+    _ops.use_schedule(*job.key, best, True, measured)
+    _log.info("%s: %s, best of %d", job, best, len(times))
+    return "measured"
 
 
-def calls_of(
-    weight: int,
-    ttype: TType,
-    shape: tuple[int, int],
-    device: torch.device,
-    dtype: torch.dtype,
-    m: Sequence[int],
-) -> list[list[Callable[[], Tensor]]]:
-    """For each number of tokens, calls that go through :data:`ROTATION_BYTES` of weights, or
-    through 64 weights where those are less."""
-    n, k = shape
-    count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * parts(weight).words))))
-    images = random_images(count, weight, ttype.bits, device)
-    # Kernels with dependent launch read them, orders of columns too, without waiting for others.
-    torch.cuda.synchronize(device)
-    calls: list[list[Callable[[], Tensor]]] = []
-    for tokens in m:
-        x = torch.randn((tokens, k), device=device).to(dtype)
-
-        def call(i: int, x: Tensor = x) -> Tensor:
-            return _ops.linear_image_no_grad(x, images[i], None, weight, n)
-
-        calls.append([functools.partial(call, i) for i in range(count)])
-    return calls
+def _times(job: Job, schedules: Sequence[str], deadline: float) -> dict[str, float]:
+    """Seconds of each schedule for the fewest and the most tokens of the interval that were asked
+    for, together; those left out that the device refuses or that there is no time for."""
+    times: dict[str, float] = {}
+    if not schedules:
+        return times
+    tokens = sorted({job.m[0], job.m[-1]})
+    with torch.cuda.device(job.device):
+        calls = calls_of(job.weight, job.ttype, job.shape, job.device, job.dtype, tokens)
+        for name in schedules:
+            try:
+                _ops.use_schedule(*job.key, name, False)
+            except RuntimeError as error:  # spills, say: the next one
+                _log.debug("%s: %s", name, error)
+                continue
+            times[name] = sum(seconds(group) for group in calls)
+            if time.perf_counter() > deadline:
+                break
+    return times
 
 
-def random_images(count: int, number: int, bits: int, device: torch.device) -> Tensor:
-    """[count, words] images to measure with: random codes, scales near 1, zeros within the codes,
-    random orders of columns."""
-    layout = parts(number)
-    images = torch.empty((count, layout.words), dtype=torch.int32, device=device)
-    images.random_(-(2**31), 2**31 - 1)
-    for image in images:
-        for name, part in layout.parts.items():
-            to = part.of(image)
-            if name == "gather":
-                to.copy_(torch.randperm(part.elements, device=device))
-            elif part.scalar in _NEAR_ONE:
-                to.random_(*_NEAR_ONE[part.scalar])
-            elif part.scalar == "u8":
-                to.random_(0, 1 << bits)
-            else:
-                to.uniform_(0.5, 1.5)
-    return images
-
-
-def seconds(calls: Sequence[Callable[[], object]]) -> float:
-    """Seconds a call, all of them in one CUDA graph: the median of four replays after a first,
-    which brings clocks and caches to where they stay. A replay has no host between its calls."""
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times = []
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3 / len(calls))
-    return statistics.median(times[1:])
+def _load(request: Request, origin: dict[Job, Origin], tuned: Tuned) -> None:
+    """Load the kernels of a request, also of what is multiplied densely, and note them."""
+    schedules: dict[int, str] = {}
+    origins: dict[int, Origin] = {}
+    by_interval: dict[int, tuple[str, Origin]] = {}
+    for tokens in request.m:
+        interval = kernels.interval(tokens)
+        if interval not in by_interval:
+            name = kernels.compile_for(request.weight, request.device, request.dtype, tokens)
+            job = Job.of(request, interval)
+            by_interval[interval] = name, origin.get(job, "") if name else ""
+        schedules[tokens], origins[tokens] = by_interval[interval]
+    tuned[request] = schedules
+    tuned.origin[request] = origins

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ladder.cuda import kernels
-from ladder.cuda.tune import ROTATION_BYTES, seconds
+from ladder.cuda.timing import ROTATION_BYTES, seconds
 from ladder.errors import InvalidArgument
 from ladder.nn.linear import Linear
 from ladder.nn.warmup import warmup
@@ -140,7 +140,7 @@ def _kernels_of(
     """Compile and tune what ``tokens`` need, the same for all ``layers``. Gives ``kernel``,
     ``reason`` and ``decoded`` of the rows of :func:`time_linear`."""
     halves = dtype in (torch.float16, torch.bfloat16)
-    found = warmup(layers[0], tokens, dtype=dtype, tune=halves).get("")
+    found = warmup(layers[0], tokens, dtype=dtype, tune="full" if halves else "off").get("")
     for layer in layers[1:]:
         layer.prepare()
     if found is None:

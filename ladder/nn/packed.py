@@ -14,7 +14,7 @@ from torch import Tensor
 from ladder._library import log_notices
 from ladder.cuda import image as images
 from ladder.cuda import kernels
-from ladder.cuda.tune import tune
+from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
 from ladder.types import TType, parse
@@ -204,16 +204,10 @@ class PackedModule(QuickCall):
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
         return kernels.compile_for(self._weight_number, self.device, dtype, m)
 
-    def tune_for(self, dtype: torch.dtype, m: Sequence[int]) -> None:
-        """Measure the kernels of each interval in which some of ``m`` lies, after
-        :meth:`prepare`; what this process or a store has measured is not measured again."""
-        intervals: dict[int, list[int]] = {}
-        for tokens in sorted(set(m)):
-            intervals.setdefault(kernels.interval(tokens), []).append(tokens)
-        intervals.pop(0, None)  # multiplied densely
+    def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
+        """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`."""
         shape = (self.out_features, self.in_features)
-        for same in intervals.values():
-            tune(self._weight_number, self.weight_type, shape, self.device, dtype, same)
+        return Request(self._weight_number, self.weight_type, shape, self.device, dtype, tuple(m))
 
     def _canonical_codes(self) -> Tensor:
         if self.image is None:

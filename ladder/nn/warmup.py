@@ -10,10 +10,22 @@ import torch
 from torch import nn
 
 from ladder.cuda import kernels
+from ladder.cuda.request import Request, Tuned, check_mode
+from ladder.cuda.tune import Progress, compile_in_background, tune_all
 from ladder.errors import InvalidArgument
 from ladder.nn.linear import Linear
 
-_HALVES = (torch.float16, torch.bfloat16)
+
+class WarmedUp(dict[str, dict[int, str]]):
+    """For each layer by name, for each number of tokens, the schedule of the kernel; "" where the
+    weight is dequantised for a dense product.
+
+    ``tuned`` has the same by type and shape, and says where each kernel is from.
+    """
+
+    def __init__(self, layers: dict[str, Request], tuned: Tuned) -> None:
+        super().__init__((name, tuned[request]) for name, request in layers.items())
+        self.tuned = tuned
 
 
 def warmup(
@@ -21,11 +33,13 @@ def warmup(
     m: int | Sequence[int] = (1, 2, 4, 8, 16),
     *,
     dtype: torch.dtype | None = None,
-    tune: bool = True,
+    tune: str | bool = "fast",
+    budget: float = 20.0,
     dependent_launch: bool | None = None,
     cache: str | Path | None = None,
     trust_kernels: bool = False,
-) -> dict[str, dict[int, str]]:
+    progress: Progress | None = None,
+) -> WarmedUp:
     """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
     read, and compile the kernels for ``m`` tokens and for any more.
 
@@ -37,42 +51,64 @@ def warmup(
         m: numbers of tokens, or one; InvalidArgument where one is not a positive integer.
         dtype: of the activations; that of each layer, where that is float32 of its scales, where
             they are not 16 bits wide either float16.
-        tune: time the best schedules that the compiler proposes, for each shape and interval of m
-            not yet in a store; about a second each. Without it the first proposal is taken.
+        tune: "fast" times the three best schedules that the compiler proposes, for each type, shape
+            and interval of m of which no store has a plan; "full" times eight, also where a plan is
+            the fastest of fewer; "off" takes the first proposal. True is "fast", False "off".
+        budget: seconds for compiling and timing. When they are spent, kernels not yet timed are
+            first proposals, with a warning in the log; the next call goes on with those.
         dependent_launch: sets :attr:`ladder.Linear.dependent_launch` of every layer, whose promise
             is there; None leaves it as it is. Kernels are then measured one behind the other, as in
             a chain of layers, and kept apart from those without.
         cache: folder in which kernels and plans are kept, that of the checkpoint say; the user's
             cache (``LADDER_CACHE``) otherwise.
         trust_kernels: load compiled kernels from ``cache`` whoever wrote them (docs/cuda.md).
+        progress: called with a text, how many kernels are chosen, and how many there are.
     Returns:
         For each layer by name, for each m, the schedule of the kernel; "" where the weight is
-        dequantised for a dense product.
+        dequantised for a dense product. Layers without kernels are left out.
     """
     m = (m,) if isinstance(m, int) else tuple(m)
     for tokens in m:
         if not isinstance(tokens, int) or tokens < 1:
             raise InvalidArgument(f"m has {tokens!r}, not a positive integer")
+    mode = {True: "fast", False: "off"}[tune] if isinstance(tune, bool) else tune
+    check_mode(mode)
     if cache is not None:
         kernels.use_store(cache, trust_kernels=trust_kernels)
-    done: dict[str, dict[int, str]] = {}
+    layers = _requests(model, (*m, kernels.MANY_TOKENS), dtype, dependent_launch, mode)
+    distinct = list(dict.fromkeys(layers.values()))
+    tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
+    for request in distinct:
+        for chosen in (tuned[request], tuned.origin[request]):
+            del chosen[kernels.MANY_TOKENS]
+    return WarmedUp(layers, tuned)
+
+
+def _requests(
+    model: nn.Module,
+    m: tuple[int, ...],
+    dtype: torch.dtype | None,
+    dependent_launch: bool | None,
+    mode: str,
+) -> dict[str, Request]:
+    """What each layer with kernels needs. They are compiled while other layers are packed."""
+    layers: dict[str, Request] = {}
+    known: set[Request] = set()
     for name, module in model.named_modules():
         if not isinstance(module, Linear):
             continue
         if dependent_launch is not None:
             module.dependent_launch = dependent_launch
-        if module.prepare():
-            with torch.cuda.device(module.device):
-                done[name] = _compile(module, m, dtype, tune)
-    return done
+        if not module.prepare():
+            continue
+        layers[name] = module.kernel_request(dtype or _dtype_of(module), m)
+        if layers[name] not in known:
+            known.add(layers[name])
+            compile_in_background([layers[name]], mode=mode)
+    return layers
 
 
-def _compile(
-    module: Linear, m: Sequence[int], dtype: torch.dtype | None, tune: bool
-) -> dict[int, str]:
+def _dtype_of(module: Linear) -> torch.dtype:
+    """Of the activations of a layer, if nobody says."""
     stored = module.weight_type.scale_dtype
-    chosen = dtype or next((d for d in (module.dtype, stored) if d in _HALVES), torch.float16)
-    if tune:
-        module.tune_for(chosen, m)
-    module.compile_for(chosen, kernels.MANY_TOKENS)
-    return {tokens: module.compile_for(chosen, tokens) for tokens in m}
+    return next((d for d in (module.dtype, stored) if d in kernels.HALVES), torch.float16)

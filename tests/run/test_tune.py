@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ladder.cuda import tune
+from ladder.cuda import timing
 
 
 class Event:
@@ -39,7 +39,7 @@ class Clock:
 
         return SimpleNamespace(replay=replay)
 
-    def graph(self, graph):
+    def graph(self, graph, capture_error_mode):
         clock = self
 
         class Capture:
@@ -58,7 +58,7 @@ class Clock:
 
 def test_a_time_is_the_median_of_the_replays_after_the_first(monkeypatch):
     clock, called = Clock(), []
-    monkeypatch.setattr(tune.torch, "cuda", clock)
+    monkeypatch.setattr(timing.torch, "cuda", clock)
     calls = [lambda i=i: called.append(i) for i in range(3)]
-    assert tune.seconds(calls) == pytest.approx(3e-3 / 3)  # the median of 1, 2, 4, 50
+    assert timing.seconds(calls) == pytest.approx(3e-3 / 3)  # the median of 1, 2, 4, 50
     assert clock.captured == 1 and called == [0, 0, 1, 2]
