@@ -17,8 +17,8 @@ from ladder.cli import (
     devices,
     explain,
     perplexity,
+    tune,
     types,
-    warmup,
 )
 
 app = typer.Typer(
@@ -54,7 +54,7 @@ app.command("info")(checkpoint.info)
 app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)
 app.command("bench")(bench.bench)
-app.command("warmup")(warmup.warmup)
+app.command("tune")(tune.tune)
 app.command("devices")(devices.devices)
 app.command("explain")(explain.explain)
 app.command("clean")(clean.clean)

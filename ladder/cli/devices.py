@@ -84,7 +84,26 @@ def find() -> dict[str, Any]:
     from ladder._C import devices as native
 
     _library.find_compiler()
-    gpus = []
+    return {
+        "cpu": torch.ops.ladder.cpu_isas().split(),
+        "driver": native.driver_present(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "nvrtc": native.compiler_version() or None,
+        "nvrtc_architectures": native.compiler_architectures(),
+        "gpus": gpus(),
+        "known": [dict(zip(_FIELDS, row, strict=True)) for row in native.rows()],
+    }
+
+
+def gpus() -> list[dict[str, Any]]:
+    """name, capability, row (of :data:`_FIELDS`; None where ladder has none) and kernels of each
+    CUDA device, in order of their index."""
+    import torch
+
+    from ladder._C import devices as native
+
+    found = []
     for ordinal in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         major, minor = torch.cuda.get_device_capability(ordinal)
         gpu: dict[str, Any] = {
@@ -94,17 +113,8 @@ def find() -> dict[str, Any]:
         try:
             row = dict(zip(_FIELDS, native.found(ordinal), strict=True))
         except (NotImplementedError, RuntimeError) as error:
-            gpus.append({**gpu, "row": None, "kernels": f"none: {error}"})
+            found.append({**gpu, "row": None, "kernels": f"none: {error}"})
             continue
         kernels = f"none: {row['no_kernels']}" if row["no_kernels"] else f"as {row['name']}"
-        gpus.append({**gpu, "row": row, "kernels": kernels})
-    return {
-        "cpu": torch.ops.ladder.cpu_isas().split(),
-        "driver": native.driver_present(),
-        "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
-        "nvrtc": native.compiler_version() or None,
-        "nvrtc_architectures": native.compiler_architectures(),
-        "gpus": gpus,
-        "known": [dict(zip(_FIELDS, row, strict=True)) for row in native.rows()],
-    }
+        found.append({**gpu, "row": row, "kernels": kernels})
+    return found

@@ -93,14 +93,17 @@ def column_order(weight: Weight) -> Tensor | None:
     Raises:
         Unsupported: the groups of ``g_idx`` differ in length from those of the type.
     """
-    if weight.g_idx is None:
-        return None
-    k = weight.shape[1]
-    columns = torch.arange(k, device=weight.g_idx.device)
-    groups, order = weight.g_idx.long().sort(stable=True)
-    if not torch.equal(groups, columns // (weight.type.columns or k)):
+    return None if weight.g_idx is None else order_by_group(weight.g_idx, weight.type)
+
+
+def order_by_group(g_idx: Tensor, ttype: TType) -> Tensor | None:
+    """The same of a ``g_idx`` [K]."""
+    k = g_idx.numel()
+    columns = torch.arange(k, device=g_idx.device)
+    groups, order = g_idx.long().sort(stable=True)
+    if not torch.equal(groups, columns // (ttype.columns or k)):
         raise Unsupported(
-            f"g_idx does not give {weight.type.columns or k} columns to each group of {weight.type}"
+            f"g_idx does not give {ttype.columns or k} columns to each group of {ttype}"
         )
     return None if torch.equal(order, columns) else order.to(torch.int32)
 

@@ -71,8 +71,7 @@ def warmup(
     for tokens in m:
         if not isinstance(tokens, int) or tokens < 1:
             raise InvalidArgument(f"m has {tokens!r}, not a positive integer")
-    mode = {True: "fast", False: "off"}[tune] if isinstance(tune, bool) else tune
-    check_mode(mode)
+    mode = mode_of(tune)
     if cache is not None:
         kernels.use_store(cache, trust_kernels=trust_kernels)
     layers = _requests(model, (*m, kernels.MANY_TOKENS), dtype, dependent_launch, mode)
@@ -82,6 +81,14 @@ def warmup(
         for chosen in (tuned[request], tuned.origin[request]):
             del chosen[kernels.MANY_TOKENS]
     return WarmedUp(layers, tuned)
+
+
+def mode_of(tune: str | bool) -> str:
+    """ "off", "fast" or "full". Raises InvalidArgument naming them."""
+    if isinstance(tune, bool):
+        return "fast" if tune else "off"
+    check_mode(tune)
+    return tune
 
 
 def _requests(

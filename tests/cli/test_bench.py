@@ -56,7 +56,7 @@ def gpu(monkeypatch):
 
 def test_kernels_of_float16_are_tuned_and_then_timed_in_graphs(capsys, gpu):
     rows = json.loads(run(capsys, "--json"))
-    assert gpu.warmups == [((1, 17), torch.float16, True)]
+    assert gpu.warmups == [((1, 17), torch.float16, "full")]
     # Three graphs of each side, each of as many weights as a rotation has.
     count = measure._MOST_COPIES
     assert gpu.timed == [(count, torch.float16, m) for m in (1, 17) for _ in range(2 * 3)]
@@ -76,7 +76,7 @@ def test_the_table_says_which_kernel_ran_and_why_there_is_none(capsys, gpu):
     assert SCHEDULE in text and "torch (dequantised: more tokens than kernels serve)" in text
     text = run(capsys, "--dtype", "float32")
     assert text.count("torch (dequantised: kernels read float16 and bfloat16)") == 2
-    assert gpu.warmups[-1] == ((1, 17), torch.float32, False)
+    assert gpu.warmups[-1] == ((1, 17), torch.float32, "off")
 
 
 def test_a_weight_that_each_call_decodes_is_timed_by_the_call(capsys, gpu):

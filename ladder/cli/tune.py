@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder tune``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ladder.cli.model import check_model
+from ladder.cli.output import Json, print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    import torch
+
+    from ladder.checkpoints.packed import PackedLayer
+    from ladder.cuda.tune import Request, Tuned
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(help="Folder of a ladder, GPTQ or AWQ model.")],
+    m: Annotated[
+        str, typer.Option("--m", help="Numbers of tokens at once: 1,8,16 or 1-256 or both.")
+    ] = "1-16",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float16 or bfloat16. \\[default: the model's; float16 of float32]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, cuda:1, or by name: h200")] = "cuda",
+    tuning: Annotated[
+        str, typer.Option("--tune", help="fast: times 3 proposals a kernel; full: 8; off: none.")
+    ] = "fast",
+    budget: Annotated[float, typer.Option(help="Seconds for compiling and timing.")] = 20.0,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep kernels and plans there, not beside the model.")
+    ] = None,
+    merged: Annotated[
+        bool, typer.Option(help="Also q, k and v in one product, and gate and up.")
+    ] = True,
+    dependent_launch: Annotated[
+        bool, typer.Option("--dependent-launch", help="Kernels for a chain: docs/cuda.md.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Choose the kernels of a model on this machine's GPU, and keep them beside it.
+
+    plans.json (text, to ship with the model) and kernels/ (this user's) appear
+    in the folder. Weights are not loaded: shapes are those of the files'
+    headers, and kernels are timed on random weights. What has a plan is not
+    timed again; what the budget left out is timed by the next call. Of a range
+    of tokens, the least and the most of each kernel are.
+
+    Examples:
+
+        ladder tune models/Llama-ladder --m 1-256
+
+        ladder tune models/Llama-GPTQ --m 1,8,16 --device h200 --tune full
+
+        ladder tune models/Llama-ladder --dtype bfloat16 --cache plans --json
+    """
+    from ladder.errors import InvalidArgument
+    from ladder.nn.warmup import mode_of
+
+    tokens, mode = tokens_of(m), mode_of(tuning)
+    if not budget >= 0:
+        raise InvalidArgument(f"--budget is {budget}, not a number of seconds")
+    check_model(model, dtype)
+    if dtype == "float32":
+        raise InvalidArgument('--dtype is "float32", which no kernel reads: float16 or bfloat16')
+    kept = cache or model
+    if not os.access(kept if kept.exists() else kept.parent, os.W_OK):
+        raise InvalidArgument(f"{kept} cannot be written: --cache DIR keeps the kernels elsewhere")
+    import torch
+
+    gpu = gpu_called(device)
+    from ladder.checkpoints.packed import merged_layers, packed_layers
+    from ladder.cuda import kernels
+    from ladder.cuda.tune import tune_all
+
+    layers = packed_layers(model)
+    chosen = dtype or _dtype_of(model)
+    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu)
+    kernels.use_store(kept)
+    for kind in kinds:
+        kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
+    with progress_bar("Tuning", as_json) as progress:
+        asked = [kind.request for kind in kinds if kind.request]
+        tuned = tune_all(asked, mode=mode, budget_s=budget, progress=progress)
+    _print(model, kept, gpu, chosen, mode, kinds, tuned, as_json)
+
+
+@dataclass
+class Kind:
+    """Layers that have one kernel: of one type, shape and order of columns."""
+
+    type: str
+    n: int
+    k: int
+    gather: bool
+    names: list[str] = field(default_factory=list)
+    reason: str = ""  #: why there is no kernel
+    request: Request | None = None
+
+    def ask(
+        self, device: torch.device, dtype: torch.dtype, tokens: tuple[int, ...], dependent: bool
+    ) -> None:
+        from ladder.cuda import image, kernels
+        from ladder.cuda.tune import Request
+        from ladder.types import parse
+
+        index = device.index or 0
+        self.reason = self.reason or kernels.objection(
+            self.type, self.n, self.k, self.gather, index
+        )
+        if not self.reason:
+            number = image.open_weight(
+                self.type, self.n, self.k, self.gather, dependent_launch=dependent
+            )
+            shape = (self.n, self.k)
+            self.request = Request(number, parse(self.type), shape, device, dtype, tokens)
+
+    def rows(self, tuned: Tuned) -> list[dict[str, Any]]:
+        """Of each kernel: the least and the most tokens of those that were asked for."""
+        from ladder.cuda.kernels import interval
+
+        if self.request is None:
+            return []
+        by_interval: dict[int, list[int]] = {}
+        for m in self.request.m:
+            by_interval.setdefault(interval(m), []).append(m)
+        return [
+            {
+                "m": [min(m), max(m)],
+                "kernel": tuned[self.request][m[0]],
+                "origin": tuned.origin[self.request][m[0]],
+            }
+            for m in by_interval.values()
+        ]
+
+
+def kinds_of(layers: Sequence[PackedLayer], device: torch.device) -> list[Kind]:
+    """In the order of their first layers."""
+    from ladder.cuda.image import order_by_group
+    from ladder.errors import Unsupported
+
+    kinds: dict[tuple[object, ...], Kind] = {}
+    for layer in layers:
+        gather, reason = False, ""
+        if layer.g_idx is not None:
+            try:
+                gather = order_by_group(layer.g_idx, layer.type) is not None
+            except Unsupported as error:
+                reason = str(error)
+        key = (str(layer.type), layer.n, layer.k, gather, reason)
+        kind = kinds.setdefault(key, Kind(str(layer.type), layer.n, layer.k, gather, reason=reason))
+        kind.names.append(layer.name)
+    return list(kinds.values())
+
+
+def _print(
+    model: Path,
+    kept: Path,
+    device: torch.device,
+    dtype: str,
+    mode: str,
+    kinds: list[Kind],
+    tuned: Tuned,
+    as_json: bool,
+) -> None:
+    if as_json:
+        shapes = [
+            {
+                "type": kind.type,
+                "n": kind.n,
+                "k": kind.k,
+                "gather": kind.gather,
+                "layers": kind.names,
+                "kernels": kind.rows(tuned),
+                "reason": kind.reason,
+            }
+            for kind in kinds
+        ]
+        print_json(
+            {
+                "model": str(model),
+                "cache": str(kept),
+                "device": str(device),
+                "dtype": dtype,
+                "tune": mode,
+                "seconds": round(tuned.seconds, 2),
+                "late": tuned.late,
+                "shapes": shapes,
+            }
+        )
+        return
+    rows: list[tuple[Any, ...]] = []
+    for kind in kinds:
+        left = (kind.type, kind.n, kind.k, len(kind.names))
+        rows += [
+            (*left, _span(row["m"]), row["kernel"] or "torch", row["origin"])
+            for row in kind.rows(tuned)
+        ] or [(*left, "all", "torch", kind.reason)]
+    print_table(
+        f"{model}: {dtype} on {device}, {tuned.seconds:.1f} s, kept in {kept}",
+        ("type", "N", "K", "layers", "M", "kernel", "origin"),
+        rows,
+    )
+    if tuned.late:
+        from ladder.cli.output import console
+
+        console.print(f"{tuned.late} kernels were not timed: run it again, or with --budget")
+
+
+def _span(m: Sequence[int]) -> str:
+    return str(m[0]) if m[0] == m[1] else f"{m[0]}-{m[1]}"
+
+
+def tokens_of(text: str) -> tuple[int, ...]:
+    """ "1,8,30-64" -> (1, 8, 30, 64): of a range, the least and the most of each kernel."""
+    from ladder.cuda.kernels import interval
+    from ladder.errors import InvalidArgument
+
+    found: list[int] = []
+    for part in text.split(","):
+        ends = [end.strip() for end in part.split("-")]
+        whole = len(ends) <= 2 and all(end.isascii() and end.isdigit() for end in ends)
+        least, most = (int(ends[0]), int(ends[-1])) if whole else (0, 0)
+        if not 1 <= least <= most < 1 << 31:
+            raise InvalidArgument(f'--m is "{text}", not numbers of tokens such as 1,8,16 or 1-256')
+        while least <= most:
+            last = min(interval(least) or most, most)
+            found += [least, last]
+            least = last + 1
+    return tuple(sorted(set(found)))
+
+
+def gpu_called(name: str) -> torch.device:
+    """The GPU of this machine with that index or name: "cuda", "cuda:1", or a device of
+    `ladder devices`.
+
+    Raises:
+        Unsupported: there is no GPU. InvalidArgument: none of that index or name.
+    """
+    import torch
+
+    from ladder.cli.devices import gpus
+    from ladder.errors import InvalidArgument, Unsupported
+
+    if not torch.cuda.is_available():
+        raise Unsupported("ladder tune needs a CUDA device, and torch finds none on this machine")
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and (index.isdigit() or name == "cuda"):
+        ordinal = int(index) if index else torch.cuda.current_device()
+        if ordinal < torch.cuda.device_count():
+            return torch.device("cuda", ordinal)
+    found = gpus()
+    for ordinal, gpu in enumerate(found):
+        row = gpu["row"]
+        if name.lower() in (gpu["name"].lower(), row["name"].lower() if row else ""):
+            return torch.device("cuda", ordinal)
+    here = "; ".join(
+        f"cuda:{ordinal} is {gpu['name']}" + (f" ({gpu['row']['name']})" if gpu["row"] else "")
+        for ordinal, gpu in enumerate(found)
+    )
+    raise InvalidArgument(f'--device is "{name}", and this machine has others: {here}')
+
+
+def _dtype_of(folder: Path) -> str:
+    from ladder.checkpoints.shards import read_json
+
+    config: dict[str, Any] = read_json(folder / "config.json")
+    config = {**config, **(config.get("text_config") or {})}
+    given = config.get("dtype") or config.get("torch_dtype")
+    return "bfloat16" if given == "bfloat16" else "float16"
