@@ -72,9 +72,6 @@ class KernelStore {
   std::optional<StoredPlan> measured_plan(const std::string& problem) const;
   /// Adds to what other processes keep at the same time.
   void keep_plan(const std::string& problem, const StoredPlan& plan) const;
-  void keep_plan(const std::string& problem, const std::string& schedule) const {
-    keep_plan(problem, StoredPlan{schedule});
-  }
 
   /// Removes kernels, those not used for the longest time first, and what processes left that died.
   /// What another process is about to compile stays. Does nothing in a folder that is not this

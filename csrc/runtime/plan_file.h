@@ -13,14 +13,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/folder.h"
 
 namespace ladder {
 
 struct StoredPlan {
+  StoredPlan(std::string schedule, std::int64_t measured = 0)
+      : schedule(std::move(schedule)), measured(measured) {}
+  StoredPlan(const char* schedule) : StoredPlan(std::string(schedule)) {}
+
   std::string schedule;
-  std::int64_t measured = 0;  ///< schedules that it was the fastest of; 0: not said
+  std::int64_t measured;  ///< schedules that it was the fastest of; 0: not said
 };
 
 /// The plan of `problem` in the folder's plans.json. The file is parsed when it has changed since

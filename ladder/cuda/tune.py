@@ -66,8 +66,8 @@ def tune_all(
         requests: those of one weight, device and dtype count once.
         mode: "fast" times the three best proposals of each shape and interval of tokens, "full"
             eight, also where a plan is the fastest of fewer; "off" takes plans and first proposals.
-        budget_s: seconds of compiling and timing together. Beyond it, only what is left without a
-            kernel is compiled.
+        budget_s: seconds of compiling and timing together. Afterwards nothing is timed, and only
+            what is left without a kernel is compiled.
         progress: called after each shape and interval.
     Returns:
         For each request, for each of its ``m``, the schedule of the kernel; "" where the weight is
@@ -84,16 +84,15 @@ def tune_all(
         deadline = start + budget_s
         with Background(jobs, kind, deadline) as background:
             for job, found in background.results():
-                origin[job] = _chosen(job, found, kind.proposals, deadline)
+                origin[job] = _chosen(job, found, kind.proposals)
                 say(job)
+    tuned = Tuned()
     late = [job for job in jobs if job not in origin]
     with Background(late, MODES["off"]) as background:
         for job, found in background.results():
             origin[job] = "stored" if found.plan else "proposed"
+            tuned.late += mode != "off" and bool(found.schedules)
             say(job)
-    tuned = Tuned()
-    if mode != "off":
-        tuned.late = sum(origin[job] == "proposed" for job in late)
     for request in requests:
         _load(request, origin, tuned)
     tuned.seconds = time.perf_counter() - start
@@ -119,24 +118,22 @@ def _counted(progress: Progress | None, total: int) -> Callable[[Job], None]:
     return say
 
 
-def _chosen(job: Job, found: Proposals, count: int, deadline: float) -> Origin:
+def _chosen(job: Job, found: Proposals, count: int) -> Origin:
     """Time what was proposed, and take the fastest. Returns where the kernel is from."""
     if found.plan:
         return "stored"
-    times = _times(job, found.schedules, deadline)
+    times = _times(job, found.schedules)
     if not times:
         return "proposed"
     best = min(times, key=times.__getitem__)
-    # All that was asked for, or what there was time for.
-    measured = count if len(times) == len(found.schedules) else len(times)
-    _ops.use_schedule(*job.key, best, True, measured)
+    _ops.use_schedule(*job.key, best, True, count)
     _log.info("%s: %s, best of %d", job, best, len(times))
     return "measured"
 
 
-def _times(job: Job, schedules: Sequence[str], deadline: float) -> dict[str, float]:
+def _times(job: Job, schedules: Sequence[str]) -> dict[str, float]:
     """Seconds of each schedule for the fewest and the most tokens of the interval that were asked
-    for, together; those left out that the device refuses or that there is no time for."""
+    for, together; those left out that the device refuses."""
     times: dict[str, float] = {}
     if not schedules:
         return times
@@ -150,8 +147,6 @@ def _times(job: Job, schedules: Sequence[str], deadline: float) -> dict[str, flo
                 _log.debug("%s: %s", name, error)
                 continue
             times[name] = sum(seconds(group) for group in calls)
-            if time.perf_counter() > deadline:
-                break
     return times
 
 

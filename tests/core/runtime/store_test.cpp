@@ -138,6 +138,29 @@ TEST_F(StoreTest, plans_are_kept_side_by_side) {
   EXPECT_EQ(store().plan("b on h200"), "tokens 16");
 }
 
+TEST_F(StoreTest, a_plan_says_of_how_many_schedules_it_is_the_fastest) {
+  store().keep_plan("a", {"tokens 8", 3});
+  store().keep_plan("b", {"tokens 16", 8});
+  EXPECT_EQ(store().measured_plan("a")->measured, 3);
+  EXPECT_EQ(store().measured_plan("b")->measured, 8);
+  store().keep_plan("a", "tokens 24");
+  EXPECT_EQ(store().measured_plan("a")->schedule, "tokens 24");
+  EXPECT_EQ(store().measured_plan("a")->measured, 0);
+}
+
+// A hub's cache has links to files named by their contents.
+TEST_F(StoreTest, plans_behind_a_link_are_those_of_the_file_that_it_names_now) {
+  const fs::path link = fs::path(place()) / "plans.json";
+  fs::create_directory(place());
+  for (const char* name : {"one", "two"}) {
+    put(folder_ / name, std::string("{\"format\": 1, \"plans\": {\"a\": \"") + name + "\"}}");
+    fs::remove(link);
+    fs::create_symlink(folder_ / name, link);
+    EXPECT_EQ(store().plan("a"), name);
+    EXPECT_EQ(store().plan("a"), name);
+  }
+}
+
 TEST_F(StoreTest, plans_that_are_no_plans_are_as_good_as_none) {
   store().keep_plan("a", "tokens 8");
   for (const char* text : {"", "{", "[]", "{\"format\": 2, \"plans\": {\"a\": \"x\"}}",

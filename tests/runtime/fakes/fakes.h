@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fake compiler and driver are told, and what they count.
+// What the fake compiler and driver are told, and what they count. The compiler is told by the
+// environment too, which helper processes have: LADDER_FAKE_COMPILED, a file that gets a line for
+// each compilation, and LADDER_FAKE_COMPILE_MS.
 #pragma once
 
 #include <atomic>
