@@ -193,7 +193,9 @@ std::optional<std::string> KernelStore::plan(const std::string& problem) const {
 void KernelStore::keep_plan(const std::string& problem, const StoredPlan& plan) const {
   if (!writable()) return;
   const auto folder = Folder::make(folder_, 0755);
-  if (folder && folder->is_private_to(options_.user)) write_plan(*folder, problem, plan);
+  const auto read = Folder::open(folder_, Links::follow);
+  if (!folder || !read || !folder->is_private_to(options_.user)) return;
+  write_plan(*folder, *read, problem, plan);
 }
 
 std::string user_cache_folder() {

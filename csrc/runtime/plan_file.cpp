@@ -70,7 +70,8 @@ std::optional<StoredPlan> read_plan(const Folder& folder, const std::string& pro
   return StoredPlan{*std::move(schedule), said ? number_at(*measured, problem) : 0};
 }
 
-void write_plan(const Folder& folder, const std::string& problem, const StoredPlan& plan) {
+void write_plan(const Folder& folder, const Folder& read, const std::string& problem,
+                const StoredPlan& plan) {
   const FileLock lock(folder, "plans.lock", kPatience);
   if (lock.state() == FileLock::State::busy) return;
   if (lock.held()) {
@@ -79,7 +80,9 @@ void write_plan(const Folder& folder, const std::string& problem, const StoredPl
     }
   }
   std::error_code why;
-  const auto text = folder.read(kName, kMostBytes, why);
+  auto text = folder.read(kName, kMostBytes, why);
+  // A hub's cache: what others measured is not lost with the link.
+  if (why == std::errc::too_many_symbolic_link_levels) text = read.read(kName, kMostBytes);
   const bool absent = why == std::errc::no_such_file_or_directory;
   // A file that cannot be read now has plans of others all the same: too many open files, say.
   if (why && !absent && why != std::errc::file_too_large && why != std::errc::invalid_argument &&

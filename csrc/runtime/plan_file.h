@@ -32,8 +32,11 @@ struct StoredPlan {
 /// this process read it.
 std::optional<StoredPlan> read_plan(const Folder& folder, const std::string& problem);
 
-/// Adds a plan to the file, which appears whole; what other processes add at the same time stays.
-/// What cannot be written is not kept: nothing here throws for what the disk refuses.
-void write_plan(const Folder& folder, const std::string& problem, const StoredPlan& plan);
+/// Adds a plan to the file in `folder`, which follows no links. The file appears whole, and what
+/// other processes add at the same time stays. Where it is a link, it becomes a file of its own
+/// with the plans of what the link names in `read`, the same folder. What cannot be written is not
+/// kept: nothing here throws for what the disk refuses.
+void write_plan(const Folder& folder, const Folder& read, const std::string& problem,
+                const StoredPlan& plan);
 
 }  // namespace ladder

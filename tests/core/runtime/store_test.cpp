@@ -159,6 +159,14 @@ TEST_F(StoreTest, plans_behind_a_link_are_those_of_the_file_that_it_names_now) {
     EXPECT_EQ(store().plan("a"), name);
     EXPECT_EQ(store().plan("a"), name);
   }
+  // A plan for another machine is added here, and not to the hub's file.
+  const std::string before = contents(folder_ / "two");
+  store().keep_plan("b", "tokens 8");
+  EXPECT_EQ(store().plan("a"), "two");
+  EXPECT_EQ(store().plan("b"), "tokens 8");
+  EXPECT_FALSE(fs::is_symlink(link));
+  EXPECT_FALSE(fs::exists(place() + "/plans.json.unreadable"));
+  EXPECT_EQ(contents(folder_ / "two"), before);
 }
 
 TEST_F(StoreTest, plans_that_are_no_plans_are_as_good_as_none) {
