@@ -125,13 +125,13 @@ class Kind:
 
     def rows(self, tuned: Tuned) -> list[dict[str, Any]]:
         """Of each kernel: the least and the most tokens of those that were asked for."""
-        from ladder.cuda.kernels import interval
+        from ladder.cuda.kernels import interval, passes
 
         if self.request is None:
             return []
-        by_interval: dict[int, list[int]] = {}
+        by_interval: dict[tuple[int, bool], list[int]] = {}
         for m in self.request.m:
-            by_interval.setdefault(interval(m), []).append(m)
+            by_interval.setdefault((interval(m), bool(passes(m))), []).append(m)
         return [
             {
                 "m": [min(m), max(m)],

@@ -72,9 +72,10 @@ def jobs_of(requests: Iterable[Request]) -> list[Job]:
         for m in request.m:
             if type(m) is not int or m < 1:
                 raise InvalidArgument(f"m has {m!r}, not a positive integer")
-            most = kernels.interval(m)
-            if most and request.dtype in kernels.HALVES:  # else it is multiplied densely
-                tokens.setdefault(Job.of(request, most), set()).add(m)
+            if request.dtype not in kernels.HALVES:
+                continue  # it is multiplied densely
+            for each in kernels.passes(m):
+                tokens.setdefault(Job.of(request, kernels.interval(each)), set()).add(each)
     jobs = (
         Job(job.weight, job.device, job.dtype, job.most, job.ttype, job.shape, tuple(sorted(m)))
         for job, m in tokens.items()

@@ -128,11 +128,10 @@ void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, st
   if (keep) session.keep(static_cast<int>(device), activation, m, schedule, measured);
 }
 
-/// The most tokens that the kernel for `m`, or for passes over them, serves; 0 when they are
-/// multiplied densely.
+/// The most tokens that the kernel for `m` serves; 0 when there is none.
 std::int64_t token_interval(std::int64_t m) {
-  const std::int64_t step = tokens_of_pass(m);
-  return step == 0 ? 0 : kTokenIntervals[interval_of(step)];
+  const auto interval = interval_of(m);
+  return interval == kTokenIntervals.size() ? 0 : kTokenIntervals[interval];
 }
 
 void stop_compiling() { stop_compiling_ahead(); }
@@ -168,6 +167,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep, "
       "int measured=0) -> ()");
   m.def("token_interval(int m) -> int");
+  m.def("tokens_of_pass(int m) -> int");
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
@@ -186,6 +186,7 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("stop_compiling_ahead", TORCH_BOX(&stop_compiling));
   m.impl("use_schedule", TORCH_BOX(&use_schedule));
   m.impl("token_interval", TORCH_BOX(&token_interval));
+  m.impl("tokens_of_pass", TORCH_BOX(&tokens_of_pass));
   m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
   m.impl("use_store", TORCH_BOX(&use_store_folder));
   m.impl("take_notices", TORCH_BOX(&notices));
