@@ -51,6 +51,7 @@ class StoredLinear:
     canonical: Canonical = field(compare=False, repr=False)
     #: Whether columns may be in another order than their groups, known before they are read.
     act_order: bool = False
+    symmetric: bool = False  #: whether stored zero points are said to be all the midpoint
 
 
 def _as_it_is(name: str, tensor: Tensor) -> tuple[str, Tensor]:
@@ -192,7 +193,9 @@ class Folder:
             )
         canonical = functools.partial(form.canonical, layer=layer)
         order = bool(self.config.get("desc_act")) and any("g_idx" in part for part in parts)
-        return StoredLinear(name, _type_of(form, layer, parts), tuple(parts), canonical, order)
+        ttype = _type_of(form, layer, parts)
+        symmetric = bool(self.config.get("sym"))
+        return StoredLinear(name, ttype, tuple(parts), canonical, order, symmetric)
 
 
 def _type_of(form: Any, layer: Layer, parts: Mapping[str, Stored]) -> TType:

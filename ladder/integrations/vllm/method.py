@@ -85,6 +85,9 @@ class LinearMethod(LinearMethodBase):
         self.room = Room(self.prefix, modules, rows, columns, params_dtype)
         for name in self.room.names():
             layer.register_parameter(name, self.room.parameter(name))
+        if self.prepacks:
+            device = next(layer.parameters()).device
+            self.warmer.expect(self.room, device)
 
     def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""

@@ -5,57 +5,107 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ladder.cuda import image, kernels
+from ladder.cuda.request import Request, check_mode
+from ladder.cuda.tune import compile_in_background, tune_all
+from ladder.errors import InvalidArgument
+from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
-from ladder.nn.warmup import warmup
+from ladder.types import parse
 
 _log = logging.getLogger("vllm.ladder")
-_HALVES = (torch.float16, torch.bfloat16)
 #: Of an engine that captures no graphs.
-_TOKENS = (1, 2, 4, 8, 16)
+_TOKENS = (1, 2, 4, 8, 16, 32)
+_OPTIONS = {"tune": "fast", "budget": 20.0}
+
+
+def options_of(vllm_config: Any) -> dict[str, Any]:
+    """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune`` and
+    ``budget`` as :func:`ladder.warmup` has them, for the whole model.
+
+    Raises:
+        InvalidArgument: another option, or another value.
+    """
+    extra = getattr(vllm_config, "additional_config", None)
+    given = extra.get("ladder", {}) if isinstance(extra, Mapping) else {}
+    for name in given:
+        if name not in _OPTIONS:
+            raise InvalidArgument(
+                f'additional_config["ladder"] has "{name}", not one of {", ".join(_OPTIONS)}'
+            )
+    options = {**_OPTIONS, **given}
+    check_mode(options["tune"])
+    return options
 
 
 class Warmer:
-    """Called with each layer's module; does the work once for each type and shape.
+    """Compiles and tunes for one engine, each type and shape once.
 
     Args:
         tokens: numbers of tokens of the engine's CUDA graphs.
         dtype: of activations.
-        tune: time kernels that no store has a plan for; else take the scheduler's first.
+        tune, budget: as :func:`ladder.warmup`; the budget is for all layers.
     """
 
-    def __init__(self, tokens: tuple[int, ...], dtype: torch.dtype, tune: bool) -> None:
-        self.tokens, self.dtype, self.tune = tokens, dtype, tune
-        self._done: set[int] = set()  # numbers, which name type, shape and order of columns
+    def __init__(
+        self, tokens: tuple[int, ...], dtype: torch.dtype, tune: str = "fast", budget: float = 20.0
+    ) -> None:
+        self.tokens = (*tokens, kernels.MANY_TOKENS)
+        self.dtype, self.tune, self.left_s = dtype, tune, budget
+        self._asked: set[int] = set()
+        self._done: set[int] = set()
 
     @classmethod
     def of(cls, vllm_config: Any, dtype: torch.dtype) -> Warmer:
-        """That of one engine: every layer of it has the same."""
-        found = getattr(vllm_config, "_ladder_warmer", None)
+        """That of the engine: every layer of it has the same."""
+        found: Warmer | None = getattr(vllm_config, "_ladder_warmer", None)
         if found is None:
             sizes = getattr(vllm_config.compilation_config, "cudagraph_capture_sizes", None)
-            extra = getattr(vllm_config, "additional_config", None) or {}
-            options = extra.get("ladder", {}) if isinstance(extra, dict) else {}
-            found = cls(tuple(sizes or _TOKENS), dtype, options.get("tune", "fast") != "off")
+            found = cls(tuple(sizes or _TOKENS), dtype, **options_of(vllm_config))
             object.__setattr__(vllm_config, "_ladder_warmer", found)
+            folder = Path(str(getattr(vllm_config.model_config, "model", "")))
+            if (folder / "plans.json").is_file():
+                kernels.use_store(folder)
         return found
 
-    def __call__(self, module: Linear) -> None:
-        if module._weight_number in self._done:
+    def expect(self, room: Room, device: torch.device) -> None:
+        """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
+        of processors that would have waited for the disk."""
+        types = {module.type for module in room.modules}
+        ttype = types.pop()
+        if not kernels.possible(device) or ttype is None or types or room.modules[0].act_order:
             return
-        self._done.add(module._weight_number)
-        start = time.perf_counter()
-        dtype = self.dtype if self.dtype in _HALVES else torch.float16
-        done = warmup(module, self.tokens, dtype=dtype, tune=self.tune)
-        schedules = next(iter(done.values()), {})
-        fast = [m for m in self.tokens if schedules.get(m)]
-        _log.info(
-            "ladder: %s [%d, %d] has kernels for %s tokens of this engine's graphs (%.2f s)",
-            module.weight_type, module.out_features, module.in_features,
-            f"1 to {max(fast)}" if fast else "no",
-            time.perf_counter() - start,
-        )  # fmt: skip
+        if ttype.zero == "integer" and room.modules[0].symmetric:
+            ttype = parse(str(ttype).replace("zero=integer", "zero=midpoint"))
+        n, k = sum(rows.count for rows in room.rows), room.columns.count
+        if kernels.objection(str(ttype), n, k, False, device.index or 0):
+            return
+        number = image.open_weight(str(ttype), n, k)
+        if number not in self._asked:
+            self._asked.add(number)
+            request = Request(number, ttype, (n, k), device, self.dtype, self.tokens)
+            compile_in_background([request], mode=self.tune)
 
+    def __call__(self, module: Linear) -> None:
+        """Of a layer that has its image."""
+        request = module.kernel_request(self.dtype, self.tokens)
+        if request.weight in self._done:
+            return
+        self._done.add(request.weight)
+        start = time.perf_counter()
+        with torch.cuda.device(module.device):
+            tuned = tune_all([request], mode=self.tune, budget_s=max(self.left_s, 0.0))
+        self.left_s -= time.perf_counter() - start
+        fast = [m for m, schedule in tuned[request].items() if schedule]
+        origins = sorted({origin for origin in tuned.origin[request].values() if origin})
+        _log.info(
+            "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s); more are dequantised",
+            request.ttype, *request.shape, f"1 to {max(fast)}" if fast else "no",
+            ", ".join(origins), time.perf_counter() - start,
+        )  # fmt: skip
