@@ -172,11 +172,12 @@ def profile(run: Any) -> dict[str, list[float]]:
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         run()
-    rows = [
-        (event.key, event.count, event.self_device_time_total) for event in profiler.key_averages()
-    ]
-    rows.sort(key=lambda row: -row[2])
-    return {key[:120]: [count, round(us, 1)] for key, count, us in rows[:25]}
+    kernels: dict[str, list[float]] = {}
+    for event in profiler.key_averages():
+        known = kernels.setdefault(event.key[:120], [0, 0.0])  # names are cut: they can be equal
+        known[0] += event.count
+        known[1] += event.self_device_time_total
+    return dict(sorted(kernels.items(), key=lambda kernel: -kernel[1][1])[:25])
 
 
 def measure(options: argparse.Namespace, engine: str, layers: int, deadline: float) -> dict:

@@ -28,7 +28,6 @@ void Lowering::multiply(Body& body) {
   } else {
     multiply_round(body, 0);
   }
-  end_sums(body);
 }
 
 void Lowering::begin_sums(Body& body) {
@@ -266,7 +265,6 @@ void Lowering::sweeps(Body& body) {
   // The sums of the last sweep that used the place have been read; where two places take turns, or
   // activations come in rounds, all threads have been at a barrier since.
   if (schedule_.sum_places == 1 && !x_in_rounds()) emit(each, Barrier{});
-  end_sums(each);
   add_warps(each, sweep, [&](Body& sums) {
     if (cluster) {
       keep_sums(sums, sweep);

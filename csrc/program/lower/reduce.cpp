@@ -37,6 +37,7 @@ ViewId Lowering::share_sums(Body& body, const Affine& sweep) {
     program_.buffers[sums].over = ring_buffer_;
     emit(body, Barrier{});
   }
+  end_sums(body);
   const auto by_warp = view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
   if (schedule_.sum_places > 1) {
     program_.views[by_warp].offset = times(remainder(sweep, schedule_.sum_places), elements);
