@@ -123,6 +123,16 @@ class Folder:
             return self._stored.type_of(module) is not None
         return not module.endswith("lm_head") and self._settings.for_module(module) is not None
 
+    def ties(self, output: str) -> bool:
+        """Whether the output layer ``output`` has no tensor of its own, and an embedding, whose it
+        then has, is packed."""
+        headers = self.headers or {}
+        own = (f"{output}.{name}" for name in ("weight", *MARKS))
+        packed = tuple(f"embed_tokens.{mark}" for mark in MARKS)
+        return not any(name in headers for name in own) and any(
+            name.endswith(packed) for name in headers
+        )
+
     def packed_below(self, prefix: str) -> list[str]:
         """Packed modules whose names begin with ``prefix`` and a dot."""
         names = (name.rpartition(".") for name in self.headers or ())

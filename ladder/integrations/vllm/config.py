@@ -23,7 +23,7 @@ from ladder.checkpoints.source import FORMATS
 from ladder.errors import Unsupported
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm import asked
-from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod
+from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod, TiedMethod
 
 _log = logging.getLogger("vllm.ladder")
 
@@ -54,7 +54,7 @@ class LadderQuantizationConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LadderQuantizationConfig:
-        return cls(Folder(config))
+        return cls(Folder(_with_method(config)))
 
     @classmethod
     def override_quantization_method(
@@ -107,6 +107,8 @@ class LadderQuantizationConfig(QuantizationConfig):
             names = self.modules_of(prefix)
             lookup = not isinstance(layer, (LinearBase, ParallelLMHead))
             if not any(self.folder.is_packed(name, lookup=lookup) for name in names):
+                if isinstance(layer, ParallelLMHead) and self.folder.ties(prefix):
+                    return TiedMethod()
                 return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
             return (EmbeddingMethod if lookup else LinearMethod)(self.folder, prefix, names)
         return self._experts(layer, prefix)
@@ -128,6 +130,15 @@ class LadderQuantizationConfig(QuantizationConfig):
         from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
         return UnquantizedFusedMoEMethod(moe)
+
+
+def _with_method(config: dict[str, Any]) -> dict[str, Any]:
+    """A config of a file of its own (quantize_config.json, quant_config.json) has no quant_method:
+    keys of AWQ tell it from GPTQ."""
+    if config.get("quant_method") or config.get("method"):
+        return config
+    awq = any(key in config for key in ("w_bit", "q_group_size", "zero_point"))
+    return {**config, "quant_method": "awq" if awq else "gptq"}
 
 
 def _method_names() -> list[str]:

@@ -14,7 +14,7 @@ from vllm.distributed import tensor_model_parallel_all_gather
 from vllm.model_executor.layers.linear import LinearMethodBase, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from ladder.errors import Unsupported
+from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.cuts import columns_objection
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
 from ladder.integrations.serving.loading import Columns, Room, Rows
@@ -22,9 +22,9 @@ from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm.warm import Warmer
 
 _log = logging.getLogger("vllm.ladder")
-#: Where layers know which shard of a checkpoint's tensor is a rank's, vLLM's own: ladder's loaders
-#: do the same, and no subclass may do otherwise.
-_LOADERS = "vllm.model_executor.layers.linear"
+#: Layers whose shards of tensor parallelism ladder cuts as vLLM does. A subclass with a loader of
+#: its own may cut otherwise.
+_KNOWN_LAYERS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear")
 
 
 class LinearMethod(LinearMethodBase):
@@ -99,7 +99,7 @@ class LinearMethod(LinearMethodBase):
         if isinstance(layer, RowParallelLinear) or sum(sizes) == layer.output_size:
             return [Rows(size, 0, size, size) for size in sizes]
         loader = getattr(type(layer), "weight_loader_v2", None)
-        if getattr(loader, "__qualname__", "").split(".")[0] not in _known_layers():
+        if getattr(loader, "__qualname__", "").split(".")[0] not in _KNOWN_LAYERS:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with tensor_parallel_size=1"
@@ -168,5 +168,14 @@ class EmbeddingMethod(LinearMethod):
         return embed_tokens
 
 
-def _known_layers() -> frozenset[str]:
-    return frozenset({"ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear"})
+class TiedMethod(LinearMethodBase):
+    """Of an output layer that is an embedding's: it has nothing of its own."""
+
+    def create_weights(self, layer: nn.Module, *sizes: Any, **extra: Any) -> None:
+        pass
+
+    def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
+        return embed_tokens
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        raise CheckpointError("the output layer has no tensor in the files, and was not tied")
