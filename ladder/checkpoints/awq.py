@@ -14,7 +14,7 @@ its linear modules; GPTQModel 7.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from ladder.checkpoints.layer import (
     config_word,
     expect,
     fail,
+    group_block,
     require,
     side_of,
     stored,
@@ -43,8 +44,8 @@ from ladder.errors import Unsupported
 from ladder.weight import Weight
 
 PARTS = ("qweight", "qzeros", "scaled_zeros", "scales")
-#: Parts beside which a qweight must stand: alone they are a damaged checkpoint.
-MARKS = ("qzeros", "scaled_zeros")
+#: Parts of which any makes a module a quantised one; without a qweight it is damaged.
+_MARKS = {"qweight", "qzeros", "scaled_zeros"}
 
 _SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # of columns 8c + 0 ... 8c + 7 in a gemm word
 _VERSIONS = {
@@ -103,8 +104,15 @@ def _zero_part(parts: Mapping[str, object], config: Config) -> str:
     return "scaled_zeros" if config.version == "gemv_fast" and "scaled_zeros" in parts else "qzeros"
 
 
-def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
+def codes_part(parts: Collection[str]) -> str | None:
+    """See ladder.checkpoints.layer."""
+    return None if _MARKS.isdisjoint(parts) else "qweight"
+
+
+def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | None = None) -> Layer:
     """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
+
+    ``k`` is not needed: the shapes tell it.
 
     Raises:
         CheckpointError: a part is missing, has another dtype or shape than the rest asks for, or
@@ -137,7 +145,7 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
             fail(f"{name}.qweight", " has K = ", k, ", gemv_fast needs a multiple of 64")
         expect(parts, name, "scales", SCALE_NAMES, (padded, n))
         expect(parts, name, zero_part, parts["scales"].dtype, (padded, n))
-    return Layer(name, n, k, 4, group, groups, config.group_size == -1, config)
+    return Layer(name, n, k, 4, group, groups, group_block(config.group_size, k), config)
 
 
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:

@@ -23,6 +23,7 @@ from ladder.checkpoints.model_files import (
 )
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
+from ladder.checkpoints.source import OLD_KEY, read_quantization
 from ladder.checkpoints.writer import (
     carried_files,
     carry,
@@ -92,8 +93,8 @@ def convert(
     check_apart(folder, destination)
     check_destination(destination, force=force)
     config = read_json(folder / "config.json")
-    if config.get("quantization_config") is not None:
-        found = config["quantization_config"].get("quant_method")
+    if any(config.get(key) is not None for key in ("quantization_config", OLD_KEY)):
+        _, found = read_quantization(folder, config)
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
     shards = open_shards(folder)
     conversion, plans, dense = _plan(folder, shards, skip, ttype)

@@ -16,7 +16,7 @@ Sources: GPTQModel 7.3 and AutoGPTQ 0.7, the packers of their quantised linear m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from ladder.checkpoints.layer import (
     config_word,
     expect,
     fail,
+    group_block,
     require,
     side_of,
     stored,
@@ -46,8 +47,8 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.weight import Weight
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
-#: Parts beside which a qweight must stand: alone they are a damaged checkpoint.
-MARKS = ("qzeros", "g_idx")
+#: Parts of which any makes a module a quantised one; without a qweight it is damaged.
+_MARKS = {"qweight", "qzeros", "g_idx"}
 
 _BITS = {"gptq": (2, 3, 4, 8), "gptq_v2": (2, 3, 4, 8), "gptq_p": (2, 3, 4, 5, 6, 7, 8)}
 #: Widths of the bit planes of gptq_p, low bits first; other widths are one plane.
@@ -150,9 +151,16 @@ class Config:
         return expression, overrides
 
 
-def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
+def codes_part(parts: Collection[str]) -> str | None:
+    """See ladder.checkpoints.layer."""
+    return None if _MARKS.isdisjoint(parts) else "qweight"
+
+
+def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | None = None) -> Layer:
     """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
 
+    Args:
+        k: columns, where the caller knows them; without a g_idx the words of a row can hold more.
     Raises:
         CheckpointError: a part is missing, has another dtype or shape than the rest asks for, or
             the groups do not cover K. The message names the tensor and both values.
@@ -163,7 +171,8 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
         bad = "qweight" if len(qweight) != 2 else "scales"
         fail(f"{name}.{bad}", " has shape ", list(parts[bad].shape), ", not two dimensions")
     n = qweight[1]
-    k = qweight[0] * 32 // bits
+    if k is None or (k * bits + 31) // 32 != qweight[0]:
+        k = qweight[0] * 32 // bits
     if "g_idx" in parts:
         shape = parts["g_idx"].shape
         if len(shape) != 1 or (shape[0] * bits + 31) // 32 != qweight[0]:
@@ -183,8 +192,8 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str) -> Layer:
              " needs ", groups)  # fmt: skip
     expect(parts, name, "scales", SCALE_NAMES, (groups, n))
     expect(parts, name, "qzeros", torch.int32, (groups, (n * bits + 31) // 32))
-    per_channel = config.group_size == -1 or config.group_size > k
-    return Layer(name, n, k, bits, group, groups, per_channel, config)
+    block = group_block(config.group_size, k)
+    return Layer(name, n, k, bits, group, groups, block, config)
 
 
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:

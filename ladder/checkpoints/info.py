@@ -11,9 +11,9 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import FALLBACKS, is_embedding, open_folder
+from ladder.checkpoints.source import is_embedding, is_quantized, open_folder
 from ladder.errors import CheckpointError, InvalidArgument
-from ladder.types import dtype_name, parse
+from ladder.types import FLOAT_DTYPES, dtype_name, parse
 from ladder.weight import PARTS
 
 #: quant_method of a folder whose weights are all in floating point.
@@ -25,7 +25,7 @@ _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Types, modules and sizes of a ladder, GPTQ, AWQ or floating-point folder.
+    """Types, modules and sizes of a ladder or floating-point folder, or one that repack reads.
 
     Returns:
         quant_method ("none" in floating point), bytes (of all tensors), types (type, modules,
@@ -73,7 +73,7 @@ def _opened(path: str | os.PathLike[str]) -> tuple[str, ShardSet, list[dict[str,
     if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
         shards = open_shards(folder)
         return "ladder", shards, _ladder_modules(StoredConfig.from_dict(fields), shards)
-    if fields is None and not any((folder / name).is_file() for name in FALLBACKS):
+    if not is_quantized(folder, config):
         shards = open_shards(folder)
         modules = dense_modules(config, shards)
         if not modules:
@@ -101,7 +101,7 @@ def dense_modules(config: dict[str, Any], shards: ShardSet) -> list[dict[str, An
     for name in sorted(shards.home):
         entry, module = shards.entry(name), name.removesuffix(".weight")
         dtype = TORCH_DTYPES.get(entry.dtype)
-        if dtype is None or not dtype.is_floating_point or is_embedding(module):
+        if dtype not in FLOAT_DTYPES.values() or is_embedding(module):
             continue
         if len(entry.shape) == 2 and name != module:
             n, k, more = *entry.shape, {}

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """One quantised layer on its way from a foreign format to the canonical one.
 
-A format module (``gptq``, ``awq``) offers the same five functions, all pure:
+A format module (``gptq``, ``awq``, ``compressed_tensors``) offers the same functions, all pure:
 
     Config.from_dict(fields)           its quantization_config, checked
-    measure(stored, config, name)      shapes and dtypes, checked without reading any tensor
+    codes_part(parts)                  the part that holds the codes, or should; None of a module
+                                       that is not quantised
+    measure(stored, config, name, k)   shapes and dtypes, checked without reading any tensor
     canonical(part, tensor, layer)     name and canonical form of one stored tensor
     side(tensors, layer)               scales, zeros and g_idx, canonical and checked; small
     words(qweight, layer, rows)        the codes of some rows, packed canonically; large
 
-``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it.
+``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
+where the caller knows it, as in_features of a model: rows of whole words leave it open.
 
 ``canonical`` works on the device of the tensor and never waits for it: it looks at no value. Of the
 codes it takes any rows. It gives one of
 
     ("qweight", int32 [N, words])
-    ("scales", [N, G] as stored)
-    ("zeros", uint8 [N, G])            the zero points that are subtracted; floats where the format
+    ("scales", [R, G] as stored)       R rows of blocks, N but for blocks; codes of 8 bits as uint8
+    ("zeros", uint8 [R, G])            the zero points that are subtracted; floats where the format
                                        subtracts after scaling ("rescale")
+    ("scale2", float32 [1])            one more scale, of the whole tensor
     ("g_idx", int32 [K])               the group of each column
     ("", tensor)                       nothing of the weight
 
@@ -58,8 +62,16 @@ class Layer:
     bits: int
     group: int  #: columns that share a scale, at most k
     groups: int
-    per_channel: bool  #: one group by definition, not by chance
+    block: str  #: what shares a scale, as tTypes spell it
     config: Any
+    element: str | None = None  #: format of the codes; None: unsigned integers of ``bits``
+    scale: str | None = None  #: format of scales that are stored as codes
+    scale2: bool = False
+
+    @property
+    def fixed_zero(self) -> str:
+        """The kind of zero of which nothing is stored."""
+        return "midpoint" if self.element is None else "none"
 
     @property
     def midpoint(self) -> int:
@@ -76,10 +88,17 @@ class Layer:
 class Side:
     """The small parts of a layer, canonical."""
 
-    scales: Tensor  #: [N, G] in the checkpoint's dtype
-    zero: str  #: midpoint, integer or rescale
-    zeros: Tensor | None = None  #: [N, G]; uint8 for integer, the scales' dtype for rescale
+    scales: Tensor  #: [R, G] in the checkpoint's dtype; uint8 codes of formats of 8 bits
+    zero: str  #: none, midpoint, integer or rescale
+    zeros: Tensor | None = None  #: [R, G]; uint8 for integer, the scales' dtype for rescale
     g_idx: Tensor | None = None  #: [K] int32, only when it is not column // group
+    scale2: Tensor | None = None  #: [1] float32
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parts that are present, as a Weight names them."""
+        parts = {"scales": self.scales, "zeros": self.zeros, "scale2": self.scale2,
+                 "g_idx": self.g_idx}  # fmt: skip
+        return {part: tensor for part, tensor in parts.items() if tensor is not None}
 
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
@@ -116,16 +135,22 @@ def check_scales(scales: Tensor, name: str) -> None:
         fail(name, at, " is ", scales[tuple(at)].item(), ", a scale or zero must be finite")
 
 
+def group_block(group_size: int, k: int) -> str:
+    """How a tType spells groups of ``group_size`` columns, -1 for all, in a row of ``k``."""
+    return "channel" if group_size == -1 or group_size > k else f"group={group_size}"
+
+
 def type_of(layer: Layer, *, zero: str, scale_dtype: torch.dtype) -> TType:
     """The tType of a layer.
 
     Args:
-        zero: kind of its zeros: "midpoint", "integer" or "rescale".
-        scale_dtype: of its scales; another than the stored one where they are converted.
+        zero: kind of its zeros: "none", "midpoint", "integer" or "rescale".
+        scale_dtype: of its canonical scales; another float than the stored one where they are
+            converted.
     """
-    group = "channel" if layer.per_channel else str(layer.group)
-    scale = SCALE_NAMES[scale_dtype]
-    return parse(f"uint{layer.bits},group={group},scale={scale},zero={zero}")
+    scale = SCALE_NAMES.get(scale_dtype, layer.scale)
+    text = f"{layer.element or f'uint{layer.bits}'},{layer.block},scale={scale},zero={zero}"
+    return parse(text + (",scale2=float32" if layer.scale2 else ""))
 
 
 def ttype_of(layer: Layer, side: Side) -> TType:
@@ -146,11 +171,11 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
     Raises:
         CheckpointError: g_idx names a group that does not exist.
     """
-    zero, zeros, order = "midpoint", parts.get("zeros"), parts.get("g_idx")
+    zero, zeros, order = layer.fixed_zero, parts.get("zeros"), parts.get("g_idx")
     if zeros is not None and zeros.is_floating_point():
         zero = "rescale"
-    elif zeros is not None:
-        zero = "midpoint" if bool((zeros == layer.midpoint).all()) else "integer"
+    elif zeros is not None and not bool((zeros == layer.midpoint).all()):
+        zero = "integer"
     if order is not None:
         outside = (order < 0) | (order >= layer.groups)
         if outside.any():
@@ -159,7 +184,8 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
                  layer.groups, " groups")  # fmt: skip
         if torch.equal(order, column_groups(layer, order)):
             order = None
-    return Side(parts["scales"], zero, None if zero == "midpoint" else zeros, order)
+    kept = None if zero == layer.fixed_zero else zeros
+    return Side(parts["scales"], zero, kept, order, parts.get("scale2"))
 
 
 def spans(layer: Layer, codes: int) -> list[slice]:
@@ -173,9 +199,7 @@ def assemble(layer: Layer, side: Side, words: Tensor) -> Weight:
         type=ttype_of(layer, side),
         shape=(layer.n, layer.k),
         qweight=words,
-        scales=side.scales,
-        zeros=side.zeros,
-        g_idx=side.g_idx,
+        **side.tensors(),
     )
     weight.check(name=layer.name)
     return weight

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ladder repack``: a GPTQ or AWQ folder becomes a ladder folder with the very same weights."""
+"""``ladder repack``: a folder of another package becomes a ladder folder with the same weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.layer import Layer, Side, ttype_of
+from ladder.checkpoints.layer import Layer, ttype_of
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -22,7 +20,7 @@ from ladder.checkpoints.model_files import (
     write_shards,
 )
 from ladder.checkpoints.report import Report, TypeRow
-from ladder.checkpoints.source import FALLBACKS, Source, open_folder
+from ladder.checkpoints.source import FALLBACKS, OLD_KEY, Source, open_folder
 from ladder.checkpoints.writer import (
     carried_files,
     carry,
@@ -54,7 +52,7 @@ def repack(
     progress: Progress | None = None,
     v1_zeros: str = "word",
 ) -> Report:
-    """Write the GPTQ or AWQ model folder ``src`` as the ladder folder ``dst``.
+    """Write the GPTQ, AWQ or compressed-tensors folder ``src`` as the ladder folder ``dst``.
 
     Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Tensors
     that are not quantised and all other files are copied, sub-folders too, except the old weights,
@@ -99,7 +97,7 @@ def repack(
         source.unquantised(),
         source={"quant_method": source.method} | source.quantization,
     )
-    config = source.config | stored.entries()
+    config = {key: value for key, value in source.config.items() if key != OLD_KEY}
     with new_folder(destination, force=force) as temporary:
         report.shards, report.bytes_after = write_shards(
             temporary,
@@ -109,7 +107,7 @@ def repack(
             progress=progress,
         )
         carry(folder, temporary, files)
-        write_json(temporary / "config.json", config)
+        write_json(temporary / "config.json", config | stored.entries())
     report.seconds = time.perf_counter() - start
     return report
 
@@ -119,21 +117,17 @@ def _plan(source: Source, module: str) -> _Planned:
     side = source.side(layer)
     tensors: dict[str, Described]
     tensors = {"qweight": ("I32", (layer.n, layer.words))}
-    tensors |= describe_tensors(_side_parts(side))
+    tensors |= describe_tensors(side.tensors())
     return _Planned(layer, str(ttype_of(layer, side)), tensors)
-
-
-def _side_parts(side: Side) -> dict[str, Tensor]:
-    parts = {"scales": side.scales, "zeros": side.zeros, "g_idx": side.g_idx}
-    return {part: tensor for part, tensor in parts.items() if tensor is not None}
 
 
 def _described(source: Source, plans: dict[str, _Planned]) -> list[dict[str, Described]]:
     """The tensors of each shard; shards follow the source's."""
     described: list[dict[str, Described]] = [{} for _ in source.shards.shards]
     for module, plan in plans.items():
-        home = source.shards.home[f"{module}.qweight"]
-        described[home] |= {f"{module}.{part}": what for part, what in plan.tensors.items()}
+        described[source.home(module)] |= {
+            f"{module}.{part}": what for part, what in plan.tensors.items()
+        }
     for name in source.others:
         entry = source.shards.entry(name)
         described[source.shards.home[name]][name] = (entry.dtype, entry.shape)
@@ -142,11 +136,11 @@ def _described(source: Source, plans: dict[str, _Planned]) -> list[dict[str, Des
 
 def _fill(source: Source, plans: dict[str, _Planned], index: int, file: ShardFiller) -> None:
     for module, plan in plans.items():
-        if source.shards.home[f"{module}.qweight"] == index:
+        if source.home(module) == index:
             layer = plan.layer
             for rows, words in source.words(layer):
                 file.write(f"{module}.qweight", words, rows.start * layer.words * 4)
-            for part, tensor in _side_parts(source.side(layer)).items():
+            for part, tensor in source.side(layer).tensors().items():
                 file.write(f"{module}.{part}", tensor)
     for other in source.others:
         if source.shards.home[other] == index:

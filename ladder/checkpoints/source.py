@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPTQ or AWQ model folder, opened for reading layer by layer."""
+"""A model folder of another package, opened for reading layer by layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, gptq
+from ladder.checkpoints import awq, compressed_tensors, gptq
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
@@ -22,10 +22,18 @@ from ladder.nn.select import covers
 from ladder.weight import PARTS, Weight
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
-FORMATS: dict[str, ModuleType] = {"awq": awq, "gptq": gptq}
+FORMATS: dict[str, ModuleType] = {
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
+    "gptq": gptq,
+}
 
 #: Where settings lie when config.json has no quantization_config, and whose they then are.
 FALLBACKS = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+#: An older key of config.json for quantization_config, and whose it is.
+OLD_KEY, _OLD_METHOD = "compression_config", "compressed-tensors"
+#: A tensor that says [N, K], of formats that have it.
+_SHAPE = "weight_shape"
 
 _EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
 
@@ -78,32 +86,45 @@ class Source:
         """Check the headers of one module. Raises CheckpointError as ``measure`` of the format."""
         settings = self.settings.for_module(module)
         if settings is None:
-            fail(f"{module}.qweight", " is there, but quantization_config.dynamic leaves ", module,
-                 " unquantised")  # fmt: skip
+            fail(f"{module}.{self.codes(module)}", " is there, but quantization_config leaves ",
+                 module, " unquantised")  # fmt: skip
         parts = {}
         for part in self.modules[module]:
             entry = self.shards.entry(f"{module}.{part}")
             parts[part] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
-        return self.format.measure(parts, settings, module)
+        k = int(self._read(module, {_SHAPE})[_SHAPE].flatten()[-1]) if _SHAPE in parts else None
+        return self.format.measure(parts, settings, module, k)
+
+    def codes(self, module: str) -> str:
+        """The part of a quantised module that holds its codes."""
+        part: str = self.format.codes_part(self.modules[module])
+        return part
+
+    def home(self, module: str) -> int:
+        """The shard that holds the codes of a quantised module."""
+        return self.shards.home[f"{module}.{self.codes(module)}"]
 
     def side(self, layer: Layer) -> Side:
         """Read scales, zeros and g_idx of one layer."""
-        return self.format.side(self._read(layer.name, set(self.modules[layer.name]) - {"qweight"}),
-                                layer)  # fmt: skip
+        small = set(self.modules[layer.name]) - {self.codes(layer.name)}
+        return self.format.side(self._read(layer.name, small), layer)
 
     def words(self, layer: Layer, codes: int = 4 << 20) -> Iterator[tuple[slice, Tensor]]:
         """Yield the packed codes of one layer, about ``codes`` codes at a time."""
-        qweight = self._read(layer.name, {"qweight"})["qweight"]
+        stored = self._codes(layer.name)
         for rows in spans(layer, codes):
-            yield rows, self.format.words(qweight, layer, rows)
+            yield rows, self.format.words(stored, layer, rows)
 
     def __iter__(self) -> Iterator[tuple[str, Weight]]:
         """Yield every quantised module with its canonical weight."""
         for module in self.modules:
             layer = self.layer(module)
-            qweight = self._read(module, {"qweight"})["qweight"]
-            words = self.format.words(qweight, layer, slice(0, layer.n))
+            words = self.format.words(self._codes(module), layer, slice(0, layer.n))
             yield module, assemble(layer, self.side(layer), words)
+
+    def _codes(self, module: str) -> Tensor:
+        part = self.codes(module)
+        return self._read(module, {part})[part]
 
     def _read(self, module: str, parts: set[str]) -> dict[str, Tensor]:
         names = {f"{module}.{part}": part for part in sorted(parts)}
@@ -117,7 +138,7 @@ def is_embedding(module: str) -> bool:
 
 
 def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:
-    """Open the GPTQ or AWQ model folder ``path``; iterate over it for (module, Weight).
+    """Open a model folder of a format of FORMATS; iterate over it for (module, Weight).
 
     Args:
         path: a folder with config.json and safetensors or pickled weights.
@@ -125,7 +146,8 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     Raises:
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
-        Unsupported: its tensors were already transformed for one kernel (marlin, bitblas).
+        Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), or it
+            quantises more than weights.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -143,8 +165,16 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     shards = open_shards(folder)
     modules = _modules(shards, FORMATS[method])
     if not modules:
-        raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.qweight")
+        codes = FORMATS[method].PARTS[0]
+        raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.{codes}")
     return Source(folder, config, quantization, method, settings, shards, modules)
+
+
+def is_quantized(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether a folder, of which ``config`` is config.json, says that it is quantised."""
+    if config.get("quantization_config") is not None or config.get(OLD_KEY) is not None:
+        return True
+    return any((folder / name).is_file() for name in FALLBACKS)
 
 
 def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -153,6 +183,8 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
     Raises CheckpointError when there is none or it is not an object.
     """
     fields, method = config.get("quantization_config"), None
+    if fields is None and config.get(OLD_KEY) is not None:
+        fields, method = config[OLD_KEY], _OLD_METHOD
     for name, default in FALLBACKS.items():
         if fields is None and (folder / name).is_file():
             fields, method = read_json(folder / name), default
@@ -170,15 +202,21 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
 
 
 def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
-    modules = sorted(n.removesuffix(".qweight") for n in shards.home if n.endswith(".qweight"))
+    stored: dict[str, set[str]] = {}
     for name in shards.home:
         module, _, part = name.rpartition(".")
-        if part in form.MARKS and f"{module}.qweight" not in shards.home:
-            raise CheckpointError(f"{module}.qweight is missing, but there is {name}")
-    for name in (f"{module}.{part}" for module in modules for part in set(PARTS) - set(form.PARTS)):
-        if name in shards.home:  # it would come to mean something in the result
-            raise CheckpointError(f"{name} is there, but {form.__name__.split('.')[-1]} has none")
-    return {
-        module: tuple(part for part in form.PARTS if f"{module}.{part}" in shards.home)
-        for module in modules
-    }
+        stored.setdefault(module, set()).add(part)
+    modules = {}
+    for module, parts in sorted(stored.items()):
+        found = tuple(part for part in form.PARTS if part in parts)
+        codes = form.codes_part(found)
+        if codes is None:
+            continue
+        if codes not in parts:
+            raise CheckpointError(f"{module}.{codes} is missing, but there is {module}.{found[0]}")
+        for part in sorted(parts.intersection(PARTS) - set(form.PARTS)):
+            # It would come to mean something in the result.
+            format = form.__name__.split(".")[-1]
+            raise CheckpointError(f"{module}.{part} is there, but {format} has none")
+        modules[module] = found
+    return modules

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic GPTQ and AWQ layers, packed one field at a time with Python integers.
+"""Synthetic layers of other packages, packed one field at a time with Python integers.
 
 Nothing here shares a line with ladder: a layer is drawn as codes, scales and zeros, packed as the
 format's own documents say, and kept beside what it must mean.
@@ -136,6 +136,101 @@ def awq(n, k, *, group=32, version="gemm", symmetric=False, seed=0) -> Truth:
             "scales": torch.from_numpy(padded.T.copy()),
         }
         truth.zeros, truth.rescaled = -scaled[:, :groups], True
+    return truth
+
+
+#: form of compressed-tensors: the bits of exponent and mantissa of its floats
+FLOATS = {"float-quantized": (4, 3), "mxfp8-quantized": (4, 3), "nvfp4-pack-quantized": (2, 1),
+          "mxfp4-pack-quantized": (2, 1), "mxfp6-pack-quantized": (2, 3)}  # fmt: skip
+
+
+def compressed_settings(bits=4, group=32, form="pack-quantized", symmetric=True, order=False):
+    """The quantization_config of layers that :func:`compressed` draws with these options."""
+    strategy = "tensor_group" if form.startswith("nvfp4") else "channel" if group == -1 else "group"
+    weights: dict[str, Any] = {
+        "num_bits": bits, "type": "float" if form in FLOATS else "int", "strategy": strategy,
+        "symmetric": symmetric, "dynamic": False, "group_size": None if group == -1 else group,
+    }  # fmt: skip
+    if order:
+        weights["actorder"] = "group"
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"],
+            "quantization_status": "compressed", "config_groups": {"group_0": scheme}}  # fmt: skip
+
+
+def float_values(exponent_bits: int, mantissa_bits: int) -> np.ndarray:
+    """What each code of a float means, sign first, bias 2**(e-1) - 1, without special values."""
+    values = []
+    for code in range(1 << (exponent_bits + mantissa_bits)):
+        exponent, fraction = code >> mantissa_bits, code % (1 << mantissa_bits)
+        whole = fraction / (1 << mantissa_bits) + (exponent > 0)
+        values.append(whole * 2.0 ** (max(exponent, 1) - (1 << (exponent_bits - 1)) + 1))
+    return np.array(values + [-value for value in values])
+
+
+def octets(rows: list[list[int]], bits: int) -> torch.Tensor:
+    """Little-endian bit streams as bytes."""
+    lines = [sum(int(v) << (bits * at) for at, v in enumerate(row)) for row in rows]
+    size = (len(rows[0]) * bits + 7) // 8
+    return torch.tensor([list(line.to_bytes(size, "little")) for line in lines], dtype=torch.uint8)
+
+
+def compressed(n, k, *, bits=4, group=32, form="pack-quantized", symmetric=True, order=False,
+               whole_words=False, seed=0) -> Truth:  # fmt: skip
+    """A layer of compressed-tensors, its integers drawn unsigned. ``whole_words``: as early
+    versions pack, whole codes in each word. A global scale is a power of two."""
+    truth = draw(n, k, bits, group, symmetric=symmetric, seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    if order:
+        truth.group_of = rng.permutation(truth.group_of)
+    if form in FLOATS:
+        return _compressed_floats(truth, bits, form, rng)
+
+    def pack(row):
+        if not whole_words:
+            return stream(row, bits)
+        each = 32 // bits
+        return [stream(row[at : at + each], bits)[0] for at in range(0, len(row), each)]
+
+    half = 1 << (bits - 1)
+    if form == "pack-quantized":
+        truth.tensors["weight_packed"] = words([pack(row) for row in truth.codes])
+        truth.tensors["weight_shape"] = torch.tensor([n, k])
+    else:
+        truth.tensors["weight"] = torch.from_numpy((truth.codes - half).astype(np.int8))
+    truth.tensors["weight_scale"] = torch.from_numpy(truth.scales)
+    if not symmetric and form == "pack-quantized":
+        truth.tensors["weight_zero_point"] = (
+            words([pack(z) for z in truth.zeros.T]).t().contiguous()
+        )
+    elif not symmetric:
+        truth.tensors["weight_zero_point"] = torch.from_numpy((truth.zeros - half).astype(np.int8))
+    if order:
+        truth.tensors["weight_g_idx"] = torch.from_numpy(truth.group_of.astype(np.int32))
+    return truth
+
+
+def _compressed_floats(truth: Truth, bits: int, form: str, rng) -> Truth:
+    values = float_values(*FLOATS[form])
+    if bits == 8:  # the code of all ones is no number
+        truth.codes = np.where(truth.codes % 128 == 127, 0, truth.codes)
+    codes, truth.codes = truth.codes, values[truth.codes]
+    truth.zeros = np.zeros_like(truth.scales)
+    if bits == 8:
+        eight = torch.from_numpy(codes.astype(np.uint8))
+        truth.tensors["weight"] = eight.view(torch.float8_e4m3fn)
+    else:
+        truth.tensors["weight_packed"] = octets(codes.tolist(), bits)
+    scales = torch.from_numpy(truth.scales)
+    if form.startswith("mx"):
+        stored = torch.from_numpy(rng.integers(110, 125, truth.scales.shape).astype(np.uint8))
+        truth.scales = 2.0 ** (stored.numpy().astype(np.float32) - 127)
+        scales = stored
+    elif form.startswith("nvfp4"):
+        scales = (scales * 1000).to(torch.float8_e4m3fn)
+        truth.scales = scales.float().numpy() / 512
+        truth.tensors["weight_global_scale"] = torch.tensor([512.0])
+    truth.tensors["weight_scale"] = scales
     return truth
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that GPTQModel and AutoAWQ packed themselves mean what those libraries say they mean.
+"""Layers that the libraries of the formats packed mean what those libraries say they mean.
 
 ``fixtures/make.py`` made the files. checkpoint_oracle.py draws more forms, from the formats'
 documents; here no reading of a document stands between ladder and the libraries.
@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 import ladder
 from ladder.checkpoints import open_folder, repack
+from ladder.checkpoints.compressed_config import _ELEMENTS, Config
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -36,10 +37,17 @@ LAYERS = layers()
 
 
 def check(name: str, values: torch.Tensor) -> None:
-    """``values`` [N, K] float32 are those of the library, which rounds them to float16 once."""
+    """``values`` [N, K] float32 are those of the library, which rounds them to its dtype once."""
     config, tensors = LAYERS[name]
+    if name == "nvfp4":
+        # ladder multiplies by the rounded reciprocal of the number by which the library divides,
+        # each after one more product: four roundings, each 2**-24 of the value.
+        error = (values - tensors["values"]).abs()
+        assert bool((error <= 2.0**-22 * tensors["values"].abs()).all())
+        assert bool((error > 0).any()), "the reciprocal was exact: the bound was not needed"
+        return
     if config.get("version") != "gemv_fast":
-        assert torch.equal(values.half(), tensors["values"])
+        assert torch.equal(values.to(tensors["values"].dtype), tensors["values"])
         return
     # gemv_fast stores -scale * zero in float16 (2**-11 of it), where the quantiser that gave the
     # values multiplied scale and code - zero, rounded once (2**-11 of the value).
@@ -51,11 +59,17 @@ def check(name: str, values: torch.Tensor) -> None:
 
 
 def test_every_form_that_is_read_has_a_layer():
-    forms = {(c.get("checkpoint_format", c.get("version")), c["bits"]) for c, _ in LAYERS.values()}
+    configs = [config for config, _ in LAYERS.values() if "config_groups" not in config]
+    forms = {(c.get("checkpoint_format", c.get("version")), c["bits"]) for c in configs}
     assert forms >= {*(("gptq", bits) for bits in (2, 3, 4, 8)), ("gptq_v2", 2), ("gptq_v2", 3)}
     assert forms >= {("gptq_v2", 4), ("gptq_v2", 8), *(("gptq_p", bits) for bits in (3, 5, 6, 7))}
     assert forms >= {("gemm", 4), ("gemv", 4), ("gemv_fast", 4)}
-    assert any(config.get("desc_act") for config, _ in LAYERS.values())
+    assert any(config.get("desc_act") for config in configs)
+    schemes = [Config.from_dict(c).for_module("") for c, _ in LAYERS.values() if c not in configs]
+    assert {scheme.format for scheme in schemes} == set(_ELEMENTS)
+    assert {s.bits for s in schemes if s.packs_zeros} == {2, 3, 4, 5, 6, 7, 8}
+    strategies = {(scheme.strategy, scheme.element is None) for scheme in schemes}
+    assert len(strategies) == 8, "tensor, channel, group of both, block and tensor_group"
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -70,7 +84,14 @@ def test_a_folder_means_what_its_packer_says(tmp_path, name):
     assert ladder.ttype(repacked["weight_type"]) == weight.type
 
 
-@pytest.mark.parametrize("name", [n for n in LAYERS if not n.startswith(("planar", "gemv"))])
+MODULES = [
+    name
+    for name, (config, _) in LAYERS.items()
+    if "config_groups" not in config and not name.startswith(("planar", "gemv"))
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_a_module_of_the_package_means_what_it_says(name):
     config, tensors = LAYERS[name]
     group = config["group_size"]

@@ -44,13 +44,13 @@ TENSORS = [
     ({"qzeros": torch.ones(2, 3).int()}, r"layer.qzeros has shape \[2, 3\], not \[2, 4\]"),
     ({"qzeros": torch.ones(2, 4).half()}, r"layer.qzeros is float16, not int32"),
     ({"qweight": torch.ones(8, 32).float()}, r"layer.qweight is float32, not int32"),
-    ({"qweight": torch.ones(8, 32).long()}, r"layer.qweight is I64, not int32"),
+    ({"qweight": torch.ones(8, 32).long()}, r"layer.qweight is int64, not int32"),
     ({"qweight": torch.ones(256).int()}, r"layer.qweight has shape \[256\], not two"),
     ({"qweight": torch.ones(7, 32).int()}, r"layer.g_idx has shape \[64\], but the 7 rows"),
     ({"g_idx": g_idx(_5=2)}, r"layer.g_idx\[5\] is 2, not one of the 2 groups"),
     ({"g_idx": g_idx(_63=-1)}, r"layer.g_idx\[63\] is -1, not one of the 2 groups"),
     ({"g_idx": g_idx()[:-8]}, r"layer.g_idx has shape \[56\], but the 8 rows .* 64 codes"),
-    ({"g_idx": g_idx().long()}, r"layer.g_idx is I64, not int32"),
+    ({"g_idx": g_idx().long()}, r"layer.g_idx is int64, not int32"),
 ]
 
 
@@ -68,7 +68,7 @@ SETTINGS = [
     ({"group_size": 0}, CheckpointError, "group_size is 0, not -1 or at least 8"),
     ({"group_size": -2}, CheckpointError, "group_size is -2, not -1 or at least 8"),
     ({"group_size": 16}, CheckpointError, "has 2 groups, but K = 64 in groups of 16 needs 4"),
-    ({"quant_method": "hqq"}, CheckpointError, "quant_method is 'hqq', ladder reads awq, gptq"),
+    ({"quant_method": "hqq"}, CheckpointError, "quant_method is 'hqq', ladder reads awq, comp"),
     ({"quant_method": 7}, CheckpointError, "quant_method is 7"),
     ({"quant_method": None}, CheckpointError, "quant_method is None"),
     ({"checkpoint_format": "gguf"}, CheckpointError, "format is 'gguf', not gptq or gptq_v2"),

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ and AWQ folders, unmodified, through ladder.integrations.transformers.enable."""
+"""Folders of other packages, unmodified, through ladder.integrations.transformers.enable."""
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
-from checkpoint_oracle import awq, gptq
+from checkpoint_oracle import awq, compressed, compressed_settings, gptq
 from hf_models import edit_config, edit_tensors, load, logits
 
 import ladder
@@ -94,6 +95,45 @@ def test_awq_of_any_version_computes_what_it_means(foreign, version):
     check_equal(model, expected)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bits": 4},
+        {"bits": 3, "symmetric": False},
+        {"bits": 6, "group": -1, "symmetric": False},
+        {"bits": 4, "symmetric": False, "order": True},
+        {"bits": 8, "form": "int-quantized", "group": -1},
+        {"bits": 8, "form": "float-quantized", "group": -1},
+        {"bits": 4, "form": "mxfp4-pack-quantized"},
+        {"bits": 4, "form": "nvfp4-pack-quantized", "group": 16},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_compressed_tensors_of_any_kind_compute_what_they_mean(foreign, options, monkeypatch):
+    """Without the package, whose configuration class transformers cannot even make."""
+    monkeypatch.setitem(sys.modules, "compressed_tensors", None)
+    folder, expected = foreign(
+        lambda n, k, seed: compressed(n, k, seed=seed, **options), compressed_settings(**options)
+    )
+    with enable("compressed-tensors"):
+        model = load(folder)
+    assert type(model.get_submodule(Q_PROJ)) is ladder.Linear
+    check_equal(model, expected)
+
+
+def test_a_saved_model_of_compressed_tensors_is_its_repacked_folder(foreign, tmp_path):
+    folder, _ = foreign(lambda n, k, seed: compressed(n, k, seed=seed), compressed_settings())
+    with enable("compressed-tensors"):
+        load(folder).save_pretrained(tmp_path / "saved")
+    ladder.checkpoints.repack(folder, tmp_path / "repacked")
+    saved, repacked = (
+        json.loads((tmp_path / name / "config.json").read_text())["quantization_config"]
+        for name in ("saved", "repacked")
+    )
+    assert saved == repacked
+    assert torch.equal(logits(load(tmp_path / "saved")), logits(load(tmp_path / "repacked")))
+
+
 def check_equal(model, expected):
     """Every weight to the bit, and so the dense model's logits."""
     for name, linear in expected.model.named_modules():
@@ -159,7 +199,7 @@ def test_enable_and_disable_leave_no_trace():
     assert enabled() == ()
     enable("gptq")
     with enable():  # ends what it began, not what came before
-        assert set(enabled()) == {"gptq", "awq"}
+        assert set(enabled()) == {"gptq", "awq", "compressed-tensors"}
     assert enabled() == ("gptq",)
     disable()
     after = auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING

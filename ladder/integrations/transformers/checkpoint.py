@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,38 +38,42 @@ def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
 
 
 def find_modules(
-    model: Any, headers: dict[str, Stored], parts: Sequence[str], marks: Sequence[str]
+    model: Any,
+    headers: dict[str, Stored],
+    parts: Sequence[str],
+    codes_part: Callable[[Collection[str]], str | None],
 ) -> list[StoredModule]:
-    """The Linear modules of ``model`` whose weight is stored as a ``qweight``.
+    """The Linear modules of ``model`` whose weight is stored quantised.
 
     Args:
-        parts: names that the parts of a weight can have, "qweight" among them.
-        marks: those that make a module a quantised one even without a qweight.
+        parts: names that the parts of a weight can have.
+        codes_part: of those that a module has, the part that holds its codes, or should; None of a
+            module that is not quantised.
     Raises:
-        CheckpointError: parts without their qweight, or a Linear of the base model of which the
+        CheckpointError: parts without their codes, or a Linear of the base model of which the
             files hold nothing.
         Unsupported: modules that the model keeps in one fused tensor (experts).
     """
     rename, exact = renamer(model)
-    stored = dict.fromkeys(
-        name.rpartition(".")[0]
-        for name in headers
-        if name.rpartition(".")[2] in ("qweight", *marks)
-    )
+    stored: dict[str, dict[str, Stored]] = {}
+    for tensor in headers:
+        name, _, part = tensor.rpartition(".")
+        if part in parts:
+            stored.setdefault(name, {})[part] = headers[tensor]
     found = []
-    for name in stored:
-        present = {
-            part: headers[f"{name}.{part}"]
-            for part in (*parts, "bias")
-            if f"{name}.{part}" in headers
-        }
+    for name, present in stored.items():
+        codes = codes_part(present)
+        if codes is None:
+            continue
+        if f"{name}.bias" in headers:
+            present["bias"] = headers[f"{name}.bias"]
         target = rename(f"{name}.weight").removesuffix(".weight")
         if not _is_linear(model, target):
             _check_fused(model, target, name)
             continue  # not of this model: transformers reports the keys as unexpected
-        if "qweight" not in present:
+        if codes not in present:
             raise CheckpointError(
-                f"{name}.qweight is missing; {name} has {', '.join(sorted(present))}"
+                f"{name}.{codes} is missing; {name} has {', '.join(sorted(present))}"
             )
         found.append(StoredModule(target, name, present))
     dense = {rename(name) for name in headers if name.endswith(".weight")} if exact else None
@@ -107,7 +111,7 @@ def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None
     inside = {name for name in linears(model) if name.startswith(base)}
     for name in sorted(inside - found):
         if f"{name}.weight" not in dense and not _is_output(model, name):
-            raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
+            raise CheckpointError(f"{name} is missing: no codes of it, and no {name}.weight")
 
 
 def _is_output(model: Any, name: str) -> bool:

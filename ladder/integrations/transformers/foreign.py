@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ and AWQ folders, as they are, with ladder's kernels."""
+"""GPTQ, AWQ and compressed-tensors folders, as they are, with ladder's kernels."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ class ForeignHfQuantizer(Quantizer):
         format = FORMATS[self.method]
         settings = format.Config.from_dict(self.quantization_config.ladder_source)
         self._names: dict[str, str] = {}
-        for module in find_modules(model, headers, format.PARTS, format.MARKS):
+        for module in find_modules(model, headers, format.PARTS, format.codes_part):
             name, linear = module.stored_name, model.get_submodule(module.name)
+            codes = format.codes_part(module.parts)
             config = settings.for_module(name)
             if config is None:
                 raise CheckpointError(
-                    f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
+                    f"{name}.{codes} is there, but quantization_config leaves {name} unquantised"
                 )
-            layer = format.measure(module.parts, config, name)
             shape = tuple(dense_weight(linear).shape)
+            layer = format.measure(module.parts, config, name, shape[1])
             if (layer.n, layer.k) != shape:
                 raise CheckpointError(
-                    f"{name}.qweight holds a weight of {[layer.n, layer.k]}, not {list(shape)} as "
+                    f"{name}.{codes} holds a weight of {[layer.n, layer.k]}, not {list(shape)} as "
                     "the model has"
                 )
             packed = ForeignLinear(linear, format, config, module.parts)
@@ -55,7 +56,7 @@ class ForeignHfQuantizer(Quantizer):
             self._names[module.name] = name
         if not self._names:
             raise CheckpointError(
-                f"quant_method is {self.method}, but no Linear of the model has a qweight"
+                f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
 
     def _stored_config(self, model: Any) -> StoredConfig:
@@ -68,14 +69,16 @@ class ForeignHfQuantizer(Quantizer):
         return StoredConfig.describing(types, linears(model), source=source)
 
 
-def _config_class(base: type) -> type:
-    """``base``, keeping every key of the folder's config; its own checks are ladder's to make."""
+def _config_class(base: type, method: str) -> type:
+    """A ``base`` that only keeps the folder's config, which is ladder's to read: nothing of
+    ``base`` runs, whose package may not be installed."""
 
-    def from_dict(cls: Any, config_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        made = super(kept, cls).from_dict(copy.deepcopy(config_dict), *args, **kwargs)
-        config = made[0] if isinstance(made, tuple) else made
-        config.ladder_source = copy.deepcopy(config_dict)
-        return made
+    def from_dict(
+        cls: Any, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
+    ) -> Any:
+        config = cls.__new__(cls)
+        config.quant_method, config.ladder_source = method, copy.deepcopy(config_dict)
+        return (config, kwargs) if return_unused_kwargs else config
 
     fields = {
         "from_dict": classmethod(from_dict),
@@ -115,13 +118,14 @@ class _Enabled:
 
 
 def enable(*methods: str) -> _Enabled:
-    """Load unmodified GPTQ and AWQ folders with ladder; optimum, gptqmodel, autoawq not needed.
+    """Load unmodified GPTQ, AWQ and compressed-tensors folders with ladder; optimum, gptqmodel,
+    autoawq and compressed-tensors are not needed.
 
     Holds until :func:`disable`, or to the end of ``with enable("gptq"):``. Quantising *to* these
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq"; none means both.
+        methods: "gptq", "awq", "compressed-tensors"; none means all.
     Raises:
         InvalidArgument: another method.
     """
@@ -132,15 +136,15 @@ def enable(*methods: str) -> _Enabled:
         if method in enabled():
             continue
         fields = {"method": method, "ladder_replaces": quantizers[method]}
-        name = f"Ladder{method.upper()}HfQuantizer"
+        name = f"Ladder{method.upper().replace('-', '')}HfQuantizer"
         quantizers[method] = type(name, (ForeignHfQuantizer,), fields)
-        configs[method] = _config_class(configs[method])
+        configs[method] = _config_class(configs[method], method)
         changed.append(method)
     return _Enabled(tuple(changed))
 
 
 def disable(*methods: str) -> None:
-    """Give GPTQ and AWQ folders back to transformers. Arguments and errors as :func:`enable`."""
+    """Give these folders back to transformers. Arguments and errors as :func:`enable`."""
     auto = mappings()
     for method in _known(methods):
         for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):

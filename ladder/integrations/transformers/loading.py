@@ -69,19 +69,25 @@ class ForeignLinear(LoadingLinear):
         self.register_parameter("bias", nn.Parameter(bias) if has_bias else None)
         self.__dict__["_foreign"] = (format, config)
 
+    @property
+    def weight(self) -> Tensor:
+        """The stored tensor of this name, of a format that has one, as the loader asks for it."""
+        stored = self._buffers.get("weight")
+        return super().weight if stored is None else stored
+
     def finish(self, name: str) -> None:
         _require(self, name)
-        if self.qweight.is_meta:
+        codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
+        if self._buffers[codes].is_meta:
             raise Unsupported(
-                f"{name}.qweight is offloaded to disk in its foreign format; "
+                f"{name}.{codes} is offloaded to disk in its foreign format; "
                 "run `ladder repack` first, or load without offload_buffers"
             )
         format, config = self.__dict__.pop("_foreign")
         tensors = {part: tensor.cpu() for part, tensor in self._buffers.items()}
-        self._become(format.unpack_layer(tensors, config, name))
+        self._become(format.unpack_layer(tensors, config, name), self._buffers[codes].device)
 
-    def _become(self, weight: Weight) -> None:
-        device = self.qweight.device
+    def _become(self, weight: Weight, device: torch.device) -> None:
         for part in list(self._buffers):
             delattr(self, part)
         self.weight_type: TType = weight.type

@@ -216,7 +216,7 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
                 parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
                 _swap(model, StoredModule(name, name, parts), text)
         return
-    for module in find_modules(model, headers, PARTS, PARTS):
+    for module in find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None):
         text = config.type_of(module.stored_name)
         if text is None:
             raise CheckpointError(

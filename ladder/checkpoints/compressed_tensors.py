@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of compressed-tensors whose activations are not quantised.
+
+    weight_packed        int32 [N, ceil(K*b/32)]   pack-quantized: a little-endian bit stream of
+                                                   code + 2**(b-1) along K
+                         uint8 [N, K*b/8]          nvfp4-, mxfp4-, mxfp6-pack-quantized: a
+                                                   little-endian bit stream of codes along K
+    weight               int8 or float8 [N, K]     int-, float-, naive-, mxfp8-quantized
+    weight_scale         float [1], [N, 1], [N, G] or [N/rows, K/columns] by strategy; codes of
+                         float8_e4m3 [N, G] of nvfp4, of e8m0 [N, G] of mx formats
+    weight_zero_point    int32 [ceil(N*b/32), G]   zero + 2**(b-1), a bit stream along N: of groups
+                                                   and channels of pack-quantized
+                         int8, as weight_scale     the zero itself: of all else
+    weight_global_scale  float32 [1]               of nvfp4: what scales were multiplied by
+    weight_g_idx         int32 [K]                 group of each column, optional
+    weight_shape         int64 [2]                 [N, K] of pack-quantized
+    weight[n, k] = weight_scale[n, g] / weight_global_scale * (code[n, k] - zero[n, g])
+
+So integers are unsigned codes with a zero point of 2**(b-1) more, and every code stream is ladder's
+own. Streams of 3, 5, 6 and 7 bits of early versions, which put 32 // b codes in a word, are told by
+the number of words. (The two numbers are equal only below 160 columns; then the stream is dense.)
+
+The global scale divides. ladder multiplies by ``scale2``, its reciprocal in float32, and that after
+the code and scale: a weight differs from compressed-tensors' own in float32 by 2**-22 of itself at
+most, and not at all where the global scale is a power of two. All other weights are equal bit by
+bit once rounded to the dtype of the scales, as compressed-tensors rounds them.
+
+Source: compressed-tensors 0.20, the compressors of each format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ladder import ops
+from ladder.checkpoints.compressed_config import Config, Scheme
+from ladder.checkpoints.layer import (
+    SCALE_NAMES,
+    Layer,
+    Side,
+    Stored,
+    assemble,
+    check_scales,
+    column_groups,
+    expect,
+    fail,
+    group_block,
+    require,
+    side_of,
+    stored,
+)  # fmt: skip
+from ladder.weight import Weight
+
+PARTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point", "weight_global_scale",
+         "weight_g_idx", "weight_shape")  # fmt: skip
+_CODES = ("weight_packed", "weight")
+#: What a tensor of codes or scales of 8 bits may be.
+_BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
+
+
+def codes_part(parts: Collection[str]) -> str | None:
+    """See ladder.checkpoints.layer. A ``weight`` is quantised where a ``weight_scale`` is."""
+    if "weight" in parts and "weight_packed" not in parts:
+        return "weight" if "weight_scale" in parts else None
+    return None if set(PARTS).isdisjoint(parts) else "weight_packed"
+
+
+def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | None = None) -> Layer:
+    """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
+
+    Args:
+        k: columns, where the caller knows them, as weight_shape says. Else they are as many as
+            g_idx or the groups say, or as the words of a row can hold.
+    Raises:
+        CheckpointError: a part is missing, or has another dtype or shape than the rest asks for.
+            The message names the tensor and both values.
+    """
+    codes, bits, block = _CODES[not config.packed], config.bits, config.block
+    conditional = {
+        "weight_zero_point": not config.symmetric,
+        "weight_global_scale": config.strategy == "tensor_group",
+        "weight_g_idx": config.act_order,
+    }
+    wanted = (part for part, is_wanted in conditional.items() if is_wanted)
+    require(parts, name, (codes, "weight_scale", *wanted))
+    for part in _CODES:
+        if part != codes and part in parts:
+            fail(f"{name}.{part}", " is there, but ", config.format, " stores ", codes)
+    shape = parts[codes].shape
+    if len(shape) != 2 or 0 in shape:
+        fail(f"{name}.{codes}", " has shape ", list(shape), ", not two dimensions above zero")
+    n, k = shape[0], _columns(parts, config, codes, k)
+    if config.packed and config.element is None:
+        expect(parts, name, codes, torch.int32, shape)
+        if shape[1] not in _widths(k, bits):
+            fail(f"{name}.{codes}", " has ", shape[1], " words a row, but ", k, f" codes of {bits} "
+                 "bits need ", _widths(k, bits)[0])  # fmt: skip
+    elif config.packed:
+        expect(parts, name, codes, torch.uint8, (n, -(-k * bits // 8)))
+    else:
+        dtypes = (torch.int8,) if config.element is None else _BYTES[config.element]
+        expect(parts, name, codes, dtypes, (n, k))
+    group = block[1] if block else config.group_size
+    spelled = f"block={block[0]}x{group}" if block else group_block(group, k)
+    group = k if group == -1 else min(group, k)
+    rows, groups = -(-n // block[0]) if block else n, -(-k // group)
+    if config.strategy == "tensor":
+        spelled, rows = "tensor", 1
+    _check_side(parts, config, name, n, k, rows, groups)
+    return Layer(name, n, k, bits, group, groups, spelled, config, config.element, config.scale,
+                 config.strategy == "tensor_group")  # fmt: skip
+
+
+def _check_side(parts: Mapping[str, Stored], config: Scheme, name: str, n: int, k: int, rows: int,
+                groups: int) -> None:  # fmt: skip
+    found = parts["weight_scale"].shape
+    flat = {"tensor": ((), (1,)), "channel": ((n,),)}.get(config.strategy, ())
+    shape = found if found in flat else (rows, groups)
+    dtypes = SCALE_NAMES if config.scale is None else _BYTES[config.scale]
+    expect(parts, name, "weight_scale", dtypes, shape)
+    if "weight_zero_point" in parts and config.packs_zeros:
+        words = parts["weight_zero_point"].shape[:1]
+        first = words[0] if words and words[0] in _widths(n, config.bits) else 0
+        shape = (first or _widths(n, config.bits)[0], groups)
+        expect(parts, name, "weight_zero_point", torch.int32, shape)
+    elif "weight_zero_point" in parts:
+        dtypes = (torch.int8, *_BYTES["float8_e4m3"])
+        expect(parts, name, "weight_zero_point", dtypes, shape)
+    if "weight_global_scale" in parts:
+        scalar = parts["weight_global_scale"].shape == ()
+        expect(parts, name, "weight_global_scale", torch.float32, () if scalar else (1,))
+    if "weight_g_idx" in parts:
+        expect(parts, name, "weight_g_idx", torch.int32, (k,))
+    if "weight_shape" in parts:
+        expect(parts, name, "weight_shape", (torch.int64, torch.int32), (2,))
+
+
+def _columns(parts: Mapping[str, Stored], config: Scheme, codes: str, k: int | None) -> int:
+    width, bits = parts[codes].shape[1], config.bits
+    if not config.packed:
+        return width
+    if config.element is not None:
+        return width * 8 // bits
+    candidates = [k]
+    if "weight_g_idx" in parts:
+        candidates.insert(0, parts["weight_g_idx"].shape[-1])
+    scales = parts["weight_scale"].shape
+    if config.strategy == "group" and len(scales) == 2:
+        candidates.append(scales[1] * config.group_size)
+    fitting = (each for each in candidates if each and width in _widths(each, bits))
+    return next(fitting, width * 32 // bits)
+
+
+def _widths(count: int, bits: int) -> tuple[int, int]:
+    """Words of ``count`` codes: in a dense stream, and with whole codes in each word."""
+    return -(-count * bits // 32), -(-count // (32 // bits))
+
+
+def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
+    """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
+
+    A g_idx with -1, as in a buffer that was never filled, becomes column // group.
+    """
+    config: Scheme = layer.config
+    if part in _CODES:
+        return "qweight", _codes(tensor, layer)
+    if part == "weight_scale":
+        blocks = tensor.reshape(-1, layer.groups).contiguous()
+        return "scales", blocks if config.scale is None else blocks.view(torch.uint8)
+    if part == "weight_zero_point" and config.packs_zeros:
+        stream = tensor.t().contiguous()
+        return "zeros", _fields(stream, layer.n, layer.bits).t().contiguous()
+    if part == "weight_zero_point" and config.element is None:
+        return "zeros", _unsigned(tensor.reshape(-1, layer.groups), layer)
+    if part == "weight_global_scale":
+        return "scale2", 1 / tensor.reshape(1)
+    if part == "weight_g_idx":
+        return "g_idx", torch.where((tensor < 0).any(), column_groups(layer, tensor), tensor)
+    return "", tensor
+
+
+def _codes(tensor: Tensor, layer: Layer) -> Tensor:
+    rows, bits = tensor.contiguous(), layer.bits
+    if tensor.dtype == torch.int8:
+        codes = _unsigned(rows, layer)
+        if bits < 8:
+            return ops.pack(codes, bits)
+        rows = codes
+    if rows.dtype != torch.int32:
+        octets = rows.view(torch.uint8)
+        return pad(octets, (0, -octets.shape[1] % 4)).view(torch.int32)
+    if rows.shape[1] != layer.words:
+        return ops.pack(_fields(rows, layer.k, bits), bits)
+    if spare := layer.words * 32 - layer.k * bits:
+        last = rows[:, -1:] & ((1 << (32 - spare)) - 1)  # bits past K are not promised to be zero
+        return torch.cat((rows[:, :-1], last), dim=1)
+    return rows
+
+
+def _unsigned(codes: Tensor, layer: Layer) -> Tensor:
+    """int8 codes plus 2**(b-1), as uint8, in which the sum wraps to what is meant."""
+    return codes.contiguous().view(torch.uint8) + layer.midpoint
+
+
+def _fields(stream: Tensor, count: int, bits: int) -> Tensor:
+    """[R, W] int32 -> the first ``count`` fields of each row, uint8 [R, count]."""
+    if stream.shape[1] == _widths(count, bits)[0]:
+        return ops.unpack(stream, count, bits)
+    shifts = torch.arange(0, 32 // bits * bits, bits, dtype=torch.int32, device=stream.device)
+    fields = (stream.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+    return fields.to(torch.uint8).flatten(1)[:, :count].contiguous()
+
+
+def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
+    """Return scales, zeros, scale2 and g_idx of a layer, canonical.
+
+    Zeros that all are zero are dropped, as is a g_idx that is column // group.
+
+    Raises:
+        CheckpointError: a scale is NaN or infinite, weight_shape is another, or g_idx names a group
+            that does not exist.
+    """
+    name = layer.name
+    scales = tensors["weight_scale"]
+    if layer.config.scale is not None:
+        scales = scales.view(_BYTES[layer.config.scale][-1]).float()
+    check_scales(scales, f"{name}.weight_scale")
+    if "weight_shape" in tensors and tensors["weight_shape"].tolist() != [layer.n, layer.k]:
+        fail(f"{name}.weight_shape", " is ", tensors["weight_shape"].tolist(), ", but ",
+             _CODES[not layer.config.packed], " is of ", [layer.n, layer.k])  # fmt: skip
+    if layer.element and "weight_zero_point" in tensors and tensors["weight_zero_point"].any():
+        fail(f"{name}.weight_zero_point", " is not zero, but the scheme is symmetric")
+    small = {part: tensor for part, tensor in tensors.items() if part not in _CODES}
+    parts = dict(canonical(part, tensor, layer) for part, tensor in small.items())
+    if "scale2" in parts:
+        check_scales(parts["scale2"], f"1 / {name}.weight_global_scale")
+    return side_of(parts, layer, "weight_g_idx")
+
+
+def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
+    """Return the codes of some rows as int32 [rows, ceil(K*b/32)], canonical."""
+    return canonical(_CODES[not layer.config.packed], qweight[rows], layer)[1]
+
+
+def unpack_layer(tensors: Mapping[str, Tensor], config: Scheme, name: str) -> Weight:
+    """Turn the tensors of one layer into a canonical weight.
+
+    Args:
+        tensors: those of PARTS that there are, as the module docstring says; others are ignored.
+        config: of this module, from :meth:`Config.for_module`.
+        name: of the module, for messages.
+    Raises:
+        CheckpointError: as :func:`measure` and :func:`side`.
+    """
+    tensors = {part: tensors[part] for part in PARTS if part in tensors}
+    k = int(tensors["weight_shape"][-1]) if "weight_shape" in tensors else None
+    layer = measure(stored(tensors), config, name, k)
+    codes = tensors[_CODES[not config.packed]]
+    return assemble(layer, side(tensors, layer), words(codes, layer, slice(None)))
+
+
+__all__ = [
+    "PARTS", "Config", "canonical", "codes_part", "measure", "side", "unpack_layer", "words",
+]  # fmt: skip
