@@ -17,7 +17,7 @@ from ladder.types import parse
 _UNGATED = {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj",
             "opt", "phi", "starcoder2"}  # fmt: skip
 #: quant_method of the folders whose modules say by themselves how they are stored.
-_STORED = ("awq", "gptq", "ladder")
+_STORED = ("awq", "compressed-tensors", "gptq", "ladder")
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.(.*)")
 
 
@@ -43,10 +43,10 @@ class Model(NamedTuple):
 
 
 def read_model(folder: Path, *, weight: str | None = None) -> Model:
-    """Read ``config.json`` of ``folder`` and, of a ladder, GPTQ or AWQ folder, the headers of its
-    tensors: there each matmul is of one type, as stored, and its names are the last parts of those
-    of its modules. Of experts, as many are counted as one token uses: the least that any number of
-    tokens can do with.
+    """Read ``config.json`` of ``folder`` and, of a quantised one that ladder reads, the headers of
+    its tensors: there each matmul is of one type, as stored, and its names are the last parts of
+    those of its modules. Of experts, as many are counted as one token uses: the least that any
+    number of tokens can do with.
 
     Args:
         weight: the type of all projections, instead of what the folder has.
@@ -118,7 +118,7 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
     matmuls.sort(key=lambda each: -each.n * each.k * each.uses)
     matmuls.append(Matmul(["q kT"], layers, 0, head, heads, groups))
     matmuls.append(Matmul(["p v"], layers, head, 0, heads, groups))
-    text = weight or _weight(path, config)
+    text = weight or _weight(path, config, matmuls)
     return Model(_name(path, config), matmuls, text, _activation(config))
 
 
@@ -181,7 +181,7 @@ def _activation(config: dict[str, Any]) -> str:
     return given if given in ("float16", "bfloat16", "float32") else "float16"
 
 
-def _weight(path: Path, config: dict[str, Any]) -> str:
+def _weight(path: Path, config: dict[str, Any], matmuls: list[Matmul]) -> str:
     """The stored format, where the configuration says so; else that of the activations."""
     given = config.get("quantization_config")
     if not isinstance(given, dict):
@@ -194,6 +194,14 @@ def _weight(path: Path, config: dict[str, Any]) -> str:
         )
     if method == "ladder":
         return str(parse(given["weight_type"]))
+    if method == "compressed-tensors":
+        stored = (each.weight for each in matmuls if each.weight and "lm_head" not in each.names)
+        if (most := next(stored, None)) is None:
+            raise Unsupported(
+                f"{path} is of compressed-tensors without its tensors: say with --w which format "
+                "the weights have"
+            )
+        return most
     bits = given.get("bits", given.get("w_bit"))
     group = given.get("group_size", given.get("q_group_size"))
     if not isinstance(bits, int) or not 1 <= bits <= 8:

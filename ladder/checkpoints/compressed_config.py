@@ -3,7 +3,7 @@
 
 Each of ``config_groups`` has a scheme and targets; ``ignore`` leaves modules out. Both name modules
 in full, by ``re:`` and an expression that matches from the start of the name, or by class. Files do
-not tell classes: whoever has a quantised weight is taken for a Linear.
+not tell classes: a module with a quantised weight is an Embedding by its name, or else a Linear.
 
 Source: compressed-tensors 0.20, quantization/quant_config.py, quant_args.py, utils/match.py.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.checkpoints.layer import config_flag, config_int, config_word, fail
+from ladder.checkpoints.layer import config_flag, config_int, config_word, fail, is_embedding
 from ladder.errors import CheckpointError, Unsupported
 
 _log = logging.getLogger("ladder")
@@ -226,15 +226,12 @@ def _expression(entry: str, where: str = _ROOT) -> re.Pattern[str] | None:
         raise CheckpointError(f"{where}: {entry!r} is not a regular expression: {error}") from error
 
 
-def _is_linear_class(entry: str) -> bool:
-    return "." not in entry and entry.endswith("Linear")
-
-
 def _matches(entry: str, name: str) -> bool:
     expression = _expression(entry)
     if expression is not None:
         return expression.match(name) is not None
-    return entry == name or _is_linear_class(entry)
+    by_class = entry == "Embedding" if is_embedding(name) else entry.endswith("Linear")
+    return entry == name or ("." not in entry and by_class)
 
 
 def _rank(entry: str, name: str) -> int:

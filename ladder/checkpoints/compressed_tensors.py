@@ -73,8 +73,8 @@ def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | Non
     """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
 
     Args:
-        k: columns, where the caller knows them, as weight_shape says. Else they are as many as
-            g_idx or the groups say, or as the words of a row can hold.
+        k: columns, where the caller knows them, as weight_shape says. Where the words of a row do
+            not fit them they are as many as the groups have, or as the words can hold.
     Raises:
         CheckpointError: a part is missing, or has another dtype or shape than the rest asks for.
             The message names the tensor and both values.
@@ -145,14 +145,12 @@ def _columns(parts: Mapping[str, Stored], config: Scheme, codes: str, k: int | N
         return width
     if config.element is not None:
         return width * 8 // bits
-    candidates = [k]
-    if "weight_g_idx" in parts:
-        candidates.insert(0, parts["weight_g_idx"].shape[-1])
+    if k is not None and width in _widths(k, bits):
+        return k
     scales = parts["weight_scale"].shape
     if config.strategy == "group" and len(scales) == 2:
-        candidates.append(scales[1] * config.group_size)
-    fitting = (each for each in candidates if each and width in _widths(each, bits))
-    return next(fitting, width * 32 // bits)
+        return scales[1] * config.group_size
+    return width * 32 // bits
 
 
 def _widths(count: int, bits: int) -> tuple[int, int]:

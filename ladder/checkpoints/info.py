@@ -9,9 +9,9 @@ from typing import Any
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import TORCH_DTYPES
-from ladder.checkpoints.layer import ttype_of
+from ladder.checkpoints.layer import is_embedding, ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import is_embedding, is_quantized, open_folder
+from ladder.checkpoints.source import is_quantized, open_folder
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.types import FLOAT_DTYPES, dtype_name, parse
 from ladder.weight import PARTS

@@ -43,6 +43,7 @@ from ladder.weight import Weight
 
 #: dtypes that scales may have, and how a tType spells them.
 SCALE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
+_EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
 
 
 class Stored(NamedTuple):
@@ -103,6 +104,12 @@ class Side:
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
     return {part: Stored(t.dtype, tuple(t.shape)) for part, t in tensors.items()}
+
+
+def is_embedding(module: str) -> bool:
+    """Whether a module is an embedding, by its name: no header tells it from a Linear."""
+    last = module.split(".")[-1].lower().replace("_", "")
+    return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 
 
 def fail(name: str, *what: object) -> NoReturn:

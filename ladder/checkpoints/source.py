@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ladder.checkpoints import awq, compressed_tensors, gptq
 from ladder.checkpoints.header import TORCH_DTYPES
-from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, spans
+from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, is_embedding, spans
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.select import covers
 from ladder.weight import PARTS, Weight
 
@@ -34,8 +34,6 @@ FALLBACKS = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 OLD_KEY, _OLD_METHOD = "compression_config", "compressed-tensors"
 #: A tensor that says [N, K], of formats that have it.
 _SHAPE = "weight_shape"
-
-_EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,14 @@ class Source:
         return any(covers(entry, module) for module in self.modules)
 
     def layer(self, module: str) -> Layer:
-        """Check the headers of one module. Raises CheckpointError as ``measure`` of the format."""
+        """Check the headers of one module.
+
+        Raises CheckpointError as ``measure`` of the format, Unsupported for an embedding.
+        """
+        if is_embedding(module):
+            raise Unsupported(
+                f"{module}.{self.codes(module)} is an embedding's: ladder packs linear layers only"
+            )
         settings = self.settings.for_module(module)
         if settings is None:
             fail(f"{module}.{self.codes(module)}", " is there, but quantization_config leaves ",
@@ -129,12 +134,6 @@ class Source:
     def _read(self, module: str, parts: set[str]) -> dict[str, Tensor]:
         names = {f"{module}.{part}": part for part in sorted(parts)}
         return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
-
-
-def is_embedding(module: str) -> bool:
-    """Whether a module is an embedding, by its name: no header tells it from a Linear."""
-    last = module.split(".")[-1].lower().replace("_", "")
-    return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 
 
 def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:

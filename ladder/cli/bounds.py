@@ -207,8 +207,8 @@ def model(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Every distinct matmul of a model: least traffic and time on a device. Weights of a ladder,
-    GPTQ or AWQ folder have the types of its tensors.
+    """Every distinct matmul of a model: least traffic and time on a device. Weights of a
+    quantised folder have the types of its tensors.
 
     Examples:
 

@@ -20,7 +20,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace DST if it exists."
 
 
 def repack(src: Source, dst: Destination, force: Force = False, as_json: Json = False) -> None:
-    """Turn a GPTQ or AWQ checkpoint into a ladder one. The weights keep their values exactly.
+    """Turn a GPTQ, AWQ or compressed-tensors checkpoint into a ladder one, value by value.
 
     Examples:
 
@@ -81,7 +81,7 @@ def convert(
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="Folder of a model: ladder, GPTQ, AWQ or plain.")],
+    path: Annotated[Path, typer.Argument(help="Folder of a model, quantised or not.")],
     modules: Annotated[bool, typer.Option("--modules", help="List every module.")] = False,
     as_json: Json = False,
 ) -> None:

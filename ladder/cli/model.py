@@ -33,12 +33,12 @@ def transformers_for(command: str) -> Any:
 
 
 def load_model(command: str, folder: Path, dtype: str, device: str) -> Any:
-    """The language model of a ladder, GPTQ, AWQ or plain folder, on ``device``, packed where the
-    folder is."""
+    """The language model of any folder that :func:`ladder.checkpoints.info.describe` knows, on
+    ``device``, packed where the folder is."""
     import torch
 
     auto = transformers_for(command).AutoModelForCausalLM
     from ladder.integrations.transformers import enable
 
-    with enable("gptq", "awq"):
+    with enable():
         return auto.from_pretrained(str(folder), dtype=getattr(torch, dtype)).to(device)

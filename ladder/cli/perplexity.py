@@ -14,7 +14,7 @@ from ladder.cli.output import Json, print_json, print_table, progress_bar
 
 
 def ppl(
-    model: Annotated[Path, typer.Argument(help="Folder of a model: ladder, GPTQ, AWQ or plain.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a model, quantised or not.")],
     tokens: Annotated[
         Path | None, typer.Argument(help="Token ids: .npy \\[chunks, length], or one row.")
     ] = None,

@@ -198,6 +198,22 @@ def test_a_gptq_folder_has_the_types_of_its_tensors(capsys, gptq_folder):
     assert rows["gate_proj", "up_proj", text] == 16 and rows["lm_head", "float16"] == 1
 
 
+def test_a_folder_of_compressed_tensors_has_the_types_of_its_tensors(capsys, tmp_path):
+    weights = {"num_bits": 4, "group_size": 32}
+    fields = {"quant_method": "compressed-tensors", "format": "pack-quantized",
+              "config_groups": {"a": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": fields}))
+    name = "model.layers.0.self_attn.q_proj"
+    tensors = {f"{name}.weight_packed": torch.zeros(256, 32, dtype=torch.int32),
+               f"{name}.weight_scale": torch.ones(256, 8, dtype=torch.float16)}  # fmt: skip
+    save_file(tensors, tmp_path / "model.safetensors")
+    rows = stored_rows(run_json(capsys, "model", tmp_path))
+    assert ("q_proj", "uint4,group=32,scale=float16,zero=midpoint") in rows
+    (tmp_path / "model.safetensors").unlink()  # config.json alone
+    status, _, err = run(capsys, "model", tmp_path)
+    assert status == 1 and "without its tensors: say with --w" in err
+
+
 def test_an_awq_folder_has_the_types_of_its_tensors(capsys, tmp_path):
     awq = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True,
            "version": "gemm"}  # fmt: skip

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_oracle import awq, gptq, tensors_of, write_folder
+from checkpoint_oracle import (
+    awq,
+    compressed,
+    compressed_settings,
+    gptq,
+    tensors_of,
+    write_folder,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +25,8 @@ from ladder.errors import LadderError
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"-:norm": {}}}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+COMPRESSED = compressed_settings(symmetric=False, order=True)
+KINDS = ["gptq", "awq", "compressed"]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +37,8 @@ def folders():
         halves = [{n: t for n, t in tensors.items() if (n[0] == "b") == b} for b in (0, 1)]
         write_folder(Path(top, "gptq"), GPTQ, halves)
         write_folder(Path(top, "awq"), AWQ, [tensors_of({"a": awq(32, 64)})])
+        packed = tensors_of({"a": compressed(32, 64, symmetric=False, order=True)})
+        write_folder(Path(top, "compressed"), COMPRESSED, [packed])
         yield top
 
 
@@ -52,7 +63,7 @@ def repack_damaged(source: Path) -> None:
 def test_damaged_bytes_give_a_typed_error_or_a_whole_result(folders, data):
     with tempfile.TemporaryDirectory() as top:
         source = Path(top, "src")
-        kind = data.draw(st.sampled_from(["gptq", "awq"]))
+        kind = data.draw(st.sampled_from(KINDS))
         shutil.copytree(Path(folders, kind), source)
         names = sorted(p.name for p in source.iterdir() if p.is_file())
         path = source / data.draw(st.sampled_from(names))
@@ -90,6 +101,51 @@ def test_any_settings_give_a_typed_error_or_a_whole_result(folders, kind, change
         config["quantization_config"] |= changes
         (source / "config.json").write_text(json.dumps(config))
         repack_damaged(source)
+
+
+formats = st.sampled_from(["pack-quantized", "int-quantized", "mxfp4-pack-quantized", "dense"])
+strategies = st.sampled_from(
+    ["tensor", "channel", "group", "tensor_group", "block", "int", "float"]
+)
+group_keys = ["targets", "weights", "format", "input_activations"]
+weight_keys = ["num_bits", "type", "strategy", "group_size", "block_structure", "symmetric",
+               "actorder", "dynamic"]  # fmt: skip
+schemes = st.dictionaries(st.sampled_from(weight_keys), values | strategies)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["config_groups", "ignore", "format"]), values | formats),
+    st.dictionaries(st.sampled_from(group_keys), values | formats),
+    schemes,
+)
+def test_any_scheme_gives_a_typed_error_or_a_whole_result(folders, whole, group, weights):
+    with tempfile.TemporaryDirectory() as top:
+        source = Path(top, "src")
+        shutil.copytree(Path(folders, "compressed"), source)
+        config = json.loads((source / "config.json").read_text())
+        found = config["quantization_config"]["config_groups"]["group_0"]
+        found["weights"] |= weights
+        found |= group
+        config["quantization_config"] |= whole
+        (source / "config.json").write_text(json.dumps(config))
+        repack_damaged(source)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), schemes)
+def test_any_shapes_of_compressed_tensors_give_a_typed_error_or_a_whole_result(data, weights):
+    tensors = {}
+    for part in ("packed", "scale", "zero_point", "g_idx", "shape", "global_scale"):
+        if data.draw(st.integers(0, 5)):
+            shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 4, 8, 32, 64]), max_size=3))
+            dtypes = [torch.int32, torch.float16, torch.int8, torch.uint8, torch.float8_e4m3fn]
+            name = "a.weight" if part == "packed" and shape == [32, 64] else f"a.weight_{part}"
+            tensors[name] = torch.zeros(shape, dtype=data.draw(st.sampled_from(dtypes)))
+    config = compressed_settings(form=data.draw(formats))
+    config["config_groups"]["group_0"]["weights"] |= weights
+    with tempfile.TemporaryDirectory() as top:
+        repack_damaged(write_folder(Path(top, "src"), config, [tensors]))
 
 
 @settings(max_examples=60, deadline=None)

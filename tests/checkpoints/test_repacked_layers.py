@@ -102,6 +102,15 @@ def test_a_layer_without_g_idx_takes_k_from_its_codes():
     check(truth, gptq_format.unpack_layer(truth.tensors, gptq_format.Config(4, 32), "layer"))
 
 
+def test_a_layer_without_g_idx_takes_k_from_its_caller_where_words_leave_it_open():
+    truth = gptq(32, 44, group=44, g_idx=False)
+    parts, config = gptq_format.stored(truth.tensors), gptq_format.Config(4, 44)
+    assert gptq_format.measure(parts, config, "layer", 44).k == 44
+    for k in (None, 99):
+        with pytest.raises(CheckpointError, match="1 groups, but K = 48 in groups of 44 needs 2"):
+            gptq_format.measure(parts, config, "layer", k)
+
+
 def test_bits_past_k_are_cleared():
     """K = 44 leaves 16 spare bits in a row; a file may hold anything there."""
     truth = gptq(32, 44, group=44)

@@ -134,6 +134,21 @@ def test_a_saved_model_of_compressed_tensors_is_its_repacked_folder(foreign, tmp
     assert torch.equal(logits(load(tmp_path / "saved")), logits(load(tmp_path / "repacked")))
 
 
+def test_a_quantised_embedding_is_refused(foreign):
+    settings = compressed_settings()
+    settings["config_groups"]["group_0"]["targets"].append("Embedding")
+    folder, _ = foreign(lambda n, k, seed: compressed(n, k, seed=seed), settings)
+
+    def change(tensors):
+        del tensors["model.embed_tokens.weight"]
+        parts = compressed(128, 64).tensors
+        tensors |= {f"model.embed_tokens.{part}": tensor for part, tensor in parts.items()}
+
+    edit_tensors(folder, change)
+    with enable(), pytest.raises(Unsupported, match="embed_tokens is a quantised embedding"):
+        load(folder)
+
+
 def check_equal(model, expected):
     """Every weight to the bit, and so the dense model's logits."""
     for name, linear in expected.model.named_modules():

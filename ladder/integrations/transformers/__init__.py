@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers: ladder folders, quantising while loading, GPTQ and AWQ folders as they are.
+"""transformers: ladder folders, quantising while loading, folders of others as they are.
 
 ``import ladder`` is enough for ladder folders. docs/transformers.md is the guide.
 """

@@ -52,7 +52,7 @@ def find_modules(
     Raises:
         CheckpointError: parts without their codes, or a Linear of the base model of which the
             files hold nothing.
-        Unsupported: modules that the model keeps in one fused tensor (experts).
+        Unsupported: modules that the model keeps in one fused tensor (experts), and embeddings.
     """
     rename, exact = renamer(model)
     stored: dict[str, dict[str, Stored]] = {}
@@ -69,7 +69,7 @@ def find_modules(
             present["bias"] = headers[f"{name}.bias"]
         target = rename(f"{name}.weight").removesuffix(".weight")
         if not _is_linear(model, target):
-            _check_fused(model, target, name)
+            _check_known(model, target, name)
             continue  # not of this model: transformers reports the keys as unexpected
         if codes not in present:
             raise CheckpointError(
@@ -88,7 +88,12 @@ def _is_linear(model: nn.Module, name: str) -> bool:
         return False
 
 
-def _check_fused(model: nn.Module, name: str, stored_name: str) -> None:
+def _check_known(model: nn.Module, name: str, stored_name: str) -> None:
+    """Raise Unsupported where the model has the module, but not as a linear layer."""
+    if isinstance(dict(model.named_modules()).get(name), nn.Embedding):
+        raise Unsupported(
+            f"{stored_name} is a quantised embedding: ladder packs linear layers only"
+        )
     while name:
         name = name.rpartition(".")[0]
         try:
