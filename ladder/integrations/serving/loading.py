@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.cuts import columns_objection, columns_of, rows_of, shape_of
-from ladder.integrations.serving.stored import PART_OF, StoredLinear
+from ladder.integrations.serving.stored import StoredLinear
 from ladder.types import TType
 from ladder.weight import Weight
 
@@ -132,13 +132,13 @@ class Room:
         module = self.module(part)
         if name not in module.tensors:
             return None
-        kind, n, k = PART_OF[name], self.rows[part].count, self.columns.count
+        kind, n, k = module.tensors[name], self.rows[part].count, self.columns.count
         if not kind:
             return torch.empty((0, 1), dtype=torch.int64, device="meta")
         return shape_of(kind, module.type, n, k, self.dense)
 
     def _stacked(self, name: str) -> bool:
-        kind = PART_OF[name]
+        kind = next(m.tensors[name] for m in self.modules if name in m.tensors)
         if kind in _OF_MODULE:
             return True
         types = {self.module(i).type for i in range(len(self.rows))}
@@ -243,9 +243,10 @@ class Room:
     def fill_dummy(self, layer: nn.Module) -> None:
         """Random numbers that a weight could have, for engines that time models without files."""
         for name in self.names():
-            kind, to = PART_OF[name], getattr(layer, name).data
+            to = getattr(layer, name).data
             for i in range(len(self.rows)):
                 ttype, view = self.module(i).type, self.view(to, name, i)
+                kind = self.module(i).tensors.get(name)
                 if view is None or not kind:
                     continue
                 like = shape_of(kind, ttype, self.rows[i].count, self.columns.count, self.dense)
@@ -281,8 +282,7 @@ class Room:
         """
         module, n, k = self.module(part), self.rows[part].count, self.columns.count
         parts: dict[str, Tensor] = {}
-        for name in module.tensors:
-            kind = PART_OF[name]
+        for name, kind in module.tensors.items():
             view = self.view(getattr(layer, name), name, part) if kind else None
             if view is None:
                 continue

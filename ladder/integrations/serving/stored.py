@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
-from ladder.checkpoints.layer import SCALE_NAMES, Layer, Stored
+from ladder.checkpoints.layer import Layer, Stored, type_of
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.types import TType, parse
@@ -20,25 +20,6 @@ from ladder.weight import PARTS, Weight
 
 #: What a stored tensor becomes: (part of a Weight or "weight" or "", canonical tensor).
 Canonical = Callable[[str, Tensor], tuple[str, Tensor]]
-#: The part that the tensor of each name becomes; "" for what is only checked.
-PART_OF = {
-    "qweight": "qweight",
-    "weight_packed": "qweight",
-    "scales": "scales",
-    "weight_scale": "scales",
-    "zeros": "zeros",
-    "qzeros": "zeros",
-    "scaled_zeros": "zeros",
-    "weight_zero_point": "zeros",
-    "scale2": "scale2",
-    "weight_global_scale": "scale2",
-    "g_idx": "g_idx",
-    "weight_g_idx": "g_idx",
-    "weight_shape": "",
-    "weight": "weight",
-}
-#: Names of tensors that say that a module is packed.
-MARKS = ("qweight", "weight_packed")
 
 
 @dataclass(frozen=True)
@@ -47,7 +28,9 @@ class StoredLinear:
 
     name: str
     type: TType | None  #: None: dense, one tensor "weight"
-    tensors: tuple[str, ...]  #: names of its tensors in the files, bias excluded
+    #: Its tensors by their names in the files, bias excluded, and the part of a Weight that each
+    #: becomes: "weight" for a dense one, "" for what is only checked.
+    tensors: Mapping[str, str]
     canonical: Canonical = field(compare=False, repr=False)
     #: Whether columns may be in another order than their groups, known before they are read.
     act_order: bool = False
@@ -107,16 +90,18 @@ class Folder:
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""
-        if self.headers is None:
-            return {}
-        found = {name: self.headers.get(f"{module}.{name}") for name in (*PART_OF, "bias")}
-        return {name: entry for name, entry in found.items() if entry is not None}
+        names = PARTS if self._stored is not None else FORMATS[self.method].PARTS
+        headers = self.headers or {}
+        return {n: headers[f"{module}.{n}"] for n in names if f"{module}.{n}" in headers}
 
     def is_packed(self, module: str, *, lookup: bool = False) -> bool:
         """Whether the files (or, unread, the config) hold ``module`` packed. ``lookup``: it is an
         embedding, of which configs do not speak."""
         if self.headers is not None:
-            return any(f"{module}.{mark}" in self.headers for mark in MARKS)
+            parts = self.parts_of(module)
+            if self._stored is not None:
+                return "qweight" in parts
+            return FORMATS[self.method].codes_part(parts) is not None
         if lookup:
             return False
         if self._stored is not None:
@@ -127,20 +112,15 @@ class Folder:
         """Whether the output layer ``output`` has no tensor of its own, and an embedding, whose it
         then has, is packed."""
         headers = self.headers or {}
-        own = (f"{output}.{name}" for name in ("weight", *MARKS))
-        packed = tuple(f"embed_tokens.{mark}" for mark in MARKS)
-        return not any(name in headers for name in own) and any(
-            name.endswith(packed) for name in headers
-        )
+        embeddings = [n.rpartition(".")[0] for n in headers if "embed_tokens." in n]
+        own = self.is_packed(output) or f"{output}.weight" in headers
+        return not own and any(self.is_packed(name, lookup=True) for name in embeddings)
 
     def packed_below(self, prefix: str) -> list[str]:
         """Packed modules whose names begin with ``prefix`` and a dot."""
-        names = (name.rpartition(".") for name in self.headers or ())
-        return sorted(
-            module
-            for module, _, last in names
-            if last in MARKS and module.startswith(f"{prefix}.")
-        )
+        modules = {name.rpartition(".")[0] for name in self.headers or ()}
+        below = (module for module in modules if module.startswith(f"{prefix}."))
+        return sorted(module for module in below if self.is_packed(module))
 
     def module(self, name: str, n: int, k: int) -> StoredLinear:
         """Module ``name``, which the model has as [n, k].
@@ -150,7 +130,7 @@ class Folder:
         """
         if not self.is_packed(name):
             self._check_dense(name)
-            return StoredLinear(name, None, ("weight",), _as_it_is)
+            return StoredLinear(name, None, {"weight": "weight"}, _as_it_is)
         return self._own(name, n, k) if self._stored is not None else self._foreign(name, n, k)
 
     def _check_dense(self, name: str) -> None:
@@ -183,7 +163,7 @@ class Folder:
             "scale2": ttype.scale2 is not None,
             "g_idx": act_order,
         }
-        tensors = tuple(part for part in PARTS if wanted[part])
+        tensors = {part: part for part in PARTS if wanted[part]}
         return StoredLinear(name, ttype, tensors, _as_it_is, act_order)
 
     def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
@@ -192,26 +172,37 @@ class Folder:
             raise CheckpointError(
                 f"{name} is packed, but quantization_config leaves {name} unquantised"
             )
-        parts = {part: e for part, e in self.parts_of(name).items() if part in form.PARTS}
-        if not parts:  # nothing to go by but the config
-            shapes = form.shapes(n, k, settings)
-            parts = {p: Stored(d or torch.float16, s) for p, (s, d) in shapes.items()}
-        layer: Layer = form.measure(parts, settings, name)
+        parts = self.parts_of(name)
+        if not parts:
+            parts = self._unread(form, settings, name, n, k)
+        layer: Layer = form.measure(parts, settings, name, k)
         if (layer.n, layer.k) != (n, k):
             raise CheckpointError(
                 f"{name} holds a weight of {[layer.n, layer.k]}, not {[n, k]} as the model has"
             )
-        canonical = functools.partial(form.canonical, layer=layer)
-        order = bool(self.config.get("desc_act")) and any("g_idx" in part for part in parts)
-        ttype = _type_of(form, layer, parts)
-        symmetric = bool(self.config.get("sym"))
-        return StoredLinear(name, ttype, tuple(parts), canonical, order, symmetric)
+        made = {part: form.canonical(part, _on_meta(entry), layer) for part, entry in parts.items()}
+        zeros = next((tensor for kind, tensor in made.values() if kind == "zeros"), None)
+        scales = next(tensor for kind, tensor in made.values() if kind == "scales")
+        zero = layer.fixed_zero
+        if zeros is not None:
+            zero = "rescale" if zeros.is_floating_point() else "integer"
+        return StoredLinear(
+            name,
+            type_of(layer, zero=zero, scale_dtype=scales.dtype),
+            {part: kind for part, (kind, _) in made.items()},
+            functools.partial(form.canonical, layer=layer),
+            "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
+            bool(self.config.get("sym")),
+        )
+
+    def _unread(self, form: Any, settings: Any, name: str, n: int, k: int) -> dict[str, Stored]:
+        """What the config lets expect where headers are not known."""
+        if not hasattr(form, "shapes"):
+            raise Unsupported(f"{name}: the headers of the files could not be read")
+        shapes = form.shapes(n, k, settings).items()
+        return {part: Stored(dtype or torch.float16, size) for part, (size, dtype) in shapes}
 
 
-def _type_of(form: Any, layer: Layer, parts: Mapping[str, Stored]) -> TType:
-    """With stored zero points where there are any: whether all are the midpoint shows later."""
-    scale = next(e.dtype for p, e in parts.items() if PART_OF.get(p) == "scales")
-    zeros = next((p for p in parts if PART_OF.get(p) == "zeros"), None)
-    zero = "midpoint" if zeros is None else "rescale" if zeros == "scaled_zeros" else "integer"
-    group = "channel" if layer.per_channel else f"group={layer.group}"
-    return parse(f"uint{layer.bits},{group},scale={SCALE_NAMES[scale]},zero={zero}")
+def _on_meta(entry: Stored) -> Tensor:
+    assert isinstance(entry.dtype, torch.dtype)  # measure() has seen to that
+    return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
