@@ -108,6 +108,10 @@ class Folder:
             return self._stored.type_of(module) is not None
         return not module.endswith("lm_head") and self._settings.for_module(module) is not None
 
+    def has_bias(self, module: str) -> bool:
+        """Whether the files hold a bias of ``module``."""
+        return f"{module}.bias" in (self.headers or {})
+
     def ties(self, output: str) -> bool:
         """Whether the output layer ``output`` has no tensor of its own, and an embedding, whose it
         then has, is packed."""

@@ -133,6 +133,10 @@ class LinearMethod(LinearMethodBase):
             return  # it has been done
         if self.dummy:
             self.room.fill_dummy(layer)
+        for name in self.names:
+            if self.folder.has_bias(name) and getattr(layer, "bias", None) is None:
+                # AutoGPTQ writes zeros for layers without one.
+                _log.warning("%s.bias is in the files, and vLLM's model has none: dropped", name)
         self.runs = finish(
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, warm=self.warmer,
