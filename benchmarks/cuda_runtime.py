@@ -201,7 +201,7 @@ torch.cuda.synchronize()
 layer = ladder.Linear(4096, 4096, bias=False, weight_type="{type}", device="cuda")
 start = time.perf_counter(); layer.prepare(); torch.cuda.synchronize()
 packed = time.perf_counter()
-if {tune}: ladder.warmup(layer, m=(1,))
+if {tune}: ladder.warmup(layer, m=(1,), tune="full")
 layer(x); torch.cuda.synchronize()
 print(json.dumps([packed - start, time.perf_counter() - packed]))
 """
