@@ -46,6 +46,7 @@ from ladder.checkpoints.layer import (
     assemble,
     check_scales,
     column_groups,
+    columns_said,
     expect,
     fail,
     group_block,
@@ -69,6 +70,18 @@ def codes_part(parts: Collection[str]) -> str | None:
     return None if set(PARTS).isdisjoint(parts) else "weight_packed"
 
 
+def _needed(config: Scheme) -> dict[str, bool]:
+    """Which parts a layer must have."""
+    return {
+        "weight_packed": config.packed,
+        "weight": not config.packed,
+        "weight_scale": True,
+        "weight_zero_point": not config.symmetric,
+        "weight_global_scale": config.strategy == "tensor_group",
+        "weight_g_idx": config.act_order,
+    }
+
+
 def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | None = None) -> Layer:
     """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
 
@@ -80,13 +93,7 @@ def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | Non
             The message names the tensor and both values.
     """
     codes, bits, block = _CODES[not config.packed], config.bits, config.block
-    conditional = {
-        "weight_zero_point": not config.symmetric,
-        "weight_global_scale": config.strategy == "tensor_group",
-        "weight_g_idx": config.act_order,
-    }
-    wanted = (part for part, is_wanted in conditional.items() if is_wanted)
-    require(parts, name, (codes, "weight_scale", *wanted))
+    require(parts, name, tuple(part for part, is_needed in _needed(config).items() if is_needed))
     for part in _CODES:
         if part != codes and part in parts:
             fail(f"{name}.{part}", " is there, but ", config.format, " stores ", codes)
@@ -255,12 +262,38 @@ def unpack_layer(tensors: Mapping[str, Tensor], config: Scheme, name: str) -> We
         CheckpointError: as :func:`measure` and :func:`side`.
     """
     tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    k = int(tensors["weight_shape"][-1]) if "weight_shape" in tensors else None
+    k = columns_said(tensors["weight_shape"]) if "weight_shape" in tensors else None
     layer = measure(stored(tensors), config, name, k)
     codes = tensors[_CODES[not config.packed]]
     return assemble(layer, side(tensors, layer), words(codes, layer, slice(None)))
 
 
+def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of each part of an [n, k] layer, as present versions store it; None is the
+    dtype of the model."""
+    bits, group = config.bits, k if config.group_size == -1 else config.group_size
+    scales = {"tensor": (1,), "channel": (n, 1)}.get(config.strategy, (n, -(-k // group)))
+    if config.block:
+        scales = (-(-n // config.block[0]), -(-k // config.block[1]))
+    scale_dtype = None if config.scale is None else _BYTES[config.scale][0]
+    zeros = ((_widths(n, bits)[0], scales[-1]), torch.int32)
+    integers = config.element is None
+    byte = torch.int8 if integers else torch.float8_e4m3fn
+    parts: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {
+        "weight_packed": ((n, _widths(k, bits)[0]), torch.int32) if integers
+        else ((n, k * bits // 8), torch.uint8),
+        "weight": ((n, k), byte),
+        "weight_scale": (scales, scale_dtype),
+        "weight_zero_point": zeros if config.packs_zeros else (scales, torch.int8),
+        "weight_global_scale": ((1,), torch.float32),
+        "weight_g_idx": ((k,), torch.int32),
+        "weight_shape": ((2,), torch.int64),
+    }  # fmt: skip
+    needed = _needed(config) | {"weight_shape": config.packed and integers}
+    return {part: parts[part] for part in parts if needed[part]}
+
+
 __all__ = [
-    "PARTS", "Config", "canonical", "codes_part", "measure", "side", "unpack_layer", "words",
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
+    "words",
 ]  # fmt: skip

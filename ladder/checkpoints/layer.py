@@ -112,6 +112,12 @@ def is_embedding(module: str) -> bool:
     return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 
 
+def columns_said(shape: Tensor) -> int | None:
+    """K by a tensor that is to hold [N, K], None where it holds something else."""
+    fits = tuple(shape.shape) == (2,) and not shape.is_floating_point()
+    return int(shape[1]) if fits else None
+
+
 def fail(name: str, *what: object) -> NoReturn:
     raise CheckpointError(name + "".join(str(part) for part in what))
 

@@ -34,8 +34,8 @@ class PackedLayer:
 
 
 def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
-    """Those of a ladder, GPTQ or AWQ folder, by name. Of their tensors only the small ones are
-    read, where they decide the type. Registers the folder's user types.
+    """Those of a quantised folder that ladder reads, by name. Of their tensors only the small ones
+    are read, where they decide the type. Registers the folder's user types.
 
     Raises:
         InvalidArgument: no such folder, or nothing in it is packed. CheckpointError: damaged.

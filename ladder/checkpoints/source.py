@@ -15,7 +15,16 @@ from torch import Tensor
 
 from ladder.checkpoints import awq, compressed_tensors, gptq
 from ladder.checkpoints.header import TORCH_DTYPES
-from ladder.checkpoints.layer import Layer, Side, Stored, assemble, fail, is_embedding, spans
+from ladder.checkpoints.layer import (
+    Layer,
+    Side,
+    Stored,
+    assemble,
+    columns_said,
+    fail,
+    is_embedding,
+    spans,
+)
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.select import covers
@@ -97,7 +106,7 @@ class Source:
         for part in self.modules[module]:
             entry = self.shards.entry(f"{module}.{part}")
             parts[part] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
-        k = int(self._read(module, {_SHAPE})[_SHAPE].flatten()[-1]) if _SHAPE in parts else None
+        k = columns_said(self._read(module, {_SHAPE})[_SHAPE]) if _SHAPE in parts else None
         return self.format.measure(parts, settings, module, k)
 
     def codes(self, module: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    model: Annotated[Path, typer.Argument(help="Folder of a ladder, GPTQ or AWQ model.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a quantised model.")],
     m: Annotated[
         str, typer.Option("--m", help="Numbers of tokens at once: 1,8,16 or 1-256 or both.")
     ] = "1-16",

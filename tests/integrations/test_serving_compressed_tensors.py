@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of compressed-tensors folders become the layers of an engine, as every rank cuts them."""
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_oracle import FLOATS, compressed, compressed_settings
+from torch import nn
+
+from ladder.checkpoints.layer import stored
+from ladder.integrations.serving.layer import finish
+from ladder.integrations.serving.loading import Columns, Room, Rows
+from ladder.integrations.serving.stored import Folder
+
+N, K = 192, 256
+KINDS = {
+    "pack_4": {"bits": 4},
+    "pack_3": {"bits": 3, "symmetric": False},
+    "words_5": {"bits": 5, "symmetric": False, "whole_words": True},
+    "channel": {"bits": 6, "group": -1, "symmetric": False},
+    "int_8": {"bits": 8, "form": "int-quantized", "group": -1},
+    **{form: {"bits": {4: 8, 2: 4 if m == 1 else 6}[e], "form": form,
+              "group": 16 if form.startswith("nv") else 32} for form, (e, m) in FLOATS.items()},
+}  # fmt: skip
+
+
+def values_of(layer, runs, k):
+    """[n, k] of what ``runs`` multiply by: the canonical runs of a CPU."""
+    eye = torch.eye(k)
+    return torch.cat([run(layer, eye, None) for run in runs], -1).T
+
+
+#: Without headers the config decides; that words are whole only headers tell.
+CASES = [(kind, ahead) for kind in KINDS for ahead in (True, False) if ahead or kind != "words_5"]
+
+
+@pytest.mark.parametrize(("kind", "read_ahead"), CASES)
+def test_two_modules_fill_a_fused_layer(kind, read_ahead):
+    """A rank of two: the second half of the rows of each, and then the second half of columns."""
+    options = KINDS[kind]
+    said = {key: value for key, value in options.items() if key != "whole_words"}
+    names = ("q_proj", "k_proj")
+    truths = {name: compressed(N, K, seed=seed, **options) for seed, name in enumerate(names)}
+    headers = {
+        f"{name}.{part}": entry
+        for name, truth in truths.items()
+        for part, entry in stored(truth.tensors).items()
+    }
+    folder = Folder(compressed_settings(**said), headers if read_ahead else None)
+    modules = [folder.module(name, N, K) for name in names]
+    whole = [torch.from_numpy(truth.weight.astype(np.float32)) for truth in truths.values()]
+    for rows, columns in (
+        (Rows(N // 2, N // 2, N // 2, N), Columns(0, K, K)),
+        (Rows(N, 0, N, N), Columns(K // 2, K // 2, K)),
+    ):
+        layer = nn.Module()
+        room = Room("qkv_proj", modules, [rows, rows], columns, torch.float32)
+        for name in room.names():
+            layer.register_parameter(name, room.parameter(name))
+        for part, truth in enumerate(truths.values()):
+            for name, tensor in truth.tensors.items():
+                parameter = getattr(layer, name)
+                parameter.weight_loader(parameter, tensor, part)
+        runs = finish(room, layer, torch.float32)
+        first, last = rows.start, rows.start + rows.count
+        cut = slice(columns.start, columns.start + columns.count)
+        expected = torch.cat([values[first:last, cut] for values in whole])
+        assert torch.equal(values_of(layer, runs, columns.count), expected)
