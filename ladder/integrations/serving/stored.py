@@ -177,8 +177,9 @@ class Folder:
                 f"{name} is packed, but quantization_config leaves {name} unquantised"
             )
         parts = self.parts_of(name)
-        if not parts:
-            parts = self._unread(form, settings, name, n, k)
+        if not parts:  # nothing to go by but the config
+            shapes = form.shapes(n, k, settings).items()
+            parts = {part: Stored(dtype or torch.float16, size) for part, (size, dtype) in shapes}
         layer: Layer = form.measure(parts, settings, name, k)
         if (layer.n, layer.k) != (n, k):
             raise CheckpointError(
@@ -198,13 +199,6 @@ class Folder:
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
         )
-
-    def _unread(self, form: Any, settings: Any, name: str, n: int, k: int) -> dict[str, Stored]:
-        """What the config lets expect where headers are not known."""
-        if not hasattr(form, "shapes"):
-            raise Unsupported(f"{name}: the headers of the files could not be read")
-        shapes = form.shapes(n, k, settings).items()
-        return {part: Stored(dtype or torch.float16, size) for part, (size, dtype) in shapes}
 
 
 def _on_meta(entry: Stored) -> Tensor:
