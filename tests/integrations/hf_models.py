@@ -2,6 +2,7 @@
 """Small models for the tests of this folder, and ways to damage them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -46,3 +47,30 @@ def edit_tensors(folder: Path, change) -> None:
 def edit_config(folder: Path, **fields) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def foreign_folder(dense: Path, folder: Path, draw, settings, skip=("lm_head",)):
+    """A GPTQ or AWQ folder of the model of ``dense``, and the dense model that it means.
+
+    Args:
+        draw: makes a layer, called with N, K and ``seed``.
+        settings: its quantization_config.
+        skip: ends of names that stay dense.
+    """
+    shutil.copytree(dense, folder)
+    edit_config(folder, quantization_config=settings)
+    model = load(dense)
+    truths = {}
+    for seed, (name, linear) in enumerate(list(model.named_modules())):
+        if isinstance(linear, torch.nn.Linear) and not name.endswith(skip):
+            truth = draw(linear.out_features, linear.in_features, seed=seed)
+            linear.weight.data = torch.from_numpy(truth.weight)
+            truths[name] = truth
+
+    def change(tensors):
+        for name, truth in truths.items():
+            del tensors[f"{name}.weight"]
+            tensors |= {f"{name}.{part}": t for part, t in truth.tensors.items()}
+
+    edit_tensors(folder, change)
+    return folder, model

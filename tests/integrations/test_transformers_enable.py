@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from checkpoint_oracle import awq, compressed, compressed_settings, gptq
-from hf_models import edit_config, edit_tensors, load, logits
+from hf_models import edit_config, edit_tensors, foreign_folder, load, logits
 
 import ladder
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -28,23 +28,7 @@ def foreign(dense_folder, tmp_path):
     """Makes a GPTQ or AWQ folder of the tiny model, and the dense model that it means."""
 
     def make(draw, settings, skip=("lm_head",)):
-        folder = shutil.copytree(dense_folder, tmp_path / "foreign")
-        edit_config(folder, quantization_config=settings)
-        model = load(dense_folder)
-        truths = {}
-        for seed, (name, linear) in enumerate(list(model.named_modules())):
-            if isinstance(linear, torch.nn.Linear) and not name.endswith(skip):
-                truth = draw(linear.out_features, linear.in_features, seed=seed)
-                linear.weight.data = torch.from_numpy(truth.weight)
-                truths[name] = truth
-
-        def change(tensors):
-            for name, truth in truths.items():
-                del tensors[f"{name}.weight"]
-                tensors |= {f"{name}.{part}": t for part, t in truth.tensors.items()}
-
-        edit_tensors(folder, change)
-        return folder, model
+        return foreign_folder(dense_folder, tmp_path / "foreign", draw, settings, skip)
 
     return make
 
@@ -200,9 +184,7 @@ def test_experts_that_the_model_fuses_are_refused(tmp_path):
     expert = "model.layers.0.block_sparse_moe.experts.0.w1"
     tensors = {f"{expert}.{part}": t for part, t in gptq(64, 64).tensors.items()}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    edit_config(
-        tmp_path, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32}
-    )
+    edit_config(tmp_path, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
     with enable("gptq"), pytest.raises(Unsupported, match="experts in one tensor"):
         load(tmp_path)
 

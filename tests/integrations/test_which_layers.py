@@ -4,15 +4,10 @@ layers are packed by each, the same are left, and each says which."""
 
 import json
 import logging
-import os
-import subprocess
-import sys
-import textwrap
-from types import SimpleNamespace
 
 import pytest
 import torch
-from hf_models import ROOT, TINY, edit_tensors, load, logits
+from hf_models import TINY, edit_tensors, load, logits
 
 import ladder
 from ladder.checkpoints.convert import convert as convert_folder
@@ -243,57 +238,3 @@ def test_a_model_may_ask_a_packed_layer_for_its_dtype():
         after = model(input_ids=ids, decoder_input_ids=ids).logits
     assert any(name.endswith("wo") for name in report.packed)
     assert 0 < (after - before).abs().max() < 0.05
-
-
-PARALLEL = """
-    import sys
-    import ladder, torch
-    import torch.distributed as dist
-    from transformers import AutoModelForCausalLM
-
-    def load(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
-
-    dist.init_process_group("gloo")
-    with torch.no_grad():
-        shape = tuple(load(sys.argv[1])(torch.arange(8)[None]).logits.shape)
-    sys.stdout.write(f"dense {shape}\\n")
-    try:
-        load(sys.argv[2])
-    except NotImplementedError as error:
-        sys.stdout.write(f"packed: {error}\\n")
-    dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("sizes", [{"tp_size": 2}, {"tp_size": 1, "ep_size": 4}])
-def test_parallelism_is_refused_before_any_weight_is_read(ladder_folder, sizes):
-    model = load(ladder_folder)
-    quantizer = model.hf_quantizer
-    model.config.distributed_config = SimpleNamespace(tp_size=1, ep_size=None)
-    quantizer._process_model_before_weight_loading(model)
-    model.config.distributed_config = SimpleNamespace(**sizes)
-    with pytest.raises(ladder.Unsupported, match="tensor and expert parallelism"):
-        quantizer._process_model_before_weight_loading(model)
-
-
-def test_tensor_parallelism_of_two_processes_is_refused(tmp_path):
-    """Two processes: the dense model works, the ladder folder says what does not."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**TINY | {"num_key_value_heads": 2}))
-    model.save_pretrained(tmp_path / "dense")
-    convert_folder(tmp_path / "dense", tmp_path / "packed", "int8", group_size=32)
-    (tmp_path / "script.py").write_text(textwrap.dedent(PARALLEL))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
-            *(tmp_path / "script.py", tmp_path / "dense", tmp_path / "packed"),
-        ],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("dense (1, 8, 128)") == 2
-    assert done.stdout.count("packed: tp_size is 2: tensor and expert parallelism") == 2

@@ -51,7 +51,8 @@ class ForeignHfQuantizer(Quantizer):
                     f"{name}.{codes} holds a weight of {[layer.n, layer.k]}, not {list(shape)} as "
                     "the model has"
                 )
-            packed = ForeignLinear(linear, format, config, module.parts)
+            wanted = None if self._plan is None else self._plan.wanted(module.name)
+            packed = ForeignLinear(linear, format, config, module.parts, module.name, wanted)
             model.set_submodule(module.name, packed.train(linear.training))
             self._names[module.name] = name
         if not self._names:

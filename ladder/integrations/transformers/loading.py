@@ -8,6 +8,7 @@ It assigns every tensor with ``setattr`` and marks those read from a file with
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,21 +16,49 @@ from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
+from ladder.nn.parallel import Shard, become_parallel, choose
 from ladder.nn.select import dense_weight, is_conv1d
 from ladder.types import TType
 from ladder.weight import PARTS, Weight
 
 
 class LoadingLinear(Linear):
-    """A :class:`Linear` until ``finish``, which checks it and makes it a plain one."""
+    """A :class:`Linear` until ``finish``, which checks it and makes it a plain one.
+
+    Of a layer cut over processes it keeps the own part of each tensor it is given, which may be a
+    DTensor; ``finish`` then makes it a :class:`ParallelLinear`.
+    """
+
+    _shard: Shard | None = None
+    _whole: Weight | None = None
+
+    def expect_part(self, shard: Shard, whole: Weight) -> None:
+        """Keep what ``shard`` says of the parts of ``whole``, a weight on the meta device."""
+        self.__dict__.update(_shard=shard, _whole=whole)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if isinstance(value, Tensor) and getattr(value, "_is_hf_initialized", False):
-            self.__dict__.setdefault("_given", set()).add(name)
+        if not isinstance(value, Tensor) or not getattr(value, "_is_hf_initialized", False):
+            super().__setattr__(name, value)
+            return
+        self.__dict__.setdefault("_given", set()).add(name)
+        to_local = getattr(value, "to_local", None)
+        own = value if to_local is None else to_local().detach()
+        if name in PARTS:
+            self._parameters.pop(name, None)
+            if to_local is None and self._shard is not None and self._whole is not None:
+                own = getattr(self._shard.of(replace(self._whole, **{name: own.detach()})), name)
+            self.register_buffer(name, own)
+        elif to_local is not None:
+            super().__setattr__(name, nn.Parameter(own, requires_grad=value.requires_grad))
+        else:
+            super().__setattr__(name, value)
 
-    def finish(self, name: str) -> None:
-        """Raise CheckpointError naming a tensor that was not loaded or does not fit."""
+    def finish(self, name: str, group: Any = None) -> None:
+        """Raise CheckpointError naming a tensor that was not loaded or does not fit.
+
+        Args:
+            group: the processes that the layer is cut over.
+        """
         _require(self, name)
         wanted = self.weight_type.scale_dtype
         for part in ("scales", "zeros"):
@@ -37,12 +66,15 @@ class LoadingLinear(Linear):
             tensor = getattr(self, part)
             if tensor is not None and tensor.is_floating_point() and tensor.dtype != wanted:
                 self.register_buffer(part, tensor.to(wanted))
+        shard, whole = self._shard, self._whole
+        _settle(self)
+        if shard is not None and whole is not None:
+            become_parallel(self, shard, group, whole.shape)
         if self.qweight.device.type != "meta":  # else accelerate holds it on disk
             try:
                 self.packed_weight.check(name)
             except InvalidArgument as error:
                 raise CheckpointError(str(error)) from error
-        _settle(self)
 
 
 class ForeignLinear(LoadingLinear):
@@ -53,9 +85,19 @@ class ForeignLinear(LoadingLinear):
         format: of ``ladder.checkpoints``.
         config: of this module, in that format.
         parts: dtype and shape of each stored tensor.
+        name: of the layer in the files, for errors.
+        wanted: what this process is to hold of the layer, where that is cut over processes.
     """
 
-    def __init__(self, linear: nn.Module, format: Any, config: Any, parts: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        linear: nn.Module,
+        format: Any,
+        config: Any,
+        parts: dict[str, Any],
+        name: str,
+        wanted: Shard | None = None,
+    ) -> None:
         nn.Module.__init__(self)
         dense = dense_weight(linear)
         self.out_features, self.in_features = dense.shape
@@ -67,7 +109,8 @@ class ForeignLinear(LoadingLinear):
         has_bias = linear.bias is not None or "bias" in parts
         bias = torch.empty(self.out_features, dtype=self.dtype, device="meta")
         self.register_parameter("bias", nn.Parameter(bias) if has_bias else None)
-        self.__dict__["_foreign"] = (format, config)
+        self.__dict__["_foreign"] = (format, config, name)
+        self.__dict__["_wanted"] = wanted
 
     @property
     def weight(self) -> Tensor:
@@ -75,19 +118,22 @@ class ForeignLinear(LoadingLinear):
         stored = self._buffers.get("weight")
         return super().weight if stored is None else stored
 
-    def finish(self, name: str) -> None:
-        _require(self, name)
-        codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
-        if self._buffers[codes].is_meta:
-            raise Unsupported(
-                f"{name}.{codes} is offloaded to disk in its foreign format; "
-                "run `ladder repack` first, or load without offload_buffers"
-            )
-        format, config = self.__dict__.pop("_foreign")
-        tensors = {part: tensor.cpu() for part, tensor in self._buffers.items()}
-        self._become(format.unpack_layer(tensors, config, name), self._buffers[codes].device)
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # A layer that is cut is unpacked as soon as it is whole, lest this process hold all layers.
+        state = self.__dict__
+        if state.get("_wanted") is not None and self._buffers.keys() <= state.get("_given", set()):
+            self._unpack()
 
-    def _become(self, weight: Weight, device: torch.device) -> None:
+    def _unpack(self) -> None:
+        format, config, name = self.__dict__.pop("_foreign")
+        device = self._buffers[format.codes_part(self._buffers)].device
+        weight = format.unpack_layer({p: t.cpu() for p, t in self._buffers.items()}, config, name)
+        shape, wanted = weight.shape, self.__dict__.pop("_wanted")
+        if wanted is not None:
+            shard = choose(name, weight, wanted)
+            weight = shard.of(weight)
+            self.expect_part(shard, Weight(weight.type, shape, weight.qweight))
         for part in list(self._buffers):
             delattr(self, part)
         self.weight_type: TType = weight.type
@@ -95,19 +141,32 @@ class ForeignLinear(LoadingLinear):
         for part in PARTS:
             tensor = getattr(weight, part)
             self.register_buffer(part, None if tensor is None else tensor.to(device))
-        _settle(self)
+
+    def finish(self, name: str, group: Any = None) -> None:
+        if "_foreign" in self.__dict__:
+            _require(self, name)
+            codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
+            if self._buffers[codes].is_meta:
+                raise Unsupported(
+                    f"{name}.{codes} is offloaded to disk in its foreign format; "
+                    "run `ladder repack` first, or load without offload_buffers"
+                )
+            self._unpack()
+        self.__dict__.setdefault("_given", set()).update(PARTS)
+        super().finish(name, group)
 
 
 def _require(module: LoadingLinear, name: str) -> None:
     given = module.__dict__.get("_given", set())
-    tensors = {part: t for part, t in module._buffers.items() if t is not None}
-    if module.bias is not None:
-        tensors["bias"] = module.bias
+    tensors = {**module._buffers, **module._parameters}
     for part, tensor in tensors.items():
-        if part not in given and tensor.device.type != "meta":
+        # What accelerate holds on disk is on the meta device, and nothing of a layer that is cut.
+        known = tensor is None or (tensor.device.type == "meta" and module._shard is None)
+        if part not in given and not known:
             raise CheckpointError(f"{name}.{part} was not loaded: it is missing, or does not fit")
 
 
 def _settle(module: LoadingLinear) -> None:
-    module.__dict__.pop("_given", None)
+    for state in ("_given", "_shard", "_whole"):
+        module.__dict__.pop(state, None)
     module.__class__ = Linear

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.errors import CheckpointError, InvalidArgument
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.checkpoint import (
     StoredModule,
@@ -19,6 +19,13 @@ from ladder.integrations.transformers.checkpoint import (
 )
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.integrations.transformers.tensor_parallel import (
+    Plan,
+    gathered_state,
+    group_of,
+    prepare,
+    read_plan,
+)
 from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion
@@ -62,17 +69,19 @@ class Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: Any = None, **kwargs: Any
     ) -> Any:
-        _refuse_parallel(model)
+        self._plan = read_plan(model, pre_quantized=self.pre_quantized)
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self._prepare(model, checkpoint_files)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        _refuse_parallel(model)  # of a transformers that says so only now
         _restore_dtypes(model, self._dtypes)
+        group = group_of(model, self._plan)
         for name, module in model.named_modules():
             if isinstance(module, LoadingLinear):
-                module.finish(name)
+                if self._plan is not None:
+                    self._plan.check_applied(module, name)
+                module.finish(name, group)
         stored = self._stored_config(model)
         self.quantization_config = LadderConfig.from_stored(stored)
         model.config.quantization_config = self.quantization_config
@@ -83,27 +92,15 @@ class Quantizer(HfQuantizer):
         """What config.json will say when ``model`` is saved."""
         raise NotImplementedError
 
-    def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict[str, str]]:
-        if not getattr(model, "_hf_peft_config_loaded", False):
-            guard.set_on_save(model.config)
-        return None, {}
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[Any, dict[str, str]]:
+        if getattr(model, "_hf_peft_config_loaded", False):
+            return None, {}
+        guard.set_on_save(model.config)
+        return gathered_state(model), {}
 
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
         # transformers gives the dtype of the config, which is a name after save_pretrained.
         return dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-
-
-def _refuse_parallel(model: Any) -> None:
-    """Raise Unsupported where transformers is to shard the model: it would cut the parts of packed
-    weights by the plan of dense ones."""
-    wanted = getattr(model.config, "distributed_config", None)
-    for option in ("tp_size", "ep_size"):
-        size = getattr(model, f"_{option}", None) or getattr(wanted, option, None) or 1
-        if size > 1:
-            raise Unsupported(
-                f"{option} is {size}: tensor and expert parallelism (tp_plan, ep_plan) do not work "
-                "with weights packed by ladder yet; load without them, with device_map say"
-            )
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
@@ -135,7 +132,7 @@ class LadderHfQuantizer(Quantizer):
 
     def _prepare(self, model: Any, files: Any) -> None:
         if self.pre_quantized:
-            _swap_stored(model, files, self.quantization_config.stored)
+            _swap_stored(model, files, self.quantization_config.stored, self._plan)
         else:
             self._choose(model)
 
@@ -206,7 +203,7 @@ class LadderHfQuantizer(Quantizer):
         return Quantize(self)
 
 
-def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
+def _swap_stored(model: Any, files: Any, config: StoredConfig, plan: Plan | None) -> None:
     headers = read_headers(files)
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = set(get_keys_to_not_convert(model))
@@ -214,7 +211,7 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
             text = config.type_of(name)
             if text is not None and (name in config.modules or name not in skip):
                 parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
-                _swap(model, StoredModule(name, name, parts), text)
+                _swap(model, StoredModule(name, name, parts), text, plan)
         return
     for module in find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None):
         text = config.type_of(module.stored_name)
@@ -224,7 +221,7 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig) -> None:
                 f"{module.stored_name} unquantised"
             )
         _check(model.get_submodule(module.name), module, text)
-        _swap(model, module, text)
+        _swap(model, module, text, plan)
 
 
 def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
@@ -257,7 +254,7 @@ def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
         raise CheckpointError(str(error)) from error
 
 
-def _swap(model: Any, module: StoredModule, text: str) -> None:
+def _swap(model: Any, module: StoredModule, text: str, plan: Plan | None) -> None:
     linear = model.get_submodule(module.name)
     n, k = dense_weight(linear).shape
     packed = LoadingLinear(
@@ -270,4 +267,6 @@ def _swap(model: Any, module: StoredModule, text: str) -> None:
         dtype=linear.weight.dtype,
     )
     packed._conv1d = is_conv1d(linear)
+    if plan is not None:
+        prepare(packed, module.name, plan)
     model.set_submodule(module.name, packed.train(linear.training))
