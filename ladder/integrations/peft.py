@@ -65,6 +65,11 @@ class LoraLinear(nn.Module, LoraLayer):
                 result = result + (b(low) * self.scaling[adapter]).to(result.dtype)
         return result
 
+    @property
+    def weight(self) -> Tensor:
+        """Shape, dtype and device, for code that asks a Linear for them: the base layer's."""
+        return self.get_base_layer().weight
+
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         raise Unsupported(
             "an adapter cannot be merged into a packed weight without quantising it anew; keep it "
@@ -84,6 +89,7 @@ def register() -> None:
     tuners_utils = importlib.import_module("peft.tuners.tuners_utils")
     if not getattr(lora_model.dispatch_default, "_ladder", False):
         lora_model.dispatch_default = _dispatcher(lora_model.dispatch_default)
+        lora_model.LoraModel._replace_module = _replacer(lora_model.LoraModel._replace_module)
     name = "_maybe_include_all_linear_layers"
     if hasattr(tuners_utils, name) and not getattr(getattr(tuners_utils, name), "_ladder", False):
         setattr(tuners_utils, name, _all_linear(getattr(tuners_utils, name)))
@@ -99,6 +105,19 @@ def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
 
     dispatch._ladder = True
     return dispatch
+
+
+def _replacer(others: Callable[..., Any]) -> Callable[..., Any]:
+    """PEFT moves an adapter to the device of ``qweight``, which is None while kernels have the
+    codes; ours is on the device of its layer since it was made."""
+
+    def replace(self: Any, parent: nn.Module, name: str, new: nn.Module, child: nn.Module) -> None:
+        if isinstance(new, LoraLinear):
+            setattr(parent, name, new)
+        else:
+            others(self, parent, name, new, child)
+
+    return replace
 
 
 def _all_linear(others: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,6 +41,21 @@ def test_lora_trains_saves_and_loads_on_packed_weights(ladder_folder, tmp_path):
         again.merge_and_unload()
 
 
+def test_adapters_come_to_layers_whose_codes_kernels_have(ladder_folder):
+    """Those have no qweight, by which PEFT would find the device of an adapter."""
+    model = load(ladder_folder)
+    packed = [module for module in model.modules() if isinstance(module, ladder.Linear)]
+    for module in packed:
+        module._set_image(torch.zeros(1, dtype=torch.int32), 1)
+        module.register_buffer("qweight", None)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"])
+    layer = peft.get_peft_model(model, config).base_model.model.model.layers[0].self_attn.q_proj
+    assert type(layer).__module__ == "ladder.integrations.peft"
+    weight = layer.base_layer.weight
+    assert layer.weight.shape == weight.shape and layer.weight.dtype == weight.dtype
+    assert layer.lora_A["default"].weight.device == weight.device
+
+
 def test_all_linear_means_packed_ones_but_not_the_head(ladder_folder):
     model = adapted(ladder_folder, target_modules="all-linear")
     found = {name.split(".")[-2] for name, _ in model.named_modules() if name.endswith(".lora_A")}
