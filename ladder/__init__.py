@@ -17,6 +17,7 @@ from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 from ladder.nn.convert import convert
 from ladder.nn.linear import Linear
+from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
 from ladder.ops import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
 from ladder.quantization import quantize
@@ -37,11 +38,13 @@ __all__ = [
     "float_type",
     "integrations",
     "ops",
+    "optimize",
     "quantize",
     "register_type",
     "testing",
     "ttype",
     "types",
+    "unoptimize",
     "warmup",
 ]
 

@@ -61,6 +61,10 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return getattr(super(torch.autograd.Function, function), "apply", function.apply)
 
 
+#: Whether autocast is on for any device; True where torch cannot say at once, so that callers ask
+#: for theirs.
+any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
 #: Torch's name for a linear layer whose weight the module above reads.
 read_by_parent: type[nn.Module] | None = getattr(
     nn.modules.linear, "NonDynamicallyQuantizableLinear", None

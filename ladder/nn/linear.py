@@ -184,6 +184,10 @@ class Linear(PackedModule):
             return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
+        return self._with_bias(x, self.bias)
+
+    def _with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """:meth:`forward` with another bias [N] than the module's."""
         device = x.device.type
         # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
         # As with torch's own layers, what is no activation stays so: refused, not rounded.
@@ -191,7 +195,6 @@ class Linear(PackedModule):
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         check_columns(x, self.in_features)
-        bias: Tensor | None = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         if device == "cuda" and not torch.compiler.is_compiling():

@@ -19,6 +19,7 @@ EXAMPLES = {
     "demo.py": (["--windows", "1", "--tokens", "4", "--out"], "bytes in memory, whole model"),
     "dequantize_transpose.py": ([], "equal to the reference"),
     "load_gptq.py": ([], "uint4,group=128,scale=float16,zero=midpoint"),
+    "generate.py": ([], "merged 40 layers into 16"),
     "lora.py": ([], "step 7"),
     "own_format.py": ([], "lloyd3,group=64"),
     "quantize_linear.py": ([], "ternary,group=64"),

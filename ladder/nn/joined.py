@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers can be rows of one weight, and that weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder.nn.linear import Linear
+from ladder.weight import PARTS, Weight
+
+
+def objection(layers: Sequence[Linear]) -> str:
+    """Why ``layers`` cannot be rows of one weight; "" when they can."""
+    first = layers[0]
+    for layer in layers:
+        if type(layer) is not Linear:
+            return f"a layer is of {type(layer).__name__}, not ladder.Linear"
+        if "forward" in layer.__dict__:
+            return "something has replaced the forward of a layer, as accelerate does to move it"
+        if layer.device.type == "meta":
+            return "a weight is on the meta device"
+    for what, of in _SAME.items():
+        values = [of(layer) for layer in layers]
+        if any(value != values[0] for value in values):
+            return f"{what} differ: " + ", ".join(map(str, dict.fromkeys(values)))
+    rows = first.weight_type.rows
+    if rows > 1 and any(layer.out_features % rows for layer in layers[:-1]):
+        sizes = ", ".join(str(layer.out_features) for layer in layers)
+        return f"blocks of {rows} rows would be cut: the layers have {sizes} rows"
+    whole = ("g_idx", "scale2", *(("scales", "zeros") if rows == 0 else ()))
+    for name in whole:  # held once for all rows
+        parts: list[Any] = [getattr(layer, name) for layer in layers]
+        if any((part is None) != (parts[0] is None) for part in parts):
+            return f"some layers have {name}, others have not"
+        if parts[0] is not None and not all(torch.equal(part, parts[0]) for part in parts):
+            return f"{name} differ"
+    return ""
+
+
+_SAME: dict[str, Callable[[Linear], Any]] = {
+    "types": lambda layer: layer._type_text,
+    "in_features": lambda layer: layer.in_features,
+    "dtypes": lambda layer: layer.dtype,
+    "devices": lambda layer: layer.device,
+    "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
+    "dependent_launch": lambda layer: layer.dependent_launch,
+}
+
+
+def joined(layers: Sequence[Linear]) -> Linear:
+    """A layer with the rows of ``layers``, one after the other, of which there is no
+    :func:`objection`. Nothing is shared with them but what is one for all rows."""
+    first, weights = layers[0], [layer.packed_weight for layer in layers]
+    parts: dict[str, Tensor | None] = {name: getattr(weights[0], name) for name in PARTS}
+    along_rows = ("qweight", "scales", "zeros") if first.weight_type.rows else ("qweight",)
+    for name in along_rows:
+        if parts[name] is not None:
+            parts[name] = torch.cat([getattr(weight, name) for weight in weights])
+    n = sum(layer.out_features for layer in layers)
+    bias = None
+    if first.bias is not None:
+        biases: list[Any] = [layer.bias for layer in layers]
+        bias = torch.cat([each.detach() for each in biases])
+    whole = Weight(first.weight_type, (n, first.in_features), **parts)  # type: ignore[arg-type]
+    linear = Linear.from_weight(whole, bias)
+    linear.requires_grad_(False)
+    linear.dtype = first.dtype
+    linear.dependent_launch = first.dependent_launch
+    return linear.train(first.training)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that get the same input (q, k and v; gate and up) as rows of one weight: one kernel
+instead of three.
+
+The layers stay where they are in the model, under their names. Their rows lie in one weight, and
+the first of them that is called with an input computes all of them; the others return their part
+of that result. A result is kept only while the layers' parent runs, on the thread that runs it, and
+is taken only by a call
+
+- with the very tensor that it was computed from, not written since (torch counts writes, but not
+  those to inference tensors nor those that torch.compile traces: which is why
+  :mod:`ladder.nn.optimize` first looks whether a parent writes between the calls),
+- with gradients and autocast switched as they were then, and
+- once: who calls a layer twice gets two tensors.
+
+Every other call computes all rows anew, which is slower and right. An exception of the parent drops
+the result, and so does its return. The alternative, a forward of our own for each class of
+transformers, would be a copy of code that changes with every release.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import is_grad_enabled as _grad_enabled
+from torch.compiler import is_compiling as _is_compiling
+
+from ladder._torch import transformed as _transformed
+from ladder.cuda.request import Request
+from ladder.errors import Unsupported
+from ladder.nn.joined import joined
+from ladder.nn.linear import Linear
+from ladder.nn.slot import Result, Slot, modes_of
+
+_log = logging.getLogger("ladder")
+_dissolving = threading.RLock()
+
+
+class MergedWeight:
+    """The weight of several layers, one after the other.
+
+    Args:
+        parent: the module whose forward calls the layers with one input.
+        layers: two or more without an :func:`objection`. They become :class:`MergedLinear`.
+    """
+
+    def __init__(self, parent: nn.Module, layers: Sequence[Linear]) -> None:
+        self.layers = tuple(layers)
+        self.sizes = [layer.out_features for layer in layers]
+        self._slot = Slot()
+        with torch.inference_mode(False), torch.no_grad():
+            self.linear = joined(self.layers)
+            self._adopt()
+        self._handles = [
+            parent.register_forward_pre_hook(self._slot.open),
+            parent.register_forward_hook(self._slot.close, always_call=True),
+        ]
+        self.linear.prepare()
+
+    def _adopt(self) -> None:
+        """Let the layers have their parts of the whole, and nothing beside it."""
+        start = row = 0
+        for index, (layer, size) in enumerate(zip(self.layers, self.sizes, strict=True)):
+            rows = layer.weight_type.block_rows(size)
+            Linear._set_image(layer, None, 0)
+            layer.register_buffer("qweight", None)
+            if layer.weight_type.rows:
+                for name in ("scales", "zeros"):
+                    whole = getattr(self.linear, name)
+                    layer.register_buffer(name, None if whole is None else whole[row : row + rows])
+            if layer.bias is not None:  # the very parameter, of which optimizers know
+                layer.bias.data = self.linear.bias.data[start : start + size]
+            layer.__dict__["_merged"], layer.__dict__["_place"] = self, index
+            layer.__class__ = MergedLinear
+            start, row = start + size, row + rows
+
+    def part(self, x: Tensor, place: int) -> Tensor:
+        """[..., K] to [..., N of layer ``place``]."""
+        slot: Any = self._slot.traced if _is_compiling() else self._slot.of_thread
+        kept: Result | tuple[()] | None = slot.result
+        if kept is None:
+            return self._product(x)[place]
+        modes = modes_of(x)
+        parts: tuple[Tensor | None, ...] = ()
+        if kept and kept[0] is x and kept[1] == modes:
+            parts = kept[2]
+        if not parts or parts[place] is None:
+            parts = self._product(x)
+        slot.result = (x, modes, (*parts[:place], None, *parts[place + 1 :]))
+        return parts[place]  # type: ignore[return-value]  # not None, as was just asked
+
+    def _product(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self._trained(x) if _grad_enabled() else None
+        if y is None:
+            y = self.linear.forward(x)
+        if _transformed():  # torch.func has no rule for the other
+            return y.split(self.sizes, -1)
+        # Unlike views of ``split`` the parts may be written to, each for itself, gradients or not:
+        # nobody has the whole. Their gradients come back as one tensor, for one product.
+        return y.unsafe_split_with_sizes(self.sizes, -1)
+
+    def _trained(self, x: Tensor) -> Tensor | None:
+        """The product where a bias of a layer wants its gradient, else None."""
+        biases: list[Any] = [layer.bias for layer in self.layers]
+        if biases[0] is None or not any(bias.requires_grad for bias in biases):
+            return None
+        if _is_compiling():
+            self.linear._prepare_for_trace()
+        return self.linear._with_bias(x, torch.cat(biases))
+
+    def codes(self, place: int) -> Tensor:
+        """The canonical codes of one layer, a copy."""
+        start = sum(self.sizes[:place])
+        return self.linear._canonical_codes()[start : start + self.sizes[place]].clone()
+
+    def dissolve(self) -> None:
+        """Give each layer its own weight again, bit for bit."""
+        with _dissolving:
+            if not self._handles:
+                return
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+            with torch.inference_mode(False), torch.no_grad():
+                codes = [self.codes(place) for place in range(len(self.layers))]
+                for layer, own in zip(self.layers, codes, strict=True):
+                    layer._buffers["qweight"] = own
+                    for name in ("scales", "zeros"):
+                        part = layer._buffers[name]
+                        layer._buffers[name] = None if part is None else part.clone()
+                    if layer.bias is not None:
+                        layer.bias.data = layer.bias.data.clone()
+                    layer._dependent_launch = self.linear.dependent_launch
+                    layer.__class__ = Linear
+                    del layer.__dict__["_merged"], layer.__dict__["_place"]
+
+
+class MergedLinear(Linear):
+    """A :class:`Linear` whose rows lie in a :class:`MergedWeight`.
+
+    ``state_dict``, ``packed_weight``, copies and pickles give the layer's own weight. What moves,
+    casts or loads the module first gives every layer of the weight its own again, with a line in
+    the log.
+    """
+
+    _merged: MergedWeight
+    _place: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.__dict__
+        merged, place = state.get("_merged"), state.get("_place")
+        # Something may have kept this method from the time when there was a weight.
+        if merged is None or place is None:
+            return Linear.forward(self, x)
+        part: Tensor = merged.part(x, place)
+        return part
+
+    @property
+    def image(self) -> Tensor:
+        """What holds the codes, those of the other layers too."""
+        image = self._merged.linear.image
+        return self._merged.linear.qweight if image is None else image
+
+    def prepare(self) -> bool:
+        return self._merged.linear.prepare()
+
+    def compile_for(self, dtype: torch.dtype, m: int) -> str:
+        return self._merged.linear.compile_for(dtype, m)
+
+    def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
+        return self._merged.linear.kernel_request(dtype, m)
+
+    @property
+    def dependent_launch(self) -> bool:
+        return self._merged.linear.dependent_launch
+
+    @dependent_launch.setter
+    def dependent_launch(self, wanted: bool) -> None:
+        self._merged.linear.dependent_launch = wanted
+
+    def _canonical_codes(self) -> Tensor:
+        return self._merged.codes(self._place)
+
+    def _restore(self) -> None:
+        _log.info("%d merged layers get their own weights again", len(self._merged.layers))
+        self._merged.dissolve()
+
+    def _set_image(self, image: Tensor | None, number: int) -> None:
+        self._restore()
+        self._set_image(image, number)  # now Linear's
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        if name == "bias":  # another parameter, whose memory is elsewhere
+            self._restore()
+        Linear.register_parameter(self, name, param)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
+        probe = torch.zeros((), dtype=self.dtype, device=self.device)
+        stays = fn(probe) is probe and (probe.is_cuda or not probe.is_shared())
+        return self if stays else super()._apply(fn, recurse)  # type: ignore[return-value]
+
+    def _replicate_for_data_parallel(self) -> Linear:
+        raise Unsupported(
+            "nn.DataParallel copies layers to other devices in each call, which merged layers "
+            "cannot follow: call ladder.unoptimize(model) first"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**nn.Module.__getstate__(self), "weight_type": self._type_text}
+        state["_buffers"] = {**self._buffers, "qweight": self._canonical_codes()}
+        del state["_merged"], state["_place"]
+        return state
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (_unmade, (), self.__getstate__())
+
+
+MergedLinear.__name__ = Linear.__name__  # in a printed model, and for PEFT, which asks for it
+
+
+def _unmade() -> Linear:
+    return Linear.__new__(Linear)

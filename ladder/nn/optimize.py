@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder.optimize``: all that makes a packed model fast and changes none of its results."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ladder.nn.joined import objection
+from ladder.nn.linear import Linear
+from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.warmup import warmup
+
+_log = logging.getLogger("ladder")
+
+#: What a wrapper calls the layer that it wraps (PEFT's adapters).
+_WRAPPED = ".base_layer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimization:
+    """What :func:`optimize` did; ``print`` shows it.
+
+    Attributes:
+        merged: names of the layers of each merged weight.
+        left: why layers that might have been merged were not, by their names joined by ", ".
+        schedules: of :func:`ladder.warmup`, one layer for each merged weight.
+    """
+
+    merged: list[tuple[str, ...]]
+    left: dict[str, str]
+    schedules: dict[str, dict[int, str]]
+
+    def __str__(self) -> str:
+        count = sum(map(len, self.merged))
+        lines = [f"merged {count} layers into {len(self.merged)}"]
+        by_reason: dict[str, list[str]] = {}
+        for names, reason in self.left.items():
+            by_reason.setdefault(reason, []).append(names)
+        for reason, all_names in by_reason.items():
+            more = f" and {len(all_names) - 1} more" if len(all_names) > 1 else ""
+            lines.append(f"not merged, {reason}: {all_names[0]}{more}")
+        if self.schedules:
+            lines.append(f"compiled the kernels of {len(self.schedules)} weights")
+        return "\n".join(lines)
+
+
+def optimize(
+    model: nn.Module,
+    m: int | Sequence[int] = (1, 8, 16),
+    *,
+    example: Any = None,
+    merge: bool = True,
+    **options: Any,
+) -> Optimization:
+    """Make a model with packed layers fast, in place: layers that get the same input become rows of
+    one weight (ladder/nn/merged.py), then :func:`ladder.warmup`.
+
+    Which layers get the same input is seen, not guessed: the model runs once on ``example``, and
+    layers of one parent that each get the same tensor in each call of that parent, with nothing
+    written to the tensor in between, are merged: q, k and v, gate and up of LLaMA, Qwen and
+    Mistral; k and v of cross-attention. Their types, in_features, dtypes, devices, g_idx and second
+    scales must be equal.
+
+    The model looks as before: names, ``state_dict``, ``save_pretrained`` and PEFT see the single
+    layers, to the bit. ``.to()`` another device or dtype, ``load_state_dict`` and
+    :func:`unoptimize` give them their own weights again. Adapters may come before or after.
+    Results are those of the single layers within :func:`ladder.testing.bound`, for the kernel of
+    the merged weight may add in another order.
+
+    On a GPU a decode step has fewer launches, which shows in a CUDA graph and under
+    ``torch.compile``; called one by one, three layers take the host about as long as before.
+
+    Call it on the device of use, before ``torch.compile`` and before a CUDA graph is captured. A
+    second call merges what has come since.
+
+    Args:
+        m: numbers of tokens to warm up for.
+        example: what the model is called with: a mapping of keyword arguments, a tuple of
+            arguments, or one; by default a token for a model of transformers.
+        merge: False leaves all layers apart.
+        options: others of :func:`ladder.warmup`. ``dependent_launch=True`` is safe here: merging
+            makes a new image and waits for the stream, and nothing ever writes into one. It gains
+            where ladder's kernels follow each other on the stream, hardly where attention and norms
+            stand between. Set it before programs are compiled, which keep the kind that they were
+            traced with.
+    Raises:
+        InvalidArgument: as :func:`ladder.warmup`.
+    """
+    merged: list[tuple[str, ...]] = []
+    left: dict[str, str] = {}
+    if merge:
+        groups, why = _groups(model, example)
+        if why:
+            left["all layers"] = why
+        for names in groups:
+            layers = [model.get_submodule(name) for name in names]
+            if reason := objection(layers):  # type: ignore[arg-type]  # Linear, as _groups says
+                left[", ".join(names)] = reason
+            else:
+                MergedWeight(model.get_submodule(_parent(names[0])), layers)  # type: ignore[arg-type]
+                merged.append(names)
+    distinct = nn.ModuleDict()
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        served = module._merged.linear if isinstance(module, MergedLinear) else module
+        if isinstance(served, Linear) and id(served) not in seen:
+            seen.add(id(served))
+            distinct.add_module("/" + name.replace(".", "/"), served)  # never a dictionary's method
+    schedules = warmup(distinct, m, **options)
+    named = {name.strip("/").replace("/", "."): plans for name, plans in schedules.items()}
+    done = Optimization(merged, left, named)
+    _log.info("%s", done)
+    return done
+
+
+def unoptimize(model: nn.Module) -> None:
+    """Give all layers of ``model`` that :func:`optimize` merged their own weights again."""
+    for module in model.modules():
+        if isinstance(module, MergedLinear):
+            module._merged.dissolve()
+
+
+#: Of one call of a parent: each layer called, with what.
+_Calls = list[tuple[str, Any, int]]
+
+
+def _groups(model: nn.Module, example: Any) -> tuple[list[tuple[str, ...]], str]:
+    """Names of unmerged layers that get the same input whenever their parent runs, in the order of
+    their calls; and why nothing could be seen, or ""."""
+    if not isinstance(example, (Mapping, tuple)):
+        example = _one_token(model) if example is None else (example,)
+    if example is None:
+        return [], "optimize needs an example of what the model is called with"
+    with _watched(model) as calls:
+        try:
+            if isinstance(example, Mapping):
+                model(**example)
+            else:
+                model(*example)
+        except Exception as error:
+            return [], f"the model raised {type(error).__name__} on the example: {error}"
+    groups: list[tuple[str, ...]] = []
+    for of_parent in calls.values():
+        seen = [_same_inputs(each) for each in of_parent]
+        groups += [group for group in seen[0] if all(group in each for each in seen)]
+    return groups, ""
+
+
+def _same_inputs(calls: _Calls) -> list[tuple[str, ...]]:
+    by_input: dict[tuple[int, int], list[str]] = {}
+    for name, x, version in calls:  # all inputs are alive, so that equal ids mean equal tensors
+        by_input.setdefault((id(x), version), []).append(name)
+    names = [name for name, _, _ in calls]
+    once = (tuple(n for n in group if names.count(n) == 1) for group in by_input.values())
+    return [group for group in once if len(group) > 1]
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[dict[str, list[_Calls]]]:
+    """By parent, the calls of unmerged layers in each call of the parent. Packed layers give zeros:
+    their products would be for nothing, and kernels of single layers compiled for nothing."""
+    calls: dict[str, list[_Calls]] = {}
+    running: dict[str, list[_Calls]] = {}
+    handles = []
+
+    def start(parent: str) -> Any:
+        def hook(*_: Any) -> None:
+            running.setdefault(parent, []).append([])
+
+        return hook
+
+    def end(parent: str) -> Any:
+        def hook(*_: Any) -> None:
+            calls.setdefault(parent, []).append(running[parent].pop())
+
+        return hook
+
+    def called(name: str, parent: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if running.get(parent) and len(args) == 1 and isinstance(args[0], Tensor):
+                running[parent][-1].append((name, args[0], args[0]._version))
+
+        return hook
+
+    stood_in: list[nn.Module] = []
+    training = [module for module in model.modules() if module.training]
+    parents: set[str] = set()
+    try:
+        for name, module in model.named_modules():
+            if isinstance(module, Linear) and not isinstance(module, MergedLinear) and name:
+                handles.append(module.register_forward_pre_hook(called(name, _parent(name))))
+                parents.add(_parent(name))
+            if isinstance(module, Linear) and "forward" not in module.__dict__:
+                module.forward = functools.partial(_zeros, module.out_features)  # type: ignore[method-assign]
+                stood_in.append(module)
+        for name in parents:
+            parent = model.get_submodule(name)
+            handles.append(parent.register_forward_pre_hook(start(name), prepend=True))
+            handles.append(parent.register_forward_hook(end(name)))
+        model.eval()  # dropout would draw, and some norms would learn
+        with torch.inference_mode(False), torch.no_grad():
+            yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in stood_in:
+            del module.forward
+        for module in training:
+            module.training = True
+
+
+def _zeros(n: int, x: Tensor) -> Tensor:
+    return x.new_zeros((*x.shape[:-1], n))
+
+
+def _parent(name: str) -> str:
+    return name.removesuffix(_WRAPPED).rpartition(".")[0]
+
+
+def _one_token(model: nn.Module) -> dict[str, Tensor] | None:
+    """For models of transformers that take tokens."""
+    if getattr(model, "main_input_name", "") != "input_ids":
+        return None
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    token = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return {"input_ids": token} | ({"decoder_input_ids": token} if decoder else {})
