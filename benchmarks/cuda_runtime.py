@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 import ladder
 from benchmarks import graph
+from benchmarks.graph import host_us
 from benchmarks.machine import describe, require_gpu
 from ladder.cuda import image
 from ladder.cuda.linear import linear_no_grad
@@ -55,18 +56,6 @@ def layers_table(shapes, tokens) -> list[str]:
             theirs = graph.us([partial(F.linear, x, w) for w in dense])
             rows.append(f"| {n} x {k} | {m} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.2f} |")
     return rows
-
-
-def host_us(call, bursts: int = 40, calls: int = 200) -> float:
-    """The least of many bursts: what nothing else on the machine held up."""
-    best = float("inf")
-    for _ in range(bursts):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        best = min(best, (time.perf_counter() - start) / calls * 1e6)
-    return best
 
 
 def host_table() -> list[str]:

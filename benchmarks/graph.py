@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -31,6 +32,19 @@ def us(calls: Sequence[Callable[[], object]], replays: int = 9) -> float:
     while spent < _WARM_MILLISECONDS:
         spent += _milliseconds(graph)
     return statistics.median(_milliseconds(graph) for _ in range(replays)) * 1e3 / len(calls)
+
+
+def host_us(call: Callable[[], object], bursts: int = 40, calls: int = 200) -> float:
+    """Microseconds of a call on the host, which does not wait for the GPU: the least of many
+    bursts, when nothing else on the machine held it up."""
+    best = float("inf")
+    for _ in range(bursts):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter() - start) / calls * 1e6)
+    return best
 
 
 def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:

@@ -20,6 +20,16 @@ SMALL = {
         ["--size", "1024", "--repeats", "1", "--threads", "1", "--only", "int4pack"],
         "| bfloat16 | 16 | ",
     ),
+    "generate.py": (
+        [*("--preset", "tiny", "--device", "cpu", "--only", "check", "decode", "--batches", "1"),
+         *("--steps", "4", "--ways", "eager", "--formats", "GPTQModel", "ladder uint3")],
+        "| ladder uint3 + optimize | eager | equal |",
+    ),
+    "lora_step.py": (
+        [*("--preset", "tiny", "--device", "cpu", "--only", "step", "--tokens", "16"),
+         *("--layers", "1", "--repeats", "1")],
+        "| packed, optimize | 16 | ",
+    ),
     "packing.py": (["--size", "256"], "| nvfp4 | "),
     "perplexity.py": (["--windows", "1"], "| tiny-llama-gptq | repacked | "),
     "quantize.py": (["--n", "64", "--k", "256", "--runs", "1", "--types", "mxfp4"], "| mxfp4 | "),
@@ -31,8 +41,14 @@ SMALL = {
 #: Scripts for a GPU, the smallest run of each, and what its report then has.
 SMALL_ON_A_GPU = {
     "cuda_runtime.py": (["--only", "Host"], "| the op alone | "),
+    "generate.py": (
+        [*("--preset", "tiny", "--only", "check", "decode", "--batches", "1", "--steps", "8"),
+         *("--no-tune", "--ways", "eager", "graph", "--formats", "ladder uint4")],
+        "| ladder uint4 + optimize | graph | ",
+    ),
+    "lora_step.py": (["--only", "layers", "--tokens", "128"], "| forward, packed | 128 | "),
     "stored_types.py": (["--n", "256", "--k", "256", "--types", "uint4"], "| uint4,group=128"),
-}
+}  # fmt: skip
 
 
 def run(script, *arguments):
@@ -75,7 +91,11 @@ def test_a_benchmark_of_a_gpu_runs_from_the_checkout(script):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 @pytest.mark.parametrize(
-    "command", [["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]]
+    "command",
+    [
+        *(["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]),
+        *(["generate.py"], ["lora_step.py"]),
+    ],
 )
 def test_a_benchmark_of_a_gpu_says_that_there_is_none(command):
     done = run(*command)
