@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.nn.linear import Linear
+from ladder.nn.parallel import ParallelLinear
 
 #: Ways to start an adapter that do not look at the weight.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
@@ -34,6 +35,8 @@ class LoraLinear(nn.Module, LoraLayer):
         lora_alpha: int = 1,
         **kwargs: Any,
     ) -> None:
+        if isinstance(base_layer, ParallelLinear):
+            raise Unsupported("adapters need whole layers: load without tensor parallelism")
         super().__init__()
         LoraLayer.__init__(self, base_layer, **kwargs)
         self._active_adapter = adapter_name

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ladder.nn.joined import objection
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.parallel import ParallelLinear
 from ladder.nn.warmup import warmup
 
 _log = logging.getLogger("ladder")
@@ -139,6 +140,8 @@ def _groups(model: nn.Module, example: Any) -> tuple[list[tuple[str, ...]], str]
         example = _one_token(model) if example is None else (example,)
     if example is None:
         return [], "optimize needs an example of what the model is called with"
+    if any(isinstance(module, ParallelLinear) for module in model.modules()):
+        return [], "layers are cut over processes, each in its own way"
     with _watched(model) as calls:
         try:
             if isinstance(example, Mapping):

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the processes of test_tensor_parallel.py compute, and one process for comparison."""
 
+import contextlib
 from types import SimpleNamespace
 
 import torch
 
 import ladder
+from ladder.integrations.transformers import enable
 from ladder.nn.parallel import Shard
 
 PROMPT = torch.arange(50, 74)[None]
@@ -59,6 +61,11 @@ def shard_of(style, rank, size):
 def share(x, rank, size):
     """The part of the last dimension that torch.chunk gives to ``rank``."""
     return x.chunk(size, -1)[rank].contiguous()
+
+
+def enabled(job):
+    """A context in which transformers loads the folder of ``job`` with ladder."""
+    return enable(job["enable"]) if "enable" in job else contextlib.nullcontext()
 
 
 def observed(model):

@@ -2,25 +2,23 @@
 """Groups of processes, one after the other: ``parallel_worker.py FOLDER SIZE [FOLDER SIZE ...]``.
 
 Each process of a group does the jobs in its folder's jobs.pkl, and saves what it found beside it as
-rank<r>.pt. The processes are forks of one that has imported everything, and computed nothing yet:
-threads would not survive.
+rank<r>.pt. On the CPU the processes are forks of one that has imported everything, and computed
+nothing yet: threads would not survive.
 """
 
 import contextlib
 import os
 import pickle
-import signal
 import sys
-import traceback
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from parallel_cases import STYLES, WEIGHTS, kind, layer, observed, shard_of, share
+from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, shard_of, share
+from torch.multiprocessing.spawn import start_processes
 from transformers import AutoModelForCausalLM, DistributedConfig
 
 import ladder
-from ladder.integrations.transformers import enable
 from ladder.nn.parallel import choose, cut
 
 
@@ -63,7 +61,7 @@ def load(folder, **options):
     )
 
 
-def work(folder, rank, size):
+def work(rank, folder, size):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
     jobs = pickle.loads((folder / "jobs.pkl").read_bytes())
     meeting = f"file://{folder}/rendezvous"
@@ -75,10 +73,9 @@ def work(folder, rank, size):
     found["compiled"] = jobs.pop("compile", False) and compiled_layers()
     found["errors"] = {}
     for name, job in jobs.items():
-        method = job.pop("enable", None)
-        with enable(method) if method else contextlib.nullcontext():
+        with enabled(job):
             try:
-                model = load(**job)
+                model = load(**{key: value for key, value in job.items() if key != "enable"})
             except ladder.Unsupported as error:
                 found["errors"][name] = str(error)
                 continue
@@ -91,28 +88,10 @@ def work(folder, rank, size):
     dist.destroy_process_group()
 
 
-def fork(folder, rank, size):
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work(folder, rank, size)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
 def main(arguments):
-    for folder, size in zip(arguments[::2], map(int, arguments[1::2]), strict=True):
-        children = {fork(Path(folder), rank, size) for rank in range(size)}
-        while children:
-            child, status = os.wait()
-            children.discard(child)
-            if status:  # the others wait for it
-                for other in children:
-                    os.kill(other, signal.SIGKILL)
-                sys.exit(f"one of {size} processes failed")
+    start_method = "fork" if kind() == "cpu" else "spawn"  # CUDA does not survive a fork
+    for folder, size in zip(map(Path, arguments[::2]), map(int, arguments[1::2]), strict=True):
+        start_processes(work, (folder, size), nprocs=size, start_method=start_method)
 
 
 if __name__ == "__main__":

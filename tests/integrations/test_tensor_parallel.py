@@ -13,7 +13,7 @@ import pytest
 import torch
 from checkpoint_oracle import awq, gptq
 from hf_models import ROOT, TINY, foreign_folder, load
-from parallel_cases import STYLES, WEIGHTS, kind, layer, observed, share
+from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, share
 from safetensors.torch import load_file
 
 from ladder.errors import Unsupported
@@ -93,7 +93,7 @@ def one(folders, tmp_path_factory):
     """What one process finds, and the folders that it saves."""
     root, found = tmp_path_factory.mktemp("one"), {}
     for name, job in folders.items():
-        with enable(*([job["enable"]] if "enable" in job else ["awq"])):
+        with enabled(job):
             model = load(job["folder"], device_map=kind())
         found[name] = observed(model)
         model.save_pretrained(root / name)

@@ -62,6 +62,7 @@ DOCUMENTS = {
     "docs/format.md": nothing,
     "docs/new-type.md": nothing,
     "docs/programs.md": nothing,
+    "docs/serving.md": nothing,
     "docs/transformers.md": example_models,
 }
 
