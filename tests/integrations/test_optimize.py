@@ -11,6 +11,7 @@ from torch import nn
 
 import ladder
 from ladder.nn.merged import MergedLinear
+from ladder.nn.parallel import ParallelLinear
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 WEIGHTS = "model.safetensors"
@@ -200,3 +201,11 @@ def test_adapters_train_on_merged_layers_as_on_single_ones(first):
     assert len(gradients[0]) == 2 * 2 * 3
     torch.testing.assert_close(losses[2:], losses[:2])
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_layers_that_are_cut_over_processes_stay_apart():
+    model = built("Llama")
+    model.model.layers[0].self_attn.q_proj.__class__ = ParallelLinear
+    report = ladder.optimize(model)
+    assert not report.merged
+    assert report.left == {"all layers": "layers are cut over processes, each in its own way"}

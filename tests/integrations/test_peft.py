@@ -5,6 +5,7 @@ from hf_models import load, logits
 
 import ladder
 from ladder.errors import Unsupported
+from ladder.nn.parallel import ParallelLinear
 
 peft = pytest.importorskip("peft")
 
@@ -72,3 +73,10 @@ def test_a_dense_model_is_still_pefts_own(dense_folder):
     model = adapted(dense_folder, target_modules=["q_proj"])
     layer = model.base_model.model.model.layers[0].self_attn.q_proj
     assert type(layer).__module__ == "peft.tuners.lora.layer"
+
+
+def test_layers_that_are_cut_over_processes_have_no_adapters(ladder_folder):
+    model = load(ladder_folder)
+    model.model.layers[0].self_attn.q_proj.__class__ = ParallelLinear
+    with pytest.raises(Unsupported, match="adapters need whole layers"):
+        peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
