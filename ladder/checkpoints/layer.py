@@ -14,9 +14,9 @@ A format module (``gptq``, ``awq``, ``compressed_tensors``) offers the same func
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
 where the caller knows it, as in_features of a model: rows of whole words leave it open.
 
-``canonical`` works on the device of the tensor and looks at no value, so it does not wait for a GPU,
-except where codes are packed anew, which ops.pack checks (planes, whole codes in each word, int8 of
-fewer bits). Of the codes it takes any rows. It gives one of
+``canonical`` works on the device of the tensor and looks at no value, so it does not wait for a
+GPU, except where codes are packed anew, which ops.pack checks (planes, whole codes in each word,
+int8 of fewer bits). Of the codes it takes any rows. It gives one of
 
     ("qweight", int32 [N, words])
     ("scales", [R, G] as stored)       R rows of blocks, N but for blocks; codes of 8 bits as uint8

@@ -81,24 +81,28 @@ def find_modules(
     return found
 
 
-def _is_linear(model: nn.Module, name: str) -> bool:
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
     try:
-        return is_linear(model.get_submodule(name))
+        return model.get_submodule(name)
     except AttributeError:
-        return False
+        return None
+
+
+def _is_linear(model: nn.Module, name: str) -> bool:
+    module = _submodule(model, name)
+    return module is not None and is_linear(module)
 
 
 def _check_known(model: nn.Module, name: str, stored_name: str) -> None:
     """Raise Unsupported where the model has the module, but not as a linear layer."""
-    if isinstance(dict(model.named_modules()).get(name), nn.Embedding):
+    if isinstance(_submodule(model, name), nn.Embedding):
         raise Unsupported(
             f"{stored_name} is a quantised embedding: ladder packs linear layers only"
         )
     while name:
         name = name.rpartition(".")[0]
-        try:
-            holder = model.get_submodule(name)
-        except AttributeError:
+        holder = _submodule(model, name)
+        if holder is None:
             continue
         if any(p.dim() == 3 for p in holder.parameters(recurse=False)):
             raise Unsupported(
