@@ -39,10 +39,13 @@ static_assert(kTokenIntervals.back() == kMostTokens);
 /// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
 std::size_t interval_of(std::int64_t m);
 
-/// The most tokens that go through the kernels of fewer, 16 at a time. The weight is read once for
-/// each pass, from the second on from L2 where it fits; a dense product writes and reads it in 16
-/// bits a code first (docs/dev/notebook_gpu.md has where they meet).
+/// The most tokens that go through the kernels of fewer, pass by pass. Each pass reads the weight;
+/// a dense product writes and reads it in 16 bits a code first (benchmarks/results/cuda_runtime.md
+/// has where they meet).
 constexpr std::int64_t kMostTokensInPasses = 2 * kTokenIntervals.back();
+
+/// Tokens of a pass where the compiler has no kernel for as many as tokens_of_pass says.
+constexpr std::int64_t kFewerTokens = kTokenIntervals[kTokenIntervals.size() - 2];
 
 /// The tokens of each pass of `m` tokens but the last, which may have fewer; 0 when they are
 /// multiplied densely.

@@ -34,7 +34,7 @@ def packed(type):
 
 
 def given(m):
-    return integers(m, K).cuda().half()
+    return integers((m, K), torch.float16).cuda()
 
 
 @pytest.mark.parametrize("type", TYPES)

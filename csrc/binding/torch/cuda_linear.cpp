@@ -96,12 +96,14 @@ constexpr std::uintptr_t kBiasPiece = 4;
 /// y = x w, with kernels where the session has them for `m` tokens or for passes over them.
 /// Returns whether it has.
 bool by_kernels(const Call& call, const Tensor& x, const Tensor& y, std::int64_t m) {
-  const std::int64_t step = tokens_of_pass(m), rest = m % step;
-  // Both before the first pass: a kernel that is missing must not be missed halfway.
+  // All before the first pass: a kernel that is missing must not be missed halfway.
   const auto kernel_for = [&](std::int64_t tokens) {
     return call.session.linear(call.ordinal, call.activation, tokens, call.stream);
   };
-  const LinearKernel* const most = kernel_for(step);
+  std::int64_t step = tokens_of_pass(m);
+  const LinearKernel* most = kernel_for(step);
+  if (most == nullptr && step > kFewerTokens) most = kernel_for(step = kFewerTokens);
+  const std::int64_t rest = m % step;
   const LinearKernel* const last = rest == 0 || most == nullptr ? most : kernel_for(rest);
   if (notices_pending()) [[unlikely]]
     log_notices();

@@ -68,8 +68,11 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
   const auto ordinal = static_cast<std::int32_t>(device);
   const Activation as = activation_of(dtype);
   void* const stream = current_stream(ordinal);
-  if (const std::int64_t step = tokens_of_pass(m); step != 0) {
+  if (std::int64_t step = tokens_of_pass(m); step != 0) {
     const LinearKernel* most = session.linear(ordinal, as.scalar, step, stream);
+    if (most == nullptr && step > kFewerTokens) {
+      most = session.linear(ordinal, as.scalar, step = kFewerTokens, stream);
+    }
     const std::int64_t rest = m % step;
     if (most != nullptr && rest != 0) session.linear(ordinal, as.scalar, rest, stream);
     if (most != nullptr) return most->schedule;
