@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPTQ, AWQ and compressed-tensors checkpoints with exact values, packed apart from ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import checkpoint_oracle as oracle
+import numpy as np
+import torch
+from layers import SHAPES, prefix
+from torch import Tensor
+
+GROUP = 32
+
+
+@dataclass
+class Foreign:
+    """A checkpoint of another package, by short names: as layers.Stored for the tests."""
+
+    layers: dict[str, oracle.Truth]
+    settings: dict[str, Any]
+    biases: dict[str, Tensor] = field(default_factory=dict)
+
+    def dense(self, name: str) -> Tensor:
+        """[N, K] float64."""
+        return torch.from_numpy(self.layers[name].weight).double()
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = oracle.tensors_of({prefix(name): truth for name, truth in self.layers.items()})
+        return found | {f"{prefix(name)}.bias": bias for name, bias in self.biases.items()}
+
+    def config(self) -> dict[str, Any]:
+        return self.settings
+
+
+def gptq(
+    modules: Iterable[str], *, bits: int, form: str = "gptq", symmetric: bool, order: bool = False,
+    exponent: int = 0,
+) -> Foreign:  # fmt: skip
+    """GPTQ layers; ``form`` "gptq" stores zeros less one, "gptq_v2" as they are."""
+
+    def one(n: int, k: int, seed: int) -> oracle.Truth:
+        return oracle.gptq(n, k, bits=bits, group=GROUP, symmetric=symmetric, form=form,
+                           order=order, seed=seed, lowest=1)  # fmt: skip
+
+    settings = {
+        "quant_method": "gptq", "bits": bits, "group_size": GROUP, "desc_act": order,
+        "sym": symmetric, "checkpoint_format": form,
+    }  # fmt: skip
+    return Foreign(_exact(modules, one, exponent), settings)
+
+
+def awq(
+    modules: Iterable[str], *, symmetric: bool = False, version: str = "gemm", exponent: int = 0
+) -> Foreign:
+    """AWQ layers of 4 bits."""
+
+    def one(n: int, k: int, seed: int) -> oracle.Truth:
+        return oracle.awq(n, k, group=GROUP, symmetric=symmetric, version=version, seed=seed)
+
+    settings = {
+        "quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True,
+        "version": version,
+    }  # fmt: skip
+    return Foreign(_exact(modules, one, exponent), settings)
+
+
+def compressed(
+    modules: Iterable[str], *, bits: int, symmetric: bool = True, channel: bool = False,
+    order: bool = False, pad_words: bool = True, exponent: int = 0,
+) -> Foreign:  # fmt: skip
+    """compressed-tensors layers, "pack-quantized".
+
+    ``pad_words``: 32 // bits codes in each word, as compressed-tensors 0.17 packs them; else a bit
+    stream, as vLLM's own parameters hold them. The same for widths that divide 32.
+    """
+
+    def one(n: int, k: int, seed: int) -> oracle.Truth:
+        truth = oracle.draw(n, k, bits, -1 if channel else GROUP, symmetric=symmetric, seed=seed)
+        if order:
+            truth.group_of = np.random.default_rng(seed + 1).permutation(truth.group_of)
+        truth.tensors = {
+            "weight_packed": _words(truth.codes, bits, pad_words),
+            "weight_scale": torch.from_numpy(truth.scales),
+            "weight_shape": torch.tensor([n, k]),
+        }
+        if not symmetric:
+            packed = _words(truth.zeros.T, bits, pad_words).t().contiguous()
+            truth.tensors["weight_zero_point"] = packed
+        if order:
+            truth.tensors["weight_g_idx"] = torch.from_numpy(truth.group_of.astype(np.int32))
+        return truth
+
+    weights = {
+        "num_bits": bits, "type": "int", "symmetric": symmetric, "dynamic": False,
+        "strategy": "channel" if channel else "group",
+        "group_size": None if channel else GROUP, "actorder": "group" if order else None,
+    }  # fmt: skip
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    settings = {
+        "quant_method": "compressed-tensors", "format": "pack-quantized",
+        "quantization_status": "compressed", "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }  # fmt: skip
+    return Foreign(_exact(modules, one, exponent), settings)
+
+
+def _exact(
+    modules: Iterable[str], one: Callable[[int, int, int], oracle.Truth], exponent: int
+) -> dict[str, oracle.Truth]:
+    """Layers whose scales are powers of two about 2**exponent, so that their products with integers
+    are exact. ``modules``: names of layers.SHAPES, whole ones or their ends."""
+    layers = {}
+    for seed, name in enumerate(modules):
+        truth = one(*SHAPES[name.rpartition(".")[2]], seed)
+        powers = exponent + np.random.default_rng(seed).integers(-1, 2, truth.scales.shape)
+        truth.scales = np.exp2(powers).astype(np.float16)
+        key = "weight_scale" if "weight_scale" in truth.tensors else "scales"
+        stored = truth.scales if key == "weight_scale" else truth.scales.T
+        assert tuple(truth.tensors[key].shape) == stored.shape
+        truth.tensors[key] = torch.from_numpy(stored.copy())
+        layers[name] = truth
+    return layers
+
+
+def _words(fields: np.ndarray, bits: int, pad_words: bool) -> Tensor:
+    """[rows, words] int32 of [rows, columns] codes."""
+    if not pad_words:
+        return oracle.words([oracle.stream(row, bits) for row in fields])
+    each = 32 // bits
+    return oracle.words([[_word(row[at : at + each], bits) for at in range(0, len(row), each)]
+                         for row in fields])  # fmt: skip
+
+
+def _word(fields: np.ndarray, bits: int) -> int:
+    return oracle.stream(fields, bits)[0]

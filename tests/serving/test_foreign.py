@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPTQ, AWQ and compressed-tensors folders as they are, by ladder's method and, where vLLM reads
+them itself, by ladder's kernel under vLLM's own methods."""
+
+from __future__ import annotations
+
+import json
+
+import foreign
+import pytest
+import torch
+from layers import activations, parts_of, product, rank, run, serve, write
+
+pytestmark = pytest.mark.usefixtures("vllm")
+
+FORMS = {
+    **{
+        f"gptq{bits} {'symmetric' if symmetric else 'asymmetric'}{' desc_act' * order} {form}": (
+            lambda modules, bits=bits, form=form, symmetric=symmetric, order=order: foreign.gptq(
+                modules, bits=bits, form=form, symmetric=symmetric, order=order
+            )
+        )
+        for bits in (2, 3, 4, 8)
+        for form in ("gptq", "gptq_v2")
+        for symmetric in (True, False)
+        for order in (False, True)
+    },
+    "awq": foreign.awq,
+    "awq symmetric": lambda modules: foreign.awq(modules, symmetric=True),
+    **{
+        f"compressed-tensors {bits} {'padded' if pad else 'stream'}": (
+            lambda modules, bits=bits, pad=pad: foreign.compressed(
+                modules, bits=bits, pad_words=pad
+            )
+        )
+        for bits in range(2, 9)
+        for pad in ((True, False) if 32 % bits else (True,))
+    },
+    "compressed-tensors 4 asymmetric": lambda modules: foreign.compressed(
+        modules, bits=4, symmetric=False
+    ),
+    "compressed-tensors 8 asymmetric": lambda modules: foreign.compressed(
+        modules, bits=8, symmetric=False
+    ),
+    "compressed-tensors 4 channel": lambda modules: foreign.compressed(
+        modules, bits=4, channel=True
+    ),
+    "compressed-tensors 4 actorder": lambda modules: foreign.compressed(
+        modules, bits=4, order=True
+    ),
+}
+
+
+def check(stored: foreign.Foreign, name: str, folder, method: str) -> None:
+    write(folder, stored.tensors(), stored.config())
+    layer = serve(name, folder, stored.tensors(), method=method, bias=bool(stored.biases))
+    x = activations(name)
+    assert torch.equal(run(layer, x), torch.cat(product(stored, name, x), -1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_folder_of_another_package_is_served_as_it_is(form, tmp_path):
+    check(FORMS[form](parts_of("qkv_proj")), "qkv_proj", tmp_path, "ladder")
+
+
+@pytest.mark.parametrize(
+    "form", ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "awq",
+             "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded"),
+)  # fmt: skip
+@pytest.mark.parametrize("name", ("gate_up_proj", "down_proj", "router"))
+def test_each_layer_of_another_package_is_served(form, name, tmp_path):
+    stored = FORMS[form](parts_of(name))
+    for at, module in enumerate(parts_of(name)):
+        n = stored.layers[module].codes.shape[0]
+        stored.biases[module] = (torch.arange(n) % 5 - at).float()
+    check(stored, name, tmp_path, "ladder")
+
+
+@pytest.mark.parametrize("size", (2, 4))
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+@pytest.mark.parametrize(
+    "form",
+    ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "gptq8 symmetric gptq",
+     "gptq4 asymmetric desc_act gptq", "awq", "compressed-tensors 4 asymmetric",
+     "compressed-tensors 3 padded", "compressed-tensors 4 actorder"),
+)  # fmt: skip
+def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
+    from test_parallel import on_ranks, share
+
+    stored, x = FORMS[form](parts_of(name)), activations(name)
+    parts, found = product(stored, name, x), on_ranks(name, stored, size, tmp_path, x)
+    if name == "o_proj":
+        assert torch.equal(sum(found), parts[0])
+    else:
+        for number, y in enumerate(found):
+            assert torch.equal(y, share(name, parts, number, size))
+
+
+@pytest.mark.parametrize("part", ("qweight", "qzeros", "scales", "g_idx"))
+def test_a_tensor_of_another_package_that_does_not_come_is_named(part, tmp_path):
+    stored = FORMS["gptq4 asymmetric desc_act gptq"](parts_of("qkv_proj"))
+    tensors = stored.tensors()
+    write(tmp_path, tensors, stored.config())
+    lost = f"model.layers.0.self_attn.k_proj.{part}"
+    del tensors[lost]
+    with pytest.raises(Exception, match=lost.replace(".", r"\.")):
+        serve("qkv_proj", tmp_path, tensors)
+
+
+# --- who is asked ---------------------------------------------------------------------------------
+
+OTHERS = ("gptq", "awq", "compressed-tensors")
+
+
+def taken(method: str, user: str | None) -> bool:
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    config = get_quantization_config("ladder")
+    given = {"quant_method": method, "bits": 4}
+    answers = {config.override_quantization_method(given, user),
+               config.override_quantization_method(given, user, hf_config=None)}  # fmt: skip
+    assert len(answers) == 1 and answers <= {None, "ladder"}
+    return answers == {"ladder"}
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_a_folder_of_another_package_is_taken_only_when_asked(method, monkeypatch):
+    monkeypatch.delenv("LADDER_VLLM", raising=False)
+    assert not taken(method, None)
+    assert not taken(method, method)
+    assert taken(method, "ladder")
+    monkeypatch.setenv("LADDER_VLLM", method)
+    assert [other for other in OTHERS if taken(other, None)] == [method]
+    monkeypatch.setenv("LADDER_VLLM", "kernel")
+    assert not taken(method, None)
+
+
+@pytest.mark.parametrize("method", ("fp8", "bitsandbytes", "modelopt", "ladder"))
+def test_no_other_folder_is_ever_taken(method, monkeypatch):
+    monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,kernel")
+    assert not taken(method, None)
+    assert not taken(method, "ladder")
+
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+    "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 300, "dtype": "float16", "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 64, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method, user, chosen", [
+    ("ladder", None, "ladder"),
+    ("ladder", "ladder", "ladder"),
+    ("gptq", "ladder", "ladder"),
+    ("awq", "ladder", "ladder"),
+    ("compressed-tensors", "ladder", "ladder"),
+    ("compressed-tensors", None, "compressed-tensors"),
+])  # fmt: skip
+def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen, tmp_path):
+    from vllm.config import ModelConfig
+
+    stored = {
+        "ladder": {"quant_method": "ladder", "format_version": 1, "weight_type": "mxfp4"},
+        "gptq": foreign.gptq(("q_proj",), bits=4, symmetric=True).config(),
+        "awq": foreign.awq(("q_proj",)).config(),
+        "compressed-tensors": foreign.compressed(("q_proj",), bits=4).config(),
+    }[method]
+    fields = MODEL | {"quantization_config": stored}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    config = ModelConfig(model=str(tmp_path), skip_tokenizer_init=True, quantization=user)
+    assert config.quantization == chosen
+
+
+# --- ladder's kernel under vLLM's own methods -----------------------------------------------------
+
+KERNEL = ("gptq4 symmetric gptq", "awq", "compressed-tensors 2 padded",
+          "compressed-tensors 3 stream", "compressed-tensors 5 stream",
+          "compressed-tensors 6 stream", "compressed-tensors 7 stream",
+          "compressed-tensors 4 padded", "compressed-tensors 8 padded",
+          "compressed-tensors 4 asymmetric", "compressed-tensors 8 asymmetric",
+          "compressed-tensors 4 channel")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", KERNEL)
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+def test_ladders_kernel_serves_vllms_own_methods(form, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("LADDER_VLLM", "kernel")
+    stored = FORMS[form](parts_of(name))
+    check(stored, name, tmp_path, stored.settings["quant_method"])
+
+
+@pytest.mark.parametrize("words", ("", "gptq,awq,compressed-tensors"))
+def test_ladders_kernel_is_not_chosen_unasked(words, tmp_path, monkeypatch):
+    from vllm.model_executor.kernels import linear
+    from vllm.scalar_type import scalar_types
+
+    fields = dict(
+        full_weight_shape=(256, 256), partition_weight_shape=(256, 256), act_type=torch.float16,
+        weight_type=scalar_types.uint4b8, group_size=32, zero_points=False, has_g_idx=False,
+    )  # fmt: skip
+    known = linear.MPLinearLayerConfig.__dataclass_fields__  # 0.32 has no has_g_idx
+    config = linear.MPLinearLayerConfig(**{k: v for k, v in fields.items() if k in known})
+
+    def chosen() -> str | None:
+        try:
+            return linear.choose_mp_linear_kernel(config).__name__
+        except ValueError:  # vLLM has no kernel of its own here
+            return None
+
+    monkeypatch.setenv("LADDER_VLLM", words)
+    assert chosen() != "LadderMPLinearKernel"
+    monkeypatch.setenv("LADDER_VLLM", "kernel")
+    assert chosen() == "LadderMPLinearKernel"
+
+
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+def test_ladders_kernel_serves_ranks(name, tmp_path, monkeypatch):
+    from test_parallel import share
+
+    monkeypatch.setenv("LADDER_VLLM", "kernel")
+    stored, x = FORMS["compressed-tensors 4 asymmetric"](parts_of(name)), activations(name)
+    tensors, parts, found = stored.tensors(), product(stored, name, x), []
+    write(tmp_path, tensors, stored.config())
+    for number in range(2):
+        with rank(number, 2):
+            layer = serve(name, tmp_path, tensors, method="compressed-tensors")
+            found.append(run(layer, x.chunk(2, -1)[number] if name == "o_proj" else x))
+    if name == "o_proj":
+        assert torch.equal(sum(found), parts[0])
+    else:
+        for number, y in enumerate(found):
+            assert torch.equal(y, share(name, parts, number, 2))

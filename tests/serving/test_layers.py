@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own layers on a ladder folder: what they compute is the product of the values that
+docs/format.md gives the folder's codes. Integers, so there is one right answer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from drawn import KINDS, stored_types
+from layers import SHAPES, VOCABULARY, Stored, activations, parts_of, product, run, serve, write
+
+from ladder.testing import assert_linear_close
+from ladder.types import register_type
+
+pytestmark = pytest.mark.usefixtures("vllm")
+
+LINEAR = ("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "router")
+LAYERS = (*LINEAR, "lm_head")
+ZEROS = "uint4,group=32,scale=float16,zero=integer"
+
+
+def check(stored: Stored, name: str, folder) -> None:
+    tensors = stored.tensors()
+    bias = any(module in stored.biases for module in parts_of(name))
+    layer = serve(name, write(folder, tensors, stored.config()), tensors, bias=bias)
+    x = activations(name)
+    assert torch.equal(run(layer, x)[:, : _rows(name)], torch.cat(product(stored, name, x), -1))
+
+
+def _rows(name: str) -> int:
+    """Rows of the checkpoint: a head has padding after them."""
+    return sum(SHAPES[module][0] for module in parts_of(name))
+
+
+@pytest.mark.parametrize("type", stored_types())
+def test_a_fused_layer_of_each_type_is_exact(type, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), type)), "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("type", KINDS)
+def test_each_layer_with_each_kind_of_metadata_is_exact(type, name, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of(name), type)), name, tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_biases_are_added_once(name, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of(name), ZEROS), bias=True), name, tmp_path)
+
+
+@pytest.mark.parametrize("type", (ZEROS, "nvfp4", "uint3,group=32,scale=float16,zero=quantized"))
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_part_of_a_layer_has_an_order_of_columns_of_its_own(name, type, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of(name), type), act_order=True), name, tmp_path)
+
+
+def test_an_order_of_columns_of_one_part_is_not_that_of_its_neighbours(tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), ZEROS))
+    ordered = Stored.drawn({"k_proj": ZEROS}, act_order=True, seed=7)
+    stored.weights |= ordered.weights
+    check(stored, "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize("name", ("qkv_proj", "gate_up_proj"))
+def test_each_part_of_a_layer_has_a_scale2_of_its_own(name, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of(name), "nvfp4"))
+    for at, module in enumerate(parts_of(name)):
+        stored.weights[module].scale2.fill_(2.0**at)
+    check(stored, name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("uint4,group=32,scale=float16,zero=midpoint", "nvfp4", "uint2,group=64,scale=bfloat16"),
+        ("uint3,group=32,scale=float16", "uint3,group=64,scale=float16", "int8,channel"),
+        ("mxfp4", "dense", "mxfp4"),
+        ("dense", ZEROS, ZEROS),
+        ("int4,tensor,scale=float16", "int4,tensor,scale=float16", "dense"),
+        ("dense", "dense", "dense"),
+    ],
+    ids=lambda types: " ".join(types),
+)  # fmt: skip
+@pytest.mark.parametrize("bias", (False, True), ids=("plain", "bias"))
+def test_parts_of_a_layer_may_have_types_of_their_own_or_none(types, bias, tmp_path):
+    stored = Stored.drawn(dict(zip(parts_of("qkv_proj"), types, strict=True)), bias=bias)
+    stored.weights["o_proj"] = Stored.drawn({"o_proj": ZEROS}).weights["o_proj"]
+    check(stored, "qkv_proj", tmp_path)
+
+
+def test_a_type_of_the_users_own_comes_from_the_folder(tmp_path):
+    register_type("of_a_folder", bits=3, values=[-4, -2, -1, 0, 1, 3, 5, 8])
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), "of_a_folder,group=32,scale=float16"))
+    assert "of_a_folder" in stored.config()["types"]
+    check(stored, "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("type", (ZEROS, "nf4,group=64,scale=float16", "nvfp4"))
+def test_activations_of_16_bits_stay_within_the_bound(dtype, type, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of("gate_up_proj"), type))
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    layer = serve("gate_up_proj", folder, stored.tensors(), dtype=dtype)
+    torch.manual_seed(0)
+    x = torch.randn(5, SHAPES["gate_proj"][1]).to(dtype)
+    y = run(layer, x)
+    assert y.dtype == dtype
+    weight = torch.cat([stored.dense(module) for module in parts_of("gate_up_proj")])
+    assert_linear_close(y, x, weight)
+
+
+@pytest.mark.parametrize("type", KINDS)
+def test_rows_of_a_packed_embedding_are_its_values(type, tmp_path):
+    stored = Stored.drawn({"embed_tokens": type})
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    layer = serve("embed_tokens", folder, stored.tensors())
+    ids = torch.tensor([[0, 5, 5], [VOCABULARY - 1, 17, 255]])
+    assert torch.equal(run(layer, ids), stored.dense("embed_tokens")[ids].float())
+
+
+@pytest.mark.parametrize("name", ("embed_tokens", "lm_head", "o_proj"))
+def test_a_module_that_the_folder_leaves_dense_is_dense(name, tmp_path):
+    stored = Stored.drawn({name: "dense", "q_proj": ZEROS})
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    layer = serve(name, folder, stored.tensors())
+    assert torch.equal(layer.weight[: SHAPES[name][0]], stored.weights[name])
+
+
+@pytest.mark.parametrize("tokens", (1, 17, 65))
+def test_any_number_of_tokens_gives_the_same_rows(tokens, tmp_path):
+    stored = Stored.drawn({"o_proj": ZEROS})
+    layer = serve("o_proj", write(tmp_path, stored.tensors(), stored.config()), stored.tensors())
+    x = activations("o_proj", tokens)
+    assert torch.equal(run(layer, x), product(stored, "o_proj", x)[0])
