@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A two-layer LLaMA in every form that an engine is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoint_oracle as oracle
+import foreign
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ladder import Weight
+from ladder.checkpoints.convert import convert
+from ladder.checkpoints.folder import StoredConfig
+from ladder.weight import PARTS
+
+SIZES = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512,
+    "max_position_embeddings": 64, "tie_word_embeddings": False,
+}  # fmt: skip
+MODULES = {
+    f"model.layers.{layer}.{kind}.{name}": name
+    for layer in range(SIZES["num_hidden_layers"])
+    for kind, names in (
+        ("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        ("mlp", ("gate_proj", "up_proj", "down_proj")),
+    )
+    for name in names
+}
+#: vLLM's layers that hold them.
+LAYERS = {
+    module.rpartition(".")[0] + "." + {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up",
+                                       "up": "gate_up"}.get(name[:-5], name[:-5]) + "_proj"
+    for module, name in MODULES.items()
+}  # fmt: skip
+
+
+def dense(folder: Path) -> Path:
+    """Random weights, far enough apart that greedy tokens do not hang on roundings."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.12))
+    model.save_pretrained(folder)
+    return folder
+
+
+def converted(source: Path, folder: Path, type: str, **options: Any) -> Path:
+    """The ladder folder of a dense one."""
+    convert(source, folder, type, **options)
+    return folder
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def write(source: Path, folder: Path, tensors: dict[str, Tensor], entries: dict[str, Any]) -> Path:
+    """A folder with these tensors, and the config.json of ``source`` with these entries."""
+    folder.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    config.pop("quantization_config", None)
+    config.pop("transformers_weights", None)
+    (folder / "config.json").write_text(json.dumps(config | entries))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def reordered(source: Path, folder: Path) -> Path:
+    """The ladder folder with the columns of its groups scattered: act-order."""
+    tensors, config = tensors_of(source), json.loads((source / "config.json").read_text())
+    torch.manual_seed(1)
+    for module in MODULES:
+        groups = tensors[f"{module}.scales"].shape[1]
+        k = SIZES["intermediate_size" if module.endswith("down_proj") else "hidden_size"]
+        columns = torch.arange(k) // (k // groups)
+        tensors[f"{module}.g_idx"] = columns[torch.randperm(k)].to(torch.int32)
+    kept = {key: config[key] for key in ("quantization_config", "transformers_weights")}
+    return write(source, folder, tensors, kept)
+
+
+def mixed(sources: dict[str, Path], dense_folder: Path, folder: Path) -> Path:
+    """A ladder folder whose modules come from others by their last name, by default from that of
+    ``""``; those of None are dense."""
+    found: dict[str, Tensor] = {}
+    types, left = {}, ["lm_head"]
+    whole = tensors_of(dense_folder)
+    for module, name in MODULES.items():
+        source = sources.get(name, sources[""])
+        if source is None:
+            found[f"{module}.weight"] = whole[f"{module}.weight"]
+            left.append(module)
+            continue
+        config = json.loads((source / "config.json").read_text())["quantization_config"]
+        types[module] = StoredConfig.from_dict(config).type_of(module)
+        stored = tensors_of(source)
+        found |= {n: t for n, t in stored.items() if n.rpartition(".")[0] == module}
+    packed = {f"{module}.weight" for module in MODULES}
+    found |= {name: tensor for name, tensor in whole.items() if name not in packed}
+    return write(dense_folder, folder, found, StoredConfig.describing(types, left).entries())
+
+
+def from_others(
+    dense_folder: Path, folder: Path, stored: foreign.Foreign, bits: int
+) -> tuple[Path, Path]:
+    """The folder of another package whose layers are ``stored``, by full names, and the ladder
+    folder of the same values."""
+    whole = tensors_of(dense_folder)
+    others = {n: t for n, t in whole.items() if n.removesuffix(".weight") not in MODULES}
+    theirs = oracle.tensors_of(stored.layers)
+    first = write(dense_folder, folder / "theirs", others | theirs,
+                  {"quantization_config": stored.settings})  # fmt: skip
+    ours: dict[str, Tensor] = {}
+    types = {}
+    for module, truth in stored.layers.items():
+        order = not (truth.group_of == sorted(truth.group_of)).all()
+        weight = Weight.from_codes(
+            torch.from_numpy(truth.codes).to(torch.uint8),
+            f"uint{bits},group={foreign.GROUP},scale=float16,zero=integer",
+            scales=torch.from_numpy(truth.scales),
+            zeros=torch.from_numpy(truth.zeros).to(torch.uint8),
+            g_idx=torch.from_numpy(truth.group_of).to(torch.int32) if order else None,
+        )
+        types[module] = str(weight.type)
+        ours |= {f"{module}.{part}": t for part, t in weight.tensors().items()}
+    entries = StoredConfig.describing(types, ["lm_head"]).entries()
+    return first, write(dense_folder, folder / "ours", others | ours, entries)
+
+
+def packed_parts(folder: Path) -> set[str]:
+    """Modules that the folder holds packed."""
+    return {n.rpartition(".")[0] for n in tensors_of(folder) if n.rpartition(".")[2] in PARTS}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines of vLLM, one after the other in this process, run by the Python of their environment.
+
+Reads a list of jobs from the standard input and writes a line of JSON for each that is done:
+tokens of each prompt, greedy, and what ladder's ops were called for.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+os.environ |= {
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+def count_reads(llm: Any, generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    """What ``generate()`` returns, and how often ops of ladder read each tensor of codes that the
+    model has. For an engine in this process that is not compiled."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
+    tensors = {
+        tensor.data_ptr(): name
+        for name, tensor in model.named_parameters()
+        if name.rpartition(".")[2].startswith("qweight")
+    }
+    reads = dict.fromkeys(tensors.values(), 0)
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            if op.namespace == "ladder":
+                for name in {tensors.get(getattr(each, "data_ptr", int)()) for each in args}:
+                    if name is not None:
+                        reads[name] += 1
+            return op(*args, **(kwargs or {}))
+
+    with Count():
+        return generate(), reads
+
+
+def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    """What ``generate()`` returns, and how often each op of ladder ran, compiled or not."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        outputs = generate()
+    events = profiler.key_averages()
+    return outputs, {e.key: e.count for e in events if e.key.startswith("ladder::")}
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams
+
+    os.environ["LADDER_VLLM"] = job["words"]
+    start = time.perf_counter()
+    options = {"dtype": "float32", "enforce_eager": True, "max_num_batched_tokens": 64}
+    llm = LLM(
+        model=job["folder"], skip_tokenizer_init=True, max_model_len=64, max_num_seqs=4, seed=0,
+        **options | job["options"],
+    )  # fmt: skip
+    ready = time.perf_counter() - start
+    sampling = SamplingParams(
+        max_tokens=job["tokens"], temperature=0, ignore_eos=True, detokenize=False
+    )
+
+    def generate() -> Any:
+        prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+        return llm.generate(prompts, sampling, use_tqdm=False)
+
+    counts: dict[str, int] = {}
+    if job["count"] == "reads":
+        outputs, counts = count_reads(llm, generate)
+    elif job["count"] == "ops":
+        outputs, counts = count_ops(generate)
+    else:
+        outputs = generate()
+    return {
+        "tokens": [list(each.outputs[0].token_ids) for each in outputs],
+        "counts": counts,
+        "ready_s": ready,
+        "total_s": time.perf_counter() - start,
+    }
+
+
+def main() -> None:
+    for job in json.load(sys.stdin):
+        try:
+            done = run(job)
+        except Exception as error:
+            traceback.print_exc()
+            done = {"error": f"{type(error).__name__}: {error}"}
+        print("DONE " + json.dumps({"name": job["name"]} | done), flush=True)
+        gc.collect()
+
+
+if __name__ == "__main__":
+    main()
