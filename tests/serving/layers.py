@@ -7,6 +7,7 @@ Importing this module imports nothing of vLLM.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from ladder import Weight
 from ladder.checkpoints.folder import StoredConfig
 
 HIDDEN, HEAD, HEADS, KV_HEADS, INTERMEDIATE, VOCABULARY = 256, 64, 4, 2, 512, 300
+
+#: The package of vLLM's layer classes.
+VLLM = "vllm.model_executor.layers"
 
 #: [N, K] of each module of a checkpoint.
 SHAPES = {
@@ -132,14 +136,12 @@ def quantization(folder: Path, method: str = "ladder") -> Any:
     return config
 
 
-def make(name: str, config: Any, *, bias: bool = False, dtype: torch.dtype) -> nn.Module:
-    """vLLM's layer called ``name``, without its weights."""
-    from vllm.model_executor.layers import linear
-    from vllm.model_executor.layers.vocab_parallel_embedding import (
-        ParallelLMHead,
-        VocabParallelEmbedding,
-    )
-
+def make(
+    name: str, config: Any, *, bias: bool = False, dtype: torch.dtype, layers: str = VLLM
+) -> nn.Module:
+    """The layer called ``name`` of the package ``layers``, without its weights."""
+    linear = importlib.import_module(f"{layers}.linear")
+    vocabulary = importlib.import_module(f"{layers}.vocab_parallel_embedding")
     common = dict(params_dtype=dtype, quant_config=config, prefix=prefix(name))
     if name == "qkv_proj":
         return linear.QKVParallelLinear(HIDDEN, HEAD, HEADS, KV_HEADS, bias=bias, **common)
@@ -148,21 +150,20 @@ def make(name: str, config: Any, *, bias: bool = False, dtype: torch.dtype) -> n
         return linear.MergedColumnParallelLinear(HIDDEN, sizes, bias=bias, **common)
     n, k = SHAPES[name]
     if name in ("o_proj", "down_proj"):
-        return linear.RowParallelLinear(k, n, bias=bias, **common)
+        alone = {} if layers == VLLM else {"reduce_results": False}
+        return linear.RowParallelLinear(k, n, bias=bias, **alone, **common)
     if name == "router":
         return linear.ReplicatedLinear(k, n, bias=bias, **common)
     if name == "lm_head":
-        return ParallelLMHead(n, k, bias=bias, **common)
+        return vocabulary.ParallelLMHead(n, k, bias=bias, **common)
     if name == "embed_tokens":
-        return VocabParallelEmbedding(n, k, **common)
+        return vocabulary.VocabParallelEmbedding(n, k, **common)
     return linear.ColumnParallelLinear(k, n, bias=bias, **common)
 
 
 def load(layer: nn.Module, name: str, tensors: Mapping[str, Tensor], config: Any) -> None:
     """Give a layer its tensors as vLLM's models do in ``load_weights``: by name, shard by shard,
     without those that ``config`` drops, and without a bias that the layer has not."""
-    from vllm.model_executor.model_loader.weight_utils import default_weight_loader
-
     parameters = dict(layer.named_parameters())
     drops = getattr(config, "get_checkpoint_weight_mapper", None)
     for module in parts_of(name):
@@ -172,9 +173,14 @@ def load(layer: nn.Module, name: str, tensors: Mapping[str, Tensor], config: Any
                 continue
             if drops is not None and not drops().apply_list([full]):
                 continue
-            loader = getattr(parameters[part], "weight_loader", default_weight_loader)
+            loader = getattr(parameters[part], "weight_loader", copy)
             shard = (FUSED[name][module],) if name in FUSED else ()
             loader(parameters[part], tensor, *shard)
+
+
+def copy(parameter: Tensor, tensor: Tensor) -> None:
+    """What engines do for a parameter without a loader of its own."""
+    parameter.data.copy_(tensor)
 
 
 def serve(
@@ -197,7 +203,7 @@ def serve(
 def run(layer: nn.Module, x: Tensor) -> Tensor:
     """What the layer computes; a head's logits."""
     if type(layer).__name__ == "ParallelLMHead":
-        return layer.quant_method.apply(layer, x, bias=layer.bias)
+        return layer.quant_method.apply(layer, x, bias=getattr(layer, "bias", None))
     y = layer(x)
     return y[0] if isinstance(y, tuple) else y
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang: ladder folders with ladder's kernels, and GPTQ, AWQ and compressed-tensors folders with
+``--quantization ladder``.
+
+``pip install`` is enough: SGLang finds :func:`register` by the entry point ``sglang.srt.plugins``.
+Tested on SGLang's own layer classes without its compiled code, and no further: no engine has run.
+"""
+
+from __future__ import annotations
+
+import logging
+
+_log = logging.getLogger("sglang.ladder")
+
+
+def register() -> None:
+    """Make quant_method "ladder" known to SGLang, which calls this in each of its processes.
+    Nothing is raised: the log says why ladder is off."""
+    try:
+        from ladder.integrations.sglang import config
+
+        config.register()
+    except Exception:
+        _log.exception("ladder is off: it could not register itself")

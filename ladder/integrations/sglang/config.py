@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The QuantizationConfig of SGLang: which layer of a model is packed, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.srt.arg_groups import choices
+from sglang.srt.layers import quantization
+from sglang.srt.layers.linear import LinearBase
+from sglang.srt.layers.quantization.base_config import QuantizationConfig
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+from ladder.checkpoints.folder import QUANT_METHOD
+from ladder.checkpoints.header import TORCH_DTYPES
+from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.shards import open_shards
+from ladder.checkpoints.source import FORMATS
+from ladder.errors import Unsupported
+from ladder.integrations.serving.stored import Folder
+from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
+
+#: What a model that does not say it fuses, where the files have no module of the fused name.
+_FUSED = {
+    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    "gate_up_proj": ["gate_proj", "up_proj"],
+}
+
+
+class LadderQuantizationConfig(QuantizationConfig):
+    """quant_method "ladder", and the formats that ladder reads when the user asks for ladder."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def get_name(self) -> str:
+        return QUANT_METHOD
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16, torch.float32]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 75  # below 80 torch decodes
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return ["quantize_config.json", "quant_config.json"]
+
+    def get_scaled_act_names(self) -> list[str]:
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> LadderQuantizationConfig:
+        """``quantization_config``, to which SGLang adds what the model fuses and its config."""
+        given = dict(config)
+        fused = given.pop("packed_modules_mapping", None)
+        path = getattr(given.pop("hf_config", None), "_name_or_path", "")
+        made = cls(Folder(given, _headers(path)))
+        made.packed_modules_mapping = dict(fused or {})
+        return made
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: Mapping[str, Any] | None, user_quant: str | None
+    ) -> str | None:
+        """Take folders of other formats only where the user asked for it."""
+        method = str((hf_quant_cfg or {}).get("quant_method", "")).lower()
+        return QUANT_METHOD if user_quant == QUANT_METHOD and method in FORMATS else None
+
+    def apply_weight_name_mapper(self, hf_to_sglang_mapper: Any) -> None:
+        def rename(name: str) -> str | None:
+            return next(iter(hf_to_sglang_mapper.apply_list([name])), None)
+
+        self.folder = self.folder.renamed(rename)
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        """The method of a layer.
+
+        Raises:
+            Unsupported: experts that are packed.
+        """
+        if isinstance(layer, LinearBase):
+            names = self.modules_of(prefix)
+            if any(map(self.folder.is_packed, names)):
+                return LinearMethod(self.folder, prefix, names)
+            return UnquantizedLinearMethod()
+        if isinstance(layer, VocabParallelEmbedding):
+            head = isinstance(layer, ParallelLMHead)
+            if not self.folder.is_packed(prefix, lookup=not head):
+                return None
+            return (LinearMethod if head else EmbeddingMethod)(self.folder, prefix, [prefix])
+        if type(layer).__name__.endswith("MoE") and self.folder.packed_below(prefix):
+            raise Unsupported(f"{prefix} has packed experts, which ladder does not serve yet")
+        return None
+
+    def modules_of(self, prefix: str) -> list[str]:
+        """Names in the files of what SGLang fuses into the layer ``prefix``."""
+        head, dot, last = prefix.rpartition(".")
+        fused = self.packed_modules_mapping.get(last)
+        if fused is None and not self.folder.parts_of(prefix):
+            fused = _FUSED.get(last)
+        return [f"{head}{dot}{name}" for name in fused or [last]]
+
+
+def _headers(path: str) -> dict[str, Stored] | None:
+    """Of the tensors of a folder; None where there is none, as for a name on the Hub."""
+    if not path or not Path(path).is_dir():
+        return None
+    shards = open_shards(Path(path))
+    entries = ((name, shards.entry(name)) for name in shards.home)
+    return {n: Stored(TORCH_DTYPES.get(e.dtype, e.dtype), tuple(e.shape)) for n, e in entries}
+
+
+def register() -> None:
+    """Doing it again is harmless."""
+    for table in ("BASE_QUANTIZATION_METHODS", "CPU_QUANTIZATION_METHODS", "QUANTIZATION_METHODS"):
+        getattr(quantization, table)[QUANT_METHOD] = LadderQuantizationConfig
+    if QUANT_METHOD not in choices.QUANTIZATION_CHOICES:
+        choices.add_quantization_method_choices([QUANT_METHOD])

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's own layers on ladder folders, without SGLang's compiled code: exact on integers. No
+engine runs here or elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from types import SimpleNamespace
+
+import foreign
+import pytest
+import torch
+from drawn import KINDS, stored_types
+from layers import (
+    FUSED,
+    SHAPES,
+    VOCABULARY,
+    Stored,
+    activations,
+    load,
+    make,
+    parts_of,
+    prefix,
+    product,
+    run,
+    write,
+)
+
+pytestmark = pytest.mark.usefixtures("sglang", "one_rank")
+
+ZEROS = "uint4,group=32,scale=float16,zero=integer"
+SGLANG = "sglang.srt.layers"
+LAYERS = ("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "router", "lm_head")
+
+
+@contextlib.contextmanager
+def rank(number, size):
+    """Layers made inside are those of one rank; what ranks send each other is left to the test."""
+    from sglang.srt.runtime_context import get_parallel
+
+    with get_parallel().override(tp_rank=number, tp_size=size, tp_group=None):
+        yield
+
+
+@pytest.fixture
+def one_rank(sglang):
+    with rank(0, 1):
+        yield
+
+
+def quantization(folder, fused=None):
+    """SGLang's QuantizationConfig of a folder, made as ``get_quant_config`` makes it."""
+    from sglang.srt.layers.quantization import get_quantization_config
+
+    stored = json.loads((folder / "config.json").read_text())["quantization_config"]
+    stored |= {
+        "packed_modules_mapping": {name: [*parts] for name, parts in (fused or {}).items()},
+        "hf_config": SimpleNamespace(_name_or_path=str(folder)),
+    }
+    return get_quantization_config("ladder").from_config(stored)
+
+
+def serve(name, folder, stored):
+    bias = any(module in stored.biases for module in parts_of(name))
+    config = quantization(folder, FUSED)
+    layer = make(name, config, bias=bias, dtype=torch.float32, layers=SGLANG)
+    load(layer, name, stored.tensors(), config)
+    layer.quant_method.process_weights_after_loading(layer)
+    return layer
+
+
+def check(stored, name, folder):
+    write(folder, stored.tensors(), stored.config())
+    layer, x = serve(name, folder, stored), activations(name)
+    rows = sum(SHAPES[module][0] for module in parts_of(name))
+    assert torch.equal(run(layer, x)[:, :rows], torch.cat(product(stored, name, x), -1))
+
+
+@pytest.mark.parametrize("type", stored_types())
+def test_a_fused_layer_of_each_type_is_exact(type, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), type)), "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize("bias", (False, True), ids=("plain", "bias"))
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("type", ("nvfp4", ZEROS))
+def test_each_layer_is_exact(type, name, bias, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of(name), type), bias=bias), name, tmp_path)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_layer_keeps_the_order_of_its_columns(name, tmp_path):
+    check(Stored.drawn(dict.fromkeys(parts_of(name), ZEROS), act_order=True), name, tmp_path)
+
+
+@pytest.mark.parametrize("types", ((ZEROS, "nvfp4", "uint2,group=64"), ("mxfp4", "dense", "mxfp4")))
+def test_parts_of_a_layer_may_have_types_of_their_own_or_none(types, tmp_path):
+    stored = Stored.drawn(dict(zip(parts_of("qkv_proj"), types, strict=True)), bias=True)
+    check(stored, "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize("type", KINDS)
+def test_rows_of_a_packed_embedding_are_its_values(type, tmp_path):
+    stored = Stored.drawn({"embed_tokens": type})
+    write(tmp_path, stored.tensors(), stored.config())
+    ids = torch.tensor([[0, 5, 5], [VOCABULARY - 1, 17, 255]])
+    y = run(serve("embed_tokens", tmp_path, stored), ids)
+    assert torch.equal(y, stored.dense("embed_tokens")[ids].float())
+
+
+@pytest.mark.parametrize("name", ("embed_tokens", "lm_head", "o_proj"))
+def test_a_module_that_the_folder_leaves_dense_is_dense(name, tmp_path):
+    stored = Stored.drawn({name: "dense", "q_proj": ZEROS})
+    write(tmp_path, stored.tensors(), stored.config())
+    layer = serve(name, tmp_path, stored)
+    assert torch.equal(layer.weight[: SHAPES[name][0]], stored.weights[name])
+
+
+@pytest.mark.parametrize("name", ("qkv_proj", "gate_up_proj"))
+def test_a_model_that_does_not_say_what_it_fuses_is_served(name, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of(name), ZEROS))
+    write(tmp_path, stored.tensors(), stored.config())
+    config = quantization(tmp_path)
+    layer = make(name, config, dtype=torch.float32, layers=SGLANG)
+    load(layer, name, stored.tensors(), config)
+    layer.quant_method.process_weights_after_loading(layer)
+    x = activations(name)
+    assert torch.equal(run(layer, x), torch.cat(product(stored, name, x), -1))
+
+
+@pytest.mark.parametrize("size", (2, 4))
+@pytest.mark.parametrize("name", ("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "lm_head"))
+@pytest.mark.parametrize("type", (ZEROS, "nvfp4", "uint4,group=32,scale=bfloat16,zero=quantized"))
+def test_ranks_together_compute_what_one_computes(type, name, size, tmp_path):
+    from test_parallel import share
+
+    stored, x = Stored.drawn(dict.fromkeys(parts_of(name), type)), activations(name)
+    parts, found = product(stored, name, x), []
+    write(tmp_path, stored.tensors(), stored.config())
+    for number in range(size):
+        with rank(number, size):
+            layer = serve(name, tmp_path, stored)
+            own = x.chunk(size, -1)[number] if name in ("o_proj", "down_proj") else x
+            found.append(run(layer, own))
+    if name in ("o_proj", "down_proj"):
+        assert torch.equal(sum(found), parts[0])
+    elif name == "lm_head":
+        assert torch.equal(torch.cat(found, -1)[:, :VOCABULARY], parts[0])
+    else:
+        for number, y in enumerate(found):
+            assert torch.equal(y, share(name, parts, number, size))
+
+
+@pytest.mark.parametrize("type, act_order, why", [
+    ("uint4,group=256,scale=float16", False, "columns 0 to 128 cut groups of 256 columns"),
+    (ZEROS, True, "act-order"),
+])  # fmt: skip
+def test_columns_that_no_rank_can_have_alone_are_refused_by_name(type, act_order, why, tmp_path):
+    stored = Stored.drawn({"o_proj": type}, act_order=act_order)
+    write(tmp_path, stored.tensors(), stored.config())
+    with rank(0, 2), pytest.raises(NotImplementedError, match=rf"self_attn\.o_proj: {why}"):
+        serve("o_proj", tmp_path, stored)
+
+
+@pytest.mark.parametrize("types", ((ZEROS,) * 3, (ZEROS, "nvfp4", "uint2,group=64")))
+def test_weights_that_come_again_take_the_place_of_the_first(types, tmp_path):
+    named = dict(zip(parts_of("qkv_proj"), types, strict=True))
+    first, second = (Stored.drawn(named, bias=True, seed=seed) for seed in (0, 20))
+    write(tmp_path, first.tensors(), first.config())
+    layer, x = serve("qkv_proj", tmp_path, first), activations("qkv_proj")
+    memory = {name: tensor.data_ptr() for name, tensor in layer.state_dict().items()}
+    layer.quant_method.restore_weights_before_loading(layer)
+    load(layer, "qkv_proj", second.tensors(), None)
+    layer.quant_method.process_weights_after_loading(layer)
+    assert torch.equal(run(layer, x), torch.cat(product(second, "qkv_proj", x), -1))
+    assert {name: t.data_ptr() for name, t in layer.state_dict().items()} == memory
+
+
+@pytest.mark.parametrize("part", ("qweight", "scales", "zeros"))
+def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), ZEROS))
+    write(tmp_path, stored.tensors(), stored.config())
+    config = quantization(tmp_path, FUSED)
+    layer = make("qkv_proj", config, dtype=torch.float32, layers=SGLANG)
+    lost = f"{prefix('k_proj')}.{part}"
+    load(layer, "qkv_proj", {n: t for n, t in stored.tensors().items() if n != lost}, config)
+    with pytest.raises(ValueError, match=lost.replace(".", r"\.")):
+        layer.quant_method.process_weights_after_loading(layer)
+
+
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+@pytest.mark.parametrize("kind, how", [
+    (foreign.gptq, {"bits": 3, "symmetric": False, "order": True}),
+    (foreign.awq, {}),
+], ids=("gptq", "awq"))  # fmt: skip
+def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
+    check(kind(parts_of(name), **how), name, tmp_path)
+
+
+@pytest.mark.parametrize("method", ("gptq", "awq"))
+def test_a_folder_of_another_package_is_taken_only_when_asked(method):
+    from sglang.srt.layers.quantization import QUANTIZATION_METHODS
+
+    config, given = QUANTIZATION_METHODS["ladder"], {"quant_method": method}
+    assert config.override_quantization_method(given, None) is None
+    assert config.override_quantization_method(given, method) is None
+    assert config.override_quantization_method(given, "ladder") == "ladder"
+    assert config.override_quantization_method({"quant_method": "fp8"}, "ladder") is None
+    assert config.override_quantization_method(None, None) is None
+
+
+def test_registering_again_is_harmless():
+    from sglang.srt.arg_groups import choices
+    from sglang.srt.layers.quantization import QUANTIZATION_METHODS
+
+    from ladder.integrations.sglang import register
+
+    config = QUANTIZATION_METHODS["ladder"]
+    register()
+    assert QUANTIZATION_METHODS["ladder"] is config
+    assert choices.QUANTIZATION_CHOICES.count("ladder") == 1
+
+
+def test_what_goes_wrong_is_logged_and_never_reaches_sglang(caplog, monkeypatch):
+    from ladder.integrations.sglang import config, register
+
+    monkeypatch.setattr(config, "register", lambda: {}["renamed"])
+    with caplog.at_level(logging.ERROR):
+        register()
+    assert [r for r in caplog.records if "ladder is off" in r.message and r.exc_info]
