@@ -56,7 +56,7 @@ def test_merged_layers_are_exact(type):
     for name, part in merged.state_dict().items():
         assert torch.equal(part, state[name])
     ladder.unoptimize(merged)
-    assert all(type(layer) is ladder.Linear and layer.prepare() for layer in merged[0].children())
+    assert all(each.__class__ is ladder.Linear and each.prepare() for each in merged[0].children())
     for name, part in merged.state_dict().items():
         assert torch.equal(part, state[name])
 
