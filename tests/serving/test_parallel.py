@@ -145,3 +145,11 @@ def test_a_replicated_layer_is_whole_on_every_rank(tmp_path):
     for y in on_ranks("router", stored, 2, tmp_path, x):
         assert torch.equal(y, product(stored, "router", x)[0])
     assert y.shape[-1] == SHAPES["router"][0]
+
+
+def test_all_ranks_share_by_rows_or_none(tmp_path):
+    """Of four ranks with 128 of 512 columns in groups of 384 the last alone has whole groups."""
+    stored = Stored.drawn({"down_proj": "uint4,group=384,scale=float16"})
+    x = activations("down_proj")
+    y = sum(on_ranks("down_proj", stored, 4, tmp_path, x))
+    assert torch.equal(y, product(stored, "down_proj", x)[0])

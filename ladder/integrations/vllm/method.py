@@ -36,6 +36,9 @@ class LinearMethod(LinearMethodBase):
         names: of the modules in the files that the layer is made of.
     """
 
+    #: Whether the layer is called with images, where the device has kernels for the type.
+    prepacks = True
+
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
         self.runs: tuple[Run, ...] = ()
@@ -73,13 +76,14 @@ class LinearMethod(LinearMethodBase):
             for name, n in zip(self.names, whole, strict=True)
         ]
         columns = Columns(0, input_size, input_size)
-        if input_size_per_partition != input_size:
-            rank = layer.tp_rank
-            columns = Columns(rank * input_size_per_partition, input_size_per_partition, input_size)
+        own = input_size_per_partition
+        if own != input_size:
+            columns = Columns(layer.tp_rank * own, own, input_size)
+            # Of every rank: all must gather, or none.
             if any(
-                each.act_order
-                or columns_objection(each.type, input_size, columns.start, columns.count)
+                each.act_order or columns_objection(each.type, input_size, start, own)
                 for each in modules
+                for start in range(0, input_size, own)
             ):
                 rows, columns = self._all_columns(layer, rows, input_size)
         self.room = Room(self.prefix, modules, rows, columns, params_dtype)
@@ -141,8 +145,6 @@ class LinearMethod(LinearMethodBase):
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, warm=self.warmer,
         )  # fmt: skip
-
-    prepacks = True
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """[..., K] to [..., N] of this rank. The number of tokens decides in C++, not here: vLLM
