@@ -100,19 +100,12 @@ class Weight:
 
         Raises InvalidArgument when a block of rows would be cut.
         """
-        rows = self.type.rows
-        if rows > 1 and (start % rows or (length % rows and start + length != self.shape[0])):
-            raise InvalidArgument(
-                f"rows {start} to {start + length} cut blocks of {rows} rows of type {self.type}"
-            )
-        first = 0 if rows == 0 else start // rows
-        count = 1 if rows == 0 else -(-length // rows)
-        parts = self.tensors()
-        for name in ("scales", "zeros"):
-            if name in parts:
-                parts[name] = parts[name][first : first + count]
-        parts["qweight"] = self.qweight[start : start + length]
-        return Weight(self.type, (length, self.shape[1]), **parts)
+        n, k = self.shape
+        parts = {
+            name: rows_of(name, part, self.type, start, length, n)
+            for name, part in self.tensors().items()
+        }
+        return Weight(self.type, (length, k), **parts)
 
     def narrow_columns(self, start: int, length: int) -> Weight:
         """Columns [start, start + length): one rank of row-parallel tensor parallelism.
@@ -122,24 +115,14 @@ class Weight:
         """
         if self.g_idx is not None:
             raise InvalidArgument("a weight with g_idx has no groups along its columns to cut at")
-        k, bits, columns = self.shape[1], self.type.bits, self.type.columns
-        end = start + length
-        if columns and (start % columns or (end % columns and end != k)):
-            raise InvalidArgument(f"columns {start} to {end} cut groups of {columns} columns")
-        if start * bits % 32 or (end * bits % 32 and end != k):
-            raise InvalidArgument(f"columns {start} to {end} of {bits} bits cut a 32-bit word")
-        parts = self.tensors()
-        parts["qweight"] = self.qweight[:, start * bits // 32 : -(-end * bits // 32)].contiguous()
-        if columns:
-            first, last = start // columns, -(-end // columns)
-            if "scales" in parts:
-                parts["scales"] = parts["scales"][:, first:last].contiguous()
-            if self.type.zero == "quantized":
-                zeros = ops.unpack(parts["zeros"], self.type.groups(k), bits)[:, first:last]
-                parts["zeros"] = ops.pack(zeros, bits)
-            elif "zeros" in parts:
-                parts["zeros"] = parts["zeros"][:, first:last].contiguous()
-        return Weight(self.type, (self.shape[0], length), **parts)
+        n, k = self.shape
+        if why := columns_objection(self.type, k, start, length):
+            raise InvalidArgument(why)
+        parts = {
+            name: columns_of(name, part, self.type, k, start, length).contiguous()
+            for name, part in self.tensors().items()
+        }
+        return Weight(self.type, (n, length), **parts)
 
     def check(self, name: str = "weight") -> None:
         """Raise InvalidArgument that names the tensor at fault and both values unless shapes and
@@ -165,6 +148,48 @@ class Weight:
                 raise InvalidArgument(
                     f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"
                 )
+
+
+def rows_of(part: str, tensor: Tensor, type: TType, start: int, count: int, whole: int) -> Tensor:
+    """Rows [start, start + count) of the ``whole`` ones of a part, which shares the memory of
+    ``tensor``; ``scale2`` and ``g_idx`` belong to every row.
+
+    Raises:
+        InvalidArgument: a block of rows that share a scale would be cut.
+    """
+    block = 1 if part == "qweight" else type.rows
+    if part in ("scale2", "g_idx") or block == 0:
+        return tensor
+    end = start + count
+    if start % block or (end % block and end != whole):
+        raise InvalidArgument(f"rows {start} to {end} cut blocks of {block} rows of type {type}")
+    return tensor[start // block : -(-end // block)]
+
+
+def columns_objection(type: TType, k: int, start: int, count: int) -> str:
+    """Why the columns [start, start + count) of a weight with k columns cannot be taken; or ""."""
+    end, columns = start + count, type.columns
+    if columns and (start % columns or (end % columns and end != k)):
+        return f"columns {start} to {end} cut groups of {columns} columns"
+    if start * type.bits % 32 or (end * type.bits % 32 and end != k):
+        return f"columns {start} to {end} of {type.bits} bits cut a 32-bit word"
+    return ""
+
+
+def columns_of(part: str, tensor: Tensor, type: TType, k: int, start: int, count: int) -> Tensor:
+    """Columns [start, start + count) of a part, to which :func:`columns_objection` has none."""
+    end, columns = start + count, type.columns
+    if part == "qweight":
+        return tensor[:, start * type.bits // 32 : -(-end * type.bits // 32)]
+    if part == "scale2" or not columns:
+        return tensor
+    if part == "g_idx":  # of columns in the order of their groups, the same wherever they begin
+        return tensor[:count]
+    first, last = start // columns, -(-end // columns)
+    if part == "zeros" and type.zero == "quantized":
+        zeros = ops.unpack(tensor, type.groups(k), type.bits)[:, first:last]
+        return ops.pack(zeros, type.bits)
+    return tensor[:, first:last]
 
 
 def check_columns(x: Tensor, k: int) -> None:

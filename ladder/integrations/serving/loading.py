@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.serving.cuts import columns_objection, columns_of, rows_of, shape_of
+from ladder.integrations.serving.joined import shape_of
 from ladder.integrations.serving.stored import StoredLinear
 from ladder.types import TType
 from ladder.weight import Weight
@@ -76,8 +76,7 @@ class Room:
                 f"{prefix} has {len(rows)} parts, and the files {len(modules)} modules for them"
             )
         for module in modules:
-            why = columns_objection(module.type, columns.whole, columns.start, columns.count)
-            if why:
+            if why := module.columns_objection(columns.whole, columns.start, columns.count):
                 raise Unsupported(f"{module.name}: {why}")
         self._check_rows()
         self.loaded: set[tuple[int, str]] = set()
@@ -89,7 +88,7 @@ class Room:
             module, on_disk = self.module(i), whole if self._fused_on_disk else rows.whole
             probe = torch.empty((on_disk, 0), device="meta")
             try:
-                rows_of("scales", probe, module.type, before + rows.start, rows.filled, on_disk)
+                module.rows_of("scales", probe, before + rows.start, rows.filled, on_disk)
             except InvalidArgument as error:
                 raise Unsupported(f"{module.name}: {error}") from None
             before += rows.whole if self._fused_on_disk else 0
@@ -221,12 +220,12 @@ class Room:
         start: int,
         whole: int,
     ) -> None:
-        ttype, cut, rows = self.module(part).type, self.columns, self.rows[part]
+        module, cut, rows = self.module(part), self.columns, self.rows[part]
         if cut.count != cut.whole:
             if kind == "g_idx":
-                _require_in_order(canonical, ttype, f"{self.module(part).name}.{name}")
-            canonical = columns_of(kind, canonical, ttype, cut.whole, cut.start, cut.count)
-        values = rows_of(kind, canonical, ttype, start, rows.filled, whole)
+                _require_in_order(canonical, module.type, f"{module.name}.{name}")
+            canonical = module.columns_of(kind, canonical, cut.whole, cut.start, cut.count)
+        values = module.rows_of(kind, canonical, start, rows.filled, whole)
         to = self.view(parameter, name, part)
         assert to is not None
         self._put(to, name, values.to(self.dense) if kind == "weight" else values)

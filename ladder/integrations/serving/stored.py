@@ -16,7 +16,7 @@ from ladder.checkpoints.layer import Layer, Stored, type_of
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.types import TType, parse
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, columns_objection, columns_of, rows_of
 
 #: What a stored tensor becomes: (part of a Weight or "weight" or "", canonical tensor).
 Canonical = Callable[[str, Tensor], tuple[str, Tensor]]
@@ -35,6 +35,22 @@ class StoredLinear:
     #: Whether columns may be in another order than their groups, known before they are read.
     act_order: bool = False
     symmetric: bool = False  #: whether stored zero points are said to be all the midpoint
+
+    def rows_of(self, part: str, tensor: Tensor, start: int, count: int, whole: int) -> Tensor:
+        """As :func:`ladder.weight.rows_of`, of a dense weight too."""
+        if self.type is None:
+            return tensor[start : start + count]
+        return rows_of(part, tensor, self.type, start, count, whole)
+
+    def columns_of(self, part: str, tensor: Tensor, k: int, start: int, count: int) -> Tensor:
+        """As :func:`ladder.weight.columns_of`, of a dense weight too."""
+        if self.type is None:
+            return tensor[:, start : start + count]
+        return columns_of(part, tensor, self.type, k, start, count)
+
+    def columns_objection(self, k: int, start: int, count: int) -> str:
+        """Why these columns cannot be taken; "" if they can."""
+        return "" if self.type is None else columns_objection(self.type, k, start, count)
 
 
 def _as_it_is(name: str, tensor: Tensor) -> tuple[str, Tensor]:

@@ -14,7 +14,6 @@ from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
-from ladder.integrations.serving.cuts import columns_objection
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
 from ladder.integrations.serving.loading import Columns, Room, Rows
 from ladder.integrations.serving.stored import Folder
@@ -73,7 +72,7 @@ class LinearMethod(LinearMethodBase):
             start = get_group_rank_size(layer.tp_group)[0] * input_size_per_partition
             columns = Columns(start, input_size_per_partition, input_size)
             for each in modules:
-                why = columns_objection(each.type, input_size, start, input_size_per_partition)
+                why = each.columns_objection(input_size, start, input_size_per_partition)
                 if each.act_order:
                     why = "act-order leaves no rank its columns alone"
                 if why:

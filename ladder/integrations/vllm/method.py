@@ -15,7 +15,6 @@ from vllm.model_executor.layers.linear import LinearMethodBase, RowParallelLinea
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from ladder.errors import CheckpointError, Unsupported
-from ladder.integrations.serving.cuts import columns_objection
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
 from ladder.integrations.serving.loading import Columns, Room, Rows
 from ladder.integrations.serving.stored import Folder
@@ -81,7 +80,7 @@ class LinearMethod(LinearMethodBase):
             columns = Columns(layer.tp_rank * own, own, input_size)
             # Of every rank: all must gather, or none.
             if any(
-                each.act_order or columns_objection(each.type, input_size, start, own)
+                each.act_order or each.columns_objection(input_size, start, own)
                 for each in modules
                 for start in range(0, input_size, own)
             ):

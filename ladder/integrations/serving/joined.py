@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and columns of canonical tensors: what one rank holds of them, and how they are joined."""
+"""Shapes of the parts of one layer, and weights joined row below row."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ladder import ops
 from ladder.errors import InvalidArgument
 from ladder.types import TType
 from ladder.weight import Weight
@@ -32,60 +31,6 @@ def shape_of(part: str, ttype: TType | None, n: int, k: int, dense: torch.dtype)
     if part == "scale2":
         return meta((1,), torch.float32)
     return meta((k,), torch.int32)
-
-
-def rows_of(
-    part: str, tensor: Tensor, ttype: TType | None, start: int, count: int, whole: int
-) -> Tensor:
-    """Rows [start, start + count) of the ``whole`` ones of ``part``; ``scale2`` and ``g_idx``
-    belong to every row.
-
-    Raises:
-        InvalidArgument: a block of rows that share a scale would be cut.
-    """
-    if part in ("scale2", "g_idx"):
-        return tensor
-    block = 1 if ttype is None or part == "qweight" else ttype.rows
-    if block == 0:
-        return tensor
-    end = start + count
-    if start % block or (end % block and end != whole):
-        raise InvalidArgument(
-            f"rows {start} to {end} cut blocks of {block} rows of type {ttype}"
-        )
-    return tensor[start // block : -(-end // block)]
-
-
-def columns_objection(ttype: TType | None, k: int, start: int, count: int) -> str:
-    """Why the columns [start, start + count) of a weight with k columns cannot be taken; or ""."""
-    if ttype is None:
-        return ""
-    end, columns = start + count, ttype.columns
-    if columns and (start % columns or (end % columns and end != k)):
-        return f"columns {start} to {end} cut groups of {columns} columns"
-    if start * ttype.bits % 32 or (end * ttype.bits % 32 and end != k):
-        return f"columns {start} to {end} of {ttype.bits} bits cut a 32-bit word"
-    return ""
-
-
-def columns_of(
-    part: str, tensor: Tensor, ttype: TType | None, k: int, start: int, count: int
-) -> Tensor:
-    """Columns [start, start + count), to which :func:`columns_objection` has none, of k."""
-    end = start + count
-    if ttype is None:
-        return tensor[:, start:end]
-    if part == "qweight":
-        return tensor[:, start * ttype.bits // 32 : -(-end * ttype.bits // 32)]
-    if part == "scale2" or not ttype.columns:
-        return tensor
-    if part == "g_idx":  # that of groups side by side: it is the same for every rank
-        return tensor[:count]
-    first, last = start // ttype.columns, -(-end // ttype.columns)
-    if part == "zeros" and ttype.zero == "quantized":
-        zeros = ops.unpack(tensor, ttype.groups(k), ttype.bits)[:, first:last]
-        return ops.pack(zeros.contiguous(), ttype.bits)
-    return tensor[:, first:last]
 
 
 def joinable(one: Weight, other: Weight) -> bool:
