@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -148,6 +149,20 @@ class Weight:
                 raise InvalidArgument(
                     f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"
                 )
+
+
+def join(weights: Sequence[Weight]) -> Weight:
+    """One weight of the rows of all, row below row. Their types and columns must be equal, and what
+    belongs to every row (scale2, g_idx, the scale of a whole tensor); no block of rows may be
+    cut."""
+    first = weights[0]
+    if len(weights) == 1:
+        return first
+    parts = first.tensors()
+    for name in ("qweight", "scales", "zeros") if first.type.rows else ("qweight",):
+        if name in parts:
+            parts[name] = torch.cat([getattr(weight, name) for weight in weights])
+    return Weight(first.type, (sum(w.shape[0] for w in weights), first.shape[1]), **parts)
 
 
 def rows_of(part: str, tensor: Tensor, type: TType, start: int, count: int, whole: int) -> Tensor:

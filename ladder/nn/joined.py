@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ladder.nn.linear import Linear
-from ladder.weight import PARTS, Weight
+from ladder.weight import join
 
 
 def objection(layers: Sequence[Linear]) -> str:
@@ -54,19 +53,12 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
 def joined(layers: Sequence[Linear]) -> Linear:
     """A layer with the rows of ``layers``, one after the other, of which there is no
     :func:`objection`. Nothing is shared with them but what is one for all rows."""
-    first, weights = layers[0], [layer.packed_weight for layer in layers]
-    parts: dict[str, Tensor | None] = {name: getattr(weights[0], name) for name in PARTS}
-    along_rows = ("qweight", "scales", "zeros") if first.weight_type.rows else ("qweight",)
-    for name in along_rows:
-        if parts[name] is not None:
-            parts[name] = torch.cat([getattr(weight, name) for weight in weights])
-    n = sum(layer.out_features for layer in layers)
+    first = layers[0]
     bias = None
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
-    whole = Weight(first.weight_type, (n, first.in_features), **parts)  # type: ignore[arg-type]
-    linear = Linear.from_weight(whole, bias)
+    linear = Linear.from_weight(join([layer.packed_weight for layer in layers]), bias)
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

@@ -49,16 +49,3 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return torch.equal(one, other)
-
-
-def join(weights: list[Weight]) -> Weight:
-    """One weight of all their rows; each is :func:`joinable` to the one before."""
-    first = weights[0]
-    if len(weights) == 1:
-        return first
-    parts = {}
-    for name, part in first.tensors().items():
-        whole = name in ("scale2", "g_idx") or (name != "qweight" and first.type.rows == 0)
-        rows = [getattr(weight, name) for weight in weights]
-        parts[name] = part if whole else torch.cat(rows)
-    return Weight(first.type, (sum(w.shape[0] for w in weights), first.shape[1]), **parts)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import linear as _image_ops  # noqa: F401  (registers the ops' fakes)
 from ladder.errors import CheckpointError
-from ladder.integrations.serving.joined import join, joinable
+from ladder.integrations.serving.joined import joinable
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
 from ladder.types import parse
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, join
 
 _log = logging.getLogger("ladder")
 _ops = torch.ops.ladder
