@@ -95,13 +95,14 @@ python-test: build
 export LADDER_NEEDS_SERVING ?= 1
 VLLM := 0.26.0 0.32.0 0.33.0
 serving-test: build
-	PYTHON=$(PY) bash .ci/serving_test vllm==$(word $(shell expr $(SEED) % $(words $(VLLM)) + 1),$(VLLM))
+	PYTHON=$(PY) bash .ci/serving_test \
+	  vllm==$(word $(shell expr $(SEED) % $(words $(VLLM)) + 1),$(VLLM)) -n $(JOBS) --maxprocesses 4
 
 # All those releases, SGLang, and engines of vLLM on this processor: six minutes, besides 2 GB of
 # packages in an environment of its own the first time.
 test-vllm: build
 	for release in $(VLLM:%=vllm==%) sglang==0.5.23; do \
-	  PYTHON=$(PY) bash .ci/serving_test $$release || exit 1; done
+	  PYTHON=$(PY) bash .ci/serving_test $$release -n $(JOBS) --maxprocesses 4 || exit 1; done
 	PYTHON=$(PY) bash .ci/engines_test
 
 # The sdist, a wheel of it, installed where nothing else is, run from another folder.

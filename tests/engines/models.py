@@ -71,6 +71,22 @@ def write(source: Path, folder: Path, tensors: dict[str, Tensor], entries: dict[
     return folder
 
 
+def adapter(source: Path, folder: Path) -> Path:
+    """A LoRA adapter, not zero, of every linear layer of the ladder folder ``source``."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    names = sorted(set(MODULES.values()))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=names))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    adapted.save_pretrained(folder)
+    return folder
+
+
 def reordered(source: Path, folder: Path) -> Path:
     """The ladder folder with the columns of its groups scattered: act-order."""
     tensors, config = tensors_of(source), json.loads((source / "config.json").read_text())

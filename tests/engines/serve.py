@@ -31,7 +31,7 @@ def count_reads(llm: Any, generate: Callable[[], Any]) -> tuple[Any, dict[str, i
 
     model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
     tensors = {
-        tensor.data_ptr(): name
+        tensor.data_ptr(): name.replace(".base_layer.", ".")  # under an adapter
         for name, tensor in model.named_parameters()
         if name.rpartition(".")[2].startswith("qweight")
     }
@@ -61,10 +61,13 @@ def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
+    from vllm.lora.request import LoRARequest
 
     os.environ["LADDER_VLLM"] = job["words"]
     start = time.perf_counter()
     options = {"dtype": "float32", "enforce_eager": True, "max_num_batched_tokens": 64}
+    if job["adapter"]:
+        options |= {"enable_lora": True, "max_lora_rank": 8}
     llm = LLM(
         model=job["folder"], skip_tokenizer_init=True, max_model_len=64, max_num_seqs=4, seed=0,
         **options | job["options"],
@@ -76,7 +79,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def generate() -> Any:
         prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
-        return llm.generate(prompts, sampling, use_tqdm=False)
+        adapter = LoRARequest("adapter", 1, job["adapter"]) if job["adapter"] else None
+        return llm.generate(prompts, sampling, use_tqdm=False, lora_request=adapter)
 
     counts: dict[str, int] = {}
     if job["count"] == "reads":

@@ -33,6 +33,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     more: frozenset[str] = frozenset()  #: packed layers besides those of models.LAYERS
     less: frozenset[str] = frozenset()  #: layers that are not packed
+    adapter: bool = False  #: with a LoRA adapter on every layer
 
 
 class Forms:
@@ -48,6 +49,12 @@ class Forms:
             where = self.at / f"form{len(self.made)}"
             self.made[key] = models.converted(self.dense, where, type, **options)
         return self.made[key]
+
+    def adapter(self, case: Case) -> Path | None:
+        """The LoRA adapter of a case that has one."""
+        if case.adapter and "adapter" not in self.made:
+            self.made["adapter"] = models.adapter(case.folders(self)[1], self.at / "adapter")
+        return self.made["adapter"] if case.adapter else None
 
     def other(
         self, kind: Callable[..., foreign.Foreign], bits: int, **how: Any
@@ -90,6 +97,7 @@ O_PROJ = frozenset(name for name in models.LAYERS if name.endswith("o_proj"))
 ASKED = {"quantization": "ladder"}
 CASES = {
     "uint4": Case(of("uint4", group_size=64, symmetric=False)),
+    "uint4, adapter": Case(of("uint4", group_size=64, symmetric=False), adapter=True),
     "nf4": Case(of("nf4")),
     "uint3, head packed": Case(of("uint3", skip=()), more=frozenset({"lm_head"})),
     "float6_e3m2": Case(of("float6_e3m2")),
@@ -159,7 +167,8 @@ def engine(forms, tmp_path_factory):
     def run(cases: dict[str, Case], count: str, **environment: str) -> dict[str, Any]:
         jobs = [
             {"name": name, "folder": str(case.folders(forms)[0]), "tokens": TOKENS,
-             "prompts": PROMPTS, "count": count, "words": case.words, "options": case.options}
+             "prompts": PROMPTS, "count": count, "words": case.words, "options": case.options,
+             "adapter": str(forms.adapter(case) or "")}
             for name, case in cases.items()
         ]  # fmt: skip
         done = subprocess.run(
@@ -195,17 +204,20 @@ def _write_metadata(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def expected(forms):
     """Greedy tokens of transformers with ladder."""
+    import peft
     import transformers
 
     import ladder  # noqa: F401
 
-    known: dict[Path, list[list[int]]] = {}
+    known: dict[tuple[Path, bool], list[list[int]]] = {}
 
     def tokens(case: Case) -> list[list[int]]:
-        folder = case.folders(forms)[1]
-        if folder not in known:
+        key = folder, _ = case.folders(forms)[1], case.adapter
+        if key not in known:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            known[folder] = [
+            if case.adapter:
+                model = peft.PeftModel.from_pretrained(model, forms.adapter(case))
+            known[key] = [
                 model.generate(
                     torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)),
                     max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
@@ -213,7 +225,7 @@ def expected(forms):
                 )[0, len(ids) :].tolist()
                 for ids in PROMPTS
             ]  # fmt: skip
-        return known[folder]
+        return known[key]
 
     return tokens
 
