@@ -96,6 +96,37 @@ def test_tuning_keeps_what_it_measured(tmp_path):
     assert torch.equal(layer(x), (x.double() @ wanted.T).half())
 
 
+@pytest.mark.parametrize("m", (24, 33, 40, 64))
+def test_what_is_warmed_up_is_captured_pass_by_pass(m):
+    layer, wanted = on_gpu(spelled(4, torch.float16), 256 + m, 576)  # a shape of its own
+    ladder.warmup(layer, m=(m,), dtype=torch.float16, tune="off")
+    x = integers((m, 576), torch.float16).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        y = layer(x)
+    graph.replay()
+    assert torch.equal(y, (x.double() @ wanted.T).half())
+
+
+@pytest.mark.parametrize("act_order", (False, True))
+def test_a_weight_that_is_named_by_its_type_is_the_same(act_order):
+    type = spelled(4, torch.float16)
+    layer = ladder.Linear.from_weight(exact_weight(type, 320, 512, act_order=act_order)).cuda()
+    named = torch.ops.ladder.linear_prepacked
+    for bias in (None, integers((320,), torch.float16).cuda()):
+        layer.bias = None if bias is None else nn.Parameter(bias)
+        for m in (1, 16, 40, 100):
+            x = integers((m, 512), torch.float16).cuda()
+            with torch.no_grad():
+                y = layer(x)  # the first call makes the image
+            assert torch.equal(named(x, layer.image, bias, type, 320), y)
+    x = x[:1]
+    with pytest.raises(ValueError, match="words, which no weight of uint4.* has"):
+        named(x, layer.image[1:].clone(), None, type, 320)
+    with pytest.raises(ValueError, match="words, which no weight of uint4.* has"):
+        named(x, layer.image, None, type, 384)
+
+
 def test_warmup_names_every_kernel():
     model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).half()
     ladder.convert(model, "uint4", 64)

@@ -103,6 +103,13 @@ TEST(Session, leaves_many_tokens_and_float32_to_dense_products) {
   EXPECT_EQ(s.linear(0, Scalar::f32, 1, nullptr), nullptr);
 }
 
+TEST(Passes, are_of_as_many_tokens_as_kernels_serve) {
+  for (std::int64_t m : {1, 8, 17, 32}) EXPECT_EQ(tokens_of_pass(m), m);
+  for (std::int64_t m : {33, 40, 64}) EXPECT_EQ(tokens_of_pass(m), 32);
+  EXPECT_EQ(tokens_of_pass(65), 0);
+  EXPECT_EQ(kFewerTokens, 16);
+}
+
 // Session loads them by their text, so weights of one width share them and those of two must not.
 TEST(ImageKernels, have_a_text_of_their_own_for_each_width) {
   for (const auto source : {cuda::pack_source, cuda::unpack_source, cuda::permute_source}) {
