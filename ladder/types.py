@@ -124,6 +124,11 @@ class TType:
         fixed = {"integer": torch.uint8, "quantized": torch.int32}
         return fixed.get(self.zero, self.scale_dtype)
 
+    def with_zero(self, zero: str) -> TType:
+        """The same with another meaning of zero points. Raises InvalidArgument where the element
+        has no such."""
+        return parse(str(self).replace(f"zero={self.zero}", f"zero={zero}"))
+
     def groups(self, k: int) -> int:
         """Scales along K of a matrix with ``k`` columns; a shorter last group counts."""
         return 1 if self.columns == 0 else -(-k // self.columns)

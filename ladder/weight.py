@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -151,10 +152,34 @@ class Weight:
                 )
 
 
+def in_order(g_idx: Tensor, type: TType) -> bool:
+    """Whether a g_idx [K] says nothing: each column is in the group of its place."""
+    k = g_idx.numel()
+    columns = torch.arange(k, dtype=g_idx.dtype, device=g_idx.device)
+    return torch.equal(g_idx, columns // (type.columns or k))
+
+
+def join_objection(
+    type: TType, rows: Sequence[int], parts: Sequence[Mapping[str, Tensor | None]]
+) -> str:
+    """Why weights of ``type``, with equal columns and so many rows each, cannot be one weight row
+    below row; "" when they can. Of their ``parts`` the codes are not asked for."""
+    if type.rows > 1 and any(count % type.rows for count in rows[:-1]):
+        sizes = ", ".join(map(str, rows))
+        return f"blocks of {type.rows} rows would be cut: the layers have {sizes} rows"
+    # Held once for all rows.
+    for name in ("g_idx", "scale2", *(() if type.rows else ("scales", "zeros"))):
+        first, *others = (each.get(name) for each in parts)
+        if any((part is None) != (first is None) for part in others):
+            return f"some layers have {name}, others have not"
+        if first is not None and not all(torch.equal(first, cast(Tensor, p)) for p in others):
+            return f"{name} differ"
+    return ""
+
+
 def join(weights: Sequence[Weight]) -> Weight:
-    """One weight of the rows of all, row below row. Their types and columns must be equal, and what
-    belongs to every row (scale2, g_idx, the scale of a whole tensor); no block of rows may be
-    cut."""
+    """One weight of the rows of all, row below row, of equal types and columns, of which there is
+    no :func:`join_objection`."""
     first = weights[0]
     if len(weights) == 1:
         return first

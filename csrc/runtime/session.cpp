@@ -103,6 +103,19 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   return kernel == declined() ? nullptr : kernel;
 }
 
+Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
+  std::int64_t step = tokens_of_pass(m);
+  if (step == 0) return {};
+  const LinearKernel* most = linear(ordinal, activation, step, stream);
+  if (most == nullptr && step > kFewerTokens) {
+    most = linear(ordinal, activation, step = kFewerTokens, stream);
+  }
+  if (most == nullptr) return {};
+  const std::int64_t rest = m % step;
+  const LinearKernel* const last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
+  return last == nullptr ? Passes{} : Passes{most, last, step};
+}
+
 const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,
                                         std::int64_t m, void* stream) {
   Slot& slot = this->slot(ordinal, activation, m);

@@ -102,6 +102,14 @@ class Session {
   /// Throws Unsupported when it would have to be compiled while `stream` captures a graph.
   /// Compilers and drivers that fail are a notice (runtime/notices.h), and the dense way.
   const LinearKernel* linear(int ordinal, Scalar activation, std::int64_t m, void* stream);
+  /// The kernels of all passes over `m` tokens, or none when they are to be multiplied densely; as
+  /// linear().
+  struct Passes {
+    const LinearKernel* most = nullptr;  ///< of every pass but the last; null: there are none
+    const LinearKernel* last = nullptr;  ///< of m % step tokens, where there are any
+    std::int64_t step = 0;               ///< tokens of a pass
+  };
+  Passes passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
   /// The same for a call that `kernel` did not start: what has taken its place, or, where the
   /// driver refused it, the scheduler's next choice from now on.
   const LinearKernel* instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,

@@ -31,13 +31,14 @@ int8 of fewer bits). Of the codes it takes any rows. It gives one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
 from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
@@ -101,6 +102,11 @@ class Side:
         parts = {"scales": self.scales, "zeros": self.zeros, "scale2": self.scale2,
                  "g_idx": self.g_idx}  # fmt: skip
         return {part: tensor for part, tensor in parts.items() if tensor is not None}
+
+
+def stored_as(dtype: str, shape: Sequence[int]) -> Stored:
+    """Of a tensor as a header states it; a dtype that quantised parts never have stays a name."""
+    return Stored(TORCH_DTYPES.get(dtype, dtype), tuple(shape))
 
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:

@@ -14,16 +14,15 @@ from typing import Any
 from torch import Tensor
 
 from ladder.checkpoints import awq, compressed_tensors, gptq
-from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import (
     Layer,
     Side,
-    Stored,
     assemble,
     columns_said,
     fail,
     is_embedding,
     spans,
+    stored_as,
 )
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -105,7 +104,7 @@ class Source:
         parts = {}
         for part in self.modules[module]:
             entry = self.shards.entry(f"{module}.{part}")
-            parts[part] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
+            parts[part] = stored_as(entry.dtype, entry.shape)
         k = columns_said(self._read(module, {_SHAPE})[_SHAPE]) if _SHAPE in parts else None
         return self.format.measure(parts, settings, module, k)
 

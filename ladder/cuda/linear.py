@@ -25,7 +25,7 @@ linear_no_grad = direct_call(_no_grad)
 
 #: The same for graphs that outlive the process, as those in vLLM's compile cache do: the arguments
 #: (x, image, bias, type, n) say all that there is to know of the weight, where a number means
-#: something only to a process that has opened it. About 0.1 us slower; no gradients.
+#: something only to a process that has opened it. The type is looked up in each call; no gradients.
 linear_prepacked = torch.ops.ladder.linear_prepacked
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ladder.nn.linear import Linear
-from ladder.weight import join
+from ladder.weight import PARTS, join, join_objection
 
 
 def objection(layers: Sequence[Linear]) -> str:
@@ -26,19 +26,12 @@ def objection(layers: Sequence[Linear]) -> str:
         values = [of(layer) for layer in layers]
         if any(value != values[0] for value in values):
             return f"{what} differ: " + ", ".join(map(str, dict.fromkeys(values)))
-    rows = first.weight_type.rows
-    if rows > 1 and any(layer.out_features % rows for layer in layers[:-1]):
-        sizes = ", ".join(str(layer.out_features) for layer in layers)
-        return f"blocks of {rows} rows would be cut: the layers have {sizes} rows"
-    whole = ("g_idx", "scale2", *(("scales", "zeros") if rows == 0 else ()))
-    for name in whole:  # held once for all rows
-        parts: list[Any] = [getattr(layer, name) for layer in layers]
-        if any((part is None) != (parts[0] is None) for part in parts):
-            return f"some layers have {name}, others have not"
-        if parts[0] is not None and not all(torch.equal(part, parts[0]) for part in parts):
-            return f"{name} differ"
-    return ""
+    parts = [{name: getattr(layer, name) for name in _SMALL} for layer in layers]
+    return join_objection(first.weight_type, [layer.out_features for layer in layers], parts)
 
+
+#: Parts but the codes, which may be in an image.
+_SMALL = tuple(part for part in PARTS if part != "qweight")
 
 _SAME: dict[str, Callable[[Linear], Any]] = {
     "types": lambda layer: layer._type_text,

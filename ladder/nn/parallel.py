@@ -27,7 +27,7 @@ from ladder.nn.collectives import (
 )
 from ladder.nn.linear import Linear
 from ladder.types import TType
-from ladder.weight import PARTS, Weight
+from ladder.weight import Weight, join
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ def whole_weight(module: ParallelLinear) -> tuple[Weight, Tensor | None] | None:
     if gathered is None:
         return None
     parts = [tensors for tensors, _ in gathered]
-    joined = join(weight.type, module.whole_shape, module.shard.along, parts)
+    joined = _of_ranks(weight.type, module.whole_shape, module.shard.along, parts)
     if module.shard.along == "rows" and bias is not None:
         bias = torch.cat([bias for _, bias in gathered])
     return joined, bias
 
 
-def join(
+def _of_ranks(
     type: TType,
     shape: tuple[int, int],
     along: Literal["rows", "columns"],
@@ -190,15 +190,16 @@ def join(
 ) -> Weight:
     """The weight [N, K] whose parts, in order of rank, these are: the inverse of ``Shard.of``."""
     n, k = shape
+    if along == "rows":
+        counts = [span(n, rank, len(parts))[1] for rank in range(len(parts))]
+        weight = join([Weight(type, (c, k), **p) for c, p in zip(counts, parts, strict=True)])
+        weight.check()
+        return weight
     joined: dict[str, Tensor] = {}
-    for name in PARTS:
-        if name not in parts[0]:
-            continue
+    for name, first in parts[0].items():
         tensors = [part[name] for part in parts]
-        if _shared(type, name, along):
-            joined[name] = tensors[0]
-        elif along == "rows":
-            joined[name] = torch.cat(tensors)
+        if name == "scale2" or (name != "qweight" and not type.columns):
+            joined[name] = first
         elif name == "zeros" and type.zero == "quantized":
             groups = [type.groups(span(k, rank, len(parts))[1]) for rank in range(len(parts))]
             unpack: Callable[..., Tensor] = ops.unpack
@@ -209,10 +210,3 @@ def join(
     weight = Weight(type, (n, k), **joined)
     weight.check()
     return weight
-
-
-def _shared(type: TType, part: str, along: str) -> bool:
-    """Whether all processes hold the whole of a part."""
-    if part in ("scale2", "g_idx"):
-        return True
-    return part != "qweight" and (type.rows if along == "rows" else type.columns) == 0

@@ -9,7 +9,8 @@ from torch import nn
 
 from ladder.checkpoints.layer import stored
 from ladder.integrations.serving.layer import finish
-from ladder.integrations.serving.loading import Columns, Room, Rows
+from ladder.integrations.serving.loading import Room
+from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import Folder
 
 N, K = 192, 256

@@ -7,8 +7,21 @@ from __future__ import annotations
 import pytest
 import torch
 from drawn import KINDS, stored_types
-from layers import SHAPES, VOCABULARY, Stored, activations, parts_of, product, run, serve, write
+from layers import (
+    SHAPES,
+    VOCABULARY,
+    Stored,
+    activations,
+    make,
+    parts_of,
+    product,
+    quantization,
+    run,
+    serve,
+    write,
+)
 
+from ladder.errors import CheckpointError, Unsupported
 from ladder.testing import assert_linear_close
 from ladder.types import register_type
 
@@ -132,3 +145,39 @@ def test_any_number_of_tokens_gives_the_same_rows(tokens, tmp_path):
     layer = serve("o_proj", write(tmp_path, stored.tensors(), stored.config()), stored.tensors())
     x = activations("o_proj", tokens)
     assert torch.equal(run(layer, x), product(stored, "o_proj", x)[0])
+
+
+def test_a_tied_output_layer_multiplies_by_the_packed_embedding(tmp_path):
+    stored = Stored.drawn({"embed_tokens": ZEROS})
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    config = quantization(folder)
+    embedding = serve("embed_tokens", folder, stored.tensors())
+    head = make("lm_head", config, dtype=torch.float32)
+    assert not list(head.parameters())
+    with pytest.raises(CheckpointError, match="was not tied"):
+        run(head, activations("lm_head"))
+    tied = head.quant_method.tie_weights(head, embedding)
+    x = activations("lm_head")
+    logits = tied.quant_method.apply(tied, x)
+    assert torch.equal(logits[:, :VOCABULARY], product(stored, "embed_tokens", x)[0])
+
+
+@pytest.mark.parametrize("packed", (False, True), ids=("dense", "packed"))
+def test_packed_experts_are_refused_by_name(packed, tmp_path, monkeypatch):
+    stored = Stored.drawn({"o_proj": ZEROS})
+    tensors = stored.tensors()
+    part = "qweight" if packed else "weight"
+    tensors[f"model.layers.0.mlp.experts.3.w1.{part}"] = torch.zeros(8, 8, dtype=torch.int32)
+    config = quantization(write(tmp_path, tensors, stored.config()))
+    from vllm.model_executor.layers import fused_moe
+
+    monkeypatch.setattr(fused_moe, "UnquantizedFusedMoEMethod", lambda moe: ("dense", moe))
+    experts = torch.nn.Module()
+    assert config.get_quant_method(experts, "model.layers.0.mlp.experts") is None
+    experts.moe_config = "how"
+    if not packed:
+        found = config.get_quant_method(experts, "model.layers.0.mlp.experts")
+        assert found == ("dense", "how")
+        return
+    with pytest.raises(Unsupported, match=r"packed experts \(model.layers.0.mlp.experts.3.w1"):
+        config.get_quant_method(experts, "model.layers.0.mlp.experts")

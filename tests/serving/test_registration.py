@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,3 +174,34 @@ def test_a_word_that_asks_for_nothing_is_named(registered, log, monkeypatch):
     register()
     assert registered == ["config", "kernel"]
     assert len(log) == 1 and '"kernels"' in log[0]
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [({"tunes": "off"}, 'has "tunes", not one of tune, budget'), ({"tune": "best"}, "tune is"),
+     ({"budget": -1.0}, "-1.0, not seconds"), ({"budget": "20"}, "'20', not seconds")],
+)  # fmt: skip
+def test_options_that_mean_nothing_are_refused(options, why, vllm):
+    from ladder.errors import InvalidArgument
+    from ladder.integrations.vllm.warm import options_of
+
+    engine = SimpleNamespace(additional_config={"ladder": options})
+    with pytest.raises(InvalidArgument, match=re.escape(why)):
+        options_of(engine)
+    assert options_of(SimpleNamespace(additional_config={})) == {"tune": "fast", "budget": 20.0}
+
+
+@pytest.mark.parametrize(
+    "settings, method",
+    [({"bits": 4, "group_size": 64, "desc_act": False}, "gptq"),
+     ({"w_bit": 4, "q_group_size": 64, "zero_point": True, "version": "gemm"}, "awq")],
+)  # fmt: skip
+def test_settings_in_a_file_of_their_own_need_no_quant_method(settings, method, vllm):
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    from ladder.errors import Unsupported
+
+    config = get_quantization_config("ladder").from_config(settings)
+    assert config.folder.method == method
+    with pytest.raises(Unsupported, match='quant_method is ""'):
+        get_quantization_config("ladder").from_config({"group_size": 64})

@@ -93,28 +93,17 @@ Tensor readable(const Tensor& x) {
 /// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
 constexpr std::uintptr_t kBiasPiece = 4;
 
-/// y = x w, with kernels where the session has them for `m` tokens or for passes over them.
-/// Returns whether it has.
-bool by_kernels(const Call& call, const Tensor& x, const Tensor& y, std::int64_t m) {
-  // All before the first pass: a kernel that is missing must not be missed halfway.
-  const auto kernel_for = [&](std::int64_t tokens) {
-    return call.session.linear(call.ordinal, call.activation, tokens, call.stream);
-  };
-  std::int64_t step = tokens_of_pass(m);
-  const LinearKernel* most = kernel_for(step);
-  if (most == nullptr && step > kFewerTokens) most = kernel_for(step = kFewerTokens);
-  const std::int64_t rest = m % step;
-  const LinearKernel* const last = rest == 0 || most == nullptr ? most : kernel_for(rest);
-  if (notices_pending()) [[unlikely]]
-    log_notices();
-  if (last == nullptr) return false;
-  const auto bytes = static_cast<std::int64_t>(sizeof(std::uint16_t));
+/// y = x w, pass by pass. False when the driver has refused every kernel of one: `y` is then not
+/// whole.
+[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
+                            const Tensor& y, std::int64_t m) {
+  constexpr std::int64_t kBytes = sizeof(std::uint16_t);  // of what kernels read and write
   auto* const from = static_cast<char*>(address(x));
   auto* const to = static_cast<char*>(address(y));
-  for (std::int64_t at = 0; at < m; at += step) {
-    const std::int64_t tokens = std::min(step, m - at);
-    if (!pass(tokens == step ? most : last, call, from + at * call.session.k() * bytes,
-              to + at * call.session.n() * bytes, tokens)) {
+  for (std::int64_t at = 0; at < m; at += passes.step) {
+    const std::int64_t tokens = std::min(passes.step, m - at);
+    if (!pass(tokens == passes.step ? passes.most : passes.last, call,
+              from + at * call.session.k() * kBytes, to + at * call.session.n() * kBytes, tokens)) {
       return false;
     }
   }
@@ -145,15 +134,19 @@ Tensor run(Session& session, const Tensor& x, const Tensor& image,
   if (bias.has_value()) require_bias(*bias, x, n);
   if (m == 0) return empty(shape, as.dtype, ordinal);
 
-  if (tokens_of_pass(m) != 0 && as.scalar != Scalar::f32) {
+  void* const stream = current_stream(ordinal);
+  // All kernels before the first pass: none must be missed halfway.
+  const Session::Passes passes = session.passes(ordinal, as.scalar, m, stream);
+  if (notices_pending()) [[unlikely]]
+    log_notices();
+  if (passes.most != nullptr) {
     const Tensor rows = readable(x);
     std::optional<Tensor> moved;
     if (bias.has_value() && !begins_at_multiple(*bias, kBiasPiece)) [[unlikely]]
       moved = stable::clone(*bias);
     const Tensor y = empty(shape, as.dtype, ordinal);
-    const Call call{session,   image,   moved ? moved : bias,
-                    as.scalar, ordinal, current_stream(ordinal)};
-    if (by_kernels(call, rows, y, m)) [[likely]]
+    const Call call{session, image, moved ? moved : bias, as.scalar, ordinal, stream};
+    if (multiply(passes, call, rows, y, m)) [[likely]]
       return y;
   }
   const Tensor values = dense(image, session, as);

@@ -68,30 +68,16 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
   const auto ordinal = static_cast<std::int32_t>(device);
   const Activation as = activation_of(dtype);
   void* const stream = current_stream(ordinal);
-  if (std::int64_t step = tokens_of_pass(m); step != 0) {
-    const LinearKernel* most = session.linear(ordinal, as.scalar, step, stream);
-    if (most == nullptr && step > kFewerTokens) {
-      most = session.linear(ordinal, as.scalar, step = kFewerTokens, stream);
-    }
-    const std::int64_t rest = m % step;
-    if (most != nullptr && rest != 0) session.linear(ordinal, as.scalar, rest, stream);
-    if (most != nullptr) return most->schedule;
-  }
+  const auto passes = session.passes(ordinal, as.scalar, m, stream);
+  if (passes.most != nullptr) return passes.most->schedule;
   session.transform(ordinal, as.dense, stream);
   return {};
-}
-
-/// Whose schedules serve `m` tokens: those of their first pass.
-std::int64_t scheduled(std::int64_t m) {
-  const std::int64_t step = tokens_of_pass(m);
-  return step == 0 ? m : step;
 }
 
 /// The schedule that this process or a store has for `m` tokens as the fastest of `measured` or
 /// more, or ""; a store then has its kernel.
 std::string plan(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                  std::int64_t measured) {
-  m = scheduled(m);
   Session& session = ladder::session(weight);
   const auto ordinal = static_cast<int>(device);
   const Scalar activation = activation_of(dtype).scalar;
@@ -112,8 +98,8 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
                std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
   }
   const auto all =
-      ladder::session(weight).schedules(static_cast<int>(device), activation_of(dtype).scalar,
-                                        scheduled(m), static_cast<std::size_t>(count), deadline);
+      ladder::session(weight).schedules(static_cast<int>(device), activation_of(dtype).scalar, m,
+                                        static_cast<std::size_t>(count), deadline);
   std::string lines;
   for (const auto& schedule : all) lines += (lines.empty() ? "" : "\n") + schedule;
   return lines;
@@ -123,7 +109,6 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
 /// its place; or with `keep` for good, as the plan, the fastest of `measured`.
 void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                   std::string schedule, bool keep, std::int64_t measured) {
-  m = scheduled(m);
   Session& session = ladder::session(weight);
   const Scalar activation = activation_of(dtype).scalar;
   session.use(static_cast<int>(device), activation, m, schedule,

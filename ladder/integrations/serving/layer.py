@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
-from ladder.cuda import linear as _image_ops  # noqa: F401  (registers the ops' fakes)
+from ladder.cuda.linear import linear_prepacked
 from ladder.errors import CheckpointError
-from ladder.integrations.serving.joined import joinable
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
 from ladder.types import parse
-from ladder.weight import PARTS, Weight, join
+from ladder.weight import PARTS, Weight, in_order, join, join_objection
 
 _log = logging.getLogger("ladder")
 _ops = torch.ops.ladder
@@ -38,7 +37,7 @@ class Run:
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.kind == "prepacked":
             image = getattr(layer, f"qweight{self.suffix}")
-            return _ops.linear_prepacked(x, image, bias, self.type, self.n)
+            return linear_prepacked(x, image, bias, self.type, self.n)
         if self.kind == "dense":
             return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
         parts = [
@@ -108,12 +107,10 @@ def _settled(weight: Weight) -> Weight:
     """Without what says nothing: zero points that are the midpoint, columns in their order."""
     ttype, parts = weight.type, weight.tensors()
     if ttype.zero == "integer" and bool((parts["zeros"] == 1 << (ttype.bits - 1)).all()):
-        ttype = parse(str(ttype).replace("zero=integer", "zero=midpoint"))
+        ttype = ttype.with_zero("midpoint")
         del parts["zeros"]
-    if "g_idx" in parts:
-        columns = torch.arange(weight.shape[1], device=parts["g_idx"].device)
-        if torch.equal(parts["g_idx"].long(), columns // (ttype.columns or weight.shape[1])):
-            del parts["g_idx"]
+    if "g_idx" in parts and in_order(parts["g_idx"], ttype):
+        del parts["g_idx"]
     return Weight(ttype, weight.shape, **parts)
 
 
@@ -123,7 +120,7 @@ def _groups(rows: list[Weight | Tensor]) -> list[Any]:
     for each in rows:
         last = groups[-1][-1] if groups else None
         if isinstance(each, Weight):
-            fits = isinstance(last, Weight) and joinable(last, each)
+            fits = isinstance(last, Weight) and _joinable(last, each)
         else:
             fits = isinstance(last, Tensor)
         if fits:
@@ -131,6 +128,12 @@ def _groups(rows: list[Weight | Tensor]) -> list[Any]:
         else:
             groups.append([each])
     return groups
+
+
+def _joinable(one: Weight, other: Weight) -> bool:
+    same = one.type == other.type and one.shape[1] == other.shape[1]
+    rows, parts = (one.shape[0], other.shape[0]), (one.tensors(), other.tensors())
+    return same and not join_objection(one.type, rows, parts)
 
 
 def _run(

@@ -11,40 +11,17 @@ the same names fills the same room.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.serving.joined import shape_of
+from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
-from ladder.types import TType
-from ladder.weight import Weight
+from ladder.weight import Weight, in_order
 
 #: Parts of which a layer has one for each module, not one for each row.
 _OF_MODULE = ("scale2", "g_idx")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a rank holds of one module: of its ``whole`` rows those from ``start`` on. ``count``
-    rows of the layer, of which the first ``filled`` come from the files and the rest are 0 (the
-    padding of a vocabulary)."""
-
-    count: int
-    start: int
-    filled: int
-    whole: int
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns [start, start + count) of ``whole``."""
-
-    start: int
-    count: int
-    whole: int
 
 
 class Room:
@@ -134,7 +111,7 @@ class Room:
         kind, n, k = module.tensors[name], self.rows[part].count, self.columns.count
         if not kind:
             return torch.empty((0, 1), dtype=torch.int64, device="meta")
-        return shape_of(kind, module.type, n, k, self.dense)
+        return module.like(kind, n, k, self.dense)
 
     def _stacked(self, name: str) -> bool:
         kind = next(m.tensors[name] for m in self.modules if name in m.tensors)
@@ -190,7 +167,7 @@ class Room:
         kind, canonical = module.canonical(name, tensor)
         whole = sum(self.rows[part].whole for part in parts)
         if kind:
-            wanted = shape_of(kind, module.type, whole, self.columns.whole, self.dense)
+            wanted = module.like(kind, whole, self.columns.whole, self.dense)
             if kind == "scale2":
                 canonical = canonical.reshape(-1)
             if canonical.shape != wanted.shape:
@@ -222,8 +199,11 @@ class Room:
     ) -> None:
         module, cut, rows = self.module(part), self.columns, self.rows[part]
         if cut.count != cut.whole:
-            if kind == "g_idx":
-                _require_in_order(canonical, module.type, f"{module.name}.{name}")
+            if kind == "g_idx" and module.type and not in_order(canonical, module.type):
+                raise CheckpointError(
+                    f"{module.name}.{name} orders columns (act-order), which "
+                    "quantization_config.desc_act denies: no rank can have its columns alone"
+                )
             canonical = module.columns_of(kind, canonical, cut.whole, cut.start, cut.count)
         values = module.rows_of(kind, canonical, start, rows.filled, whole)
         to = self.view(parameter, name, part)
@@ -248,7 +228,9 @@ class Room:
                 kind = self.module(i).tensors.get(name)
                 if view is None or not kind:
                     continue
-                like = shape_of(kind, ttype, self.rows[i].count, self.columns.count, self.dense)
+                like = self.module(i).like(
+                    kind, self.rows[i].count, self.columns.count, self.dense
+                )
                 values = torch.empty(like.shape, dtype=like.dtype, device=to.device)
                 if kind == "g_idx":
                     columns = torch.arange(values.numel(), device=to.device)
@@ -285,7 +267,7 @@ class Room:
             view = self.view(getattr(layer, name), name, part) if kind else None
             if view is None:
                 continue
-            like = shape_of(kind, module.type, n, k, self.dense)
+            like = module.like(kind, n, k, self.dense)
             if view.dtype != like.dtype or view.shape != like.shape:
                 view = view.clone().view(like.dtype).view(like.shape)  # aligned
             parts[kind] = view
@@ -297,16 +279,6 @@ class Room:
         except InvalidArgument as error:
             raise CheckpointError(str(error)) from error
         return weight
-
-
-def _require_in_order(g_idx: Tensor, ttype: TType | None, name: str) -> None:
-    size = ttype.columns if ttype is not None and ttype.columns else g_idx.numel()
-    columns = torch.arange(g_idx.numel(), dtype=g_idx.dtype, device=g_idx.device)
-    if not torch.equal(g_idx, columns // size):
-        raise CheckpointError(
-            f"{name} orders columns (act-order), which quantization_config.desc_act denies: "
-            "no rank can have its columns alone"
-        )
 
 
 def load(param: Tensor, loaded_weight: Tensor, shard_id: object = None) -> None:

@@ -36,6 +36,24 @@ class StoredLinear:
     act_order: bool = False
     symmetric: bool = False  #: whether stored zero points are said to be all the midpoint
 
+    def like(self, part: str, n: int, k: int, dense: torch.dtype) -> Tensor:
+        """Shape and dtype of ``part`` of [n, k] of it, on the meta device; ``dense`` is the dtype
+        of a dense weight."""
+        if self.type is None:
+            return torch.empty((n, k), dtype=dense, device="meta")
+        ttype = self.type
+        shapes: dict[str, tuple[tuple[int, ...] | None, torch.dtype | None]] = {
+            "qweight": ((n, ttype.words(k)), torch.int32),
+            "scales": ((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
+            "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
+            "scale2": ((1,), None if ttype.scale2 is None else torch.float32),
+            "g_idx": ((k,), torch.int32),
+        }
+        shape, dtype = shapes[part]
+        if shape is None or dtype is None:
+            raise CheckpointError(f'{self.name}.{part} is stored, but type "{ttype}" has none')
+        return torch.empty(shape, dtype=dtype, device="meta")
+
     def rows_of(self, part: str, tensor: Tensor, start: int, count: int, whole: int) -> Tensor:
         """As :func:`ladder.weight.rows_of`, of a dense weight too."""
         if self.type is None:
@@ -73,7 +91,7 @@ class Folder:
         self, config: Mapping[str, Any], headers: Mapping[str, Stored] | None = None
     ) -> None:
         self.config = dict(config)
-        self.method = str(config.get("quant_method") or config.get("method") or "").lower()
+        self.method = _method_of(config)
         self.headers = headers
         self._stored: StoredConfig | None = None
         self._settings: Any = None
@@ -215,6 +233,16 @@ class Folder:
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
         )
+
+
+def _method_of(config: Mapping[str, Any]) -> str:
+    """quant_method; a config of a file of its own (quantize_config.json, quant_config.json) has
+    none, and keys of AWQ tell it from GPTQ."""
+    method = config.get("quant_method") or config.get("method")
+    if method:
+        return str(method).lower()
+    awq = any(key in config for key in ("w_bit", "q_group_size", "zero_point"))
+    return "awq" if awq else "gptq" if "bits" in config else ""
 
 
 def _on_meta(entry: Stored) -> Tensor:

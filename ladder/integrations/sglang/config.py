@@ -16,11 +16,11 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from ladder.checkpoints.folder import QUANT_METHOD
-from ladder.checkpoints.header import TORCH_DTYPES
-from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.layer import Stored, stored_as
 from ladder.checkpoints.shards import open_shards
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import Unsupported
+from ladder.integrations.serving.config import Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
 
@@ -31,26 +31,12 @@ _FUSED = {
 }
 
 
-class LadderQuantizationConfig(QuantizationConfig):
+class LadderQuantizationConfig(Answers, QuantizationConfig):
     """quant_method "ladder", and the formats that ladder reads when the user asks for ladder."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__()
         self.folder = folder
-
-    def get_name(self) -> str:
-        return QUANT_METHOD
-
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16, torch.float32]
-
-    @classmethod
-    def get_min_capability(cls) -> int:
-        return 75  # below 80 torch decodes
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        return ["quantize_config.json", "quant_config.json"]
 
     def get_scaled_act_names(self) -> list[str]:
         return []
@@ -114,7 +100,7 @@ def _headers(path: str) -> dict[str, Stored] | None:
         return None
     shards = open_shards(Path(path))
     entries = ((name, shards.entry(name)) for name in shards.home)
-    return {n: Stored(TORCH_DTYPES.get(e.dtype, e.dtype), tuple(e.shape)) for n, e in entries}
+    return {name: stored_as(entry.dtype, entry.shape) for name, entry in entries}
 
 
 def register() -> None:

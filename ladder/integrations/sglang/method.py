@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
-from ladder.integrations.serving.loading import Columns, Room, Rows
+from ladder.integrations.serving.loading import Room
+from ladder.integrations.serving.ranks import (
+    Columns,
+    Rows,
+    modules_of,
+    part_rows,
+    vocabulary_rows,
+    whole_rows,
+)
 from ladder.integrations.serving.stored import Folder
 
 #: Layers whose shards are those that their partition sizes say.
@@ -60,13 +68,7 @@ class LinearMethod(LinearMethodBase):
         """
         self.dtype = params_dtype
         rows = self._rows(layer, output_partition_sizes, output_size)
-        whole = [each.whole for each in rows]
-        if len(self.names) != len(rows):
-            whole = [sum(whole)]
-        modules = [
-            self.folder.module(name, n, input_size)
-            for name, n in zip(self.names, whole, strict=True)
-        ]
+        modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)
         if input_size_per_partition != input_size:
             start = get_group_rank_size(layer.tp_group)[0] * input_size_per_partition
@@ -87,22 +89,16 @@ class LinearMethod(LinearMethodBase):
     def _rows(self, layer: nn.Module, sizes: list[int], output_size: int) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""
         if isinstance(layer, VocabParallelEmbedding):
-            own = layer.shard_indices
-            first, last = own.org_vocab_start_index, own.org_vocab_end_index
-            return [Rows(sizes[0], first, last - first, layer.org_vocab_size)]
+            return vocabulary_rows(layer, sizes[0])
         if sum(sizes) == output_size:
-            return [Rows(size, 0, size, size) for size in sizes]
+            return whole_rows(sizes)
         if type(layer) not in _KNOWN:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with --tp 1"
             )
         rank, ranks = get_group_rank_size(layer.tp_group)
-        rows = []
-        for part, size in enumerate(sizes):
-            replicas = getattr(layer, "num_kv_head_replicas", 1) if part > 0 else 1
-            rows.append(Rows(size, rank // replicas * size, size, size * ranks // replicas))
-        return rows
+        return part_rows(sizes, rank, ranks, getattr(layer, "num_kv_head_replicas", 1))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Bring what was loaded into the form that kernels of the device read; on a second load

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from ladder.checkpoints.header import TORCH_DTYPES, read_header
-from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.header import read_header
+from ladder.checkpoints.layer import Stored, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.select import is_linear, linears
@@ -33,7 +33,7 @@ def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
     tensors: dict[str, Stored] = {}
     for file in files:
         for name, entry in read_header(file).items():
-            tensors[name] = Stored(TORCH_DTYPES.get(entry.dtype, entry.dtype), entry.shape)
+            tensors[name] = stored_as(entry.dtype, entry.shape)
     return tensors
 
 

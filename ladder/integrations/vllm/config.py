@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import Any
 
 import torch
@@ -17,44 +16,25 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from ladder.checkpoints.folder import QUANT_METHOD
-from ladder.checkpoints.header import TORCH_DTYPES
-from ladder.checkpoints.layer import Stored
+from ladder.checkpoints.layer import stored_as
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import Unsupported
+from ladder.integrations.serving.config import Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm import asked
 from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod, TiedMethod
 
-_log = logging.getLogger("vllm.ladder")
 
-
-class LadderQuantizationConfig(QuantizationConfig):
+class LadderQuantizationConfig(Answers, QuantizationConfig):
     """quant_method "ladder", and the formats that ladder reads when the user asks for ladder."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__()
         self.folder = folder
 
-    def __repr__(self) -> str:
-        return f"LadderQuantizationConfig({self.folder.config})"
-
-    def get_name(self) -> str:
-        return QUANT_METHOD
-
-    def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16, torch.float32]
-
-    @classmethod
-    def get_min_capability(cls) -> int:
-        return 75  # below 80 torch decodes; the log says so
-
-    @staticmethod
-    def get_config_filenames() -> list[str]:
-        return ["quantize_config.json", "quant_config.json"]
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LadderQuantizationConfig:
-        return cls(Folder(_with_method(config)))
+        return cls(Folder(config))
 
     @classmethod
     def override_quantization_method(
@@ -91,7 +71,7 @@ class LadderQuantizationConfig(QuantizationConfig):
         if not found:
             return
         headers = {
-            name: Stored(TORCH_DTYPES.get(e["dtype"], e["dtype"]), tuple(e["shape"]))
+            name: stored_as(e["dtype"], e["shape"])
             for name, e in found.items()
             if "dtype" in e  # no tensor: "__metadata__"
         }
@@ -120,7 +100,7 @@ class LadderQuantizationConfig(QuantizationConfig):
 
     def _experts(self, layer: torch.nn.Module, prefix: str) -> Any:
         moe = getattr(layer, "moe_config", None)
-        if moe is None or not any("MoEMethod" in name for name in _method_names()):
+        if moe is None:
             return None
         if packed := self.folder.packed_below(prefix):
             raise Unsupported(
@@ -130,21 +110,6 @@ class LadderQuantizationConfig(QuantizationConfig):
         from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
         return UnquantizedFusedMoEMethod(moe)
-
-
-def _with_method(config: dict[str, Any]) -> dict[str, Any]:
-    """A config of a file of its own (quantize_config.json, quant_config.json) has no quant_method:
-    keys of AWQ tell it from GPTQ."""
-    if config.get("quant_method") or config.get("method"):
-        return config
-    awq = any(key in config for key in ("w_bit", "q_group_size", "zero_point"))
-    return {**config, "quant_method": "awq" if awq else "gptq"}
-
-
-def _method_names() -> list[str]:
-    from vllm.model_executor.layers import fused_moe
-
-    return dir(fused_moe)
 
 
 def register() -> None:

@@ -16,7 +16,15 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
-from ladder.integrations.serving.loading import Columns, Room, Rows
+from ladder.integrations.serving.loading import Room
+from ladder.integrations.serving.ranks import (
+    Columns,
+    Rows,
+    modules_of,
+    part_rows,
+    vocabulary_rows,
+    whole_rows,
+)
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm.warm import Warmer
 
@@ -66,14 +74,7 @@ class LinearMethod(LinearMethodBase):
         self.dummy = vllm_config.load_config.load_format == "dummy"
         self.warmer = Warmer.of(vllm_config, params_dtype)
         rows = self._rows(layer, list(output_partition_sizes))
-        if len(self.names) == len(rows):
-            whole = [each.whole for each in rows]
-        else:
-            whole = [sum(each.whole for each in rows)]
-        modules = [
-            self.folder.module(name, n, input_size)
-            for name, n in zip(self.names, whole, strict=True)
-        ]
+        modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)
         own = input_size_per_partition
         if own != input_size:
@@ -94,25 +95,19 @@ class LinearMethod(LinearMethodBase):
 
     def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""
-        rank, ranks = getattr(layer, "tp_rank", 0), getattr(layer, "tp_size", 1)
         if isinstance(layer, VocabParallelEmbedding):
-            own = layer.shard_indices
-            first, last = own.org_vocab_start_index, own.org_vocab_end_index
-            return [Rows(sizes[0], first, last - first, layer.org_vocab_size)]
+            return vocabulary_rows(layer, sizes[0])
         if isinstance(layer, RowParallelLinear) or sum(sizes) == layer.output_size:
-            return [Rows(size, 0, size, size) for size in sizes]
+            return whole_rows(sizes)
         loader = getattr(type(layer), "weight_loader_v2", None)
         if getattr(loader, "__qualname__", "").split(".")[0] not in _KNOWN_LAYERS:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with tensor_parallel_size=1"
             )
-        replicas = getattr(layer, "num_kv_head_replicas", 1)
-        rows = []
-        for part, size in enumerate(sizes):
-            each = replicas if part > 0 else 1
-            rows.append(Rows(size, rank // each * size, size, size * ranks // each))
-        return rows
+        return part_rows(
+            sizes, layer.tp_rank, layer.tp_size, getattr(layer, "num_kv_head_replicas", 1)
+        )
 
     def _all_columns(
         self, layer: nn.Module, rows: list[Rows], k: int

@@ -17,7 +17,6 @@ from ladder.cuda.tune import compile_in_background, tune_all
 from ladder.errors import InvalidArgument
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
-from ladder.types import parse
 
 _log = logging.getLogger("vllm.ladder")
 #: Of an engine that captures no graphs.
@@ -41,6 +40,10 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
             )
     options = {**_OPTIONS, **given}
     check_mode(options["tune"])
+    if type(options["budget"]) not in (int, float) or not options["budget"] >= 0:
+        raise InvalidArgument(
+            f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
+        )
     return options
 
 
@@ -82,7 +85,7 @@ class Warmer:
         if not kernels.possible(device) or ttype is None or types or room.modules[0].act_order:
             return
         if ttype.zero == "integer" and room.modules[0].symmetric:
-            ttype = parse(str(ttype).replace("zero=integer", "zero=midpoint"))
+            ttype = ttype.with_zero("midpoint")
         n, k = sum(rows.count for rows in room.rows), room.columns.count
         if kernels.objection(str(ttype), n, k, False, device.index or 0):
             return

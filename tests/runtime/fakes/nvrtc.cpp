@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <regex>
 #include <string>
 
 #include "fakes.h"
@@ -27,6 +28,12 @@ void note(const std::string& source) {
   const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file < 0 || write(file, line.data(), line.size()) < 0) std::abort();
   close(file);
+}
+
+/// Whether a source is to spill: it has what the expression LADDER_FAKE_SPILLS describes.
+bool spills(const std::string& source) {
+  const char* wanted = std::getenv("LADDER_FAKE_SPILLS");
+  return wanted != nullptr && std::regex_search(source, std::regex(wanted));
 }
 
 int milliseconds() {
@@ -71,6 +78,7 @@ int nvrtcCompileProgram(void* handle, int count, const char* const* options) {
   }
   of(handle).code += "\n" + of(handle).source;
   of(handle).log = fake_nvrtc.result == 0 ? "Used 40 registers" : "the fake was told to fail";
+  if (spills(of(handle).source)) of(handle).log += ", 8 bytes spill stores, 8 bytes spill loads";
   return fake_nvrtc.result;
 }
 int nvrtcGetCUBINSize(void* handle, std::size_t* size) {
