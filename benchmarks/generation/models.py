@@ -84,7 +84,8 @@ def _torchao(model: nn.Module) -> None:
     config = quantization.Int4WeightOnlyConfig(
         group_size=128, int4_packing_format="tile_packed_to_4d"
     )
-    quantization.quantize_(model, config, lambda module, name: (name, module) in _linears(model))
+    names = {name for name, _ in _linears(model)}
+    quantization.quantize_(model, config, lambda module, name: name in names)
 
 
 def _gptqmodel(model: nn.Module) -> None:
