@@ -113,11 +113,18 @@ def child(options: argparse.Namespace) -> None:
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
 
+    extra = {}
+    if engine.startswith("ladder"):
+        extra["additional_config"] = {"ladder": json.loads(options.ladder)}
     llm = LLM(
         model=str(folder), load_format="dummy", dtype="float16", skip_tokenizer_init=True,
         max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.6, seed=0,
         enable_prefix_caching=False,
-        compilation_config={"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128]},
+        compilation_config={
+            "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128],
+            "inductor_compile_config": json.loads(options.inductor),
+        },
+        **extra,
     )  # fmt: skip
     out["ready_s"] = time.time() - start
     out["packing_and_plans_s"] = packing()
@@ -183,7 +190,7 @@ def profile(run: Any) -> dict[str, list[float]]:
 def measure(options: argparse.Namespace, engine: str, layers: int, deadline: float) -> dict:
     """Run one engine in a process of its own; what it has measured when its time is over counts."""
     arguments = [sys.executable, __file__, "--child", engine, "--layers", str(layers)]
-    for name in ("shape", "batches", "prefill", "profile"):
+    for name in ("shape", "batches", "prefill", "profile", "ladder", "inductor"):
         arguments += [f"--{name}", getattr(options, name)]
     log = Path(options.out) / f"{options.shape}_{engine.replace(':', '_')}_{layers}.log"
     with log.open("w") as file:
@@ -250,6 +257,8 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,16,32,64,128")
     parser.add_argument("--prefill", default="512,2048")
     parser.add_argument("--profile", default="", help="batches whose kernels are listed")
+    parser.add_argument("--ladder", default="{}", help="JSON: options of ladder, docs/serving.md")
+    parser.add_argument("--inductor", default="{}", help="JSON: of torch's compiler, for all")
     parser.add_argument("--limit", type=float, default=240, help="seconds for one engine")
     parser.add_argument("--budget", type=float, default=3600, help="seconds for all")
     parser.add_argument("--out", default=".")

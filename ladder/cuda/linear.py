@@ -24,8 +24,9 @@ linear_no_grad = direct_call(_no_grad)
 
 
 #: The same for graphs that outlive the process, as those in vLLM's compile cache do: the arguments
-#: (x, image, bias, type, n) say all that there is to know of the weight, where a number means
-#: something only to a process that has opened it. The type is looked up in each call; no gradients.
+#: (x, image, bias, type, n, dependent_launch=False) say all that there is to know of the weight,
+#: where a number means something only to a process that has opened it. The type is looked up in
+#: each call; no gradients. ``dependent_launch`` as :func:`ladder.cuda.image.open_weight` has it.
 linear_prepacked = torch.ops.ladder.linear_prepacked
 
 
@@ -75,7 +76,14 @@ def _(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Ten
 
 
 @torch.library.register_fake("ladder::linear_prepacked")
-def _(x: Tensor, image: Tensor, bias: Tensor | None, type: str, n: int) -> Tensor:
+def _(
+    x: Tensor,
+    image: Tensor,
+    bias: Tensor | None,
+    type: str,
+    n: int,
+    dependent_launch: bool = False,
+) -> Tensor:
     check_activations(x)
     return x.new_empty((*x.shape[:-1], n))
 

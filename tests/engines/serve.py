@@ -59,6 +59,17 @@ def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     return outputs, {e.key: e.count for e in events if e.key.startswith("ladder::")}
 
 
+def count_kernels(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    """What ``generate()`` returns, and how often each kernel of ladder's linear layers ran, in a
+    CUDA graph or not."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        outputs = generate()
+    events = profiler.key_averages()
+    return outputs, {e.key: e.count for e in events if e.key.startswith("linear_")}
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
@@ -74,8 +85,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     ready = time.perf_counter() - start
     sampling = SamplingParams(
-        max_tokens=job["tokens"], temperature=0, ignore_eos=True, detokenize=False
-    )
+        max_tokens=job["tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=0
+    )  # no others' than the token's
 
     def generate() -> Any:
         prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
@@ -87,10 +98,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         outputs, counts = count_reads(llm, generate)
     elif job["count"] == "ops":
         outputs, counts = count_ops(generate)
+    elif job["count"] == "kernels":
+        outputs, counts = count_kernels(generate)
     else:
         outputs = generate()
     return {
         "tokens": [list(each.outputs[0].token_ids) for each in outputs],
+        "logprobs": [
+            [step[token].logprob for token, step in zip(o.token_ids, o.logprobs, strict=True)]
+            for o in (each.outputs[0] for each in outputs)
+        ],
         "counts": counts,
         "ready_s": ready,
         "total_s": time.perf_counter() - start,

@@ -47,6 +47,6 @@ def test_inspection_needs_no_function_of_one_python_only():
 
 def test_the_stubs_are_the_signatures():
     pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy.stubtest", "ladder._C"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "mypy.stubtest", "--mypy-config-file", "pyproject.toml"]
+    done = subprocess.run([*command, "ladder._C"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

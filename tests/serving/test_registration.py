@@ -178,8 +178,10 @@ def test_a_word_that_asks_for_nothing_is_named(registered, log, monkeypatch):
 
 @pytest.mark.parametrize(
     "options, why",
-    [({"tunes": "off"}, 'has "tunes", not one of tune, budget'), ({"tune": "best"}, "tune is"),
-     ({"budget": -1.0}, "-1.0, not seconds"), ({"budget": "20"}, "'20', not seconds")],
+    [({"tunes": "off"}, 'has "tunes", not one of tune, budget, dependent'),
+     ({"tune": "best"}, "tune is"),
+     ({"budget": -1.0}, "-1.0, not seconds"), ({"budget": "20"}, "'20', not seconds"),
+     ({"dependent_launch": 1}, "is 1, not true or false")],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options, why, vllm):
     from ladder.errors import InvalidArgument
@@ -188,7 +190,9 @@ def test_options_that_mean_nothing_are_refused(options, why, vllm):
     engine = SimpleNamespace(additional_config={"ladder": options})
     with pytest.raises(InvalidArgument, match=re.escape(why)):
         options_of(engine)
-    assert options_of(SimpleNamespace(additional_config={})) == {"tune": "fast", "budget": 20.0}
+    assert options_of(SimpleNamespace(additional_config={})) == {
+        "tune": "fast", "budget": 20.0, "dependent_launch": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,13 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
 
 /// The session of a weight [n, k] of `type` whose image has so many words: they tell whether it has
 /// an order of columns.
-Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std::int64_t words) {
+Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std::int64_t words,
+                    bool dependent_launch) {
   // On the path of every call: a thread asks for the weights of one model again and again.
   struct Recent {
     std::string type;
     std::int64_t n, k, words;
+    bool dependent_launch;
     Session* session = nullptr;
   };
   thread_local std::array<Recent, 32> recents{};
@@ -174,13 +176,13 @@ Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std
                      static_cast<std::uint64_t>(words);
   Recent& recent = recents[(mixed * 0x9e3779b97f4a7c15U) >> 59];
   if (recent.session != nullptr && recent.n == n && recent.k == k && recent.words == words &&
-      recent.type == type) {
+      recent.dependent_launch == dependent_launch && recent.type == type) {
     return *recent.session;
   }
   for (const bool gather : {false, true}) {
-    Session& session = ladder::session(open_session(ttype(type), n, k, gather));
+    Session& session = ladder::session(open_session(ttype(type), n, k, gather, dependent_launch));
     if (session.parts().words != words) continue;
-    recent = {type, n, k, words, &session};
+    recent = {type, n, k, words, dependent_launch, &session};
     return session;
   }
   fail<InvalidArgument>("image has ", words, " words, which no weight of ", type, " [", n, ", ", k,
@@ -188,10 +190,12 @@ Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std
 }
 
 Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
-                        std::string type, std::int64_t n) {
+                        std::string type, std::int64_t n, bool dependent_launch) {
   const std::int64_t dimensions = x.dim();
   LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
-  return run(session_of(type, n, x.size(dimensions - 1), image.numel()), x, image, bias);
+  Session& session =
+      session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch);
+  return run(session, x, image, bias);
 }
 
 }  // namespace
@@ -199,7 +203,9 @@ Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optiona
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("linear_image(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
   m.def("linear_image_no_grad(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
-  m.def("linear_prepacked(Tensor x, Tensor image, Tensor? bias, str type, int n) -> Tensor");
+  m.def(
+      "linear_prepacked(Tensor x, Tensor image, Tensor? bias, str type, int n, "
+      "bool dependent_launch=False) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {

@@ -20,7 +20,7 @@ void Lowering::load_by_engine(Body& body) {
   // The rows of one block are soon asked for; for those of many tokens weights had better wait.
   const bool weights_first = schedule_.dependent_launch || !shared;
   if (weights_first) load_weights(body);
-  if (schedule_.dependent_launch) emit(body, DependentWait{});
+  if (schedule_.dependent_launch) await_preceding(body);
   if (!shared) emit(body, Barrier{});
   declare_activations();
   // Only what the first round needs goes before its weights.

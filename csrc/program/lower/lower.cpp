@@ -35,11 +35,17 @@ bool Lowering::needs_barrier_after_loads() const {
   return table || (schedule_.sharers == 0 && !digits());
 }
 
+// The next kernel starts only then: kernels of torch's compiler wait for the one before them and
+// read without another wait what earlier ones wrote.
+void Lowering::await_preceding(Body& body) {
+  emit(body, DependentWait{});
+  emit(body, DependentLaunch{});
+}
+
 // Weights do not depend on the preceding kernel, so a dependent launch asks for them first.
 // Otherwise the activations go first: they are few, and all threads wait for them; but not digits,
 // which their threads make themselves.
 void Lowering::load_first(Body& body) {
-  if (schedule_.dependent_launch) emit(body, DependentLaunch{});
   if (schedule_.sharers > 0) {
     load_by_engine(body);
   } else if (staged()) {
@@ -47,7 +53,7 @@ void Lowering::load_first(Body& body) {
     const std::int64_t ahead = schedule_.stages - 1;
     if (schedule_.dependent_launch) {
       for (std::int64_t i = 0; i + 1 < ahead; ++i) fetch(body, i);
-      emit(body, DependentWait{});
+      await_preceding(body);
       first_activations(body);
       fetch(body, ahead - 1);
       await_activations(body, 1);
@@ -62,7 +68,7 @@ void Lowering::load_first(Body& body) {
     }
   } else if (schedule_.dependent_launch) {
     load_weights(body);
-    emit(body, DependentWait{});
+    await_preceding(body);
     first_activations(body);
     if (!x_in_rounds()) await_activations(body, 0);
   } else {

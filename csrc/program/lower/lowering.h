@@ -59,6 +59,7 @@ class Lowering {
   ViewId view(BufferId of, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides);
   RegisterId reg(std::string name, Scalar scalar, Layout layout);
   void declare();
+  void await_preceding(Body& body);
   void load_first(Body& body);
   bool needs_barrier_after_loads() const;
 

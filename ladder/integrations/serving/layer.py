@@ -33,11 +33,12 @@ class Run:
     n: int
     suffix: str
     parts: tuple[str, ...]
+    dependent_launch: bool = False  #: of an image: as :attr:`ladder.Linear.dependent_launch`
 
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.kind == "prepacked":
             image = getattr(layer, f"qweight{self.suffix}")
-            return linear_prepacked(x, image, bias, self.type, self.n)
+            return linear_prepacked(x, image, bias, self.type, self.n, self.dependent_launch)
         if self.kind == "dense":
             return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
         parts = [
@@ -72,7 +73,8 @@ def finish(
         dtype: of activations.
         prepack: make images where the device has kernels for the type.
         before: runs of the load before, whose graphs may be kept: the new ones must equal them.
-        warm: called with each image's module, to compile and tune.
+        warm: called with the module of each image, whose kernels it compiles and tunes, and whose
+            ``dependent_launch`` it may set.
     Raises:
         CheckpointError: tensors that were not loaded, by name; values that no weight has; other
             runs than ``before``.
@@ -167,7 +169,8 @@ def finish_weight(
         if module.prepare():
             assert module.image is not None
             warm(module)
-            return Run("prepacked", text, n, suffix, ("qweight",)), {"qweight": module.image}
+            run = Run("prepacked", text, n, suffix, ("qweight",), module.dependent_launch)
+            return run, {"qweight": module.image}
         if weight.qweight.is_cuda:
             _log.warning(
                 "%s %s has no kernels on this GPU: torch decodes it in each call",

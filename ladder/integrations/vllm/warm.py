@@ -21,12 +21,12 @@ from ladder.nn.linear import Linear
 _log = logging.getLogger("vllm.ladder")
 #: Of an engine that captures no graphs.
 _TOKENS = (1, 2, 4, 8, 16, 32)
-_OPTIONS = {"tune": "fast", "budget": 20.0}
+_OPTIONS = {"tune": "fast", "budget": 20.0, "dependent_launch": False}
 
 
 def options_of(vllm_config: Any) -> dict[str, Any]:
-    """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune`` and
-    ``budget`` as :func:`ladder.warmup` has them, for the whole model.
+    """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune``,
+    ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model.
 
     Raises:
         InvalidArgument: another option, or another value.
@@ -44,6 +44,11 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
         raise InvalidArgument(
             f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
         )
+    if type(options["dependent_launch"]) is not bool:
+        raise InvalidArgument(
+            'additional_config["ladder"]["dependent_launch"] is '
+            f"{options['dependent_launch']!r}, not true or false"
+        )
     return options
 
 
@@ -53,14 +58,20 @@ class Warmer:
     Args:
         tokens: numbers of tokens of the engine's CUDA graphs.
         dtype: of activations.
-        tune, budget: as :func:`ladder.warmup`; the budget is for all layers.
+        tune, budget, dependent_launch: as :func:`ladder.warmup`; the budget is for all layers.
     """
 
     def __init__(
-        self, tokens: tuple[int, ...], dtype: torch.dtype, tune: str = "fast", budget: float = 20.0
+        self,
+        tokens: tuple[int, ...],
+        dtype: torch.dtype,
+        tune: str = "fast",
+        budget: float = 20.0,
+        dependent_launch: bool = False,
     ) -> None:
         self.tokens = (*tokens, kernels.MANY_TOKENS)
         self.dtype, self.tune, self.left_s = dtype, tune, budget
+        self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
         self._done: set[int] = set()
 
@@ -89,7 +100,7 @@ class Warmer:
         n, k = sum(rows.count for rows in room.rows), room.columns.count
         if kernels.objection(str(ttype), n, k, False, device.index or 0):
             return
-        number = image.open_weight(str(ttype), n, k)
+        number = image.open_weight(str(ttype), n, k, dependent_launch=self.dependent_launch)
         if number not in self._asked:
             self._asked.add(number)
             request = Request(number, ttype, (n, k), device, self.dtype, self.tokens)
@@ -97,6 +108,7 @@ class Warmer:
 
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
+        module.dependent_launch = self.dependent_launch
         request = module.kernel_request(self.dtype, self.tokens)
         if request.weight in self._done:
             return

@@ -17,9 +17,6 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   float sum[4];
   float part[4];
   u32 out[2];
-  {  // dependent_launch
-    dependent_launch();
-  }
   {  // words = load weight[tile, split*2, 0, 0, 0] now
     const u32* const from = weight + (((thread / 32) * 384) + ((thread % 32) * 4) + tile * 1536 + split * 768);
     { Words4 v; v = load_now((const Words4*)(from + 0)); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
@@ -40,6 +37,9 @@ linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
   }
   {  // dependent_wait
     dependent_wait();
+  }
+  {  // dependent_launch
+    dependent_launch();
   }
   {  // copy_async x_tile = x[0, split*128]
     const u32 me = anew(thread);

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines of vLLM on a GPU, in float16, say of their greedy tokens what transformers with ladder
+says in float32; kernels of ladder run for every packed layer. LADDER_VLLM_PYTHON is a Python that
+has vLLM for GPUs, LADDER_VLLM_PATH more folders of packages for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import foreign
+import models
+import pytest
+import torch
+from forms import PROMPTS, TOKENS, Case, check_reads, checked, mixed, of, other, reordered
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+#: Logarithms of probabilities: two layers whose activations are rounded to float16. One wrong
+#: column of a weight changes them by more.
+NEAR = 0.05
+#: Engines of one process keep their memory till its end.
+GPU = {"dtype": "float16", "gpu_memory_utilization": 0.05}
+GRAPHS = {
+    **GPU, "enforce_eager": False, "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]},
+}  # fmt: skip
+ASKED = {"quantization": "ladder"}
+
+
+def chained(options: dict[str, Any]) -> dict[str, Any]:
+    return options | {"additional_config": {"ladder": {"dependent_launch": True}}}
+
+
+O_PROJ = frozenset(name for name in models.LAYERS if name.endswith("o_proj"))
+EAGER = {
+    "uint4": Case(of("uint4", group_size=64, symmetric=False), options=GPU),
+    "uint4, adapter": Case(of("uint4", group_size=64, symmetric=False), options=GPU, adapter=True),
+    "nf4": Case(of("nf4"), options=GPU),
+    "uint3, head packed": Case(of("uint3", skip=()), options=GPU, more=frozenset({"lm_head"})),
+    "float6_e3m2": Case(of("float6_e3m2"), options=GPU),
+    "mxfp4, chunks and cached prefixes": Case(
+        of("mxfp4"), options=GPU | {"max_num_batched_tokens": 16, "enable_prefix_caching": True}
+    ),
+    "act-order": Case(reordered, options=GPU),
+    "mixed": Case(mixed, options=GPU, less=O_PROJ),
+    "gptq 3 bits desc_act": Case(
+        other(foreign.gptq, 3, symmetric=False, order=True), options=GPU | ASKED
+    ),
+    "awq": Case(other(foreign.awq, 4), options=GPU | ASKED),
+    "compressed-tensors under ladder's kernel": Case(
+        other(foreign.compressed, 4, symmetric=False), options=GPU, words="kernel"
+    ),
+}
+IN_GRAPHS = {
+    "uint4": Case(EAGER["uint4"].folders, options=GRAPHS),
+    "uint4, dependent launch": Case(EAGER["uint4"].folders, options=chained(GRAPHS)),
+    "mixed": Case(mixed, options=GRAPHS, less=O_PROJ),
+}
+TWO_RANKS = {
+    f"{name}, two ranks": Case(case.folders, options=GRAPHS | {"tensor_parallel_size": 2})
+    for name, case in EAGER.items()
+    if name in ("uint4", "act-order")
+}
+TWO_RANKS["uint4, two stages"] = Case(
+    EAGER["uint4"].folders, options=GRAPHS | {"pipeline_parallel_size": 2}
+)  # none on the CPU, where vLLM 0.32 stops in code of its own
+
+
+@pytest.fixture(scope="session")
+def believed(forms):
+    """Of tokens behind the prompts: their logarithms of probabilities, and those of the likeliest
+    tokens at the same places, by transformers with ladder."""
+    import peft
+    import transformers
+
+    import ladder  # noqa: F401
+
+    def ask(case: Case, tokens: list[list[int]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        folder = case.folders(forms)[1]
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        if case.adapter:
+            model = peft.PeftModel.from_pretrained(model, forms.adapter(case))
+        of_tokens, likeliest = [], []
+        for prompt, behind in zip(PROMPTS, tokens, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + behind])).logits[0]
+            all_of = logits[len(prompt) - 1 : -1].log_softmax(-1)
+            of_tokens.append(all_of.gather(1, torch.tensor(behind)[:, None])[:, 0])
+            likeliest.append(all_of.amax(1))
+        return of_tokens, likeliest
+
+    return ask
+
+
+def check_tokens(case: Case, answer: dict[str, Any], believed: Any) -> None:
+    assert [len(each) for each in answer["tokens"]] == [TOKENS] * len(PROMPTS)
+    of_tokens, likeliest = believed(case, answer["tokens"])
+    for found, exact, most in zip(answer["logprobs"], of_tokens, likeliest, strict=True):
+        assert (torch.tensor(found) - exact).abs().max() <= NEAR
+        assert (most - exact).max() <= 2 * NEAR  # greedy
+
+
+@pytest.fixture(scope="session")
+def one_process(engine):
+    return engine(EAGER, "reads", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_an_engine_agrees_with_transformers(name, one_process, believed):
+    answer = checked(one_process[name])
+    check_tokens(EAGER[name], answer, believed)
+    check_reads(EAGER[name], answer["counts"])
+
+
+@pytest.fixture(scope="session")
+def in_graphs(engine):
+    return engine(IN_GRAPHS, "kernels", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", IN_GRAPHS)
+def test_an_engine_of_cuda_graphs_agrees_with_transformers(name, in_graphs, believed):
+    case, answer = IN_GRAPHS[name], checked(in_graphs[name])
+    check_tokens(case, answer, believed)
+    layers = len((models.LAYERS | case.more) - case.less)
+    # Of 47 tokens of prompts more are dequantised; each step after them has a launch a layer.
+    assert sum(answer["counts"].values()) >= layers * (TOKENS - 1), answer["counts"]
+
+
+@pytest.fixture(scope="session")
+def two_ranks(engine):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    return engine(TWO_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_two_ranks_agree_with_transformers(name, two_ranks, believed):
+    check_tokens(TWO_RANKS[name], checked(two_ranks[name]), believed)
