@@ -66,9 +66,10 @@ std::string cell(const TType& type, Scalar activation, int tokens, const Device&
   try {
     const auto expr = linear_of(type, kRows, kColumns, activation, tokens);
     decoding_of(expr);
-    for (const auto& candidate : spread(candidates(expr, device), kCandidates)) {
+    for (const auto& candidate : spread(candidates(decide(expr, device)), kCandidates)) {
       if (!candidate.dropped.empty() || taken.size() == kCandidates) break;
-      taken.push_back(milliseconds(compile(expr, candidate.schedule, device).source, device));
+      taken.push_back(
+          milliseconds(compile(decide(expr, device), candidate.schedule).source, device));
     }
   } catch (const Unsupported&) {
     return "no kernel";

@@ -37,7 +37,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
     std::size_t number = 0;
     bool dependent = false;
     in >> number >> dependent;
-    const auto measured = spread(candidates(expr, device, dependent), kMeasured);
+    const auto measured = spread(candidates(decide(expr, device), dependent), kMeasured);
     const Candidate& guess = measured.at(number);
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;
@@ -57,7 +57,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
   int places = 0;
   in >> places >> s.x_rounds >> s.x_slack >> s.sharers >> s.by_blocks;  // 0 where the line ends
   s.sum_places = places > 0 ? places : s.sweeps > 1 ? 2 : 1;
-  if (places == 0 && !objection(s, expr, device).empty()) s.sum_places = 1;
+  if (places == 0 && !objection(s, decide(expr, device)).empty()) s.sum_places = 1;
   return s;
 }
 
@@ -100,7 +100,7 @@ int run(const std::string& out, const Device& device) {
       const auto schedule = read_schedule(in, expr, device);
       if (!known.insert(to_string(expr) + to_string(schedule)).second) continue;
       const auto start = std::chrono::steady_clock::now();
-      const auto compiled = compile(expr, schedule, device);
+      const auto compiled = compile(decide(expr, device), schedule);
       const auto binary = cuda::compile(compiled.source, device.architecture);
       const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
       std::cerr << number << ": " << to_string(expr) << "\n  " << to_string(schedule) << "\n  "

@@ -9,28 +9,21 @@
 #include "program/lower.h"
 
 namespace ladder {
-namespace {
-
-void require_target(const Device& device) {
-  const auto why_not = no_target(device);
-  if (!why_not.empty()) fail<Unsupported>(why_not);
-}
-
-}  // namespace
 
 Compiled compile(const Linear& expr, const Device& device, bool dependent_launch) {
-  require_target(device);
-  // schedule/: least time that fits
-  return compile(expr, best_schedule(expr, device, dependent_launch), device);
+  if (const auto why_not = no_target(device); !why_not.empty()) fail<Unsupported>(why_not);
+  const Decisions decisions = decide(expr, device);  // Algorithm 1, once: core, hint, conversion
+  return compile(decisions, best_schedule(decisions, dependent_launch));  // least time that fits
 }
 
-Compiled compile(const Linear& expr, const Schedule& schedule, const Device& device) {
-  require_target(device);
-  const auto why_not = objection(schedule, expr, device);
+Compiled compile(const Decisions& decisions, const Schedule& schedule) {
+  const Device& device = *decisions.device;
+  if (const auto why_not = no_target(device); !why_not.empty()) fail<Unsupported>(why_not);
+  const auto why_not = objection(schedule, decisions);
   if (!why_not.empty()) fail<Unsupported>(to_string(schedule), ": ", why_not);
-  Program program = lower(expr, schedule, device);  // program/: tiles, loops, instructions
-  verify(program, device.shared_per_block_bytes);   // throws InternalError naming every fault
-  std::string source = cuda::emit(program);         // codegen/: text for the device's compiler
+  Program program = lower(decisions, schedule);    // program/: tiles, loops, instructions
+  verify(program, device.shared_per_block_bytes);  // throws InternalError naming every fault
+  std::string source = cuda::emit(program);        // codegen/: text for the device's compiler
   return {schedule, std::move(program), std::move(source)};
 }
 

@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "expr/linear.h"
 #include "program/program.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -22,7 +23,7 @@ struct Compiled {
 /// cannot serve or that no target writes for.
 Compiled compile(const Linear& expr, const Device& device, bool dependent_launch = false);
 
-/// The same with the decisions taken.
-Compiled compile(const Linear& expr, const Schedule& schedule, const Device& device);
+/// The same with the schedule chosen.
+Compiled compile(const Decisions& decisions, const Schedule& schedule);
 
 }  // namespace ladder

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "program/program.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -22,11 +23,10 @@ struct Workspace {
 };
 Workspace workspace_of(const Linear& expr, const Schedule& schedule);
 
-/// The program that computes `expr` as `schedule` decided, on `device`.
-/// Throws Unsupported when no matrix instruction multiplies the activations.
+/// The program of a schedule to which there is no objection().
 /// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests
 /// hold the schedules that are compiled (first_programs_test.cpp). Deriving them anew, at every
 /// first call, would take 3 ms on average and up to 170 where lowering takes 0.04.
-Program lower(const Linear& expr, const Schedule& schedule, const Device& device);
+Program lower(const Decisions& decisions, const Schedule& schedule);
 
 }  // namespace ladder

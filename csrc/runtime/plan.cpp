@@ -31,41 +31,38 @@ std::string problem_of(const Linear& expr, const Device& device, bool dependent_
          (dependent_launch && device.dependent_launch() ? ", dependent launch" : "");
 }
 
-std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
-                                        const Device& device, bool dependent_launch) {
-  for (const Candidate& candidate : candidates(expr, device, dependent_launch)) {
-    if (candidate.dropped.empty() && to_string(candidate.schedule) == text) {
-      return candidate.schedule;
-    }
-  }
-  return std::nullopt;
+std::optional<Schedule> schedule_called(const std::string& text, const Decisions& decisions,
+                                        bool dependent_launch) {
+  const auto schedule = schedule_of(text);
+  if (!schedule || !objection(*schedule, decisions).empty()) return std::nullopt;
+  const auto all = space(decisions, dependent_launch);
+  if (std::ranges::find(all, *schedule) == all.end()) return std::nullopt;
+  return schedule;
 }
 
-std::optional<Plan> plan_of(const Linear& expr, const Device& device, bool dependent_launch) {
-  const auto kept = stored_plan(problem_of(expr, device, dependent_launch));
+std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch) {
+  const auto kept = stored_plan(problem_of(decisions.expr, *decisions.device, dependent_launch));
   if (!kept) return std::nullopt;
-  const auto schedule = schedule_called(kept->schedule, expr, device, dependent_launch);
+  const auto schedule = schedule_called(kept->schedule, decisions, dependent_launch);
   if (!schedule) return std::nullopt;
   return Plan{*schedule, kept->measured};
 }
 
-std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
-                                       bool dependent_launch) {
+std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch) {
   std::vector<Schedule> schedules;
   // Those that are alike often spill alike.
-  for (const Candidate& candidate : spread(candidates(expr, device, dependent_launch), kTries)) {
+  for (const Candidate& candidate : spread(candidates(decisions, dependent_launch), kTries)) {
     if (!candidate.dropped.empty() || schedules.size() == kTries) break;
     schedules.push_back(candidate.schedule);
   }
   return schedules;
 }
 
-std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           bool dependent_launch, std::size_t count,
-                                           Deadline deadline) {
-  auto all = candidates(expr, device, dependent_launch);
+std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
+                                           std::size_t count, Deadline deadline) {
+  auto all = candidates(decisions, dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  const auto guesses = spread(pruned(std::move(all), expr, device, best_seconds), count);
+  const auto guesses = spread(pruned(std::move(all), decisions, best_seconds), count);
   std::vector<Schedule> kept;
   auto next = guesses.begin();
   const auto compile_next = [&](std::size_t more) {
@@ -73,15 +70,15 @@ std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& dev
     std::vector<std::string> sources;
     for (; next != guesses.end() && next->dropped.empty() && sources.size() < more; ++next) {
       try {
-        sources.push_back(compile(expr, next->schedule, device).source);
+        sources.push_back(compile(decisions, next->schedule).source);
         schedules.push_back(next->schedule);
       } catch (const Unsupported&) {
         // Only emitting shows some of the limits of a device.
       }
     }
-    compile_missing(sources, device, deadline);
+    compile_missing(sources, *decisions.device, deadline);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      if (!known_to_be_rejected(sources[i], device)) kept.push_back(schedules[i]);
+      if (!known_to_be_rejected(sources[i], *decisions.device)) kept.push_back(schedules[i]);
     }
   };
   compile_next(count);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/compile_ahead.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -22,8 +23,8 @@ namespace ladder {
 std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch);
 
 /// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
-std::optional<Schedule> schedule_called(const std::string& text, const Linear& expr,
-                                        const Device& device, bool dependent_launch);
+std::optional<Schedule> schedule_called(const std::string& text, const Decisions& decisions,
+                                        bool dependent_launch);
 
 /// A plan that the scheduler has.
 struct Plan {
@@ -32,19 +33,17 @@ struct Plan {
 };
 
 /// The plan that a store holds for the problem, if the scheduler has its schedule.
-std::optional<Plan> plan_of(const Linear& expr, const Device& device, bool dependent_launch);
+std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch);
 
 /// What to compile where there is no plan, in order: the scheduler's own choices, spread
 /// (schedule/spread.h).
-std::vector<Schedule> schedules_to_try(const Linear& expr, const Device& device,
-                                       bool dependent_launch);
+std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch);
 
 /// The scheduler's best guesses, spread, that no store knows to be rejected, at most `count`, for
 /// measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for each
 /// that is rejected (cuda::objection) the next two guesses are, which spill more often than the
 /// first, and once more for those still missing. No kernel is begun after `deadline`.
-std::vector<Schedule> schedules_to_measure(const Linear& expr, const Device& device,
-                                           bool dependent_launch, std::size_t count,
-                                           Deadline deadline = never());
+std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
+                                           std::size_t count, Deadline deadline = never());
 
 }  // namespace ladder

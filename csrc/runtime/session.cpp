@@ -134,8 +134,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
 std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int64_t m) {
   const Interval interval{ordinal, activation, interval_of(m)};
   if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
-  const auto stored = plan_of(expression(type_, n_, k_, gather_, activation, m),
-                              device_row(ordinal), dependent_launch_);
+  const auto stored = plan_of(decided(ordinal, activation, m), dependent_launch_);
   if (stored) plans_.insert_or_assign(interval, *stored);
   return stored;
 }
@@ -144,11 +143,11 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
   int failures = 0;
   const auto& refused = refused_[{ordinal, activation, interval_of(m)}];
   try {
-    const Linear expr = expression(type_, n_, k_, gather_, activation, m);
+    const Decisions decisions = decided(ordinal, activation, m);
     const auto kernel_of = [&](const Schedule& schedule) -> const LinearKernel* {
       if (failures == kFailures || refused.contains(to_string(schedule))) return nullptr;
       try {
-        return compile_linear(ordinal, expr, schedule, Purpose::good);
+        return compile_linear(ordinal, decisions, schedule, Purpose::good);
       } catch (const Unsupported&) {
         // It is rejected, or only emitting or the driver shows that the device cannot have it: the
         // next one.
@@ -163,8 +162,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
     if (const auto plan = known_plan(ordinal, activation, m)) {
       if (const LinearKernel* kernel = kernel_of(plan->schedule)) return kernel;
     }
-    for (const Schedule& schedule :
-         schedules_to_try(expr, device_row(ordinal), dependent_launch_)) {
+    for (const Schedule& schedule : schedules_to_try(decisions, dependent_launch_)) {
       if (const LinearKernel* kernel = kernel_of(schedule)) return kernel;
     }
   } catch (const Unsupported&) {
@@ -173,27 +171,42 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
   return declined();
 }
 
+Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
+  return decide(expression(type_, n_, k_, gather_, activation, m), device_row(ordinal));
+}
+
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
                                             std::size_t count, Deadline deadline) const {
-  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
   std::vector<std::string> out;
   for (const Schedule& schedule :
-       schedules_to_measure(expr, device_row(ordinal), dependent_launch_, count, deadline)) {
+       schedules_to_measure(decided(ordinal, activation, m), dependent_launch_, count, deadline)) {
     out.push_back(to_string(schedule));
   }
   return out;
 }
 
+namespace {
+
+Schedule required(const std::string& text, const Decisions& decisions, bool dependent_launch) {
+  const auto schedule = schedule_called(text, decisions, dependent_launch);
+  if (!schedule) {
+    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.expr));
+  }
+  return *schedule;
+}
+
+}  // namespace
+
 void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
                   Purpose purpose) {
-  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  const auto schedule = schedule_called(text, expr, device_row(ordinal), dependent_launch_);
-  if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
+  const Decisions decisions = decided(ordinal, activation, m);
+  const Schedule schedule = required(text, decisions, dependent_launch_);
   {
     const std::lock_guard lock(compiling_);
     const LinearKernel* before =
         slot(ordinal, activation, m)
-            .exchange(compile_linear(ordinal, expr, *schedule, purpose), std::memory_order_acq_rel);
+            .exchange(compile_linear(ordinal, decisions, schedule, purpose),
+                      std::memory_order_acq_rel);
     if (before != nullptr && before != declined() && before->trial != nullptr) {
       before->trial->lose();
     }
@@ -211,20 +224,16 @@ std::optional<Schedule> Session::plan(int ordinal, Scalar activation, std::int64
 
 void Session::compile_ahead(int ordinal, Scalar activation, std::int64_t m,
                             const Schedule& schedule) const {
-  const Device& device = device_row(ordinal);
-  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  compile_missing({compile(expr, schedule, device).source}, device);
+  compile_missing({compile(decided(ordinal, activation, m), schedule).source}, device_row(ordinal));
 }
 
 void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
                    std::int64_t measured) {
-  const Linear expr = expression(type_, n_, k_, gather_, activation, m);
-  const Device& device = device_row(ordinal);
-  const auto schedule = schedule_called(text, expr, device, dependent_launch_);
-  if (!schedule) fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(expr));
-  keep_plan(problem_of(expr, device, dependent_launch_), {text, measured});
+  const Decisions decisions = decided(ordinal, activation, m);
+  const Schedule schedule = required(text, decisions, dependent_launch_);
+  keep_plan(problem_of(decisions.expr, *decisions.device, dependent_launch_), {text, measured});
   const std::lock_guard lock(compiling_);
-  plans_.insert_or_assign({ordinal, activation, interval_of(m)}, Plan{*schedule, measured});
+  plans_.insert_or_assign({ordinal, activation, interval_of(m)}, Plan{schedule, measured});
 }
 
 const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {

@@ -161,8 +161,10 @@ class Session {
   /// Of the plan, else of the first choice of the scheduler that compiles without spills and that
   /// the driver does not refuse; declined where there is none.
   const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m);
-  const LinearKernel* compile_linear(int ordinal, const Linear& expr, const Schedule& schedule,
-                                     Purpose purpose);
+  /// For the interval of `m` tokens; throws as expression() does.
+  Decisions decided(int ordinal, Scalar activation, std::int64_t m) const;
+  const LinearKernel* compile_linear(int ordinal, const Decisions& decisions,
+                                     const Schedule& schedule, Purpose purpose);
   const LinearKernel* compile_transform(int ordinal, Transform which);
   const LinearKernel* owned(LinearKernel kernel);
 

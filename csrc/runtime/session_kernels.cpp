@@ -29,9 +29,9 @@ const LinearKernel* Session::owned(LinearKernel kernel) {
   return kernels_.emplace_back(std::make_unique<const LinearKernel>(std::move(kernel))).get();
 }
 
-const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
+const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisions,
                                             const Schedule& schedule, Purpose purpose) {
-  const Compiled compiled = compile(expr, schedule, device_row(ordinal));
+  const Compiled compiled = compile(decisions, schedule);
   const Program& program = compiled.program;
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
@@ -55,7 +55,7 @@ const LinearKernel* Session::compile_linear(int ordinal, const Linear& expr,
                    ? std::make_unique<Trial>(std::exchange(kernel, nullptr), ordinal)
                    : nullptr;
   return owned({std::move(kernel), std::move(trial), launch, std::move(operands),
-                workspace_of(expr, schedule), to_string(schedule)});
+                workspace_of(decisions.expr, schedule), to_string(schedule)});
 }
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) {

@@ -21,39 +21,23 @@ struct Warps {
   int n, k;
 };
 
-/// What is decided once for all schedules of `expr`; digits are operands of another type.
-struct Decided {
-  const Linear& expr;
-  const Device& device;
-  Decisions as_they_are = decide(expr, device, Route::multiply_add);
-  Decisions as_digits = decide(expr, device, Route::digits);
+/// The least that the tokens of the expression fill: whole instructions.
+int tokens_of(const Decisions& decisions) {
+  return static_cast<int>(round_up(decisions.expr.max_m, decisions.whole.core.instruction->n));
+}
 
-  const Decisions& of(Route route) const {
-    return route == Route::digits ? as_digits : as_they_are;
-  }
-  std::string objection(const Schedule& s) const {
-    return ladder::objection(s, expr, device, of(s.route));
-  }
-  Candidate candidate(const Schedule& s) const {
-    return {s, cost(s, expr, device, of(s.route)), objection(s)};
-  }
-  /// The least that the tokens of `expr` fill: whole instructions.
-  int tokens() const {
-    return static_cast<int>(round_up(expr.max_m, as_they_are.core.instruction->n));
-  }
-  /// The fewest row units, from `least` on, of which a lane has whole granules of words.
-  int whole_units(int least) const {
-    const auto granule = as_they_are.hint.granularity_bytes;
-    while (least < kUnits && least * expr.bits * 4 % granule != 0) least *= 2;
-    return least;
-  }
-};
+/// The fewest row units, from `least` on, of which a lane has whole granules of words.
+int whole_units(int least, const Decisions& decisions) {
+  const auto granule = decisions.whole.hint.granularity_bytes;
+  while (least < kUnits && least * decisions.expr.bits * 4 % granule != 0) least *= 2;
+  return least;
+}
 
 /// The same with blocks loaded anew one by one where a sweep has rounds to load anew: from 0 to 8 %
 /// faster (docs/dev/notebook_gpu.md).
-Schedule block_by_block(Schedule s, const Decided& decided) {
+Schedule block_by_block(Schedule s, const Decisions& decisions) {
   s.by_blocks = true;
-  if (!decided.objection(s).empty()) s.by_blocks = false;
+  if (!objection(s, decisions).empty()) s.by_blocks = false;
   return s;
 }
 
@@ -76,9 +60,9 @@ void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int sta
 /// Activations that come in rounds, over as many parts of K as fill the device once; two blocks of
 /// the image per warp, or one where two do not fit. Rows of more than one wave are for sweeps.
 template <class Add>
-void add_flowing(const Decided& decided, Route route, const Add& add) {
-  const Linear& expr = decided.expr;
-  const Device& device = decided.device;
+void add_flowing(const Decisions& decisions, Route route, const Add& add) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
   if (!device.async_copy()) return;
   // Zero points of many groups leave no registers for signals: all would spill.
   if (expr.groups() > 1 && expr.group_size() < kBlock && expr.stored_zero != Zero::none) return;
@@ -86,8 +70,8 @@ void add_flowing(const Decided& decided, Route route, const Add& add) {
   for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
     for (int resident : {1, 2}) {
       for (int blocks : {2, 1}) {
-        Schedule s{decided.tokens(), warps.n, warps.k, blocks,  1, 1,
-                   Reduction::none,  route,   false,   resident};
+        Schedule s{tokens_of(decisions), warps.n, warps.k, blocks,  1, 1,
+                   Reduction::none,      route,   false,   resident};
         s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
         const auto parts = std::int64_t{device.multiprocessors} * resident / s.tiles(expr.n);
         if (parts == 0) continue;
@@ -102,9 +86,9 @@ void add_flowing(const Decided& decided, Route route, const Add& add) {
         add(s);
         // With whole rows of more than eight tokens it gained in two runs of three.
         if (s.tokens > 8 && splits == 1) {
-          if (const auto other = block_by_block(s, decided); other.by_blocks) add(other);
+          if (const auto other = block_by_block(s, decisions); other.by_blocks) add(other);
         }
-        if (decided.objection(s).empty()) break;
+        if (objection(s, decisions).empty()) break;
       }
     }
   }
@@ -113,17 +97,17 @@ void add_flowing(const Decided& decided, Route route, const Add& add) {
 // Activations by the copy engine, every warp with all the rows of its block: nothing waits for the
 // activations before all weights of the first rounds are asked for.
 template <class Add>
-void add_engine(const Decided& decided, int blocks, int splits, Route route, const Add& add) {
-  const Linear& expr = decided.expr;
-  const Device& device = decided.device;
-  const int tokens = decided.tokens();
+void add_engine(const Decisions& decisions, int blocks, int splits, Route route, const Add& add) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  const int tokens = tokens_of(decisions);
   constexpr int kWarps = 16, kDepth = 2;
   const auto columns = kBlock * blocks * kWarps * splits;
   const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
   if (rounds > kMostDeepRounds) return;
   const auto reduction = splits == 1 ? Reduction::none : Reduction::cluster;
   // Few rows: registers for two blocks a round, and no more than the multiprocessors have work for.
-  const int units = decided.whole_units(2);
+  const int units = whole_units(2, decisions);
   for (int depth : {1, 2}) {
     for (int sharers : {1, 2}) {
       Schedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
@@ -132,8 +116,8 @@ void add_engine(const Decided& decided, int blocks, int splits, Route route, con
       s.sweeps = static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
       // One warp adds up a sweep while the others go on with the next.
       if (s.sweeps > 1) s.sum_places = 2;
-      if (!decided.objection(s).empty()) s.sum_places = 1;
-      add(block_by_block(s, decided));
+      if (!objection(s, decisions).empty()) s.sum_places = 1;
+      add(block_by_block(s, decisions));
       // Activations of few tokens are there before the first weights, two rounds of which are asked
       // for together.
       if (tokens <= kFewTokens || depth != kDepth || sharers == 1) continue;
@@ -145,19 +129,19 @@ void add_engine(const Decided& decided, int blocks, int splits, Route route, con
 
 }  // namespace
 
-std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool dependent_launch) {
-  check(expr);
-  std::vector<Candidate> all;
-  const Decided decided{expr, device};
-  const int tokens = decided.tokens();
+std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  std::vector<Schedule> all;
+  const int tokens = tokens_of(decisions);
   // Operands with scales of wider groups are there to ask for: nothing measured favours them.
   const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
   auto add = [&](Schedule schedule) {
     schedule.dependent_launch = dependent_launch && device.dependent_launch();
-    all.push_back(decided.candidate(schedule));
+    all.push_back(schedule);
     if (!both_places) return;
     schedule.scale_place = ScalePlace::sums;
-    all.push_back(decided.candidate(schedule));
+    all.push_back(schedule);
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
     // Wider codes gain nothing: memory holds them up, or masks for pairs that lie apart.
@@ -186,7 +170,7 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
         }
       }
     }
-    if (route != Route::digits) add_flowing(decided, route, add);
+    if (route != Route::digits) add_flowing(decisions, route, add);
     // Rounds kept in registers, over as many rows as fill the device once.
     for (int splits : {1, 2}) {
       for (Warps warps : {Warps{1, 8}, {1, 16}}) {
@@ -214,8 +198,8 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
               deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
               // A barrier less in each sweep, where there is room.
               if (deep.sweeps > 1) deep.sum_places = 2;
-              if (!decided.objection(deep).empty()) deep.sum_places = 1;
-              add(block_by_block(deep, decided));
+              if (!objection(deep, decisions).empty()) deep.sum_places = 1;
+              add(block_by_block(deep, decisions));
             }
           }
         }
@@ -228,9 +212,17 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
     for (Route route : {Route::in_place, Route::multiply_add}) {
       for (int blocks : {2, 1}) {
         if (blocks == 1 && !finer) continue;
-        for (int splits : {1, 2}) add_engine(decided, blocks, splits, route, add);
+        for (int splits : {1, 2}) add_engine(decisions, blocks, splits, route, add);
       }
     }
+  }
+  return all;
+}
+
+std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_launch) {
+  std::vector<Candidate> all;
+  for (const Schedule& s : space(decisions, dependent_launch)) {
+    all.push_back({s, cost(s, decisions), objection(s, decisions)});
   }
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
@@ -239,14 +231,15 @@ std::vector<Candidate> candidates(const Linear& expr, const Device& device, bool
   return all;
 }
 
-Schedule best_schedule(const Linear& expr, const Device& device, bool dependent_launch) {
-  const auto all = candidates(expr, device, dependent_launch);
+Schedule best_schedule(const Decisions& decisions, bool dependent_launch) {
+  const auto all = candidates(decisions, dependent_launch);
   if (all.front().dropped.empty()) return all.front().schedule;
   std::ostringstream why;
   for (const auto& candidate : all) {
     why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;
   }
-  fail<Unsupported>("no schedule for ", to_string(expr), " on ", device.name, ":", why.str());
+  fail<Unsupported>("no schedule for ", to_string(decisions.expr), " on ", decisions.device->name,
+                    ":", why.str());
 }
 
 }  // namespace ladder

@@ -23,16 +23,14 @@ const fitted::Way& way_of(const Schedule& s) {
 
 }  // namespace
 
-Cost cost(const Schedule& s, const Linear& expr, const Device& device) {
-  return cost(s, expr, device, decide(expr, device, s.route));
-}
-
-Cost cost(const Schedule& s, const Linear& expr, const Device& device, const Decisions& decisions) {
+Cost cost(const Schedule& s, const Decisions& decisions) {
   using namespace fitted;
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
   const Carried carried = carried_to(device);
   const double activations =
       s.sharers > 0 ? (engine_by_rounds(s) ? kByRounds : kByEngine) / s.sharers : kActivations;
-  const MatrixInstruction& mma = *decisions.core.instruction;
+  const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
   const double columns = static_cast<double>(s.tokens) / mma.n;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = static_cast<double>(kBlock) / mma.k;  // of a block

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/joined.h"
@@ -92,11 +93,11 @@ TileMatmul matmul_of(const Linear& expr) {
   return {expr.max_m, expr.n, expr.k, a, b, a};
 }
 
-Decisions decide(const TileMatmul& matmul, const Device& device, Multiplier by,
-                 std::optional<Shape> block) {
+OperandDecisions decide(const TileMatmul& matmul, const Device& device, Multiplier by,
+                        std::optional<Shape> block) {
   LADDER_REQUIRE(matmul.m >= 1 && matmul.n >= 1 && matmul.k >= 1, "a matmul of ", matmul.m, " x ",
                  matmul.n, " x ", matmul.k);
-  Decisions out{choose_core(device, *matmul.a.element, matmul.b, by), {}, {}, {}, {}};
+  OperandDecisions out{choose_core(device, *matmul.a.element, matmul.b, by), {}, {}, {}, {}};
   out.hint = hint(device, *out.core.instruction);
   out.block = block ? *block : block_tile(matmul, device, out.core, out.hint);
   if (matmul.b == TileType{&out.core.operand()}) return out;
@@ -109,25 +110,28 @@ Decisions decide(const TileMatmul& matmul, const Device& device, Multiplier by,
   return out;
 }
 
-Decisions decide(const Linear& expr, const Device& device, Route route) {
-  auto out = decide(matmul_of(expr), device, Multiplier::tile_programs);
-  if (route == Route::digits) {
-    // One instruction takes bytes with and without a sign; which codes are such is for objection().
-    const Element& bytes = element("int8");
-    out.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
-    out.hint = hint(device, *out.core.instruction);
+Decisions decide(const Linear& expr, const Device& device) {
+  check(expr);
+  if (!has_tile_programs(device)) {
+    fail<Unsupported>("no tile program multiplies on ", device.name);
   }
-  return out;
+  const auto whole = decide(matmul_of(expr), device, Multiplier::tile_programs);
+  auto digits = whole;
+  // One instruction takes bytes with and without a sign; which codes are such is for objection().
+  const Element& bytes = element("int8");
+  digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
+  digits.hint = hint(device, *digits.core.instruction);
+  return {expr, &device, whole, std::move(digits)};
 }
 
-std::string not_while_multiplying(const Decisions& decisions, std::int64_t m) {
+std::string not_while_multiplying(const OperandDecisions& decisions, std::int64_t m) {
   if (!decisions.place || decisions.place == ConvertPlace::shared_to_registers) return {};
   const auto why = no_kernel(ConvertPlace::shared_to_registers, m);
   return joined("weights of ", m, " tokens are converted ", name_of(*decisions.place),
                 why.empty() ? "" : ": ", why);
 }
 
-std::string to_string(const Decisions& d, const TileMatmul& matmul, const Device& device) {
+std::string to_string(const OperandDecisions& d, const TileMatmul& matmul, const Device& device) {
   std::ostringstream out;
   out << "core: " << d.core.instruction->name
       << (d.core.exact ? ", exact\n" : ", weights rounded\n");

@@ -27,7 +27,8 @@ struct TileMatmul {
 /// with a zero point.
 TileMatmul matmul_of(const Linear& expr);
 
-struct Decisions {
+/// Of operands of one type.
+struct OperandDecisions {
   Core core;
   Hint hint;
   Shape block;  ///< [m, n, k] of one thread block's step in tile plans; places are judged by it
@@ -38,11 +39,22 @@ struct Decisions {
 
 /// Of whoever multiplies, in Roller's block or in one of whole fragments that is given.
 /// Throws Unsupported as choose_core does, InvalidArgument for sizes below 1.
-Decisions decide(const TileMatmul& matmul, const Device& device, Multiplier by = Multiplier::any,
-                 std::optional<Shape> block = std::nullopt);
-/// Of a kernel of ours that multiplies `expr` by that route: core and hint are those of bytes where
-/// it makes digits of activations.
-Decisions decide(const Linear& expr, const Device& device, Route route);
+OperandDecisions decide(const TileMatmul& matmul, const Device& device,
+                        Multiplier by = Multiplier::any, std::optional<Shape> block = std::nullopt);
+
+/// Everything that is decided before there are schedules: objections, costs and lowering take it
+/// from here. A value, but for the row of the device.
+struct Decisions {
+  Linear expr;
+  const Device* device;
+  OperandDecisions whole;   ///< activations as they are
+  OperandDecisions digits;  ///< activations as digits: core and hint are those of bytes
+
+  const OperandDecisions& of(Route route) const { return route == Route::digits ? digits : whole; }
+};
+/// Of a kernel of ours that multiplies `expr`. Throws InvalidArgument for an expression without
+/// meaning, Unsupported on a device that has no tile programs.
+Decisions decide(const Linear& expr, const Device& device);
 
 /// The hint's tile in elements, [m, n, k], k innermost: whole instructions along every axis.
 Shape fragment_tile(const Core& core, const Hint& hint);
@@ -55,9 +67,10 @@ Shape block_tile(const TileMatmul& matmul, const Device& device, const Core& cor
 
 /// Why weights of `m` tokens are not converted as a kernel multiplies, and where they are instead;
 /// empty when they are, or need no conversion.
-std::string not_while_multiplying(const Decisions& decisions, std::int64_t m);
+std::string not_while_multiplying(const OperandDecisions& decisions, std::int64_t m);
 
 /// Every decision in lines.
-std::string to_string(const Decisions& decisions, const TileMatmul& matmul, const Device& device);
+std::string to_string(const OperandDecisions& decisions, const TileMatmul& matmul,
+                      const Device& device);
 
 }  // namespace ladder

@@ -9,9 +9,10 @@
 
 namespace ladder {
 
-std::string misaligned(const Schedule& s, const Linear& expr, const Decisions& decisions) {
-  const MatrixInstruction& mma = *decisions.core.instruction;
-  const Hint& hint = decisions.hint;
+std::string misaligned(const Schedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
+  const Hint& hint = decisions.of(s.route).hint;
   const auto rows = s.block_rows() / s.warps_n, columns = kBlock * s.blocks_per_warp;
   if (s.tokens % mma.n != 0) {
     return joined(s.tokens, " tokens are not whole instructions of ", mma.n);

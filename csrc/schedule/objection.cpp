@@ -47,15 +47,12 @@ std::string not_counts(const Schedule& s) {
 
 }  // namespace
 
-std::string objection(const Schedule& s, const Linear& expr, const Device& device) {
-  if (!has_tile_programs(device)) return joined("no tile program multiplies on ", device.name);
-  return objection(s, expr, device, decide(expr, device, s.route));
-}
-
-std::string objection(const Schedule& s, const Linear& expr, const Device& device,
-                      const Decisions& decisions) {
+std::string objection(const Schedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  const OperandDecisions& operands = decisions.of(s.route);
   if (auto why = not_counts(s); !why.empty()) return why;
-  if (auto why = not_while_multiplying(decisions, expr.max_m); !why.empty()) return why;
+  if (auto why = not_while_multiplying(operands, expr.max_m); !why.empty()) return why;
   const auto splits = s.splits(expr.k), group = expr.group_size();
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
   if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
@@ -82,7 +79,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                     s.sweeps);
     }
     if (s.stages > 1) return "the engine brings activations before rounds in registers";
-    if (expr.gather || rows % decisions.hint.granularity_bytes != 0 ||
+    if (expr.gather || rows % operands.hint.granularity_bytes != 0 ||
         expr.k % s.block_columns() != 0) {
       return joined(expr.k, " columns are not whole rows of ", s.block_columns());
     }
@@ -99,7 +96,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
                     " are not whole words");
     }
   }
-  if (auto why = misaligned(s, expr, decisions); !why.empty()) return why;
+  if (auto why = misaligned(s, decisions); !why.empty()) return why;
   if (s.x_slack > 0 && s.x_rounds == 0) {
     return joined("warps apart by ", s.x_slack, " rounds of activations that come at once");
   }
@@ -152,7 +149,7 @@ std::string objection(const Schedule& s, const Linear& expr, const Device& devic
     } else if (warp_columns % group != 0 || (group < 64 && 64 % group != 0) ||
                (group > 64 && group % 64 != 0)) {
       return joined("groups of ", group, " do not divide a warp's ", warp_columns, " columns");
-    } else if (const int step = decisions.core.instruction->k; group % step != 0) {
+    } else if (const int step = operands.core.instruction->k; group % step != 0) {
       return joined("groups of ", group, " are not steps of ", step);
     }
   }

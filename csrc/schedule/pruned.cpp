@@ -39,7 +39,8 @@ std::vector<bounds::Level> levels(const Device& device) {
 
 }  // namespace
 
-Traffic traffic(const Schedule& s, const Linear& expr, const Device& device) {
+Traffic traffic(const Schedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
   const double tiles = static_cast<double>(s.tiles(expr.n));
   const double splits = static_cast<double>(s.splits(expr.k));
   const double blocks = tiles * splits, m = static_cast<double>(expr.max_m);
@@ -49,8 +50,8 @@ Traffic traffic(const Schedule& s, const Linear& expr, const Device& device) {
   const double inputs = m * static_cast<double>(expr.k) * scalar;
   // A block reads its columns of the activations whatever its neighbours have.
   const double of_blocks = weights + tiles * inputs + outputs;
-  const double fullest = std::ceil(blocks / device.multiprocessors);
-  const double uneven = fullest * device.multiprocessors / blocks;
+  const double fullest = std::ceil(blocks / decisions.device->multiprocessors);
+  const double uneven = fullest * decisions.device->multiprocessors / blocks;
   return {weights + inputs + outputs, of_blocks * std::max(uneven, 1.0)};
 }
 
@@ -60,27 +61,27 @@ bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
 
 namespace {
 
-bounds::Verdict judged(const bounds::Ruler& ruler, const Schedule& schedule, const Linear& expr,
-                       const Device& device) {
-  const auto moved = traffic(schedule, expr, device);
+bounds::Verdict judged(const bounds::Ruler& ruler, const Schedule& schedule,
+                       const Decisions& decisions) {
+  const auto moved = traffic(schedule, decisions);
   std::vector<double> bytes = {moved.global_bytes};
-  if (device.fill_bytes_per_second() > 0) bytes.push_back(moved.shared_bytes);
+  if (decisions.device->fill_bytes_per_second() > 0) bytes.push_back(moved.shared_bytes);
   return ruler.judge(bytes);
 }
 
 }  // namespace
 
-bounds::Verdict verdict_of(const Schedule& schedule, const Linear& expr, const Device& device) {
-  return judged(ruler_of(expr, device), schedule, expr, device);
+bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions) {
+  return judged(ruler_of(decisions.expr, *decisions.device), schedule, decisions);
 }
 
-std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
-                              const Device& device, double best_seconds) {
+std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions& decisions,
+                              double best_seconds) {
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
-  const auto ruler = ruler_of(expr, device);
+  const auto ruler = ruler_of(decisions.expr, *decisions.device);
   for (Candidate& candidate : candidates) {
     if (!candidate.dropped.empty()) continue;
-    const auto verdict = judged(ruler, candidate.schedule, expr, device);
+    const auto verdict = judged(ruler, candidate.schedule, decisions);
     if (!bounds::prunes(verdict, best_seconds)) continue;
     std::ostringstream why;
     why << std::fixed << std::setprecision(1) << "needs " << 1e6 * verdict.seconds << " us for "

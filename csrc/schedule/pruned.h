@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bounds/verdict.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -15,21 +16,21 @@ struct Traffic {
   /// device waits for it.
   double shared_bytes;
 };
-Traffic traffic(const Schedule& schedule, const Linear& expr, const Device& device);
+Traffic traffic(const Schedule& schedule, const Decisions& decisions);
 
 /// What any schedule must move for `expr`, against the memories of `device`: L2 before global
 /// memory and, where its rate is known, shared memory before L2.
 bounds::Ruler ruler_of(const Linear& expr, const Device& device);
 
 /// `traffic` against the ruler: how much of it is needed, and which memory binds.
-bounds::Verdict verdict_of(const Schedule& schedule, const Linear& expr, const Device& device);
+bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions);
 
 /// The same candidates, kept ones first, those dropped that cannot beat `best_seconds`, measured or
 /// estimated: their own traffic takes longer. The reason says which memory. A candidate that took
 /// `best_seconds` is never dropped, since the traffic is a bound of it too. Measured means with
 /// weights that come from global memory, as layers of a model find them. Throws InvalidArgument
 /// unless best_seconds > 0.
-std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Linear& expr,
-                              const Device& device, double best_seconds);
+std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions& decisions,
+                              double best_seconds);
 
 }  // namespace ladder

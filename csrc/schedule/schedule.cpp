@@ -2,7 +2,9 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
+#include <system_error>
 
 #include "base/joined.h"
 #include "expr/decoding.h"
@@ -11,32 +13,87 @@
 namespace ladder {
 namespace {
 
-std::string_view name_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::none: return "none";
-    case Reduction::cluster: return "cluster";
-    case Reduction::ordered: return "ordered";
-  }
-  return "?";
+// By the numbers of the enumerators.
+constexpr std::string_view kReductions[] = {"none", "cluster", "ordered"};
+constexpr std::string_view kRoutes[] = {"multiply_add", "digits", "in_place"};
+constexpr std::string_view kScalePlaces[] = {"", ", scaled sums", ", scaled operands"};
+
+/// How a schedule is spelled, for whoever prints and whoever reads: number(before, value,
+/// unspelled) where numbers may be left out when they are the last, name(before, value, names),
+/// flag(text, value).
+template <class Schedule, class Text>
+void spell(Schedule& s, Text& text) {
+  text.number("tokens ", s.tokens);
+  text.number(", warps ", s.warps_n);
+  text.number("x", s.warps_k);
+  text.number(", blocks ", s.blocks_per_warp);
+  text.number(", rounds ", s.rounds);
+  text.number(", stages ", s.stages);
+  text.name(", ", s.reduction, kReductions);
+  text.name(", ", s.route, kRoutes);
+  text.number(", units ", s.units, kUnits);
+  text.number(", depth ", s.depth, 0);
+  text.number(", sweeps ", s.sweeps, 1);
+  text.number(", sum places ", s.sum_places, 1);
+  text.number(", x rounds ", s.x_rounds, 0);
+  text.number(", x slack ", s.x_slack, 0);
+  text.number(", engine for ", s.sharers, 0);
+  text.flag(", block by block", s.by_blocks);
+  text.name("", s.scale_place, kScalePlaces);
+  text.flag(", dependent launch", s.dependent_launch);
+  text.number(", ", s.blocks_per_multiprocessor);
+  text.end(" per multiprocessor");
 }
 
-std::string_view name_of(Route route) {
-  switch (route) {
-    case Route::multiply_add: return "multiply_add";
-    case Route::in_place: return "in_place";
-    case Route::digits: return "digits";
-  }
-  return "?";
-}
+struct Printer {
+  std::string out;
 
-std::string_view spelled(ScalePlace place) {
-  switch (place) {
-    case ScalePlace::usual: return "";
-    case ScalePlace::sums: return ", scaled sums";
-    case ScalePlace::operands: return ", scaled operands";
+  void number(std::string_view before, int value, std::optional<int> unspelled = {}) {
+    if (value != unspelled) out += joined(before, value);
   }
-  return "?";
-}
+  template <class Name, std::size_t count>
+  void name(std::string_view before, Name value, const std::string_view (&names)[count]) {
+    out += joined(before, names[static_cast<std::size_t>(value)]);
+  }
+  void flag(std::string_view text, bool value) {
+    if (value) out += text;
+  }
+  void end(std::string_view text) { out += text; }
+};
+
+struct Reader {
+  std::string_view rest;
+  bool right = true;
+
+  bool take(std::string_view text) {
+    if (!rest.starts_with(text)) return false;
+    rest.remove_prefix(text.size());
+    return true;
+  }
+  void number(std::string_view before, int& value, std::optional<int> unspelled = {}) {
+    value = unspelled.value_or(0);
+    if (!take(before)) {
+      right = right && unspelled;
+      return;
+    }
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    right = right && error == std::errc();
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  }
+  /// The last of the names that comes next: the first may be empty.
+  template <class Name, std::size_t count>
+  void name(std::string_view before, Name& value, const std::string_view (&names)[count]) {
+    right = right && take(before);
+    for (std::size_t i = count; i-- > 0;) {
+      if (!take(names[i])) continue;
+      value = static_cast<Name>(i);
+      return;
+    }
+    right = false;
+  }
+  void flag(std::string_view text, bool& value) { value = take(text); }
+  void end(std::string_view text) { right = right && rest == text; }
+};
 
 }  // namespace
 
@@ -64,19 +121,18 @@ std::int64_t Schedule::tiles(std::int64_t n) const {
 }
 
 std::string to_string(const Schedule& s) {
-  return joined("tokens ", s.tokens, ", warps ", s.warps_n, "x", s.warps_k, ", blocks ",
-                s.blocks_per_warp, ", rounds ", s.rounds, ", stages ", s.stages, ", ",
-                name_of(s.reduction), ", ", name_of(s.route),
-                s.units < kUnits ? joined(", units ", s.units) : "",
-                s.depth > 0 ? joined(", depth ", s.depth) : "",
-                s.sweeps > 1 ? joined(", sweeps ", s.sweeps) : "",
-                s.sum_places > 1 ? joined(", sum places ", s.sum_places) : "",
-                s.x_rounds > 0 ? joined(", x rounds ", s.x_rounds) : "",
-                s.x_slack > 0 ? joined(", x slack ", s.x_slack) : "",
-                s.sharers > 0 ? joined(", engine for ", s.sharers) : "",
-                s.by_blocks ? ", block by block" : "", spelled(s.scale_place),
-                s.dependent_launch ? ", dependent launch" : "", ", ", s.blocks_per_multiprocessor,
-                " per multiprocessor");
+  Printer printer;
+  spell(s, printer);
+  return printer.out;
+}
+
+std::optional<Schedule> schedule_of(std::string_view text) {
+  Schedule s{};
+  Reader reader{text};
+  spell(s, reader);
+  // Every schedule has one spelling: numbers have no zeros in front.
+  if (!reader.right || to_string(s) != text) return std::nullopt;
+  return s;
 }
 
 std::int64_t staged_bytes(const Schedule& s, const Linear& expr) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.h"
@@ -71,6 +73,9 @@ struct Schedule {
 
 /// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const Schedule& schedule);
+/// The schedule that to_string() prints so; nothing for other text. Its numbers may make no sense:
+/// objection() says so.
+std::optional<Schedule> schedule_of(std::string_view text);
 
 // How a block uses shared memory: lowering lays it out so, and objections count on it.
 /// Floats after a row of partial sums, a multiple of 64: the tokens of a warp fall into different
@@ -103,16 +108,13 @@ std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
 
 struct Decisions;  // schedule/decisions.h
 
-/// Why `schedule` cannot serve `expr` on `device`; empty when it can. The second takes what was
-/// decided for the route of `schedule`, which the first decides anew.
-std::string objection(const Schedule& schedule, const Linear& expr, const Device& device);
-std::string objection(const Schedule& schedule, const Linear& expr, const Device& device,
-                      const Decisions& decisions);
+/// Why `schedule` cannot serve the expression on the device; empty when it can.
+std::string objection(const Schedule& schedule, const Decisions& decisions);
 
 /// Why the tiles of `schedule` are not whole tiles of what was decided; empty when they are: those
 /// of a warp whole instructions, activations that are staged together whole tiles of the hint,
 /// words of a lane whole granules.
-std::string misaligned(const Schedule& schedule, const Linear& expr, const Decisions& decisions);
+std::string misaligned(const Schedule& schedule, const Decisions& decisions);
 
 /// What the schedule is expected to take, and why. Constants that no device row gives were fitted
 /// to one H200 (schedule/fitted.h says how others have them); they rank candidates and promise
@@ -124,22 +126,20 @@ struct Cost {
   double fixed_seconds;   ///< launch, first bytes and reduction, per wave of blocks
   double seconds;  ///< memory and the larger of the next two, overlapped in part, plus the last
 };
-Cost cost(const Schedule& schedule, const Linear& expr, const Device& device);
-Cost cost(const Schedule& schedule, const Linear& expr, const Device& device,
-          const Decisions& decisions);
+Cost cost(const Schedule& schedule, const Decisions& decisions);
 
 struct Candidate {
   Schedule schedule;
   Cost cost;
   std::string dropped;  ///< empty: kept
 };
-/// The whole space in a fixed order, kept ones first, cheapest first. `dependent_launch`: all are
-/// launched so, where the device can; elsewhere none is. Throws Unsupported on a device that has no
-/// tile programs.
-std::vector<Candidate> candidates(const Linear& expr, const Device& device,
-                                  bool dependent_launch = false);
+/// All that the scheduler considers, in a fixed order. `dependent_launch`: all are launched so,
+/// where the device can; elsewhere none is.
+std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch = false);
+/// Those with costs and objections, kept ones first, cheapest first.
+std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_launch = false);
 
 /// The cheapest candidate. Throws Unsupported with the objections when there is none.
-Schedule best_schedule(const Linear& expr, const Device& device, bool dependent_launch = false);
+Schedule best_schedule(const Decisions& decisions, bool dependent_launch = false);
 
 }  // namespace ladder

@@ -48,9 +48,9 @@ TilePlan tile_plan(const TileMatmul& matmul, const Device& device) {
   return tile_plan(matmul, device, decide(matmul, device));
 }
 
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device, Decisions decisions) {
+TilePlan tile_plan(const TileMatmul& matmul, const Device& device, OperandDecisions decisions) {
   TilePlan plan{matmul, &device, std::move(decisions), {}, {}, {}};
-  const Decisions& d = plan.decisions;
+  const OperandDecisions& d = plan.decisions;
   const Shape& block = d.block;
   plan.fragment = fragment_tile(d.core, d.hint);
   for (int i = 0; i < 3; ++i) {
@@ -68,7 +68,7 @@ TilePlan tile_plan(const TileMatmul& matmul, const Device& device, Decisions dec
 TilePlan tile_plan(const Linear& expr, const Device& device) {
   const TileMatmul matmul = matmul_of(expr);
   if (has_tile_programs(device)) {
-    auto decisions = decide(expr, device, Route::multiply_add);
+    auto decisions = decide(expr, device).whole;
     if (not_while_multiplying(decisions, expr.max_m).empty()) {
       return tile_plan(matmul, device, std::move(decisions));
     }

@@ -15,7 +15,7 @@ namespace ladder {
 struct TilePlan {
   TileMatmul matmul;
   const Device* device;
-  Decisions decisions;
+  OperandDecisions decisions;
   Shape fragment;  ///< [m, n, k] in registers at once
   /// In order: from global memory to shared, then to registers. b is converted by the second where
   /// that is decided, else by the first; its pieces change type with it.
@@ -29,7 +29,7 @@ struct TilePlan {
 /// Throws Unsupported as choose_core does, InvalidArgument for sizes below 1.
 TilePlan tile_plan(const TileMatmul& matmul, const Device& device);
 /// Of what was decided for it; blocks are whole fragments.
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device, Decisions decisions);
+TilePlan tile_plan(const TileMatmul& matmul, const Device& device, OperandDecisions decisions);
 
 /// Of a linear layer: of our kernel that multiplies activations as they are where weights are
 /// converted by it, else of a dense product.

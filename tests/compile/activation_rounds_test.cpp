@@ -21,8 +21,9 @@ TEST(ActivationRounds, compile_without_spills_where_they_are_the_first_choice) {
           expr.scale = activation;
           Schedule s{tokens, 4, 2, 2, 28, 1, Reduction::ordered, Route::multiply_add, false, 1};
           s.depth = 2, s.x_rounds = 4, s.x_slack = target.signals() ? 1 : 0;
-          ASSERT_EQ(objection(s, expr, target), "") << name;
-          const auto binary = cuda::compile(compile(expr, s, target).source, target.architecture);
+          ASSERT_EQ(objection(s, decide(expr, target)), "") << name;
+          const auto binary =
+              cuda::compile(compile(decide(expr, target), s).source, target.architecture);
           EXPECT_EQ(binary.spill_bytes + binary.stack_bytes, 0)
               << name << ": " << to_string(expr) << "; " << to_string(s);
           ++compiled;
@@ -37,7 +38,7 @@ TEST(ActivationRounds, are_the_first_choice_for_long_rows) {
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     Linear expr{4, 8, 128, activation, 16, 8192, 28672};
     expr.scale = activation;
-    const auto first = best_schedule(expr, device("h200"));
+    const auto first = best_schedule(decide(expr, device("h200")));
     EXPECT_GT(first.x_rounds, 0) << to_string(first);
     EXPECT_GT(first.x_slack, 0) << to_string(first);
   }

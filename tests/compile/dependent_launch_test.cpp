@@ -23,9 +23,10 @@ TEST_P(DependentLaunch, has_a_kernel_without_spills_that_waits) {
     for (std::int64_t m : {1, 8, 16}) {
       Linear expr = linear_of(ttype(GetParam()), 4096, m == 8 ? 4000 : 4096, Scalar::f16, m);
       expr.bias = true, expr.gather = m == 8;
+      const Decisions decisions = decide(expr, row);
       bool found = false;
-      for (const Schedule& schedule : schedules_to_try(expr, row, true)) {
-        const auto source = compile(expr, schedule, row).source;
+      for (const Schedule& schedule : schedules_to_try(decisions, true)) {
+        const auto source = compile(decisions, schedule).source;
         ASSERT_THAT(source, ::testing::HasSubstr("{  // dependent_wait"));
         found = cuda::objection(cuda::compile(source, row.architecture)).empty();
         if (found) break;

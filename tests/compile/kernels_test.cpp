@@ -69,12 +69,12 @@ TEST_P(Kernels, of_the_first_choices_one_compiles_without_spills) {
   std::set<std::string> without_spills;  // texts: numbers of tokens may share them
   for (const auto m : tokens) {
     expr.max_m = m;
-    const auto choices = spread(candidates(expr, *device), kTries);
+    const auto choices = spread(candidates(decide(expr, *device)), kTries);
     std::string spilled;
     bool found = false;
     for (int i = 0; i < kTries && choices[i].dropped.empty() && !found; ++i) {
       const auto& schedule = choices[i].schedule;
-      const auto source = compile(expr, schedule, *device).source;
+      const auto source = compile(decide(expr, *device), schedule).source;
       found = without_spills.contains(source);
       if (found) break;
       const auto binary = cuda::compile(source, device->architecture);

@@ -14,8 +14,8 @@
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
 #include "schedule/pruned.h"
-#include "schedule/spread.h"
 #include "schedule/schedule.h"
+#include "schedule/spread.h"
 
 namespace ladder {
 namespace {
@@ -52,17 +52,17 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   const Case& c = GetParam();
   const Device& target = device(c.device);
   const auto expr = linear_of(ttype(c.type), c.n, c.k, c.activation, c.m);
-  const auto all = candidates(expr, target);
+  const auto all = candidates(decide(expr, target));
 
   std::vector<std::string> clean;
   std::size_t looked_at = 0, most = kCount;
   int again = 0;
-  const auto guesses = spread(pruned(all, expr, target, all.front().cost.seconds), kCount);
+  const auto guesses = spread(pruned(all, decide(expr, target), all.front().cost.seconds), kCount);
   for (const Candidate& candidate : guesses) {
     if (looked_at == most && again++ < 2) most += 2 * (kCount - clean.size());
     if (clean.size() == kCount || looked_at == most) break;
     ASSERT_TRUE(candidate.dropped.empty()) << candidate.dropped;
-    const auto source = compile(expr, candidate.schedule, target).source;
+    const auto source = compile(decide(expr, target), candidate.schedule).source;
     const auto objection = cuda::objection(binary_of(source, target));
     if (objection.empty()) clean.push_back(to_string(candidate.schedule));
     ++looked_at;
@@ -73,7 +73,7 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   }
 
   std::vector<std::string> measured;
-  for (const Schedule& schedule : schedules_to_measure(expr, target, false, kCount)) {
+  for (const Schedule& schedule : schedules_to_measure(decide(expr, target), false, kCount)) {
     measured.push_back(to_string(schedule));
   }
   EXPECT_EQ(measured, clean);

@@ -18,11 +18,12 @@ constexpr int kTries = 8;
 
 /// The first choice that compiles without spills.
 Schedule first_without_spills(const Linear& expr, const Device& device) {
-  const auto choices = candidates(expr, device);
+  const auto choices = candidates(decide(expr, device));
   std::string spilled;
   for (int i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
     const Schedule& schedule = choices[i].schedule;
-    const auto binary = cuda::compile(compile(expr, schedule, device).source, device.architecture);
+    const auto binary =
+        cuda::compile(compile(decide(expr, device), schedule).source, device.architecture);
     if (binary.spill_bytes == 0 && binary.stack_bytes == 0) return schedule;
     spilled += "\n  " + to_string(schedule);
   }

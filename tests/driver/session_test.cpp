@@ -103,7 +103,7 @@ TEST_F(Sessions, have_shorter_passes_where_all_kernels_of_long_ones_spill) {
 /// The first schedule of `s` for 16 tokens that has clusters; "" if none.
 std::string clustered(const Session& s, int ordinal) {
   const Linear expr = expression(s.type(), s.n(), s.k(), s.gather(), Scalar::f16, 16);
-  for (const Candidate& candidate : candidates(expr, device_row(ordinal))) {
+  for (const Candidate& candidate : candidates(decide(expr, device_row(ordinal)))) {
     const Schedule& schedule = candidate.schedule;
     if (candidate.dropped.empty() &&
         (schedule.reduction == Reduction::cluster || schedule.sharers > 1)) {

@@ -110,7 +110,7 @@ void expect_exact(const std::vector<Case>& cases, const Device& device, unsigned
   std::vector<Program> programs;
   std::vector<emulate::Source> sources;
   for (const Case& c : cases) {
-    programs.push_back(lower(c.expr, c.schedule, device));
+    programs.push_back(lower(decide(c.expr, device), c.schedule));
     sources.push_back({cuda::emit(programs.back()), programs.back().name});
   }
   const auto kernels = emulate::load(sources);
@@ -193,7 +193,7 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
   std::vector<std::string> lines;
   std::set<std::string> seen;
   for (const auto& [expr, schedule] : testing::lowered_cases()) {
-    const Program program = lower(expr, schedule, h200);
+    const Program program = lower(decide(expr, h200), schedule);
     if (!shows_order({expr, schedule}, program)) continue;
     const std::string text = cuda::emit(program);
     const auto acts = acts_of(text);
@@ -239,7 +239,7 @@ TEST_P(RandomKernels, are_exact) {
       Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
                               among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32));
       expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
-      const auto all = candidates(expr, small, random() % 2 == 0);
+      const auto all = candidates(decide(expr, small), random() % 2 == 0);
       std::size_t kept = 0;
       while (kept < all.size() && all[kept].dropped.empty()) ++kept;
       if (kept > 0) cases.push_back({expr, all[random() % kept].schedule});
@@ -262,7 +262,7 @@ TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (std::int64_t m : {1, 8, 16, 32}) {
         const Linear expr = linear_of(ttype(type), 4096, 4096, activation, m);
-        const auto all = candidates(expr, h200);
+        const auto all = candidates(decide(expr, h200));
         for (std::size_t i = 0; i < 2 && all[i].dropped.empty(); ++i) {
           cases.push_back({expr, all[i].schedule});
         }

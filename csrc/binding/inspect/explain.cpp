@@ -115,10 +115,10 @@ std::string traffic_text(const Program& program, std::int64_t tokens) {
 }
 
 /// The schedule, and what was decided for its route before there were schedules.
-std::string schedule_text(const Schedule& schedule, const Linear& expr, const Device& device) {
-  const Decisions decisions = decide(expr, device, schedule.route);
-  return joined(to_string(schedule), "\nby ", decisions.core.instruction->name, " in tiles of ",
-                to_string(decisions.hint), "; weights are converted ", name_of(*decisions.place),
+std::string schedule_text(const Schedule& schedule, const Decisions& decisions) {
+  const OperandDecisions& operands = decisions.of(schedule.route);
+  return joined(to_string(schedule), "\nby ", operands.core.instruction->name, " in tiles of ",
+                to_string(operands.hint), "; weights are converted ", name_of(*operands.place),
                 '\n');
 }
 
@@ -153,17 +153,18 @@ std::vector<Section> explain(const Request& request) {
     return out;
   };
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
-  auto all = candidates(expr, machine, request.dependent_launch);
+  const Decisions decisions = decide(expr, machine);
+  auto all = candidates(decisions, request.dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  all = spread(pruned(std::move(all), expr, machine, best_seconds),
+  all = spread(pruned(std::move(all), decisions, best_seconds),
                static_cast<std::size_t>(std::max(request.candidates, 0)));
   out.emplace_back("candidates", candidates_text(all, request));
   if (!all.front().dropped.empty()) {
     return without_program("no decode kernel serves it: every candidate was dropped");
   }
-  const Compiled compiled = compile(expr, machine, request.dependent_launch);
-  out.emplace_back("bound", to_string(verdict_of(compiled.schedule, expr, machine)));
-  out.emplace_back("schedule", schedule_text(compiled.schedule, expr, machine));
+  const Compiled compiled = compile(decisions, all.front().schedule);
+  out.emplace_back("bound", to_string(verdict_of(compiled.schedule, decisions)));
+  out.emplace_back("schedule", schedule_text(compiled.schedule, decisions));
   out.emplace_back("program", to_string(compiled.program));
   out.emplace_back("traffic", traffic_text(compiled.program, request.m));
   out.emplace_back("source", compiled.source);

@@ -155,10 +155,8 @@ Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
   return {tiles * schedule.splits(expr.k) * schedule.tokens * schedule.block_rows(), tiles};
 }
 
-Program lower(const Linear& expr, const Schedule& schedule, const Device& device) {
-  check(expr);
-  const Decisions decisions = decide(expr, device, schedule.route);
-  return Lowering(expr, schedule, decisions).run();
+Program lower(const Decisions& decisions, const Schedule& schedule) {
+  return Lowering(decisions.expr, schedule, decisions.of(schedule.route)).run();
 }
 
 }  // namespace ladder

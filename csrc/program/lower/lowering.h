@@ -33,7 +33,7 @@ namespace ladder {
 
 class Lowering {
  public:
-  Lowering(const Linear& expr, const Schedule& schedule, const Decisions& decisions)
+  Lowering(const Linear& expr, const Schedule& schedule, const OperandDecisions& decisions)
       : expr_(expr),
         schedule_(schedule),
         instruction_(*decisions.core.instruction),

@@ -17,7 +17,7 @@ namespace {
 
 /// Compares with golden/`name`.cu, or writes it. The prelude is the same for all and left out.
 void expect_golden(const std::string& name, const Linear& expr, const Schedule& schedule) {
-  const auto source = compile(expr, schedule, device("h200")).source;
+  const auto source = compile(decide(expr, device("h200")), schedule).source;
   const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(expr) + "\n// " +
                     to_string(schedule) + source.substr(cuda::prelude().size());
   const auto path = LADDER_GOLDEN "/" + name + ".cu";

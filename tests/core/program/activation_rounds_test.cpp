@@ -26,8 +26,8 @@ Schedule in_rounds(int warps_n, int warps_k, int rounds, int depth, int x_rounds
 }
 
 void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  const auto program = lower(expr, schedule, h200());
+  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
   const auto data = LinearCase::integers(expr, m);
@@ -94,7 +94,8 @@ TEST(ActivationRounds, come_with_those_of_a_ring_of_weights) {
     auto s = in_rounds(2, 2, rounds, 0, stages, Reduction::cluster);
     s.stages = stages;
     if (stages > rounds) {
-      EXPECT_THAT(objection(s, layer(s), h200()), HasSubstr("activations of 3 of 2 rounds"));
+      EXPECT_THAT(objection(s, decide(layer(s), h200())),
+                  HasSubstr("activations of 3 of 2 rounds"));
       continue;
     }
     expect_exact(layer(s), s, 5);
@@ -141,7 +142,7 @@ TEST(ActivationRounds, serve_every_layer) {
     const TType nf4 = ttype("nf4");
     table.zero = 0, table.element = nf4.element;
     const auto s = in_rounds(2, 2, rounds, depth, 2);
-    const auto program = lower(table, s, h200());
+    const auto program = lower(decide(table, h200()), s);
     const auto data = LinearCase::reals(table, 4);
     const auto y = data.run(program, s);
     const auto reference = evaluate(table, data.data);
@@ -157,29 +158,29 @@ TEST(ActivationRounds, need_shared_memory_for_so_many_however_many_columns_a_blo
   all.x_rounds = 0;
   const auto expr = layer(few);
   EXPECT_LT(shared_bytes(few, expr), shared_bytes(all, expr) / 2);
-  EXPECT_EQ(shared_bytes(few, expr), lower(expr, few, h200()).shared_bytes());
+  EXPECT_EQ(shared_bytes(few, expr), lower(decide(expr, h200()), few).shared_bytes());
 }
 
 TEST(ActivationRounds, that_cannot_be_are_objected_to) {
   const auto refused = [](int rounds, int depth, int x_rounds) {
     const auto s = in_rounds(2, 2, rounds, depth, x_rounds);
-    return objection(s, layer(s), h200());
+    return objection(s, decide(layer(s), h200()));
   };
   EXPECT_THAT(refused(4, 0, 1), HasSubstr("activations of 1 of 4 rounds"));
   EXPECT_THAT(refused(4, 0, 5), HasSubstr("activations of 5 of 4 rounds"));
   EXPECT_THAT(refused(4, 2, 3), HasSubstr("activations of 3 rounds at depth 2"));
   auto swept = in_rounds(1, 2, 6, 2, 4);
   swept.sweeps = 2;
-  EXPECT_THAT(objection(swept, layer(swept), h200()),
+  EXPECT_THAT(objection(swept, decide(layer(swept), h200())),
               HasSubstr("sweeps of 6 rounds, activations of 4"));
   auto staged = in_rounds(2, 2, 4, 0, 3);
   staged.stages = 2;
-  EXPECT_THAT(objection(staged, layer(staged), h200()),
+  EXPECT_THAT(objection(staged, decide(layer(staged), h200())),
               HasSubstr("activations of 3 rounds, weights of 2"));
   for (int sharers : {0, 1}) {
     auto apart = in_rounds(2, 2, 4, 2, 0);
     apart.x_slack = 1, apart.sharers = sharers;
-    EXPECT_THAT(objection(apart, layer(apart), h200()),
+    EXPECT_THAT(objection(apart, decide(layer(apart), h200())),
                 HasSubstr("warps apart by 1 rounds of activations that come at once"));
   }
 }

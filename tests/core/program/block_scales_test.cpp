@@ -22,8 +22,8 @@ const Device& h200() { return device("h200"); }
 constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
 Program checked(const Linear& expr, const Schedule& schedule) {
-  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  auto program = lower(expr, schedule, h200());
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
   return program;
@@ -88,7 +88,7 @@ TEST_P(BlockScales, leave_sums_of_zero_alone_on_every_route) {
     for (Route route : {Route::multiply_add, Route::in_place}) {
       auto schedule = kOnce;
       schedule.route = route;
-      if (!objection(schedule, expr, h200()).empty()) continue;
+      if (!objection(schedule, decide(expr, h200())).empty()) continue;
       EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
           << type << "; " << to_string(schedule);
     }
@@ -115,7 +115,7 @@ TEST(PowersOfTwo, are_numbers_whose_mantissa_is_ones_times_a_half_and_a_little) 
 template <class Op>
 std::string caught(const std::function<void(Program&, Op&)>& change) {
   const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
-  auto program = lower(expr, kOnce, h200());
+  auto program = lower(decide(expr, h200()), kOnce);
   testing::for_each_op<Op>(program.body, [&](Op& op) { change(program, op); });
   return testing::objection_to(program, kOnce, LinearCase::integers(expr, 3));
 }

@@ -33,8 +33,8 @@ Linear layer(const Schedule& s, std::int64_t missing_columns = 0) {
 }
 
 void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  const auto program = lower(expr, schedule, h200());
+  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   const auto data = LinearCase::integers(expr, m);
   EXPECT_EQ(data.run(program, schedule), data.exact())
@@ -91,12 +91,12 @@ TEST(BlockByBlock, goes_with_activations_in_rounds_and_every_width) {
 // The first block's load stands before the second's products.
 TEST(BlockByBlock, asks_for_a_block_before_the_next_is_multiplied) {
   const auto s = block_by_block(1, 3);
-  const auto text = to_string(lower(layer(s), s, h200()));
+  const auto text = to_string(lower(decide(layer(s), h200()), s));
   const auto products = text.find("acc += mma"), load = text.find(" now", products);
   EXPECT_LT(load, text.find("acc += mma", products + 1));
   auto whole = s;
   whole.by_blocks = false;
-  const auto other = to_string(lower(layer(s), whole, h200()));
+  const auto other = to_string(lower(decide(layer(s), h200()), whole));
   EXPECT_GT(other.find(" now", other.find("acc += mma")),
             other.find("total +=", other.find("acc += mma")));
 }
@@ -106,7 +106,7 @@ TEST(BlockByBlock, is_objected_to_where_there_is_nothing_to_divide) {
     auto s = block_by_block(2, 4);
     auto expr = layer(s);
     change(s, expr);
-    return objection(s, expr, h200());
+    return objection(s, decide(expr, h200()));
   };
   EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 0; }), HasSubstr("at depth 0"));
   EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 4; }), HasSubstr("4 rounds at depth 4"));

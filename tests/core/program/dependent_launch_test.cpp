@@ -49,7 +49,7 @@ bool reads(const Program& program, const Statement& statement, const char* buffe
 
 /// Exact with x and y of the preceding kernel and the next, and refused without the wait.
 void expect_order(const Linear& expr, const Schedule& schedule, std::int64_t m) {
-  const auto program = lower(expr, schedule, h200());
+  const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   const auto data = LinearCase::integers(expr, m);
   EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule);
@@ -85,7 +85,7 @@ TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
   std::set<decltype(kind_of(std::declval<Schedule>()))> kinds;
   for (auto [expr, schedule] : lowered_cases()) {
     schedule.dependent_launch = true, expr.bias = true;
-    if (!objection(schedule, expr, h200()).empty()) continue;
+    if (!objection(schedule, decide(expr, h200())).empty()) continue;
     if (!kinds.insert(kind_of(schedule)).second) continue;
     expect_order(expr, schedule, 3);
     expr.gather = schedule.sharers == 0;
@@ -101,7 +101,7 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
     for (std::int64_t m : {1, 8, 16}) {
       Linear expr = linear_of(ttype(type), 130, 1024, Scalar::f16, m);
       expr.bias = true;
-      for (const Candidate& candidate : candidates(expr, h200(), true)) {
+      for (const Candidate& candidate : candidates(decide(expr, h200()), true)) {
         if (!candidate.dropped.empty()) break;
         if (kinds.insert(kind_of(candidate.schedule)).second) {
           expect_order(expr, candidate.schedule, m);
@@ -116,7 +116,7 @@ TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
   Linear expr{4, 8, 64, Scalar::f16, 8, 66, 256};
   expr.bias = true;
   const Schedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-  auto program = lower(expr, schedule, h200());
+  auto program = lower(decide(expr, h200()), schedule);
   auto& end = std::get<Within>(program.body.back().op);
   const auto load =
       std::ranges::find_if(end.body, [&](const auto& s) { return reads(program, s, "bias"); });
@@ -137,9 +137,9 @@ TEST(DependentLaunch, text_loads_the_bias_where_it_stands) {
     Linear expr{4, 8, 64, Scalar::f16, 8, n, 256};
     expr.bias = true;
     Schedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-    const auto dependent = cuda::emit(lower(expr, schedule, h200()));
+    const auto dependent = cuda::emit(lower(decide(expr, h200()), schedule));
     schedule.dependent_launch = false;
-    const auto alone = cuda::emit(lower(expr, schedule, h200()));
+    const auto alone = cuda::emit(lower(decide(expr, h200()), schedule));
     EXPECT_THAT(alone, HasSubstr("const u16* __restrict__ bias"));
     EXPECT_THAT(dependent, ::testing::Not(HasSubstr("const u16* __restrict__ bias")));
     const char* how = n % 2 == 0 ? "load_fresh((const Words1*)" : "load_element(from + ";

@@ -31,8 +31,8 @@ std::vector<Schedule> schedules() {
 }
 
 Program checked(const Linear& expr, const Schedule& schedule) {
-  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  auto program = lower(expr, schedule, h200());
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
   return program;
@@ -51,7 +51,7 @@ TEST_P(Digits, are_exact_on_integers_of_every_width_and_zero_point) {
       for (const Schedule& schedule : schedules()) {
         const auto k = columns(schedule);
         Linear expr{bits, zero, 64, GetParam(), 1, 128, k, GetParam()};
-        if (!objection(schedule, expr, h200()).empty()) continue;
+        if (!objection(schedule, decide(expr, h200())).empty()) continue;
         ++served;
         const auto data = LinearCase::integers(expr, 1);
         EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
@@ -70,7 +70,7 @@ TEST_P(Digits, are_exact_with_a_zero_point_between_two_codes) {
       for (const Schedule& schedule : schedules()) {
         Linear expr{bits, zero, 64, GetParam(), 1, 128, columns(schedule), GetParam()};
         expr.shift = 1, expr.exponent = -1;
-        const auto why = objection(schedule, expr, h200());
+        const auto why = objection(schedule, decide(expr, h200()));
         if (bits > 3) {
           EXPECT_EQ(why, "a zero point between two bytes") << to_string(expr);
           continue;
@@ -92,7 +92,7 @@ TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
         const auto k = columns(schedule) - (group == 0 ? 9 : 0);
         Linear expr{bits, 1 << (bits - 1), group, GetParam(), 1, 121, k, Scalar::f16};
         expr.gather = bits == 3, expr.bias = bits == 2, expr.three = bits == 2;
-        if (!objection(schedule, expr, h200()).empty()) continue;
+        if (!objection(schedule, decide(expr, h200())).empty()) continue;
         const auto data = LinearCase::reals(expr, 1);
         const auto y = data.run(checked(expr, schedule), schedule);
         const auto reference = evaluate(expr, data.data);
@@ -171,11 +171,11 @@ INSTANTIATE_TEST_SUITE_P(Activations, Digits, ::testing::Values(Scalar::f16, Sca
 TEST(DigitsRoute, is_for_one_token) {
   Schedule schedule = schedules().front();
   Linear expr{2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16};
-  EXPECT_EQ(objection(schedule, expr, h200()), "8 tokens have more digits than rows");
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "8 tokens have more digits than rows");
   expr.max_m = 1, expr.zero = 3;
-  EXPECT_EQ(objection(schedule, expr, h200()), "a zero point of 3 is no byte");
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "a zero point of 3 is no byte");
   expr.zero = 2, schedule.tokens = 16;
-  EXPECT_EQ(objection(schedule, expr, h200()), "16 rows for 8 digits");
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "16 rows for 8 digits");
 }
 
 // In the code that is emitted, all threads of a block find the largest exponent through it.
@@ -183,10 +183,10 @@ TEST(DigitsRoute, of_bfloat16_leaves_room_for_the_largest_exponent) {
   const Schedule all = with(Reduction::none, 3, 147, 1);
   Linear expr{2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16};
   ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
-  EXPECT_EQ(objection(all, expr, h200()), "");
+  EXPECT_EQ(objection(all, decide(expr, h200())), "");
   expr.activation = Scalar::bf16;
   ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
-  EXPECT_EQ(objection(all, expr, h200()), "232576 bytes of shared memory");
+  EXPECT_EQ(objection(all, decide(expr, h200())), "232576 bytes of shared memory");
 }
 
 }  // namespace

@@ -35,8 +35,8 @@ Schedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens = 8) {
 constexpr Linear kLayer{4, 8, 64, Scalar::f16, 8, 128, 256};
 
 void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  const auto program = lower(expr, schedule, h200());
+  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   EXPECT_EQ(shared_bytes(schedule, expr), program.shared_bytes()) << to_string(schedule);
   const auto data = LinearCase::integers(expr, m);
@@ -45,7 +45,7 @@ void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) 
 
 /// What the interpreter says of a program that was changed.
 std::string caught(const Schedule& schedule, const std::function<void(Program&)>& change) {
-  auto program = lower(kLayer, schedule, h200());
+  auto program = lower(decide(kLayer, h200()), schedule);
   change(program);
   return testing::objection_to(program, schedule, LinearCase::integers(kLayer, 3));
 }
@@ -86,7 +86,8 @@ TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
           expr.n = 192, expr.k = reduction == Reduction::none ? 256 : 512;
           // Sweeps are for a depth, and for sums that wait in shared memory: not for ordered ones.
           const bool objected = sweeps > 1 && (depth == 0 || reduction == Reduction::ordered);
-          EXPECT_EQ(objection(schedule, expr, h200()).empty(), !objected) << to_string(schedule);
+          EXPECT_EQ(objection(schedule, decide(expr, h200())).empty(), !objected)
+              << to_string(schedule);
           if (objected) continue;
           expect_exact(expr, schedule, 3);
           ++served;
@@ -165,9 +166,10 @@ TEST(CopyEngine, brings_all_rounds_or_each_and_not_for_sweeps) {
   some.x_rounds = 2, sweeps.sweeps = 2, apart.x_slack = 1;
   Linear wide = kLayer;
   wide.k = 512;
-  EXPECT_THAT(objection(some, wide, h200()), HasSubstr("brings 2 of 4 rounds"));
-  EXPECT_THAT(objection(sweeps, kLayer, h200()), HasSubstr("brings 2 of 2 rounds, sweeps 2"));
-  EXPECT_THAT(objection(apart, wide, h200()), HasSubstr("brings 4 of 4 rounds"));
+  EXPECT_THAT(objection(some, decide(wide, h200())), HasSubstr("brings 2 of 4 rounds"));
+  EXPECT_THAT(objection(sweeps, decide(kLayer, h200())),
+              HasSubstr("brings 2 of 2 rounds, sweeps 2"));
+  EXPECT_THAT(objection(apart, decide(wide, h200())), HasSubstr("brings 4 of 4 rounds"));
 }
 
 TEST(CopyEngine, comes_before_a_table_is_used) {
@@ -180,8 +182,8 @@ TEST(CopyEngine, comes_before_a_table_is_used) {
   rounds.x_rounds = rounds.rounds;
   const auto data = LinearCase::integers(expr, 3);
   for (const Schedule& each : {schedule, rounds}) {
-    EXPECT_EQ(data.run(lower(expr, each, h200()), each),
-              data.run(lower(expr, threads, h200()), threads));
+    EXPECT_EQ(data.run(lower(decide(expr, h200()), each), each),
+              data.run(lower(decide(expr, h200()), threads), threads));
   }
 }
 
@@ -189,10 +191,10 @@ TEST(CopyEngine, is_objected_to_where_rows_are_not_whole) {
   Linear ends = kLayer, gathered = kLayer, odd = kLayer;
   ends.k = 250, ends.group = 0, gathered.gather = true, odd.k = 192;
   for (const Linear& expr : {ends, gathered, odd}) {
-    EXPECT_THAT(objection(engine(1), expr, h200()), HasSubstr("are not whole rows of 256"));
+    EXPECT_THAT(objection(engine(1), decide(expr, h200())), HasSubstr("are not whole rows of 256"));
   }
-  EXPECT_EQ(objection(engine(1), kLayer, device("a100")), "no copy engine");
-  EXPECT_EQ(objection(engine(16), kLayer, h200()), "a cluster of 16 tiles");
+  EXPECT_EQ(objection(engine(1), decide(kLayer, device("a100"))), "no copy engine");
+  EXPECT_EQ(objection(engine(16), decide(kLayer, h200())), "a cluster of 16 tiles");
 }
 
 TEST(CopyEngine, of_which_no_step_may_be_left_out) {

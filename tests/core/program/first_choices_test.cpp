@@ -28,10 +28,10 @@ TEST_P(FirstChoice, is_within_the_bound) {
         Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
         ++seed;
         expr.bias = seed % 2 == 0, expr.gather = seed % 3 == 0;
-        const auto schedule = best_schedule(expr, h200);
+        const auto schedule = best_schedule(decide(expr, h200));
         const auto tokens = m == 1 ? 1 : m - seed % 4;
         const auto data = LinearCase::reals(expr, tokens, seed);
-        const auto y = data.run(lower(expr, schedule, h200), schedule);
+        const auto y = data.run(lower(decide(expr, h200), schedule), schedule);
         const auto reference = evaluate(expr, data.data);
         for (std::size_t i = 0; i < y.size(); ++i) {
           if (std::fabs(reference.y[i]) > data.largest()) continue;  // float8_e5m2

@@ -35,9 +35,9 @@ class FirstPrograms : public ::testing::TestWithParam<const char*> {
           const auto activation = layer % 2 == 0 ? Scalar::f16 : Scalar::bf16;
           Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
           expr.bias = layer % 3 == 0, expr.gather = layer % 5 == 0;
-          const auto all = candidates(expr, device(name));
+          const auto all = candidates(decide(expr, device(name)));
           for (std::size_t i = 0; i < std::min(kFirst, all.size()) && all[i].dropped.empty(); ++i) {
-            visit(all[i].schedule, lower(expr, all[i].schedule, device(name)));
+            visit(all[i].schedule, lower(decide(expr, device(name)), all[i].schedule));
           }
         }
       }

@@ -20,8 +20,8 @@ using testing::LinearCase;
 const Device& h200() { return device("h200"); }
 
 Program checked(const Linear& expr, const Schedule& schedule) {
-  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  auto program = lower(expr, schedule, h200());
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   return program;
 }
@@ -89,7 +89,7 @@ TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
   const Linear expr{4, 8, 0, Scalar::f16, 24, 64, 1024};
   // More tokens than schedules are chosen for; lowering serves them all the same.
   const auto expect_lowered = [](const Linear& expr, const Schedule& schedule, std::int64_t m) {
-    const auto program = lower(expr, schedule, h200());
+    const auto program = lower(decide(expr, h200()), schedule);
     verify(program, h200().shared_per_block_bytes);
     const auto data = LinearCase::integers(expr, m);
     EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule) << "; m " << m;
@@ -158,7 +158,7 @@ TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
         if (units * bits % 4 == 0) {
           expect_exact(expr, schedule, 2);
         } else {
-          EXPECT_THAT(objection(schedule, expr, h200()),
+          EXPECT_THAT(objection(schedule, decide(expr, h200())),
                       ::testing::HasSubstr("not whole pieces of 16 bytes"));
         }
       }
@@ -175,7 +175,7 @@ TEST(Program, parts_of_blocks_have_whole_words_of_scales) {
     if (scale == Scalar::f16) {
       expect_exact(expr, deep(1, 2, 1, Reduction::none), 2);
     } else {
-      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), expr, h200()),
+      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), decide(expr, h200())),
                   ::testing::HasSubstr("scales of 2 rows"));
     }
   }
@@ -183,23 +183,23 @@ TEST(Program, parts_of_blocks_have_whole_words_of_scales) {
 
 TEST(Program, sweeps_that_cannot_be_are_objected_to) {
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
-  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), expr, h200()),
+  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), decide(expr, h200())),
               ::testing::HasSubstr("sweeps are for a depth"));
-  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), expr, h200()),
+  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), decide(expr, h200())),
               ::testing::HasSubstr("2 rounds, 1 stages at depth 3"));
   auto places = deep(4, 2, 1, Reduction::cluster);
   places.sum_places = 2;
-  EXPECT_THAT(objection(places, expr, h200()),
+  EXPECT_THAT(objection(places, decide(expr, h200())),
               ::testing::HasSubstr("2 places for the sums of 1 sweeps"));
   auto wide = deep(2, 2, 1, Reduction::cluster);
   wide.warps_n = 2;
-  EXPECT_THAT(objection(wide, expr, h200()), ::testing::HasSubstr("one warp along N"));
+  EXPECT_THAT(objection(wide, decide(expr, h200())), ::testing::HasSubstr("one warp along N"));
 }
 
 TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
   const auto schedule = deep(4, 2, 2, Reduction::none);
-  auto program = lower(expr, schedule, h200());
+  auto program = lower(decide(expr, h200()), schedule);
   for (auto& statement : program.body) {
     auto* loop = std::get_if<For>(&statement.op);
     if (loop == nullptr || program.variables[loop->variable].name != "sweep") continue;
@@ -219,14 +219,14 @@ TEST(Program, sweeps_that_take_two_places_for_sums_in_turn_need_a_barrier_less) 
     auto two = one;
     two.sum_places = 2;
     expect_exact(expr, two, 3);
-    EXPECT_EQ(count_barriers(lower(expr, one, h200())),
-              count_barriers(lower(expr, two, h200())) + 1);
+    EXPECT_EQ(count_barriers(lower(decide(expr, h200()), one)),
+              count_barriers(lower(decide(expr, h200()), two)) + 1);
     EXPECT_EQ(shared_bytes(two, expr) - shared_bytes(one, expr),
               one.warps_k * one.tokens * (one.block_rows() + kSumPad) * 4);
   }
   auto two = deep(4, 2, 3, Reduction::cluster);
   two.sum_places = 2;
-  auto program = lower(expr, two, h200());
+  auto program = lower(decide(expr, h200()), two);
   for (View& view : program.views) {
     if (program.buffers[view.buffer].name == "sums") view.offset = 0;
   }
@@ -252,10 +252,10 @@ TEST(Program, stays_within_the_bound_on_real_numbers) {
 TEST(Program, every_candidate_of_the_scheduler_is_well_formed) {
   const Linear expr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
   int kept = 0;
-  for (const auto& candidate : candidates(expr, h200())) {
+  for (const auto& candidate : candidates(decide(expr, h200()))) {
     if (!candidate.dropped.empty()) continue;
     ++kept;
-    const auto program = lower(expr, candidate.schedule, h200());
+    const auto program = lower(decide(expr, h200()), candidate.schedule);
     EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes))
         << to_string(candidate.schedule);
   }

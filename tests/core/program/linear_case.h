@@ -191,14 +191,15 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
                                   stages, reduction, route,   dependent, 1};
           const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
           const Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
-          if (!objection(schedule, expr, device("h200")).empty()) continue;
+          if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
           out.emplace_back(expr, schedule);
           if (route == Route::in_place || warps_n != warps_k) continue;
           // A table in shared memory; columns gathered one by one.
           const TType nf4 = ttype("nf4");
           Linear other = expr;
           other.zero = 0, other.element = nf4.element, other.gather = true, other.bias = true;
-          if (objection(schedule, other, device("h200")).empty()) out.emplace_back(other, schedule);
+          if (objection(schedule, decide(other, device("h200"))).empty())
+            out.emplace_back(other, schedule);
         }
       }
     }
@@ -213,7 +214,8 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
         schedule.sharers = sharers, schedule.x_rounds = x_rounds;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
         const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        if (objection(schedule, decide(expr, device("h200"))).empty())
+          out.emplace_back(expr, schedule);
       }
     }
   }
@@ -227,7 +229,8 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
         const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
         for (int places : {1, 2}) {
           schedule.sum_places = places;
-          if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+          if (objection(schedule, decide(expr, device("h200"))).empty())
+            out.emplace_back(expr, schedule);
         }
       }
     }
@@ -259,17 +262,19 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
         Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
         expr.gather = gather;
-        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        if (objection(schedule, decide(expr, device("h200"))).empty())
+          out.emplace_back(expr, schedule);
         if (x_slack != 1 || gather) continue;
         expr.zero = 0, expr.element = ttype("nf4").element;  // no signal orders its table
-        if (objection(schedule, expr, device("h200")).empty()) out.emplace_back(expr, schedule);
+        if (objection(schedule, decide(expr, device("h200"))).empty())
+          out.emplace_back(expr, schedule);
       }
     }
     Schedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
     swept.depth = 2, swept.sweeps = 3, swept.x_rounds = 4;
     const auto k = swept.block_columns() * (reduction == Reduction::none ? 1 : 2);
     const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-    if (objection(swept, expr, device("h200")).empty()) out.emplace_back(expr, swept);
+    if (objection(swept, decide(expr, device("h200"))).empty()) out.emplace_back(expr, swept);
   }
   return out;
 }

@@ -19,7 +19,7 @@ TEST(WithBarriers, gives_lowered_programs_the_barriers_that_were_placed_by_hand)
   const auto cases = lowered_cases();
   EXPECT_GE(cases.size(), 40u);
   for (const auto& [expr, schedule] : cases) {
-    const auto program = lower(expr, schedule, h200());
+    const auto program = lower(decide(expr, h200()), schedule);
     const auto derived = with_barriers(program);
     if (schedule.x_rounds == 0 || schedule.x_slack > 0 || schedule.sharers > 0) {
       EXPECT_EQ(to_string(derived), to_string(program)) << to_string(schedule);
@@ -34,9 +34,9 @@ TEST(WithBarriers, gives_lowered_programs_the_barriers_that_were_placed_by_hand)
 TEST(WithBarriers, leaves_every_candidate_of_the_scheduler_as_it_is) {
   for (auto [n, k] : {std::pair{4096, 4096}, {28672, 8192}}) {
     const Linear expr{4, 8, 128, Scalar::f16, 16, n, k};
-    for (const auto& candidate : candidates(expr, h200())) {
+    for (const auto& candidate : candidates(decide(expr, h200()))) {
       if (!candidate.dropped.empty()) continue;
-      const auto program = lower(expr, candidate.schedule, h200());
+      const auto program = lower(decide(expr, h200()), candidate.schedule);
       EXPECT_EQ(to_string(with_barriers(program)), to_string(program))
           << to_string(candidate.schedule);
     }
@@ -187,9 +187,8 @@ TEST(WithPipeline, leaves_alone_what_it_cannot_move) {
   const auto load = body[3];
   program.body.push_back(load);  // the last tile is read after the loop
   EXPECT_EQ(to_string(with_pipeline(program, 3)), to_string(program));
-  const auto lowered =
-      lower({4, 8, 64, Scalar::f16, 8, 128, 512},
-            {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2}, h200());
+  const auto lowered = lower(decide({4, 8, 64, Scalar::f16, 8, 128, 512}, h200()),
+                             {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
   EXPECT_EQ(to_string(with_pipeline(lowered, 3)), to_string(lowered));
   EXPECT_THROW(with_pipeline(program, 0), InvalidArgument);
 }

@@ -54,9 +54,9 @@ void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use
         const Linear expr =
             linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8);
         const auto name = std::string(type) + "; " + to_string(schedule);
-        EXPECT_EQ(objection(schedule, expr, h200()), "") << name;
+        EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << name;
         SCOPED_TRACE(name);
-        Case c{expr, schedule, lower(expr, schedule, h200())};
+        Case c{expr, schedule, lower(decide(expr, h200()), schedule)};
         verify(c.program, h200().shared_per_block_bytes);
         use(c);
       }
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Places, ScalesIn,
 TEST(ScalePlaces, give_the_same_program_by_either_name) {
   const Linear expr = linear_of(ttype("nvfp4"), 128, 128, Scalar::f16, 8);
   const auto text = [&](ScalePlace place) {
-    return to_string(lower(expr, ways(place).front(), h200()));
+    return to_string(lower(decide(expr, h200()), ways(place).front()));
   };
   EXPECT_EQ(text(ScalePlace::usual), text(ScalePlace::operands));
   EXPECT_NE(text(ScalePlace::usual), text(ScalePlace::sums));
@@ -127,7 +127,7 @@ TEST(ScalePlaces, give_the_same_program_by_either_name) {
 std::string said(ScalePlace place, const std::function<void(UnpackFloat&, Scale&)>& change) {
   const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
   const Schedule schedule = ways(place).front();
-  auto program = lower(expr, schedule, h200());
+  auto program = lower(decide(expr, h200()), schedule);
   testing::for_each_op<UnpackFloat>(program.body, [&](UnpackFloat& decode) {
     testing::for_each_op<Scale>(program.body, [&](Scale& scale) { change(decode, scale); });
   });

@@ -24,7 +24,7 @@ const Linear kExpr{4, 8, 64, Scalar::f16, 8, 64, 256};
 template <class Mutate>
 std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
   const Schedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
-  auto program = lower(kExpr, schedule, h200());
+  auto program = lower(decide(kExpr, h200()), schedule);
   mutate(program);
   return objection_to(program, schedule, LinearCase::integers(kExpr, 3));
 }
@@ -61,7 +61,7 @@ TEST(Mutation, a_dropped_wait_is_caught) {
 TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
   const Schedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
-  auto program = lower(expr, ring, h200());
+  auto program = lower(decide(expr, h200()), ring);
   for (auto& statement : program.body) {
     if (auto* rounds = std::get_if<For>(&statement.op); rounds != nullptr && rounds->unroll > 0) {
       if (auto* wait = std::get_if<Wait>(&rounds->body.front().op)) ++wait->pending;
@@ -82,7 +82,7 @@ TEST(Mutation, a_dropped_barrier_is_caught) {
 TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
   const Schedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
-  auto program = lower(expr, ring, h200());
+  auto program = lower(decide(expr, h200()), ring);
   drop<Barrier>(program, 1);
   EXPECT_THAT(objection_to(program, ring, LinearCase::integers(expr, 2)),
               ::testing::HasSubstr("overwrites what another thread"));

@@ -17,7 +17,7 @@ namespace {
 /// The cheapest schedules of a linear layer.
 std::vector<Schedule> first_choices(const Linear& expr, std::size_t count) {
   std::vector<Schedule> out;
-  for (const auto& candidate : candidates(expr, device("h200"))) {
+  for (const auto& candidate : candidates(decide(expr, device("h200")))) {
     if (!candidate.dropped.empty() || out.size() == count) break;
     out.push_back(candidate.schedule);
   }
@@ -51,7 +51,7 @@ AccessCount of(const Program& program, const std::vector<MemoryTraffic>& rows,
 TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_rows) {
   for (const Linear& expr : decode_layers()) {
     for (const Schedule& schedule : first_choices(expr, 6)) {
-      const auto program = lower(expr, schedule, device("h200"));
+      const auto program = lower(decide(expr, device("h200")), schedule);
       for (const auto& row : traffic(program, expr.max_m)) {
         if (program.buffers[row.buffer].level != Level::shared) continue;
         const auto conflicts = row.count.wavefronts - row.count.phases;
@@ -69,7 +69,7 @@ TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_row
 TEST(Traffic, decode_kernels_read_whole_lines_of_the_weight_and_each_once) {
   for (const Linear& expr : decode_layers()) {
     for (const Schedule& schedule : first_choices(expr, 3)) {
-      const auto program = lower(expr, schedule, device("h200"));
+      const auto program = lower(decide(expr, device("h200")), schedule);
       const auto weight = of(program, traffic(program, expr.max_m), "weight", false);
       EXPECT_EQ(weight.sectors, weight.least_sectors) << to_string(schedule);
       EXPECT_EQ(weight.lines * kLineBytes, weight.sectors * kSectorBytes) << to_string(schedule);
@@ -83,7 +83,7 @@ TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
   const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
   auto schedule = first_choices(expr, 1).front();
   schedule.sharers = std::min(schedule.sharers, 1);  // each block reads all of its rows
-  const auto program = lower(expr, schedule, device("h200"));
+  const auto program = lower(decide(expr, device("h200")), schedule);
   const auto one = traffic(program, 1), eight = traffic(program, 8);
   EXPECT_EQ(of(program, eight, "x", false).sectors, 8 * of(program, one, "x", false).sectors);
   EXPECT_EQ(of(program, eight, "y", true).sectors, 8 * of(program, one, "y", true).sectors);
@@ -92,7 +92,7 @@ TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
 
 TEST(Traffic, rows_of_activations_without_padding_conflict_eightfold) {
   const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
-  auto program = lower(expr, first_choices(expr, 1).front(), device("h200"));
+  auto program = lower(decide(expr, device("h200")), first_choices(expr, 1).front());
   const auto before = of(program, traffic(program, 8), "x_tile", false);
   EXPECT_EQ(before.wavefronts, before.phases);
   for (View& view : program.views) {
@@ -107,7 +107,7 @@ TEST(Traffic, rows_of_activations_without_padding_conflict_eightfold) {
 
 TEST(Traffic, prints_buffers_counts_and_instructions) {
   const Linear expr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
-  const auto program = lower(expr, first_choices(expr, 1).front(), device("h200"));
+  const auto program = lower(decide(expr, device("h200")), first_choices(expr, 1).front());
   const auto text = to_string(program, traffic(program, 8));
   EXPECT_THAT(text, testing::HasSubstr("reads weight in "));
   EXPECT_THAT(text, testing::HasSubstr("writes x_tile in "));

@@ -21,7 +21,7 @@ constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add,
 /// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
 template <class Mutate>
 std::string caught(const Linear& expr, const Schedule& schedule, const Mutate& mutate) {
-  auto program = lower(expr, schedule, h200());
+  auto program = lower(decide(expr, h200()), schedule);
   mutate(program);
   const auto data = LinearCase::integers(expr, 3);
   try {

@@ -24,8 +24,8 @@ Schedule in_place(Schedule schedule) {
 }
 
 Program checked(const Linear& expr, const Schedule& schedule) {
-  EXPECT_EQ(objection(schedule, expr, h200()), "") << to_string(schedule);
-  auto program = lower(expr, schedule, h200());
+  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
+  auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
   return program;
@@ -89,7 +89,7 @@ TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
     const Linear expr = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
     for (const Schedule& schedule :
          {Schedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1}, kRing}) {
-      if (!objection(schedule, expr, h200()).empty()) continue;
+      if (!objection(schedule, decide(expr, h200())).empty()) continue;
       expect_within_bound(LinearCase::integers(expr, 2), schedule);
     }
   }
@@ -117,7 +117,7 @@ TEST_P(Types, codes_in_place_are_exact) {
       for (const Schedule& schedule : {in_place(kRing), swept}) {
         const std::int64_t k = schedule.sweeps > 1 ? 512 : 128;
         const Linear expr{bits, zero, k / 4, GetParam(), 8, 256, k, GetParam()};
-        if (!objection(schedule, expr, h200()).empty()) continue;
+        if (!objection(schedule, decide(expr, h200())).empty()) continue;
         ++served;
         expect_exact(expr, schedule, 3);
         expect_within_bound(LinearCase::reals(expr, 2), schedule);
@@ -142,7 +142,7 @@ TEST_P(Types, stored_integer_zero_points_are_exact) {
       expect_exact(expr, kOnce, 2);
       expect_exact(expr, kRing, 2);
       const auto route = in_place(kRing);
-      if (objection(route, expr, h200()).empty()) expect_exact(expr, route, 2);
+      if (objection(route, decide(expr, h200())).empty()) expect_exact(expr, route, 2);
       expr.scale = std::nullopt;
       expect_exact(expr, kOnce, 2);
     }
@@ -156,7 +156,7 @@ TEST_P(Types, floating_zero_points_are_exact_on_integers_and_within_the_bound_on
         Linear expr{4, constant, 32, GetParam(), 8, 65, 128, scale};
         expr.stored_zero = zero;
         for (const Schedule& schedule : {kOnce, kRing, in_place(kRing)}) {
-          if (!objection(schedule, expr, h200()).empty()) continue;
+          if (!objection(schedule, decide(expr, h200())).empty()) continue;
           expect_exact(expr, schedule, 2);
           expect_within_bound(LinearCase::reals(expr, 2), schedule);
         }
@@ -238,10 +238,10 @@ TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
   };
   for (const Linear& expr : exprs) {
     int kept = 0;
-    for (const Candidate& candidate : candidates(expr, h200())) {
+    for (const Candidate& candidate : candidates(decide(expr, h200()))) {
       if (!candidate.dropped.empty()) continue;
       ++kept;
-      const auto program = lower(expr, candidate.schedule, h200());
+      const auto program = lower(decide(expr, h200()), candidate.schedule);
       EXPECT_EQ(program.shared_bytes(), shared_bytes(candidate.schedule, expr))
           << to_string(candidate.schedule);
       EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes));

@@ -36,9 +36,9 @@ template <class T>
 Program lowered(const char* type, std::int64_t m = 8, bool gather = false) {
   Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
   expr.gather = gather;
-  for (const Candidate& candidate : candidates(expr, device("h200"))) {
+  for (const Candidate& candidate : candidates(decide(expr, device("h200")))) {
     if (!candidate.dropped.empty()) break;
-    Program program = lower(expr, candidate.schedule, device("h200"));
+    Program program = lower(decide(expr, device("h200")), candidate.schedule);
     if (first<T>(program.body) != nullptr) return program;
   }
   fail<InvalidArgument>("no program of ", type, " has it");

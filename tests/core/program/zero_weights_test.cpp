@@ -29,8 +29,8 @@ LinearCase with_a_zero_weight(const Linear& expr) {
 double worst(const LinearCase& layer, Route route, bool counted) {
   const Linear& expr = layer.expr;
   const Schedule schedule{8, 1, 2, 1, 2, 1, Reduction::none, route, false, 1};
-  EXPECT_EQ(objection(schedule, expr, device("h200")), "") << to_string(expr);
-  const auto y = layer.run(lower(expr, schedule, device("h200")), schedule);
+  EXPECT_EQ(objection(schedule, decide(expr, device("h200"))), "") << to_string(expr);
+  const auto y = layer.run(lower(decide(expr, device("h200")), schedule), schedule);
   auto reference = evaluate(expr, layer.data);
   const double ones = expr.activation == Scalar::bf16 ? 16 : 0;
   double most = 0;

@@ -71,8 +71,8 @@ TEST(DeviceRow, of_a_machine_of_the_table_has_the_numbers_of_the_table) {
     for (std::int64_t m : {1, 16}) {
       const Linear expr =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
-      EXPECT_EQ(best_schedule(expr, row, row.dependent_launch()),
-                best_schedule(expr, table, row.dependent_launch()))
+      EXPECT_EQ(best_schedule(decide(expr, row), row.dependent_launch()),
+                best_schedule(decide(expr, table), row.dependent_launch()))
           << told.name;
     }
   }
@@ -139,7 +139,7 @@ TEST(DeviceRow, has_clusters_as_large_as_the_driver_says_that_fit) {
   EXPECT_EQ(row_of(small).max_cluster, 7);
   const Linear expr =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 16);
-  for (const Candidate& candidate : candidates(expr, row_of(none))) {
+  for (const Candidate& candidate : candidates(decide(expr, row_of(none)))) {
     const Schedule& s = candidate.schedule;
     if (s.reduction == Reduction::cluster || s.sharers > 1) {
       EXPECT_NE(candidate.dropped, "") << to_string(s);

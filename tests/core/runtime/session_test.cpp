@@ -89,12 +89,18 @@ TEST(Plan, is_a_schedule_of_its_own_kind_of_launch_only) {
   const Linear expr =
       expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
   const Device &h200 = device("h200"), &a100 = device("a100");
-  const auto alone = best_schedule(expr, h200), in_chain = best_schedule(expr, h200, true);
-  EXPECT_EQ(schedule_called(to_string(in_chain), expr, h200, true), in_chain);
-  EXPECT_EQ(schedule_called(to_string(in_chain), expr, h200, false), std::nullopt);
-  EXPECT_EQ(schedule_called(to_string(alone), expr, h200, true), std::nullopt);
-  const auto older = best_schedule(expr, a100);
-  EXPECT_EQ(schedule_called(to_string(older), expr, a100, true), older);
+  const Decisions decisions = decide(expr, h200), of_older = decide(expr, a100);
+  const auto alone = best_schedule(decisions), in_chain = best_schedule(decisions, true);
+  EXPECT_EQ(schedule_called(to_string(in_chain), decisions, true), in_chain);
+  EXPECT_EQ(schedule_called(to_string(in_chain), decisions, false), std::nullopt);
+  EXPECT_EQ(schedule_called(to_string(alone), decisions, true), std::nullopt);
+  const auto older = best_schedule(of_older);
+  EXPECT_EQ(schedule_called(to_string(older), of_older, true), older);
+  // Right by itself, and none of the scheduler's.
+  auto other = alone;
+  other.tokens *= 2;
+  ASSERT_EQ(objection(other, decisions), "");
+  EXPECT_EQ(schedule_called(to_string(other), decisions, false), std::nullopt);
 }
 
 TEST(Session, leaves_many_tokens_and_float32_to_dense_products) {

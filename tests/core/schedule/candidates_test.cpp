@@ -25,9 +25,9 @@ std::vector<const Device*> targets() {
   return out;
 }
 
-Decisions decided(const char* type, std::int64_t m, std::int64_t n, std::int64_t k,
-                  const Device& device) {
-  return decide(linear_of(ttype(type), n, k, Scalar::f16, m), device, Route::multiply_add);
+OperandDecisions decided(const char* type, std::int64_t m, std::int64_t n, std::int64_t k,
+                         const Device& device) {
+  return decide(linear_of(ttype(type), n, k, Scalar::f16, m), device).of(Route::multiply_add);
 }
 
 // 64 columns of float16 are one run, which every level moves whole; 64 rows and columns are whole
@@ -50,9 +50,10 @@ TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_de
                              "uint6", "uint7", "int8", "nf4", "mxfp4"}) {
       for (std::int64_t m : {1, 9, 16}) {
         const Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
-        for (const auto& [s, cost, dropped] : candidates(expr, *device)) {
+        const Decisions of_all = decide(expr, *device);
+        for (const auto& [s, cost, dropped] : candidates(of_all)) {
           if (!dropped.empty()) continue;
-          const auto decisions = decide(expr, *device, s.route);
+          const auto decisions = of_all.of(s.route);
           const auto& row = *decisions.core.instruction;
           const Hint& found = decisions.hint;
           EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
@@ -87,7 +88,8 @@ TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should
 TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocessors_idle) {
   const Device& h200 = device("h200");
   EXPECT_LT(1024 / decided("uint4", 1, 1024, 4096, h200).block[1], h200.multiprocessors);
-  const auto best = best_schedule(linear_of(ttype("uint4"), 1024, 4096, Scalar::f16, 1), h200);
+  const auto best =
+      best_schedule(decide(linear_of(ttype("uint4"), 1024, 4096, Scalar::f16, 1), h200));
   EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
 }
 
@@ -97,7 +99,8 @@ TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device
     for (std::int64_t m : {1, 16}) {
       const Linear expr =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
-      const auto alone = candidates(expr, *device), asked = candidates(expr, *device, true);
+      const auto alone = candidates(decide(expr, *device)),
+                 asked = candidates(decide(expr, *device), true);
       ASSERT_EQ(alone.size(), asked.size());
       for (std::size_t i = 0; i < alone.size(); ++i) {
         EXPECT_FALSE(alone[i].schedule.dependent_launch);
@@ -113,8 +116,8 @@ TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device
 TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
   const Linear expr = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
   const Schedule s{8, 1, 8, 2, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-  EXPECT_EQ(objection(s, expr, device("h200")), "");
-  EXPECT_EQ(objection(s, expr, device("a100")), "no dependent launch");
+  EXPECT_EQ(objection(s, decide(expr, device("h200"))), "");
+  EXPECT_EQ(objection(s, decide(expr, device("a100"))), "no dependent launch");
 }
 
 // A schedule that somebody wrote down is refused, however wrong, before anything divides by it.
@@ -122,11 +125,11 @@ TEST(Objection, names_the_number_that_is_no_count) {
   const Device& h200 = device("h200");
   const Linear expr = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
   const Schedule split{8, 1, 8, 4, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
-  ASSERT_EQ(objection(split, expr, h200), "");
+  ASSERT_EQ(objection(split, decide(expr, h200)), "");
   const auto refused = [&](auto change) {
     auto s = split;
     change(s);
-    return objection(s, expr, h200);
+    return objection(s, decide(expr, h200));
   };
   for (int Schedule::*count :
        {&Schedule::tokens, &Schedule::warps_n, &Schedule::warps_k, &Schedule::blocks_per_warp,
@@ -147,7 +150,7 @@ TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {
   const auto& type = ttype("uint4,group=128,scale=float16");
   const Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
   const auto of_rows = [&](std::int64_t n) {
-    return objection(s, linear_of(type, n, 4096, Scalar::f16, 8), device("h200"));
+    return objection(s, decide(linear_of(type, n, 4096, Scalar::f16, 8), device("h200")));
   };
   EXPECT_EQ(of_rows(65535 * 64), "");
   EXPECT_EQ(of_rows(65535 * 64 + 1), "65536 tiles of rows, of at most 65535");
@@ -158,16 +161,51 @@ TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
   const Device& h200 = device("h200");
   const auto expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
   Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
-  ASSERT_EQ(objection(s, expr, h200), "");
+  ASSERT_EQ(objection(s, decide(expr, h200)), "");
   s.blocks_per_multiprocessor = h200.threads / 256;
-  EXPECT_THAT(objection(s, expr, h200), HasSubstr("bytes of shared memory for each of 8"));
+  EXPECT_THAT(objection(s, decide(expr, h200)), HasSubstr("bytes of shared memory for each of 8"));
   s.blocks_per_multiprocessor = h200.threads / 256 + 1;
-  EXPECT_EQ(objection(s, expr, h200), "too many threads");
+  EXPECT_EQ(objection(s, decide(expr, h200)), "too many threads");
   Device small = h200;
   s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
-  EXPECT_THAT(objection(s, expr, small), HasSubstr(" registers a thread"));
+  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" registers a thread"));
   small.registers = h200.registers, small.shared_per_block_bytes = 1024;
-  EXPECT_THAT(objection(s, expr, small), HasSubstr(" bytes of shared memory"));
+  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" bytes of shared memory"));
+}
+
+TEST(Schedule, is_found_by_its_print) {
+  for (const char* type : {"uint2,group=128,scale=float16", "uint3", "nvfp4"}) {
+    for (std::int64_t m : {1, 16}) {
+      const auto decisions =
+          decide(linear_of(ttype(type), 8192, 8192, Scalar::f16, m), device("h200"));
+      for (const Schedule& schedule : space(decisions, m == 1)) {
+        ASSERT_EQ(schedule_of(to_string(schedule)), schedule) << to_string(schedule);
+      }
+    }
+  }
+}
+
+TEST(Schedule, is_none_for_other_text) {
+  const std::string right =
+      "tokens 8, warps 1x8, blocks 2, rounds 4, stages 1, none, multiply_add, units 2, depth 2, "
+      "2 per multiprocessor";
+  ASSERT_TRUE(schedule_of(right));
+  for (std::size_t length = 0; length < right.size(); ++length) {
+    EXPECT_EQ(schedule_of(right.substr(0, length)), std::nullopt) << length;
+  }
+  const auto with = [&](std::string_view what, std::string_view instead) {
+    std::string text = right;
+    return schedule_of(text.replace(text.find(what), what.size(), instead));
+  };
+  EXPECT_EQ(schedule_of(right + ' '), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens 08"), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens +8"), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens 99999999999"), std::nullopt);
+  EXPECT_EQ(with("units 2", "units 4"), std::nullopt);  // is not printed
+  EXPECT_EQ(with("none", "some"), std::nullopt);
+  EXPECT_EQ(with("depth 2", "depth 2, depth 2"), std::nullopt);
+  EXPECT_EQ(with("units 2, depth 2", "depth 2, units 2"), std::nullopt);
+  EXPECT_TRUE(with("tokens 8", "tokens -8"));  // which objection() refuses
 }
 
 }  // namespace

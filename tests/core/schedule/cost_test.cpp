@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "schedule/decisions.h"
 #include "schedule/fitted.h"
 #include "schedule/schedule.h"
 
@@ -18,7 +19,9 @@ using fitted::carried_to;
 
 const Linear kExpr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
 
-Cost of(const Schedule& schedule, const Device& device) { return cost(schedule, kExpr, device); }
+Cost of(const Schedule& schedule, const Device& device) {
+  return cost(schedule, decide(kExpr, device));
+}
 
 TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted) {
   const auto carried = carried_to(device("h200"));
@@ -44,7 +47,7 @@ TEST(Fitted, matrix_instructions_take_the_cycles_of_the_row_longer) {
 }
 
 TEST(Cost, instructions_take_the_clock_of_the_row) {
-  const auto schedule = best_schedule(kExpr, device("h200"));
+  const auto schedule = best_schedule(decide(kExpr, device("h200")));
   Device slow = device("h200");
   slow.f32_flops /= 2;
   EXPECT_DOUBLE_EQ(of(schedule, slow).issue_seconds,
@@ -54,7 +57,7 @@ TEST(Cost, instructions_take_the_clock_of_the_row) {
 }
 
 TEST(Cost, instructions_share_the_schedulers_of_the_row) {
-  const auto schedule = best_schedule(kExpr, device("h200"));
+  const auto schedule = best_schedule(decide(kExpr, device("h200")));
   // Half as many with the matrix units of half as many.
   Device narrow = device("h200");
   narrow.schedulers /= 2, narrow.f16_lanes /= 2;
@@ -64,7 +67,7 @@ TEST(Cost, instructions_share_the_schedulers_of_the_row) {
 }
 
 TEST(Cost, what_is_read_again_takes_the_rate_of_l2) {
-  const auto schedule = best_schedule(kExpr, device("h200"));
+  const auto schedule = best_schedule(decide(kExpr, device("h200")));
   const auto seconds = [&](int fill_bytes) {
     Device device = ladder::device("h200");
     device.fill_bytes = fill_bytes;
@@ -129,11 +132,11 @@ TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
   table.element = &element("nf4"), table.zero = 0;
   Device slow = device("h200");
   slow.f32_flops /= 2;
-  const auto schedule = best_schedule(table, device("h200"));
-  EXPECT_GT(cost(schedule, table, slow).fixed_seconds,
-            cost(schedule, table, device("h200")).fixed_seconds);
-  EXPECT_EQ(of(best_schedule(kExpr, device("h200")), slow).fixed_seconds,
-            of(best_schedule(kExpr, device("h200")), device("h200")).fixed_seconds);
+  const auto schedule = best_schedule(decide(table, device("h200")));
+  EXPECT_GT(cost(schedule, decide(table, slow)).fixed_seconds,
+            cost(schedule, decide(table, device("h200"))).fixed_seconds);
+  EXPECT_EQ(of(best_schedule(decide(kExpr, device("h200"))), slow).fixed_seconds,
+            of(best_schedule(decide(kExpr, device("h200"))), device("h200")).fixed_seconds);
 }
 
 }  // namespace

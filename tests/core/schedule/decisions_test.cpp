@@ -22,6 +22,7 @@ namespace ladder {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 const Device& h200() { return device("h200"); }
 
@@ -43,7 +44,7 @@ TEST(Decisions, of_operands_are_those_of_decoding_for_every_type) {
         const Linear expr = linear_of({stored}, 64, 64, activation, 8);
         // Of a format whose top exponent float16 lacks, operands are halves of the values: exact.
         const bool halved = decoding_of(expr).fields.halved;
-        const auto decisions = decide(expr, h200(), Route::multiply_add);
+        const auto decisions = decide(expr, h200()).of(Route::multiply_add);
         EXPECT_EQ(tile_operand(*decisions.core.instruction), activation) << stored->name;
         EXPECT_EQ(decisions.core.exact, decoding_error(expr) == 0 && !halved) << stored->name;
         ++served;
@@ -74,7 +75,7 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
     for (const char* type : {"uint1", "uint4", "int8", "nf4", "mxfp4", "ternary"}) {
       for (std::int64_t m : {1, 8, 16, 32}) {
         const Linear expr = linear(type, m);
-        const auto decisions = decide(expr, device, Route::multiply_add);
+        const auto decisions = decide(expr, device).of(Route::multiply_add);
         EXPECT_EQ(decisions.place, ConvertPlace::shared_to_registers) << device.name << type << m;
         EXPECT_EQ(to_string(tile_plan(expr, device).decisions, matmul_of(expr), device),
                   to_string(decisions, matmul_of(expr), device));
@@ -86,13 +87,13 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
 // On the chip it would be cheapest for some more tokens than there are kernels for.
 TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
   const Linear expr = linear("uint4", kMostTokens + 1);
-  const auto decisions = decide(expr, h200(), Route::multiply_add);
+  const auto decisions = decide(expr, h200()).of(Route::multiply_add);
   EXPECT_EQ(decisions.places.front().place, ConvertPlace::shared_to_registers);
   EXPECT_EQ(decisions.place, ConvertPlace::once);
   const auto plan = tile_plan(expr, h200());
   EXPECT_EQ(plan.decisions.place, ConvertPlace::once);
   EXPECT_EQ(plan.decisions.core.instruction, row("wgmma.m64nNk16.f16"));
-  for (const Candidate& candidate : candidates(expr, h200())) {
+  for (const Candidate& candidate : candidates(decide(expr, h200()))) {
     EXPECT_EQ(candidate.dropped,
               "weights of 33 tokens are converted once in global memory: kernels that do serve at "
               "most 32 tokens");
@@ -100,23 +101,22 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
 }
 
 TEST(Decisions, of_digits_are_those_of_bytes) {
-  const auto decisions = decide(linear("uint2", 1), h200(), Route::digits);
+  const auto decisions = decide(linear("uint2", 1), h200()).of(Route::digits);
   EXPECT_EQ(decisions.core.instruction, tile_instruction(Scalar::s8));
   EXPECT_EQ(decisions.hint, hint(h200(), *tile_instruction(Scalar::s8)));
 }
 
 /// A schedule of the space, and what was decided for it.
 struct Followed {
-  Linear expr = linear("uint4,group=64,scale=float16", 8);
-  Decisions decisions = decide(expr, h200(), Route::multiply_add);
+  Decisions decisions = decide(linear("uint4,group=64,scale=float16", 8), h200());
   Schedule schedule{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1, 2, 2};
-  std::string objection() const { return ladder::objection(schedule, expr, h200(), decisions); }
+  std::string objection() const { return ladder::objection(schedule, decisions); }
 };
 
 TEST(Objection, is_to_kernels_where_weights_are_to_be_converted_elsewhere) {
   Followed with;
   ASSERT_EQ(with.objection(), "");
-  with.decisions.place = ConvertPlace::once;
+  with.decisions.whole.place = ConvertPlace::once;
   EXPECT_EQ(with.objection(), "weights of 8 tokens are converted once in global memory");
 }
 
@@ -125,11 +125,11 @@ TEST(Objection, is_to_tiles_that_are_not_whole_instructions_of_the_core) {
   with.schedule.tokens = 12;
   EXPECT_EQ(with.objection(), "12 tokens are not whole instructions of 8");
   with.schedule.tokens = 8;
-  with.decisions.core.instruction = row("wgmma.m64nNk16.f16");
+  with.decisions.whole.core.instruction = row("wgmma.m64nNk16.f16");
   EXPECT_EQ(with.objection(), "a warp's 32 x 128 are not whole instructions of 64 x 16");
   MatrixInstruction longer = *tile_instruction(Scalar::f16);
   longer.k = 256;
-  with.decisions.core.instruction = &longer;
+  with.decisions.whole.core.instruction = &longer;
   EXPECT_EQ(with.objection(), "a warp's 32 x 128 are not whole instructions of 16 x 256");
   // Groups end with a step of it.
   longer.k = 128;
@@ -140,13 +140,13 @@ TEST(Objection, is_to_tiles_that_are_not_whole_instructions_of_the_core) {
 
 TEST(Objection, is_to_activations_that_are_not_whole_tiles_of_the_hint) {
   Followed with;
-  with.decisions.hint.shape = {4, 512};
+  with.decisions.whole.hint.shape = {4, 512};
   EXPECT_EQ(with.objection(), "");  // 4096 columns of two bytes
-  with.decisions.hint.shape = {4, 1024};
+  with.decisions.whole.hint.shape = {4, 1024};
   EXPECT_EQ(with.objection(),
             "activations of 8 rows of 8192 bytes are not whole tiles of the hint, 4 runs of "
             "16384");
-  with.decisions.hint.shape = {16, 8};
+  with.decisions.whole.hint.shape = {16, 8};
   EXPECT_EQ(with.objection(),
             "activations of 8 rows of 8192 bytes are not whole tiles of the hint, 16 runs "
             "of 128");
@@ -154,9 +154,9 @@ TEST(Objection, is_to_activations_that_are_not_whole_tiles_of_the_hint) {
 
 TEST(Objection, is_to_words_of_a_lane_that_are_not_whole_granules_of_the_hint) {
   Followed with;
-  with.decisions.hint = {32, {4, 4}};
+  with.decisions.whole.hint = {32, {4, 4}};
   EXPECT_EQ(with.objection(), "");
-  with.decisions.hint = {64, {4, 2}};
+  with.decisions.whole.hint = {64, {4, 2}};
   EXPECT_EQ(with.objection(), "2 row units of 4 bits are not whole pieces of 64 bytes");
 }
 
@@ -164,7 +164,7 @@ TEST(Objection, is_to_the_engine_for_rows_that_are_not_whole_granules_of_the_hin
   Followed with;
   with.schedule.sharers = 1;
   ASSERT_EQ(with.objection(), "");
-  with.decisions.hint = {3 * 16, {4, 1}};  // rows are 8192 bytes
+  with.decisions.whole.hint = {3 * 16, {4, 1}};  // rows are 8192 bytes
   EXPECT_EQ(with.objection(), "4096 columns are not whole rows of 4096");
 }
 
@@ -173,9 +173,9 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
   const Linear expr = linear("uint2,group=128,scale=float16", 8);
-  ASSERT_EQ(decide(expr, wide, Route::in_place).hint.granularity_bytes, 32);
+  ASSERT_EQ(decide(expr, wide).of(Route::in_place).hint.granularity_bytes, 32);
   const auto kept_of_two = [&](const Device& device) {
-    const auto all = candidates(expr, device);
+    const auto all = candidates(decide(expr, device));
     return std::ranges::count_if(all, [](const Candidate& candidate) {
       return candidate.dropped.empty() && candidate.schedule.units == 2;
     });
@@ -184,7 +184,7 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   EXPECT_EQ(kept_of_two(wide), 0);
   // What the engine serves goes on with all rows of a block.
   const auto by_engine = [&](const Device& device, int units) {
-    return std::ranges::any_of(candidates(expr, device), [&](const Candidate& candidate) {
+    return std::ranges::any_of(candidates(decide(expr, device)), [&](const Candidate& candidate) {
       return candidate.schedule.sharers > 0 && candidate.schedule.units == units &&
              candidate.dropped.empty();
     });
@@ -194,26 +194,17 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   EXPECT_TRUE(by_engine(wide, 4));
 }
 
-// What candidates decide once is what each schedule would be told by itself, digits among them.
-TEST(Candidates, are_judged_by_what_is_decided_for_the_route_of_each) {
-  const Linear expr = linear("uint2,group=128,scale=float16", 1);
-  for (const auto& [schedule, estimate, dropped] : candidates(expr, h200())) {
-    EXPECT_EQ(estimate.seconds, cost(schedule, expr, h200()).seconds) << to_string(schedule);
-    EXPECT_EQ(dropped, objection(schedule, expr, h200())) << to_string(schedule);
-  }
-}
-
 TEST(Cost, counts_the_steps_of_the_core) {
   const Followed with;
   Decisions halved = with.decisions;
-  halved.core.instruction = row("mma.m16n8k8.f16");
+  halved.whole.core.instruction = row("mma.m16n8k8.f16");
   const auto issue = [&](const Decisions& decisions) {
-    return cost(with.schedule, with.expr, h200(), decisions).issue_seconds;
+    return cost(with.schedule, decisions).issue_seconds;
   };
   MatrixInstruction wider = *tile_instruction(Scalar::f16);
   wider.n = 16;
   Decisions fewer = with.decisions;
-  fewer.core.instruction = &wider;
+  fewer.whole.core.instruction = &wider;
   EXPECT_GT(issue(halved), issue(with.decisions));
   // Twice the steps and half the columns: the difference is what matrix instructions take.
   EXPECT_DOUBLE_EQ(issue(halved) - issue(with.decisions),
@@ -224,7 +215,7 @@ TEST(Lower, multiplies_by_the_core_of_the_route) {
   const Linear expr = linear("uint2,channel,scale=float16", 1);
   const auto fragment_of = [&](Route route) {
     const Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, route, false, 1};
-    const Program program = lower(expr, s, h200());
+    const Program program = lower(decide(expr, h200()), s);
     const auto b = std::ranges::find(program.registers, "b", &Register::name);
     return b->layout.shape;
   };
@@ -240,7 +231,7 @@ TEST(Lower, copies_rows_that_are_whole_granules_of_the_hint_asynchronously) {
   const Linear expr = linear_of(ttype("uint4,channel,scale=float16"), 64, 4104, Scalar::f16, 8);
   const Schedule s{8, 1, 8, 2, 5, 1, Reduction::none, Route::multiply_add, false, 1};
   const auto asynchronous = [&](const Device& device) {
-    const Program program = lower(expr, s, device);
+    const Program program = lower(decide(expr, device), s);
     return std::ranges::any_of(program.body, [](const Statement& statement) {
       return std::holds_alternative<CopyAsync>(statement.op);
     });
@@ -249,11 +240,11 @@ TEST(Lower, copies_rows_that_are_whole_granules_of_the_hint_asynchronously) {
   EXPECT_FALSE(asynchronous(wide));
 }
 
-TEST(Objection, is_to_every_schedule_on_a_device_without_tile_programs) {
-  const Followed with;
-  EXPECT_EQ(objection(with.schedule, with.expr, device("v100")),
-            "no tile program multiplies on v100");
-  EXPECT_THROW(candidates(with.expr, device("mi300x")), Unsupported);
+TEST(Decisions, are_none_on_a_device_without_tile_programs) {
+  for (const char* name : {"v100", "mi300x"}) {
+    EXPECT_THAT([&] { decide(linear("uint4", 8), device(name)); },
+                ThrowsMessage<Unsupported>(std::string("no tile program multiplies on ") + name));
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "expr/of_ttype.h"
+#include "schedule/decisions.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -32,7 +33,7 @@ Schedule with(ScalePlace place, Schedule schedule = kOnce) {
 TEST(ScalePlaces, are_both_candidates_where_operands_have_the_scales_by_themselves) {
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     for (std::int64_t m : {1, 8, 16}) {
-      const auto all = candidates(of("nvfp4", activation, m), h200());
+      const auto all = candidates(decide(of("nvfp4", activation, m), h200()));
       const auto kept = [&](ScalePlace place) {
         return std::ranges::count_if(all, [&](const Candidate& c) {
           return c.dropped.empty() && c.schedule.scale_place == place;
@@ -53,7 +54,7 @@ TEST(ScalePlaces, are_both_candidates_where_operands_have_the_scales_by_themselv
 TEST(ScalePlaces, are_one_candidate_elsewhere) {
   for (const char* type : {"uint4,group=128,scale=float16", "mxfp4", "nf4", "uint4",
                            "float4_e2m1,group=32,scale=float8_e4m3"}) {
-    for (const Candidate& c : candidates(of(type), h200())) {
+    for (const Candidate& c : candidates(decide(of(type), h200()))) {
       ASSERT_EQ(c.schedule.scale_place, ScalePlace::usual) << type;
     }
   }
@@ -65,7 +66,7 @@ TEST(ScalePlaces, rank_sums_behind_operands_and_further_with_bf16_as_measured) {
   std::vector<double> ratios;
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     const Linear expr = linear_of(ttype("nvfp4"), 28672, 8192, activation, 1);
-    const auto all = candidates(expr, h200());
+    const auto all = candidates(decide(expr, h200()));
     const auto first = std::ranges::find(all, ScalePlace::sums,
                                          [](const Candidate& c) { return c.schedule.scale_place; });
     ASSERT_EQ(first->dropped, "");
@@ -73,9 +74,10 @@ TEST(ScalePlaces, rank_sums_behind_operands_and_further_with_bf16_as_measured) {
     for (const Candidate& c : all) {
       if (c.schedule.scale_place == ScalePlace::sums) continue;
       const auto sums = with(ScalePlace::sums, c.schedule);
-      EXPECT_GT(cost(sums, expr, h200()).seconds, c.cost.seconds) << to_string(sums);
+      EXPECT_GT(cost(sums, decide(expr, h200())).seconds, c.cost.seconds) << to_string(sums);
       // What sums have room for, operands have, too.
-      EXPECT_FALSE(!c.dropped.empty() && objection(sums, expr, h200()).empty()) << to_string(sums);
+      EXPECT_FALSE(!c.dropped.empty() && objection(sums, decide(expr, h200())).empty())
+          << to_string(sums);
     }
   }
   EXPECT_GT(ratios[0], 1);
@@ -90,14 +92,15 @@ TEST(ScalePlaces, are_spelled_where_they_are_not_the_usual) {
 }
 
 TEST(ScalePlaces, without_room_for_the_scales_are_refused) {
-  EXPECT_EQ(objection(with(ScalePlace::sums), of("nvfp4"), h200()), "");
-  EXPECT_EQ(objection(with(ScalePlace::operands), of("nvfp4"), h200()), "");
+  EXPECT_EQ(objection(with(ScalePlace::sums), decide(of("nvfp4"), h200())), "");
+  EXPECT_EQ(objection(with(ScalePlace::operands), decide(of("nvfp4"), h200())), "");
+  EXPECT_EQ(objection(with(ScalePlace::operands),
+                      decide(of("float4_e2m1,group=32,scale=float8_e4m3"), h200())),
+            "");
   EXPECT_EQ(
-      objection(with(ScalePlace::operands), of("float4_e2m1,group=32,scale=float8_e4m3"), h200()),
-      "");
-  EXPECT_EQ(objection(with(ScalePlace::operands), of("uint4,group=128,scale=float16"), h200()),
-            "products of 4 and 11 significant bits do not fit f16's 11");
-  EXPECT_EQ(objection(with(ScalePlace::sums), of("uint4"), h200()), "no scales for sums");
+      objection(with(ScalePlace::operands), decide(of("uint4,group=128,scale=float16"), h200())),
+      "products of 4 and 11 significant bits do not fit f16's 11");
+  EXPECT_EQ(objection(with(ScalePlace::sums), decide(of("uint4"), h200())), "no scales for sums");
 }
 
 }  // namespace

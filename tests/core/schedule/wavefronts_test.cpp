@@ -34,9 +34,9 @@ TEST(SharedWavefronts, of_a_schedule_are_never_more_than_its_program_takes) {
     for (std::int64_t m : {1, 16}) {
       const Linear expr{bits, 1 << (bits - 1), 128, Scalar::f16, m, 8192, 8192};
       int kept = 0;
-      for (const auto& candidate : candidates(expr, device("h200"))) {
+      for (const auto& candidate : candidates(decide(expr, device("h200")))) {
         if (!candidate.dropped.empty() || ++kept > 6) break;
-        const auto program = lower(expr, candidate.schedule, device("h200"));
+        const auto program = lower(decide(expr, device("h200")), candidate.schedule);
         const auto counted = total(program, traffic(program, m), Level::shared);
         EXPECT_LE(shared_wavefronts(candidate.schedule, expr), counted.wavefronts)
             << to_string(candidate.schedule);
@@ -50,10 +50,10 @@ TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
   for (const char* type : {"nf4,scale=float16", "float8_e4m3fnuz,scale=float16"}) {
     const auto expr = linear_of(ttype(type), 1024, 1024, Scalar::f16, 1);
     int kept = 0;
-    for (const auto& candidate : candidates(expr, device("h200"))) {
+    for (const auto& candidate : candidates(decide(expr, device("h200")))) {
       if (!candidate.dropped.empty() || ++kept > 6) break;
       const auto& schedule = candidate.schedule;
-      const auto program = lower(expr, schedule, device("h200"));
+      const auto program = lower(decide(expr, device("h200")), schedule);
       const auto pairs = schedule.block_rows() * schedule.block_columns() * schedule.sweeps / 2;
       std::int64_t wavefronts = 0;
       for (const auto& row : traffic(program, 1)) {
@@ -72,12 +72,13 @@ TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
 TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit) {
   // Matrices grow with the tokens, codes do not.
   const Linear few{1, 1, 128, Scalar::f16, 8, 8192, 8192};
-  auto schedule = best_schedule(few, device("h200"));
-  const auto before = cost(schedule, few, device("h200"));
+  auto schedule = best_schedule(decide(few, device("h200")));
+  const auto before = cost(schedule, decide(few, device("h200")));
   EXPECT_LT(before.shared_seconds, before.issue_seconds);
   Linear many = few;
   schedule.tokens *= 2, many.max_m *= 2;
-  EXPECT_GT(cost(schedule, many, device("h200")).shared_seconds, 1.5 * before.shared_seconds);
+  EXPECT_GT(cost(schedule, decide(many, device("h200"))).shared_seconds,
+            1.5 * before.shared_seconds);
 }
 
 // Two look-ups a pair: at a slower clock, they would be what a schedule waits for, and its estimate
@@ -87,7 +88,7 @@ TEST(SharedWavefronts, bind_the_estimate_where_they_take_longest) {
   slow.f32_flops /= 16;
   const auto expr = linear_of(ttype("float8_e4m3fnuz,scale=float16"), 28672, 8192, Scalar::f16, 8);
   int bound = 0;
-  for (const auto& candidate : candidates(expr, slow)) {
+  for (const auto& candidate : candidates(decide(expr, slow))) {
     if (!candidate.dropped.empty()) break;
     const Cost& c = candidate.cost;
     EXPECT_GE(c.seconds, c.shared_seconds + c.fixed_seconds) << to_string(candidate.schedule);
