@@ -89,16 +89,6 @@ std::optional<BitMatrix> inverse(const BitMatrix& matrix) {
   return out;
 }
 
-std::optional<std::vector<int>> as_permutation(const BitMatrix& matrix) {
-  if (matrix.rows != matrix.arguments() || rank(matrix) != matrix.rows) return std::nullopt;
-  std::vector<int> to;
-  for (auto column : matrix.columns) {
-    if (!std::has_single_bit(column)) return std::nullopt;
-    to.push_back(std::countr_zero(column));
-  }
-  return to;
-}
-
 BitMatrix linear_form(const Layout& layout) {
   const auto elements = log2_of(layout.element_count());
   if (!elements) fail<Unsupported>(layout.element_count(), " elements are not a power of two");

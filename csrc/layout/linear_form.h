@@ -45,9 +45,6 @@ BitMatrix operator*(const BitMatrix& outer, const BitMatrix& inner);
 int rank(const BitMatrix& matrix);
 /// Nothing when `matrix` is not square or not of full rank.
 std::optional<BitMatrix> inverse(const BitMatrix& matrix);
-/// to[i]: the bit of the result that bit i of the argument becomes; nothing when the matrix is no
-/// permutation of bits.
-std::optional<std::vector<int>> as_permutation(const BitMatrix& matrix);
 
 /// `layout` as a matrix from the bits of (slot, thread), slots first, to those of the element's
 /// row-major number. A replica is a column of zeros.

@@ -59,8 +59,6 @@ Layout block_fragment(int operand_bits) {
   return local({4, 8 / codes}) * column_local({2, 2}) * spatial({8, 4}) * local({1, codes});
 }
 
-Layout scale_fragment() { return local({8}) * spatial({8}) * replicated(4, 1); }
-
 Layout zero_fragment() {
   return local({1, 8, 1}) * spatial({1, 8, 1}) * replicated(4, 3) * local({1, 1, 2});
 }
@@ -134,20 +132,6 @@ void unpack_image(const std::uint32_t* image, std::int64_t n, std::int64_t k, in
             write(row, column, unpack_pair(plan, unit, pair));
           }
         });
-      }
-    }
-  }
-}
-
-void pack_scales(const std::uint16_t* scales, std::int64_t n, std::int64_t groups,
-                 std::uint16_t pad, std::uint16_t* out) {
-  for (std::int64_t group = 0; group < groups; ++group) {
-    for (std::int64_t block = 0; block < blocks(n); ++block) {
-      for (int g = 0; g < 8; ++g) {
-        for (int j = 0; j < 8; ++j) {
-          const auto row = block * kBlock + g + 8 * j;
-          *out++ = row < n ? scales[row * groups + group] : pad;
-        }
       }
     }
   }

@@ -45,10 +45,8 @@ constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {
 /// (unit, k-step, register, half or byte).
 Layout block_fragment(int operand_bits = 16);
 
-/// The rows whose scales a lane holds: [64] over 32 lanes, 8 slots, each row in four lanes.
-Layout scale_fragment();
-
-/// The same rows, each twice: zero points as packed operands, [1, 64, 2].
+/// The rows whose zero points a lane holds, each twice, as packed operands: [1, 64, 2] over 32
+/// lanes, each row in four lanes.
 Layout zero_fragment();
 
 /// Word of the image and bit of that word where bit `bit` of the code at (row, column) lies.
@@ -67,9 +65,5 @@ void pack_image(const std::uint32_t* canonical, std::int64_t n, std::int64_t k, 
 /// The inverse, bit-exact; padding bits of the canonical rows come out 0.
 void unpack_image(const std::uint32_t* image, std::int64_t n, std::int64_t k, int bits,
                   std::uint32_t* canonical, int operand_bits = 16);
-
-/// Reorders 16-bit scales [n, groups] to [groups][ceil(n / 64)][8][8]; padding rows hold `pad`.
-void pack_scales(const std::uint16_t* scales, std::int64_t n, std::int64_t groups,
-                 std::uint16_t pad, std::uint16_t* out);
 
 }  // namespace ladder

@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -248,5 +249,50 @@ struct Match : Cases... {
 };
 template <class... Cases>
 Match(Cases...) -> Match<Cases...>;
+
+/// Instructions by what they have to do with. A visitor that answers for groups and names the rest
+/// knows every instruction: one that is forgotten does not compile.
+template <class... Ops>
+struct Group {};
+/// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
+/// stays with what made the tile.
+using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill, Scale,
+                          Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
+/// When threads and copies go on, and nothing by name.
+using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait>;
+/// Shared or global memory.
+using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
+                       LoadMatrix, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
+using OnSignals = Group<SignalInit, Expect, Arrive, Await>;
+using Nested = Group<For, If, Within>;
+
+template <class Op, class... Ops>
+constexpr bool is_in(Group<Ops...>) {
+  return (std::is_same_v<Op, Ops> || ...);
+}
+
+template <class Op, class Value>
+struct AnswerTo {
+  Value value;
+  Value operator()(const Op&) const { return value; }
+};
+template <class Op>
+struct AnswerTo<Op, void> {
+  void operator()(const Op&) const {}
+};
+/// Case of a Match: `value` for each instruction of the group.
+template <class Value, class... Ops>
+struct Answer : AnswerTo<Ops, Value>... {
+  using AnswerTo<Ops, Value>::operator()...;
+};
+template <class Value, class... Ops>
+Answer<Value, Ops...> answer(Group<Ops...>, Value value) {
+  return {AnswerTo<Ops, Value>{value}...};
+}
+/// The same for visitors that return nothing.
+template <class... Ops>
+Answer<void, Ops...> nothing(Group<Ops...>) {
+  return {};
+}
 
 }  // namespace ladder

@@ -49,8 +49,12 @@ class Counter {
     }
   }
 
-  template <class Instruction>
-  void count(const Instruction&) {}  // touches no memory that is counted
+  /// Those that touch no memory that is counted; walk() goes into bodies.
+  template <class Op>
+  void count(const Op&) requires(is_in<Op>(InRegisters{}) || std::is_same_v<Op, Reinterpret> ||
+                                 is_in<Op>(InTime{}) || is_in<Op>(OnSignals{}) ||
+                                 is_in<Op>(Nested{}) ||
+                                 is_in<Op>(Group<Reduce, Ticket, CopyElements>{})) {}
 
   void count(const Load& i) { tile(program_.registers[i.to].layout, i.from, i.at, false); }
   void count(const Store& i) { tile(program_.registers[i.from].layout, i.to, i.at, true); }

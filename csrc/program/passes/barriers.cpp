@@ -59,15 +59,9 @@ bool only_registers(const Statement& statement) {
                        [](const Statement& s) { return only_registers(s); });
   };
   return std::visit(
-      Match{[&](const For& i) { return all(i.body); }, [](const Unpack&) { return true; },
-            [](const UnpackFloat&) { return true; }, [](const ZeroOperand&) { return true; },
-            [](const Offset&) { return true; }, [](const Multiply&) { return true; },
-            [](const Spread&) { return true; }, [](const Mma&) { return true; },
-            [](const UnpackBytes&) { return true; }, [](const JoinDigits&) { return true; },
-            [](const Fill&) { return true; }, [](const Scale&) { return true; },
-            [](const Add&) { return true; }, [](const Cast&) { return true; },
-            [](const Unary&) { return true; }, [](const Binary&) { return true; },
-            [](const auto&) { return false; }},
+      Match{[&](const For& i) { return all(i.body); }, answer(InRegisters{}, true),
+            answer(InMemory{}, false), answer(InTime{}, false), answer(OnSignals{}, false),
+            answer(Group<If, Within, Reinterpret>{}, false)},
       statement.op);
 }
 

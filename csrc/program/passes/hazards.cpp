@@ -94,20 +94,26 @@ std::vector<VariableId> Hazards::block_variables() const {
     };
     for (const Statement& statement : body) {
       std::visit(
-          Match{[&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
-                [&](const Within& i) { self(self, i.body); },
-                [&](const Load& i) {
-                  if (!i.remote) at(i.from, i.at);
-                },
-                [&](const Store& i) { at(i.to, i.at); },
-                [&](const LoadMatrix& i) { at(i.from, i.at); },
-                [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
-                [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
-                [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
-                [&](const CopyRows& i) { at(i.to, {i.index}); },
-                [&](const Await& i) { note(i.index), note(i.parity); },
-                [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
-                [&](const SplitDigits& i) { at(i.to, {}); }, [](const auto&) {}},
+          Match{
+              [&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
+              [&](const Within& i) { self(self, i.body); },
+              [&](const Load& i) {
+                if (!i.remote) at(i.from, i.at);
+              },
+              [&](const Store& i) { at(i.to, i.at); },
+              [&](const LoadMatrix& i) { at(i.from, i.at); },
+              [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
+              [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
+              [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
+              [&](const CopyRows& i) { at(i.to, {i.index}); },
+              [&](const Await& i) { note(i.index), note(i.parity); },
+              [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
+              [&](const SplitDigits& i) { at(i.to, {}); }, nothing(InRegisters{}),
+              [&](const Expect& i) { note(i.index), note(i.guard); },
+              [&](const Arrive& i) { note(i.index); }, nothing(InTime{}),
+              // Global memory, or the whole of a view.
+              nothing(
+                  Group<Reinterpret, Lookup, FillTable, Reduce, AtomicAdd, Ticket, SignalInit>{})},
           statement.op);
     }
   };
@@ -249,13 +255,8 @@ void Hazards::instruction(const Statement& statement) {
             },
             [&](const Lookup& i) { lookup(i); },
             // Registers only, or the business of other checks.
-            [](const Unpack&) {}, [](const UnpackFloat&) {}, [](const ZeroOperand&) {},
-            [](const Offset&) {}, [](const Multiply&) {}, [](const Spread&) {}, [](const Mma&) {},
-            [](const UnpackBytes&) {}, [](const JoinDigits&) {}, [](const Fill&) {},
-            [](const Reinterpret&) {}, [](const Scale&) {}, [](const Add&) {}, [](const Cast&) {},
-            [](const Unary&) {}, [](const Binary&) {}, [](const AtomicAdd&) {},
-            [](const DependentLaunch&) {}, [](const DependentWait&) {}, [](const For&) {},
-            [](const If&) {}, [](const Within&) {}},
+            nothing(InRegisters{}), nothing(Nested{}),
+            nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait>{})},
       statement.op);
 }
 

@@ -162,7 +162,8 @@ TEST(Layout, a_view_keeps_the_bits_of_every_thread) {
 TEST(Layout, prints_its_digits_outermost_first) {
   EXPECT_EQ(to_string(local({2, 1}) * spatial({8, 4}) * local({1, 2})),
             "[16, 8] = threads(0:8x1, 1:4x2) slots(0:2x8, 1:2x1)");
-  EXPECT_EQ(to_string(scale_fragment()), "[64] = threads(0:8x1, replica:4) slots(0:8x8)");
+  EXPECT_EQ(to_string(local({8}) * spatial({8}) * replicated(4, 1)),
+            "[64] = threads(0:8x1, replica:4) slots(0:8x8)");
 }
 
 TEST(Layout, a_thread_out_of_range_is_refused_with_both_numbers) {

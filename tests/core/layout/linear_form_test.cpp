@@ -73,13 +73,6 @@ TEST(BitMatrix, matrices_that_do_not_fit_are_refused_with_both_sizes) {
   EXPECT_THROW(identity_bits(2)(4), InvalidArgument);
 }
 
-TEST(BitMatrix, only_a_permutation_of_bits_is_one) {
-  EXPECT_THAT(*as_permutation(BitMatrix{3, {2, 4, 1}}), testing::ElementsAre(1, 2, 0));
-  EXPECT_FALSE(as_permutation(BitMatrix{3, {2, 6, 1}}));
-  EXPECT_FALSE(as_permutation(BitMatrix{3, {2, 2, 1}}));
-  EXPECT_FALSE(as_permutation(BitMatrix{3, {2, 1}}));
-}
-
 TEST(LinearForm, says_what_the_layout_says) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 300; ++trial) {

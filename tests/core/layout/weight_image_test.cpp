@@ -105,24 +105,5 @@ TEST(WeightImage, a_block_is_whole_a_operands_of_the_instructions_that_multiply_
   EXPECT_GE(checked, 4);  // two of halves, two of bytes
 }
 
-TEST(ScaleImage, a_lane_finds_the_scales_of_its_rows_side_by_side) {
-  const std::int64_t n = 100, groups = 3;
-  std::vector<std::uint16_t> scales(n * groups), image(groups * 2 * 64);
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint16_t>(i + 1);
-  pack_scales(scales.data(), n, groups, 0, image.data());
-  const auto fragment = scale_fragment();
-  for (std::int64_t group = 0; group < groups; ++group) {
-    for (std::int64_t block = 0; block < 2; ++block) {
-      for (int lane = 0; lane < 32; ++lane) {
-        for (int j = 0; j < 8; ++j) {
-          const auto row = block * 64 + fragment(lane, j)[0];
-          EXPECT_EQ(image[(group * 2 + block) * 64 + lane / 4 * 8 + j],
-                    row < n ? scales[row * groups + group] : 0);
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace ladder

@@ -19,9 +19,14 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
         Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
               [&](const Within& i) { return body(i); },
               [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
-              [](const SignalInit&) { return true; }, [](const Unary&) { return true; },
-              [](const Binary&) { return true; }, [](const Reduce&) { return true; },
-              [](const AtomicAdd&) { return true; }, [](const auto&) { return false; }},
+              answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
+              answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
+              answer(Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
+                           LoadMatrix, Lookup, FillTable, SplitDigits, Ticket>{},
+                     false),
+              answer(Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill,
+                           Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
+                     false)},
         statement.op);
   });
 }
