@@ -213,11 +213,18 @@ const MatrixInstruction* tile_instruction(Scalar operand) {
   return row == std::end(kMatrix) ? nullptr : &*row;
 }
 
-std::optional<Scalar> tile_operand(const MatrixInstruction& row) {
-  for (const Scalar operand : {Scalar::f16, Scalar::bf16, Scalar::s8}) {
-    if (tile_instruction(operand) == &row) return operand;
-  }
+std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
+  if (row.operand == "float16") return Scalar::f16;
+  if (row.operand == "bfloat16") return Scalar::bf16;
+  if (row.operand == "float32") return Scalar::f32;
+  if (row.operand == "int8") return Scalar::s8;
+  if (row.operand == "float8_e4m3") return Scalar::e4m3;
   return std::nullopt;
+}
+
+std::optional<Scalar> tile_operand(const MatrixInstruction& row) {
+  const auto operand = operand_scalar(row);
+  return operand && tile_instruction(*operand) == &row ? operand : std::nullopt;
 }
 
 bool has_tile_programs(const Device& device) {

@@ -51,6 +51,8 @@ struct MatrixInstruction {
   Layout b() const;
   Layout d() const;
   bool b_in_registers() const { return fragment != Fragment::warpgroup; }
+  /// Threads that multiply together.
+  int lanes() const { return static_cast<int>(d().thread_count()); }
   int operand_bits() const;
 };
 
@@ -71,8 +73,11 @@ double operations_per_second(const Device& device, const MatrixInstruction& inst
 /// The same for every architecture that has it, so that a program says the same to the verifier,
 /// the interpreter and each target.
 const MatrixInstruction* tile_instruction(Scalar operand);
-/// What the operands of such a row are; nothing for the others, which a device has for whoever else
-/// multiplies on it.
+/// What the operands of a row are, signed where they are integers; nothing for formats that
+/// programs do not compute with.
+std::optional<Scalar> operand_scalar(const MatrixInstruction& instruction);
+/// The same of rows by which tile programs multiply; nothing for the others, which a device has for
+/// whoever else multiplies on it.
 std::optional<Scalar> tile_operand(const MatrixInstruction& instruction);
 /// `device` has such a row.
 bool has_tile_programs(const Device& device);

@@ -214,11 +214,14 @@ Tile Builder::reduce(ReduceOp op, Tile from, int dim, std::string name) {
 Tile Builder::load_matrix(Array from, At at, Layout layout, std::string name) {
   const Scalar scalar = program_.buffers[program_.views[from.id].buffer].scalar;
   const Tile to = tile(scalar, std::move(layout), std::move(name));
-  emit(LoadMatrix{to.id, from.id, std::move(at)});
+  emit(LoadMatrix{tile_instruction(scalar), to.id, from.id, std::move(at)});
   return to;
 }
 
-void Builder::mma(Tile acc, Tile a, Tile b) { emit(Mma{acc.id, a.id, b.id}); }
+void Builder::mma(Tile acc, Tile a, Tile b) { mma_by(tile_instruction(info(a).scalar), acc, a, b); }
+void Builder::mma_by(const MatrixInstruction* row, Tile acc, Tile a, Tile b) {
+  emit(Mma{row, acc.id, a.id, b.id});
+}
 
 void Builder::copy_async(Array to, Array from, At at) {
   emit(CopyAsync{to.id, from.id, std::move(at)});

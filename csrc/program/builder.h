@@ -89,6 +89,8 @@ class Builder {
   Tile reduce(ReduceOp op, Tile from, int dim, std::string name = "");
   Tile load_matrix(Array from, At at, Layout layout, std::string name = "");
   void mma(Tile acc, Tile a, Tile b);
+  /// By an instruction of another shape, or of another machine.
+  void mma_by(const MatrixInstruction* row, Tile acc, Tile a, Tile b);
 
   // Copies and order.
   void copy_async(Array to, Array from, At at);

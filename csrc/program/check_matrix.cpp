@@ -7,10 +7,10 @@
 namespace ladder {
 namespace {
 
-const MatrixInstruction* matrix(Scalar operand, Faults& faults) {
-  const auto* row = tile_instruction(operand);
+/// Nothing multiplies: says so.
+bool missing(const MatrixInstruction* row, Scalar operand, Faults& faults) {
   if (row == nullptr) add(faults, "no matrix instruction takes ", name_of(operand));
-  return row;
+  return row == nullptr;
 }
 
 void check_operand(const char* which, const Register& tile, const Layout& fragment,
@@ -24,9 +24,8 @@ void check_operand(const char* which, const Register& tile, const Layout& fragme
 template <class Op>
 void check_decoding(const Program& program, const Op& i, int bits, Faults& faults) {
   const Register& to = program.registers[i.to];
-  if (const auto* mma = matrix(to.scalar, faults)) {
-    check_operand("A operand", to, mma->a(), faults);
-  }
+  const auto* mma = tile_instruction(to.scalar);
+  if (!missing(mma, to.scalar, faults)) check_operand("A operand", to, mma->a(), faults);
   const auto slots = to.layout.slot_count(), units = slots / 8;
   if (units < 1 || kUnits % units != 0 || slots % 8 != 0) {
     add(faults, to.name, " has ", slots, " slots, not one k-step of a block");
@@ -70,9 +69,7 @@ Faults check(const Program& program, const LoadMatrix& i) {
   Faults faults;
   const Register& to = program.registers[i.to];
   check_access(program, to, i.from, i.at, faults);
-  if (const auto* mma = matrix(to.scalar, faults)) {
-    check_operand("B operand", to, mma->b(), faults);
-  }
+  if (!missing(i.row, to.scalar, faults)) check_operand("B operand", to, i.row->b(), faults);
   return faults;
 }
 
@@ -146,15 +143,19 @@ Faults check(const Program& program, const Mma& i) {
   Faults faults;
   const Register &a = program.registers[i.a], &b = program.registers[i.b],
                  &acc = program.registers[i.acc];
-  const auto* mma = matrix(a.scalar, faults);
-  if (mma == nullptr) return faults;
-  const bool bytes = a.scalar == Scalar::u8 && b.scalar == Scalar::s8;
-  if ((b.scalar != a.scalar && !bytes) || acc.scalar != mma->accumulator) {
-    add(faults, "scalars that ", mma->name, " does not take");
+  if (missing(i.row, a.scalar, faults)) return faults;
+  const auto operand = operand_scalar(*i.row);
+  const bool codes = a.scalar == Scalar::u8 && operand == Scalar::s8;  // the same instruction
+  if ((a.scalar != operand && !codes) || b.scalar != operand || acc.scalar != i.row->accumulator) {
+    add(faults, "scalars that ", i.row->name, " does not take");
   }
-  check_operand("A operand", a, mma->a(), faults);
-  check_operand("B operand", b, mma->b(), faults);
-  check_operand("accumulator", acc, mma->d(), faults);
+  if (!i.row->b_in_registers()) {
+    add(faults, i.row->name, " reads B from shared memory");
+    return faults;
+  }
+  check_operand("A operand", a, i.row->a(), faults);
+  check_operand("B operand", b, i.row->b(), faults);
+  check_operand("accumulator", acc, i.row->d(), faults);
   const auto &m = a.layout.shape, &n = b.layout.shape, &sum = acc.layout.shape;
   if (m[1] != sum[1] || n[1] != sum[2] || m[2] != n[2] || m[0] != sum[0]) {
     add(faults, "shapes that do not multiply");

@@ -30,6 +30,7 @@
 #include <variant>
 #include <vector>
 
+#include "device/instructions.h"
 #include "expr/scalar.h"
 #include "layout/layout.h"
 #include "program/affine.h"
@@ -135,15 +136,18 @@ struct DependentLaunch {};
 /// The preceding kernel has ended and its writes are visible.
 struct DependentWait {};
 
-/// B operands through the load-matrix instruction: to[i] = from[at + i], 16-bit elements. Those
-/// outside `from` are anything; nothing that follows from them may be stored.
+/// B operands of `row` through the load-matrix instruction: to[i] = from[at + i], 16-bit elements.
+/// Those outside `from` are anything; nothing that follows from them may be stored.
 struct LoadMatrix {
+  const MatrixInstruction* row;
   RegisterId to;
   ViewId from;
   std::vector<Affine> at;
 };
-/// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the matrix instruction of the operands' scalar.
+/// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the instruction `row`, whose fragments say
+/// which lane has what.
 struct Mma {
+  const MatrixInstruction* row;
   RegisterId acc, a, b;
 };
 /// to[w, row, n] = value[row / 8 % 2]; a tile of one or two dimensions takes value[0].

@@ -25,28 +25,30 @@ void Interpreter::set_number(Block& block, RegisterId id, std::int64_t index, do
   set(block, id, index, to_bits(program_.registers[id].scalar, number));
 }
 
-const Interpreter::Fragments& Interpreter::fragments_of(Scalar operand) {
-  const auto found = fragments_.find(operand);
+const Interpreter::Fragments& Interpreter::fragments_of(const MatrixInstruction& row) {
+  const auto found = fragments_.find(&row);
   if (found != fragments_.end()) return found->second;
-  const auto& row = *tile_instruction(operand);
   return fragments_
-      .emplace(operand, Fragments{row, coordinates_of(row.a()), coordinates_of(row.b()),
-                                  coordinates_of(row.d())})
+      .emplace(&row, Fragments{row.lanes(), coordinates_of(row.a()), coordinates_of(row.b()),
+                               coordinates_of(row.d())})
       .first->second;
 }
 
 // As the hardware does: by lanes and registers of the instruction, whatever the tiles claim.
 void Interpreter::mma(Block& block, const Mma& i) {
-  const auto& [row, a_at, b_at, d_at] = fragments_of(program_.registers[i.a].scalar);
+  const MatrixInstruction& row = *i.row;
+  const auto& [lanes, a_at, b_at, d_at] = fragments_of(row);
   const auto a_slots = coordinates_[i.a].slots, b_slots = coordinates_[i.b].slots;
   const auto d_slots = coordinates_[i.acc].slots;
   const auto units = a_slots / a_at.slots, columns = b_slots / b_at.slots;
-  for (int first = 0; first < program_.threads; first += kLanes) {
+  for (int first = 0; first < program_.threads; first += lanes) {
     for (std::int64_t u = 0; u < units; ++u) {
-      const auto a = operand_of(block, i.a, first, a_slots, u * a_at.slots, a_at, row.m, row.k);
+      const auto a =
+          operand_of(block, i.a, first, a_slots, u * a_at.slots, lanes, a_at, row.m, row.k);
       for (std::int64_t c = 0; c < columns; ++c) {
-        const auto b = operand_of(block, i.b, first, b_slots, c * b_at.slots, b_at, row.n, row.k);
-        for (int lane = 0; lane < kLanes; ++lane) {
+        const auto b =
+            operand_of(block, i.b, first, b_slots, c * b_at.slots, lanes, b_at, row.n, row.k);
+        for (int lane = 0; lane < lanes; ++lane) {
           for (std::int64_t s = 0; s < d_at.slots; ++s) {
             const auto* at = d_at.at(lane, s);
             const auto index = (first + lane) * d_slots + (u * columns + c) * d_at.slots + s;
@@ -61,10 +63,10 @@ void Interpreter::mma(Block& block, const Mma& i) {
 }
 
 std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, int first,
-                                            std::int64_t slots, std::int64_t slot,
+                                            std::int64_t slots, std::int64_t slot, int lanes,
                                             const Coordinates& at, int extent, int k) const {
   std::vector<double> out(extent * k);
-  for (int lane = 0; lane < kLanes; ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     for (std::int64_t s = 0; s < at.slots; ++s) {
       const auto* c = at.at(lane, s);
       out[c[0] * k + c[1]] = number(block, id, (first + lane) * slots + slot + s);

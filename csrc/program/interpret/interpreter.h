@@ -55,7 +55,7 @@ class Interpreter {
   static Coordinates coordinates_of(const Layout& layout);
   /// A matrix instruction and who holds what of it.
   struct Fragments {
-    const MatrixInstruction& row;
+    int lanes;
     Coordinates a, b, d;
   };
 
@@ -104,10 +104,11 @@ class Interpreter {
   double number(const Block& block, RegisterId id, std::int64_t index) const;
   void set_number(Block& block, RegisterId id, std::int64_t index, double number) const;
   void mma(Block& block, const Mma& i);
-  const Fragments& fragments_of(Scalar operand);
-  /// [extent, k] of the operand whose fragment starts at `slot` of the warp from thread `first` on.
+  const Fragments& fragments_of(const MatrixInstruction& row);
+  /// [extent, k] of the operand whose fragment starts at `slot` of the lanes from `first` on.
   std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,
-                                 std::int64_t slot, const Coordinates& at, int extent, int k) const;
+                                 std::int64_t slot, int lanes, const Coordinates& at, int extent,
+                                 int k) const;
   void fill(Block& block, const Fill& i);
   void spread(Block& block, const Spread& i);
   void reinterpret_bits(Block& block, const Reinterpret& i);
@@ -150,8 +151,8 @@ class Interpreter {
   const Program& program_;
   std::vector<Argument>& arguments_;
   const std::int64_t tokens_;
-  std::vector<Coordinates> coordinates_;   // by register
-  std::map<Scalar, Fragments> fragments_;  // by operand
+  std::vector<Coordinates> coordinates_;  // by register
+  std::map<const MatrixInstruction*, Fragments> fragments_;
   struct Writer {
     std::int64_t block;  // or kGiven, kAdded
     int thread, epoch;

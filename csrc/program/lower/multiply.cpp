@@ -133,8 +133,8 @@ void Lowering::multiply_round(Body& body, const Affine& round, const AfterPart& 
     if (schedule_.by_blocks) words_ = word_parts_of_round_[part];
     load_activations(per_step, round, part);
     decode_step(per_step);
-    emit(per_step, Mma{acc_, o.a, o.b});
-    if (zero_product) emit(per_step, Mma{o.zero_sum, o.zero_row, o.b});
+    emit(per_step, Mma{&instruction_, acc_, o.a, o.b});
+    if (zero_product) emit(per_step, Mma{&instruction_, o.zero_sum, o.zero_row, o.b});
     emit(per_group, For{o.step, o.steps, std::move(per_step)});
     if (after) after(per_group, part);
   }
@@ -157,7 +157,9 @@ void Lowering::load_activations(Body& body, const Affine& round, int part) {
   const Operands& o = operands_;
   const auto column = Affine::of(o.group, o.steps * word_parts() * step_columns()) +
                       Affine::of(o.step, step_columns()) + Affine(part * o.steps * step_columns());
-  emit(body, LoadMatrix{o.b, x_warp_, {0, staged_row(round), column + staged_column(round)}});
+  emit(body,
+       LoadMatrix{
+           &instruction_, o.b, x_warp_, {0, staged_row(round), column + staged_column(round)}});
 }
 
 // The zero point's products are the same for all rows, so for all sweeps.
@@ -173,7 +175,7 @@ void Lowering::multiply_zeros(Body& body) {
     for (int part = 0; part < word_parts(); ++part) {
       Body per_step;
       load_activations(per_step, round, part);
-      emit(per_step, Mma{o.zero_sums.back(), o.zero_row, o.b});
+      emit(per_step, Mma{&instruction_, o.zero_sums.back(), o.zero_row, o.b});
       emit(once, For{o.step, o.steps, std::move(per_step)});
     }
     emit(body, For{o.group, groups_, std::move(once)});

@@ -2,15 +2,24 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "codegen/cuda/emit/emitter.h"
 
 namespace ladder::cuda {
 void Emitter::mma(const Mma& i) {
-  const auto units = words(i.a) / 4, columns = words(i.b) / 2;
+  // The prelude has wrappers for these.
+  if (i.row != tile_instruction(reg(i.a).scalar)) {
+    fail<Unsupported>("kernels do not multiply by ", i.row->name);
+  }
+  const auto words_of = [&](const Layout& fragment) {
+    return fragment.slot_count() * i.row->operand_bits() / 32;
+  };
+  const auto a = words_of(i.row->a()), b = words_of(i.row->b()), d = i.row->d().slot_count();
+  const auto units = words(i.a) / a, columns = words(i.b) / b;
   for (std::int64_t u = 0; u < units; ++u) {
     for (std::int64_t c = 0; c < columns; ++c) {
-      line("mma_", name_of(reg(i.a).scalar), "(", reg(i.acc).name, " + ", (u * columns + c) * 4,
-           ", ", reg(i.a).name, " + ", u * 4, ", ", reg(i.b).name, " + ", c * 2, ");");
+      line("mma_", name_of(reg(i.a).scalar), "(", reg(i.acc).name, " + ", (u * columns + c) * d,
+           ", ", reg(i.a).name, " + ", u * a, ", ", reg(i.b).name, " + ", c * b, ");");
     }
   }
 }

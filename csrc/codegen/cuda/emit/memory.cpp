@@ -163,7 +163,6 @@ void Emitter::atomic_add(const AtomicAdd& i) {
 void Emitter::load_matrix(const LoadMatrix& i) {
   const Register& to = reg(i.to);
   const View& view = program_.views[i.from];
-  const auto& mma = *tile_instruction(to.scalar);
   // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
   // of 16 bytes.
   Affine origin = view.offset;
@@ -178,8 +177,8 @@ void Emitter::load_matrix(const LoadMatrix& i) {
     const int count = matrices - first >= 4 ? 4 : 2;
     line("load_matrix<", count, ">(", to.name, " + ", first, ", shared_address(",
          buffer_of(i.from).name, " + (", base, "(lane / 16 % ", count / 2, " * 8 + lane % 8 + ",
-         first / 2 * mma.n, ") * ", view.strides[1], " + lane / 8 % 2 * ", 16 / bytes_of(to.scalar),
-         " + ", expr(origin), ")));");
+         first / 2 * i.row->n, ") * ", view.strides[1], " + lane / 8 % 2 * ",
+         16 / bytes_of(to.scalar), " + ", expr(origin), ")));");
     first += count;
   }
 }
