@@ -4,26 +4,25 @@
 #include "compile.h"
 
 #include "base/error.h"
-#include "codegen/cuda/emit.h"
 #include "codegen/target.h"
 #include "program/lower.h"
 
 namespace ladder {
 
 Compiled compile(const Linear& expr, const Device& device, bool dependent_launch) {
-  if (const auto why_not = no_target(device); !why_not.empty()) fail<Unsupported>(why_not);
+  target_of(device);                                 // whoever writes for it, or says why nobody
   const Decisions decisions = decide(expr, device);  // Algorithm 1, once: core, hint, conversion
   return compile(decisions, best_schedule(decisions, dependent_launch));  // least time that fits
 }
 
 Compiled compile(const Decisions& decisions, const Schedule& schedule) {
   const Device& device = *decisions.device;
-  if (const auto why_not = no_target(device); !why_not.empty()) fail<Unsupported>(why_not);
+  const Target& target = target_of(device);
   const auto why_not = objection(schedule, decisions);
   if (!why_not.empty()) fail<Unsupported>(to_string(schedule), ": ", why_not);
   Program program = lower(decisions, schedule);    // program/: tiles, loops, instructions
   verify(program, device.shared_per_block_bytes);  // throws InternalError naming every fault
-  std::string source = cuda::emit(program);        // codegen/: text for the device's compiler
+  std::string source = target.emit(program);       // codegen/: text for the device's compiler
   return {schedule, std::move(program), std::move(source)};
 }
 

@@ -54,8 +54,11 @@ struct Device {
   double bf16_flops = 0;  ///< dense, f32 accumulation; 0: no such instruction
   double f8_flops = 0;    ///< dense, f32 accumulation
   double i8_flops = 0;    ///< dense, int32 accumulation
-  int fill_bytes = 0;     ///< that a multiprocessor takes from L2 in a cycle; 0: not published
-  int max_cluster;        ///< blocks that may share memory on any such device; 1: none
+  /// Of these rates, what matrix instructions of single warps reach; 0: not published. Others
+  /// reach all, for all that the table knows.
+  double warp_share = 1;
+  int fill_bytes = 0;  ///< that a multiprocessor takes from L2 in a cycle; 0: not published
+  int max_cluster;     ///< blocks that may share memory on any such device; 1: none
   Sources sources;
   /// What the driver calls a machine that it found, with the numbers that distinguish it from
   /// others of that name, the same at every start; empty: a row of the table.

@@ -194,12 +194,7 @@ std::vector<const MatrixInstruction*> instructions(const Device& device, std::st
 double reached_share(const Device& device, const MatrixInstruction& row) {
   // A narrow vector on a machine with wide ones.
   if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
-  if (row.fragment != Fragment::warp) return 1;
-  // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
-  // warpgroup.
-  if (device.generation == 90) return 0.61;
-  // sm_100 reaches its rate through tensor memory, for which there is no row yet.
-  return device.generation == 100 ? 0 : 1;
+  return row.fragment == Fragment::warp ? device.warp_share : 1;
 }
 
 double operations_per_second(const Device& device, const MatrixInstruction& row) {

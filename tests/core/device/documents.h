@@ -52,6 +52,7 @@ struct Limits {
   int fill_bytes;   ///< from L2 in a cycle
   int max_cluster;  ///< 8 is the portable size; larger ones each device may refuse
   int global_transaction, l2_transaction, shared_transaction, banks, bank_bytes;
+  double warp_share = 1;  ///< of sm_90 as an H200 gave; of sm_100 nobody says
 };
 constexpr Family kNv = Family::nvidia, kAmd = Family::cdna, kCpu = Family::x86;
 constexpr Limits kLimits[] = {
@@ -60,8 +61,8 @@ constexpr Limits kLimits[] = {
     {kNv, 80, 164, 1, 65536, 2048, 4, 32, 64, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 86, 100, 1, 65536, 1536, 4, 32, 128, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 89, 100, 1, 65536, 1536, 4, 32, 128, 64, 1, 32, 32, 128, 32, 4},
-    {kNv, 90, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4},
-    {kNv, 100, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4},
+    {kNv, 90, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4, 0.61},
+    {kNv, 100, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4, 0},
     {kNv, 120, 100, 1, 65536, 1536, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4},
     // 512 KiB of vector registers; the lanes of CDNA 3 issue two of f32 at once.
     {kAmd, 2, 64, 0, 131072, 2048, 4, 64, 64, 0, 1, 64, 128, 128, 32, 4},
