@@ -21,6 +21,4 @@ inline std::int64_t total(std::int64_t a, std::int64_t b) {
   return result;
 }
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace ladder::bounds

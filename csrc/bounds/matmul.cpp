@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/integers.h"
 #include "bounds/checked.h"
 
 namespace ladder::bounds {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "bounds/checked.h"
 #include "bounds/matmul.h"
 #include "bounds/tiling.h"

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 
+#include "base/integers.h"
 #include "bounds/checked.h"
 
 namespace ladder::bounds {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "cpu/tables.h"
 
 namespace ladder::cpu {
@@ -40,10 +41,6 @@ Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels
   if (view.type->element->bits <= 8 && columns % 8 == 0 && kernels.block % columns == 0)
     return Grouping::lanes;
   return Grouping::columns;
-}
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "cpu/isa.h"
 #include "cpu/job.h"
 
@@ -115,12 +116,12 @@ void decode_rows(const Weight& weight, Scales& scales, std::int64_t begin, std::
 void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
   const std::int64_t n = call.weight.view->n, k = call.weight.job.padded_k;
   const std::int64_t tile_rows = std::min(kLibraryRows, n);
-  const std::int64_t padded_rows = (tile_rows + kRows - 1) / kRows * kRows;
+  const std::int64_t padded_rows = round_up(tile_rows, kRows);
   Buffer tile(padded_rows * k);
   Buffer sums(call.m * tile_rows);
   for (std::int64_t row = 0; row < n; row += tile_rows) {
     const std::int64_t count = std::min(tile_rows, n - row);
-    parallel((count + kRows - 1) / kRows, 4, [&](std::int64_t begin, std::int64_t end) {
+    parallel(ceil_div(count, kRows), 4, [&](std::int64_t begin, std::int64_t end) {
       Scales scales(call.weight);
       decode_rows(call.weight, scales, row + begin * kRows,
                   std::min(end * kRows, count) - begin * kRows, tile.data() + begin * kRows * k);
@@ -181,7 +182,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
       dots ? x.rows
            : std::max(kLeastTokens[kernels.column_size == 4], kTokenBytes / x_bytes / 6 * 6);
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
-  const std::int64_t tiles = (view.n + kRows - 1) / kRows;
+  const std::int64_t tiles = ceil_div(view.n, kRows);
   const std::int64_t grain = std::max<std::int64_t>(
       1, 32768 / std::max<std::int64_t>(1, k * kRows * std::min(most, x.rows)));
   for (; call.token < x.rows; call.token += most, call.x += most * x_bytes) {

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/integers.h"
 #include "expr/scalar.h"
 #include "types/ttype.h"
 
@@ -41,7 +42,7 @@ struct Linear {
 
   bool operator==(const Linear&) const = default;
   std::int64_t group_size() const { return group == 0 ? k : group; }
-  std::int64_t groups() const { return (k + group_size() - 1) / group_size(); }
+  std::int64_t groups() const { return ceil_div(k, group_size()); }
   /// Scalar of the stored zero points.
   Scalar zero_scalar() const { return stored_zero == Zero::integer ? Scalar::u8 : *scale; }
 };

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/integers.h"
 
 namespace ladder {
 namespace {
@@ -90,7 +91,7 @@ int least_sectors(std::span<const std::int64_t> addresses, int bytes) {
   for (auto address : addresses) {
     if (address != kIdleLane) wanted.add(address);
   }
-  return (wanted.count() * bytes + kSectorBytes - 1) / kSectorBytes;
+  return ceil_div(wanted.count() * bytes, kSectorBytes);
 }
 
 AccessCount& AccessCount::operator+=(const AccessCount& other) {

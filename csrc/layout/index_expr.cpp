@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "layout/index_map.h"
 
 namespace ladder {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// True when nothing of the coordinate lies above the digit.
 bool is_top(const IndexDigit& d) { return d.divisor * d.extent >= d.whole; }

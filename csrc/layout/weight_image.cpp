@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "layout/bit_plan.h"
 
 namespace ladder {

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 
+#include "base/integers.h"
 #include "layout/layout.h"
 
 namespace ladder {
@@ -31,10 +32,6 @@ namespace ladder {
 constexpr std::int64_t kBlock = 64;  ///< rows and columns of a block
 constexpr int kLanes = 32;
 constexpr int kUnits = 4;  ///< row units of 16 in a block
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t to) {
-  return (value + to - 1) / to * to;
-}
 
 /// Words of the image of an [n, k] matrix of `bits`-bit codes.
 constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {

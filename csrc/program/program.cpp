@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "schedule/schedule.h"
 
 namespace ladder {
@@ -11,7 +12,7 @@ namespace {
 
 std::int64_t aligned_bytes(const Buffer& buffer) {
   const auto bytes = buffer.elements * bytes_of(buffer.scalar);
-  return (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
+  return round_up(bytes, kSharedAlignment);
 }
 
 std::int64_t end_of_buffers(const Program& program) {

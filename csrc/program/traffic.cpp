@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "base/integers.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
 #include "program/access.h"
@@ -123,8 +124,8 @@ class Counter {
     const View& to = program_.views[i.to];
     std::int64_t bytes = bytes_of(program_.buffers[to.buffer].scalar);
     for (auto extent : to.extents) bytes *= extent;
-    const auto sectors = (bytes + kSectorBytes - 1) / kSectorBytes;
-    const auto lines = (bytes + kLineBytes - 1) / kLineBytes;
+    const auto sectors = ceil_div(bytes, kSectorBytes);
+    const auto lines = ceil_div(bytes, kLineBytes);
     add(program_.views[i.from].buffer, false, {1, 0, 0, sectors, sectors, lines});
     add(to.buffer, true, {1, lines, lines, 0, 0, 0});
   }
@@ -134,9 +135,9 @@ class Counter {
     const auto row = to.extents[1] * bytes_of(program_.buffers[to.buffer].scalar);
     const auto rows = std::min<std::int64_t>(to.extents[0], tokens_);
     // A block reads its part of what the cluster shares, and all of it is written.
-    const auto mine = i.multicast ? (rows + program_.cluster - 1) / program_.cluster : rows;
-    const auto sectors = mine * ((row + kSectorBytes - 1) / kSectorBytes);
-    const auto lines = (row + kLineBytes - 1) / kLineBytes;
+    const auto mine = i.multicast ? ceil_div(rows, program_.cluster) : rows;
+    const auto sectors = mine * ceil_div(row, kSectorBytes);
+    const auto lines = ceil_div(row, kLineBytes);
     add(program_.views[i.from].buffer, false, {mine, 0, 0, sectors, sectors, mine * lines});
     add(to.buffer, true, {rows, rows * lines, rows * lines, 0, 0, 0});
   }

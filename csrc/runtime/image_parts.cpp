@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/image_parts.h"
 
+#include "base/integers.h"
 #include "layout/weight_image.h"
 
 namespace ladder {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "codegen/cuda/dequantize.h"
 #include "codegen/cuda/image_kernels.h"
 #include "compile.h"
@@ -86,7 +87,7 @@ const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
   }
   if (columns == 0) columns = kBlock * tile.blocks;
   const auto tiles = [](std::int64_t extent, std::int64_t of) {
-    return static_cast<unsigned>((extent + of - 1) / of);
+    return static_cast<unsigned>(ceil_div(extent, of));
   };
   return owned(
       {load_kernel(source, name, ordinal, 0),

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "layout/weight_image.h"
 #include "schedule/decisions.h"
 #include "schedule/schedule.h"
@@ -47,7 +48,7 @@ void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int sta
                 int resident, const Add& add) {
   for (int splits : {1, 2, 4, 8, 14, 28}) {
     const auto columns = kBlock * blocks * warps.k * splits;
-    const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+    const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
     if (rounds == 1) continue;
     for (int ring = 1; ring <= stages; ++ring) {
       const auto split = ring == 1 ? Reduction::ordered : Reduction::cluster;
@@ -76,8 +77,7 @@ void add_flowing(const Decisions& decisions, Route route, const Add& add) {
         const auto parts = std::int64_t{device.multiprocessors} * resident / s.tiles(expr.n);
         if (parts == 0) continue;
         const auto columns = s.round_columns() * parts;
-        s.rounds =
-            static_cast<int>(round_up((round_up(expr.k, kBlock) + columns - 1) / columns, kDepth));
+        s.rounds = static_cast<int>(round_up(ceil_div(round_up(expr.k, kBlock), columns), kDepth));
         if (s.rounds < kFewestFlowingRounds) continue;
         const auto splits = s.splits(expr.k);
         s.reduction = splits == 1   ? Reduction::none
@@ -103,7 +103,7 @@ void add_engine(const Decisions& decisions, int blocks, int splits, Route route,
   const int tokens = tokens_of(decisions);
   constexpr int kWarps = 16, kDepth = 2;
   const auto columns = kBlock * blocks * kWarps * splits;
-  const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+  const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
   if (rounds > kMostDeepRounds) return;
   const auto reduction = splits == 1 ? Reduction::none : Reduction::cluster;
   // Few rows: registers for two blocks a round, and no more than the multiprocessors have work for.
@@ -113,7 +113,7 @@ void add_engine(const Decisions& decisions, int blocks, int splits, Route route,
       Schedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
       s.units = units, s.depth = depth, s.sharers = sharers;
       const auto tiles = s.tiles(expr.n) * splits;
-      s.sweeps = static_cast<int>((tiles + device.multiprocessors - 1) / device.multiprocessors);
+      s.sweeps = static_cast<int>(ceil_div(tiles, device.multiprocessors));
       // One warp adds up a sweep while the others go on with the next.
       if (s.sweeps > 1) s.sum_places = 2;
       if (!objection(s, decisions).empty()) s.sum_places = 1;
@@ -175,7 +175,7 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
     for (int splits : {1, 2}) {
       for (Warps warps : {Warps{1, 8}, {1, 16}}) {
         const auto columns = kBlock * 2 * warps.k * splits;
-        const auto rounds = static_cast<int>((round_up(expr.k, kBlock) + columns - 1) / columns);
+        const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
         if (rounds > kMostDeepRounds) continue;
         for (int units : {2, 4}) {
           for (int depth : {2, 4}) {
@@ -195,7 +195,7 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
                             depth};
               const auto tiles = deep.tiles(expr.n) * splits;
               const auto at_once = std::int64_t{device.multiprocessors} * resident;
-              deep.sweeps = static_cast<int>((tiles + at_once - 1) / at_once);
+              deep.sweeps = static_cast<int>(ceil_div(tiles, at_once));
               // A barrier less in each sweep, where there is room.
               if (deep.sweeps > 1) deep.sum_places = 2;
               if (!objection(deep, decisions).empty()) deep.sum_places = 1;

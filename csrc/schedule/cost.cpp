@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integers.h"
 #include "layout/weight_image.h"
 #include "schedule/decisions.h"
 #include "schedule/decoding_cost.h"

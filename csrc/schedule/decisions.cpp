@@ -8,14 +8,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/joined.h"
 #include "layout/bit_plan.h"
 
 namespace ladder {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
 /// Elements of one run of the hint.
 std::int64_t run_of(const Core& core, const Hint& hint) {

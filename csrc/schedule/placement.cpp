@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/joined.h"
 #include "layout/bit_plan.h"
 
@@ -43,7 +44,7 @@ std::vector<ConvertCost> convert_costs(const Device& device, const ConvertWork& 
       " with ", w.warps_m, " warps along m");
   const double weights = static_cast<double>(w.n) * static_cast<double>(w.k);
   const double code_bytes = w.weight_bits / 8.0, operand_bytes = w.operand_bits / 8.0;
-  const double times = static_cast<double>((w.m + w.block_m - 1) / w.block_m);
+  const double times = static_cast<double>(ceil_div(w.m, w.block_m));
   const double others = static_cast<double>(w.m) * static_cast<double>(w.n + w.k) * operand_bytes;
   // One instruction a lane and cycle.
   const double alu = device.f32_lanes * device.multiprocessors * device.clock();

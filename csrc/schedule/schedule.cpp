@@ -6,6 +6,7 @@
 #include <numeric>
 #include <system_error>
 
+#include "base/integers.h"
 #include "base/joined.h"
 #include "expr/decoding.h"
 #include "layout/weight_image.h"
@@ -111,12 +112,12 @@ std::int64_t staged_columns(const Schedule& s) {
 }
 
 std::int64_t Schedule::splits(std::int64_t k) const {
-  return (round_up(k, kBlock) + block_columns() - 1) / block_columns();
+  return ceil_div(round_up(k, kBlock), block_columns());
 }
 std::int64_t Schedule::tiles(std::int64_t n) const {
   const auto rows = block_rows() * sweeps;
   // Whole blocks of the image, so that a tile has the same part of its block in every sweep.
-  return round_up((round_up(n, kBlock) + rows - 1) / rows,
+  return round_up(ceil_div(round_up(n, kBlock), rows),
                   std::lcm(kUnits / units, std::max(sharers, 1)));
 }
 

@@ -7,11 +7,10 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/integers.h"
 
 namespace ladder {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t count(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "types/lower_case.h"
 #include "types/table.h"
 
@@ -117,11 +118,11 @@ bool is_scale_format(const Element& e) {
 }  // namespace
 
 std::int64_t TType::groups(std::int64_t k) const {
-  return block.columns == 0 ? 1 : (k + block.columns - 1) / block.columns;
+  return block.columns == 0 ? 1 : ceil_div(k, block.columns);
 }
 
 std::int64_t TType::block_rows(std::int64_t n) const {
-  return block.rows == 0 ? 1 : (n + block.rows - 1) / block.rows;
+  return block.rows == 0 ? 1 : ceil_div(n, block.rows);
 }
 
 double TType::bits_per_weight(std::int64_t n, std::int64_t k) const {

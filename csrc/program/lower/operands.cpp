@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/integers.h"
 #include "program/lower/lowering.h"
 
 namespace ladder {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/integers.h"
 #include "program/lower/lowering.h"
 
 namespace ladder {
@@ -18,7 +19,7 @@ Layout Lowering::output_layout(std::int64_t rows) const {
   const std::int64_t pairs = rows / 2, tokens = schedule_.tokens;
   const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
   return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
-         local({1, 1, (tokens + together - 1) / together}) *
+         local({1, 1, ceil_div(tokens, together)}) *
          lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
          local({1, 2, 1});
 }

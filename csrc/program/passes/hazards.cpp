@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
@@ -58,7 +59,7 @@ std::optional<Hazard> Hazards::first() {
       variables_[variable] = rest % program_.variables[variable].extent;
       rest /= program_.variables[variable].extent;
     }
-    facts_.assign((program_.shared_bytes() + granule_ - 1) / granule_, {});
+    facts_.assign(ceil_div(program_.shared_bytes(), granule_), {});
     phases_.clear();
     for (const Signal& signal : program_.signals) phases_.emplace_back(signal.count);
     initialised_.assign(program_.signals.size(), -1);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "program/passes.h"
 
 namespace ladder {
@@ -205,7 +206,7 @@ class Pipeline {
     Buffer& buffer = program_.buffers[id];
     // Parts begin at whole 128 bytes, as buffers do.
     const std::int64_t granule = 128 / bytes_of(buffer.scalar);
-    const auto part = (buffer.elements + granule - 1) / granule * granule;
+    const auto part = round_up(buffer.elements, granule);
     buffer.elements = part * stages_;
     parts_[id] = part;
   }
