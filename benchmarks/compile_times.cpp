@@ -22,7 +22,7 @@
 #include "compile.h"
 #include "expr/decoding.h"
 #include "expr/of_ttype.h"
-#include "schedule/spread.h"
+#include "schedule/diversified.h"
 
 namespace {
 
@@ -66,7 +66,7 @@ std::string cell(const TType& type, Scalar activation, int tokens, const Device&
   try {
     const auto expr = linear_of(type, kRows, kColumns, activation, tokens);
     decoding_of(expr);
-    for (const auto& candidate : spread(candidates(decide(expr, device)), kCandidates)) {
+    for (const auto& candidate : diversified(candidates(decide(expr, device)), kCandidates)) {
       if (!candidate.dropped.empty() || taken.size() == kCandidates) break;
       taken.push_back(
           milliseconds(compile(decide(expr, device), candidate.schedule).source, device));

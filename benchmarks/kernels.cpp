@@ -22,7 +22,7 @@
 #include "compile.h"
 #include "layout/weight_image.h"
 #include "program/lower.h"
-#include "schedule/spread.h"
+#include "schedule/diversified.h"
 
 namespace {
 
@@ -37,7 +37,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
     std::size_t number = 0;
     bool dependent = false;
     in >> number >> dependent;
-    const auto measured = spread(candidates(decide(expr, device), dependent), kMeasured);
+    const auto measured = diversified(candidates(decide(expr, device), dependent), kMeasured);
     const Candidate& guess = measured.at(number);
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;

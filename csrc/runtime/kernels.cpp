@@ -98,7 +98,7 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
 
 bool known_to_be_rejected(const std::string& source, const Device& device) {
   const auto found = found_in(snapshot(), key_of(source, device));
-  return found && !cuda::objection(*found).empty();
+  return found && !cuda::rejection(*found).empty();
 }
 
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
@@ -106,7 +106,7 @@ SharedKernel load_kernel(const std::string& source, const std::string& name, int
   // Weights of many shapes share the kernels that pack and dequantise them.
   return loaded_once(digest_of(source), ordinal, [&] {
     const cuda::Binary binary = binary_of(source, device_row(ordinal));
-    if (const auto why_not = cuda::objection(binary); !why_not.empty()) {
+    if (const auto why_not = cuda::rejection(binary); !why_not.empty()) {
       fail<Unsupported>(name, ": ", why_not);
     }
     return std::make_shared<const cuda::Kernel>(binary.cubin, name, ordinal, shared_bytes);

@@ -29,10 +29,10 @@ cuda::Binary binary_of(const std::string& source, const Device& device);
 void compile_missing(const std::vector<std::string>& sources, const Device& device,
                      Deadline deadline = never());
 
-/// Whether a store has the kernel of `source` and it is not to be run: cuda::objection.
+/// Whether a store has the kernel of `source` and it is not to be run: cuda::rejection.
 bool known_to_be_rejected(const std::string& source, const Device& device);
 
-/// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where cuda::objection
+/// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where cuda::rejection
 /// rejects it.
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);

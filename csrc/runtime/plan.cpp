@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "compile.h"
 #include "runtime/kernels.h"
+#include "schedule/diversified.h"
 #include "schedule/pruned.h"
-#include "schedule/spread.h"
 
 namespace ladder {
 namespace {
@@ -51,7 +51,7 @@ std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch) {
 std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch) {
   std::vector<Schedule> schedules;
   // Those that are alike often spill alike.
-  for (const Candidate& candidate : spread(candidates(decisions, dependent_launch), kTries)) {
+  for (const Candidate& candidate : diversified(candidates(decisions, dependent_launch), kTries)) {
     if (!candidate.dropped.empty() || schedules.size() == kTries) break;
     schedules.push_back(candidate.schedule);
   }
@@ -62,7 +62,7 @@ std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool depe
                                            std::size_t count, Deadline deadline) {
   auto all = candidates(decisions, dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  const auto guesses = spread(pruned(std::move(all), decisions, best_seconds), count);
+  const auto guesses = diversified(pruned(std::move(all), decisions, best_seconds), count);
   std::vector<Schedule> kept;
   auto next = guesses.begin();
   const auto compile_next = [&](std::size_t more) {

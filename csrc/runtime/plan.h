@@ -35,14 +35,14 @@ struct Plan {
 /// The plan that a store holds for the problem, if the scheduler has its schedule.
 std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch);
 
-/// What to compile where there is no plan, in order: the scheduler's own choices, spread
-/// (schedule/spread.h).
+/// What to compile where there is no plan, in order: the scheduler's own choices, diversified
+/// (schedule/diversified.h).
 std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch);
 
-/// The scheduler's best guesses, spread, that no store knows to be rejected, at most `count`, for
-/// measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for each
-/// that is rejected (cuda::objection) the next two guesses are, which spill more often than the
-/// first, and once more for those still missing. No kernel is begun after `deadline`.
+/// The scheduler's best guesses, diversified, that no store knows to be rejected, at most `count`,
+/// for measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for
+/// each that is rejected (cuda::rejection) the next two guesses are, which spill more often than
+/// the first, and once more for those still missing. No kernel is begun after `deadline`.
 std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
                                            std::size_t count, Deadline deadline = never());
 

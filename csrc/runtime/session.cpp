@@ -57,8 +57,8 @@ Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather
   return expr;
 }
 
-std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                      const Device& device) {
+std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                       const Device& device) {
   if (auto why = cuda::compiler_objection(device.architecture); !why.empty()) return why;
   // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
   if (n > kMostTilesOfRows * kBlock) {

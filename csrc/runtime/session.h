@@ -191,8 +191,8 @@ Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather
 
 /// Why weights of this type and shape have no kernels on `device`, whatever the activations; empty
 /// when at least one dtype has.
-std::string objection(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                      const Device& device);
+std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                       const Device& device);
 
 /// A number that names (type, n, k, gather, dependent_launch), the same in every process, and its
 /// session. Images are the same with and without `dependent_launch`.

@@ -23,7 +23,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "matrix.h"
-#include "schedule/spread.h"
+#include "schedule/diversified.h"
 
 namespace ladder {
 namespace {
@@ -69,7 +69,7 @@ TEST_P(Kernels, of_the_first_choices_one_compiles_without_spills) {
   std::set<std::string> without_spills;  // texts: numbers of tokens may share them
   for (const auto m : tokens) {
     expr.max_m = m;
-    const auto choices = spread(candidates(decide(expr, *device)), kTries);
+    const auto choices = diversified(candidates(decide(expr, *device)), kTries);
     std::string spilled;
     bool found = false;
     for (int i = 0; i < kTries && choices[i].dropped.empty() && !found; ++i) {

@@ -13,9 +13,9 @@
 #include "expr/of_ttype.h"
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
+#include "schedule/diversified.h"
 #include "schedule/pruned.h"
 #include "schedule/schedule.h"
-#include "schedule/spread.h"
 
 namespace ladder {
 namespace {
@@ -57,14 +57,15 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   std::vector<std::string> clean;
   std::size_t looked_at = 0, most = kCount;
   int again = 0;
-  const auto guesses = spread(pruned(all, decide(expr, target), all.front().cost.seconds), kCount);
+  const auto guesses =
+      diversified(pruned(all, decide(expr, target), all.front().cost.seconds), kCount);
   for (const Candidate& candidate : guesses) {
     if (looked_at == most && again++ < 2) most += 2 * (kCount - clean.size());
     if (clean.size() == kCount || looked_at == most) break;
     ASSERT_TRUE(candidate.dropped.empty()) << candidate.dropped;
     const auto source = compile(decide(expr, target), candidate.schedule).source;
-    const auto objection = cuda::objection(binary_of(source, target));
-    if (objection.empty()) clean.push_back(to_string(candidate.schedule));
+    const auto rejection = cuda::rejection(binary_of(source, target));
+    if (rejection.empty()) clean.push_back(to_string(candidate.schedule));
     ++looked_at;
   }
   EXPECT_EQ(clean.size(), kCount);

@@ -13,8 +13,8 @@
 #include "expr/iterators.h"
 #include "expr/of_ttype.h"
 #include "program/traffic.h"
+#include "schedule/diversified.h"
 #include "schedule/pruned.h"
-#include "schedule/spread.h"
 #include "schedule/tile_plan.h"
 
 namespace ladder::inspect {
@@ -156,8 +156,8 @@ std::vector<Section> explain(const Request& request) {
   const Decisions decisions = decide(expr, machine);
   auto all = candidates(decisions, request.dependent_launch);
   const double best_seconds = all.front().cost.seconds;
-  all = spread(pruned(std::move(all), decisions, best_seconds),
-               static_cast<std::size_t>(std::max(request.candidates, 0)));
+  all = diversified(pruned(std::move(all), decisions, best_seconds),
+                    static_cast<std::size_t>(std::max(request.candidates, 0)));
   out.emplace_back("candidates", candidates_text(all, request));
   if (!all.front().dropped.empty()) {
     return without_program("no decode kernel serves it: every candidate was dropped");

@@ -26,7 +26,7 @@ std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool 
       report_failure(ordinal, why);
       return why;
     }
-    return objection(ttype(type), n, k, gather, row);
+    return no_kernels(ttype(type), n, k, gather, row);
   } catch (const Unsupported& error) {
     return error.what();
   } catch (const ToolchainError& error) {

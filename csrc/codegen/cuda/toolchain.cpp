@@ -130,7 +130,7 @@ std::vector<std::string> nvrtc_directories() {
   return directories();
 }
 
-std::string objection(const Binary& binary) {
+std::string rejection(const Binary& binary) {
   if (binary.spill_bytes > 0) return joined("spills ", binary.spill_bytes, " bytes of registers");
   return binary.warning;
 }

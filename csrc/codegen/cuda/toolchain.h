@@ -48,7 +48,7 @@ struct Binary {
 
 /// Why `binary` is not to be run, though it would be right: it spills, or has a warning. Empty: it
 /// is.
-std::string objection(const Binary& binary);
+std::string rejection(const Binary& binary);
 
 /// Compiles `source` for `target`: "sm_90a", or "compute_90" for PTX. Throws ToolchainError with
 /// the compiler's log; Unsupported when there is no NVRTC.

@@ -93,9 +93,9 @@ TEST(Toolchain, what_the_assembler_gave_up_rejects_a_kernel_and_so_do_spills) {
       "few(float* y) { asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\"); y[0] = 1; }";
   const auto of = [&](const std::string& head) { return cuda::compile(head + body, "sm_90a"); };
   const auto rejected = of("extern \"C\" __global__ void ");
-  EXPECT_THAT(cuda::objection(rejected), ::testing::HasSubstr("C7508"));
-  EXPECT_EQ(cuda::objection(of("extern \"C\" __global__ void __launch_bounds__(256, 1) ")), "");
-  EXPECT_EQ(cuda::objection({"code", 255, 24, 16, ""}), "spills 16 bytes of registers");
+  EXPECT_THAT(cuda::rejection(rejected), ::testing::HasSubstr("C7508"));
+  EXPECT_EQ(cuda::rejection(of("extern \"C\" __global__ void __launch_bounds__(256, 1) ")), "");
+  EXPECT_EQ(cuda::rejection({"code", 255, 24, 16, ""}), "spills 16 bytes of registers");
 }
 
 TEST(Toolchain, a_source_that_does_not_compile_is_reported_with_the_compilers_log) {

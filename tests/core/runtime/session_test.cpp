@@ -27,11 +27,11 @@ using testing::ThrowsMessage;
 
 TEST(Session, names_what_it_cannot_ask_for) {
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
-  EXPECT_THAT(objection(ttype("bfloat16"), 128, 256, false, device("h200")),
+  EXPECT_THAT(no_kernels(ttype("bfloat16"), 128, 256, false, device("h200")),
               HasSubstr("bfloat16 has more than 8 bits"));
   const auto& type = ttype("uint4,group=64,scale=float16");
-  EXPECT_EQ(objection(type, 65535 * 64, 64, false, device("h200")), "");
-  EXPECT_EQ(objection(type, 65535 * 64 + 1, 64, false, device("h200")),
+  EXPECT_EQ(no_kernels(type, 65535 * 64, 64, false, device("h200")), "");
+  EXPECT_EQ(no_kernels(type, 65535 * 64 + 1, 64, false, device("h200")),
             "4194241 rows, of at most 4194240");
 }
 

@@ -20,7 +20,7 @@ TEST_F(StoreTest, what_was_compiled_once_is_found_by_the_next_store) {
   EXPECT_EQ(again->cubin, "machine code");
   EXPECT_EQ(again->registers, 40);
   EXPECT_EQ(again->stack_bytes, 8);
-  EXPECT_EQ(cuda::objection(*again), "(C7510) serialised");
+  EXPECT_EQ(cuda::rejection(*again), "(C7510) serialised");
   EXPECT_EQ(ask(store()).cubin, "machine code");
   EXPECT_EQ(compilations(), 1u);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/spread.h"
+#include "schedule/diversified.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,37 +25,37 @@ std::vector<double> costs(const std::vector<Candidate>& all) {
   return out;
 }
 
-TEST(Spread, counts_those_that_are_alike_one_per_cent_more_each) {
+TEST(Diversified, counts_those_that_are_alike_one_per_cent_more_each) {
   const std::vector<Candidate> all = {candidate(1.000, 1), candidate(1.001, 1), candidate(1.002, 1),
                                       candidate(1.015, 2), candidate(1.016, 1)};
   // 1, 1.001 x 1.01, 1.015, 1.002 x 1.01^2, 1.016 x 1.01^3.
-  EXPECT_THAT(costs(spread(all, 5)), ElementsAre(1.000, 1.001, 1.015, 1.002, 1.016));
-  EXPECT_THAT(costs(spread(all, 2)), ElementsAre(1.000, 1.001, 1.002, 1.015, 1.016))
+  EXPECT_THAT(costs(diversified(all, 5)), ElementsAre(1.000, 1.001, 1.015, 1.002, 1.016));
+  EXPECT_THAT(costs(diversified(all, 2)), ElementsAre(1.000, 1.001, 1.002, 1.015, 1.016))
       << "those that are not measured stay in the order of their costs";
 }
 
-TEST(Spread, one_goes_another_way) {
+TEST(Diversified, one_goes_another_way) {
   for (bool deep : {true, false}) {
     const std::vector<Candidate> all = {candidate(1.0, 1, deep), candidate(1.1, 2, deep),
                                         candidate(1.2, 4, deep), candidate(1.3, 4, deep),
                                         candidate(1.39, 1, !deep)};
-    EXPECT_THAT(costs(spread(all, 3)), ElementsAre(1.0, 1.1, 1.39, 1.2, 1.3));
-    EXPECT_THAT(costs(spread(all, 5)), ElementsAre(1.0, 1.1, 1.2, 1.3, 1.39));
-    EXPECT_THAT(costs(spread(all, 1)), ElementsAre(1.0, 1.1, 1.2, 1.3, 1.39));
+    EXPECT_THAT(costs(diversified(all, 3)), ElementsAre(1.0, 1.1, 1.39, 1.2, 1.3));
+    EXPECT_THAT(costs(diversified(all, 5)), ElementsAre(1.0, 1.1, 1.2, 1.3, 1.39));
+    EXPECT_THAT(costs(diversified(all, 1)), ElementsAre(1.0, 1.1, 1.2, 1.3, 1.39));
   }
 }
 
-TEST(Spread, not_another_way_that_is_hopeless) {
+TEST(Diversified, not_another_way_that_is_hopeless) {
   const std::vector<Candidate> all = {candidate(1.0, 1), candidate(1.1, 2), candidate(1.2, 4),
                                       candidate(1.41, 1, false)};
-  EXPECT_THAT(costs(spread(all, 3)), ElementsAre(1.0, 1.1, 1.2, 1.41));
+  EXPECT_THAT(costs(diversified(all, 3)), ElementsAre(1.0, 1.1, 1.2, 1.41));
 }
 
-TEST(Spread, leaves_those_that_were_dropped_behind) {
+TEST(Diversified, leaves_those_that_were_dropped_behind) {
   const std::vector<Candidate> all = {candidate(1.0, 1), candidate(1.1, 2),
                                       candidate(0.5, 4, false, "no room")};
-  EXPECT_THAT(costs(spread(all, 8)), ElementsAre(1.0, 1.1, 0.5));
-  EXPECT_THAT(costs(spread({candidate(1.0, 1, true, "no room")}, 8)), ElementsAre(1.0));
+  EXPECT_THAT(costs(diversified(all, 8)), ElementsAre(1.0, 1.1, 0.5));
+  EXPECT_THAT(costs(diversified({candidate(1.0, 1, true, "no room")}, 8)), ElementsAre(1.0));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schedule/spread.h"
+#include "schedule/diversified.h"
 
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@ bool is_deep(const Schedule& s) { return s.depth > 0; }
 
 }  // namespace
 
-std::vector<Candidate> spread(std::vector<Candidate> all, std::size_t count) {
+std::vector<Candidate> diversified(std::vector<Candidate> all, std::size_t count) {
   const auto kept =
       std::ranges::find_if(all, [](const Candidate& c) { return !c.dropped.empty(); });
   count = std::min<std::size_t>(count, kept - all.begin());

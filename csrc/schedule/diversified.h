@@ -20,6 +20,6 @@ namespace ladder {
 /// Fitted to 2600 schedules of 15 types, 1 and 16 tokens, at 28672 x 8192 on an H200: the best of
 /// eight is a mean of 0.3 % and at most 4 % slower than the best of 32 or so, where the eight that
 /// the model puts first are up to 9 % slower.
-std::vector<Candidate> spread(std::vector<Candidate> all, std::size_t count);
+std::vector<Candidate> diversified(std::vector<Candidate> all, std::size_t count);
 
 }  // namespace ladder
