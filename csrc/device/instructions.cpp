@@ -227,8 +227,6 @@ bool has_tile_programs(const Device& device) {
       kMatrix, [&](const MatrixInstruction& row) { return has(device, row) && tile_operand(row); });
 }
 
-std::span<const CopyInstruction> copy_instructions() { return kCopies; }
-
 std::vector<const CopyInstruction*> copies(const Device& device) {
   std::vector<const CopyInstruction*> found;
   for (const auto& row : kCopies) {

@@ -93,7 +93,6 @@ struct CopyInstruction {
   std::string_view source;
 };
 
-std::span<const CopyInstruction> copy_instructions();
 /// The rows of `device`, in order of the table.
 std::vector<const CopyInstruction*> copies(const Device& device);
 /// The row called `name`; null when `device` does not have it.

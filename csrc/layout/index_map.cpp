@@ -2,8 +2,6 @@
 #include "layout/index_map.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -11,10 +9,6 @@
 
 namespace ladder {
 namespace {
-
-std::int64_t product(const std::vector<std::int64_t>& extents) {
-  return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
-}
 
 /// A digit and the output that uses it.
 struct Use {
@@ -90,35 +84,6 @@ IndexMap index_map(std::vector<std::int64_t> extents,
 
 IndexMap identity_map(std::vector<std::int64_t> extents) {
   return index_map(std::move(extents), [](const IndexExprs& x) { return x; });
-}
-
-IndexMap permutation_map(std::vector<std::int64_t> extents, const std::vector<int>& order) {
-  auto sorted = order;
-  std::sort(sorted.begin(), sorted.end());
-  std::vector<int> all(extents.size());
-  std::iota(all.begin(), all.end(), 0);
-  LADDER_REQUIRE(sorted == all, "an order of ", order.size(), " that is no permutation of ",
-                 extents.size(), " dimensions");
-  return index_map(std::move(extents), [&](const IndexExprs& x) {
-    IndexExprs out;
-    for (int d : order) out.push_back(x[d]);
-    return out;
-  });
-}
-
-IndexMap reshape_map(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
-  LADDER_REQUIRE(product(from) == product(to), "a shape of ", product(from),
-                 " elements folded as one of ", product(to));
-  return index_map(from, [&](const IndexExprs& x) {
-    IndexExpr flat;
-    for (std::size_t d = 0; d < x.size(); ++d) flat = flat * from[d] + x[d];
-    IndexExprs out(to.size());
-    for (std::size_t d = to.size(); d-- > 0;) {
-      out[d] = flat % to[d];
-      flat = flat / to[d];
-    }
-    return out;
-  });
 }
 
 IndexMap operator*(const IndexMap& outer, const IndexMap& inner) {

@@ -84,11 +84,6 @@ IndexMap index_map(std::vector<std::int64_t> extents,
                    const std::function<IndexExprs(const IndexExprs&)>& outputs);
 
 IndexMap identity_map(std::vector<std::int64_t> extents);
-/// Output d is input order[d].
-IndexMap permutation_map(std::vector<std::int64_t> extents, const std::vector<int>& order);
-/// Row-major flattening of `from`, folded again as `to`: LADDER's map between two tiles of
-/// granules. Throws InvalidArgument when their sizes differ, Unsupported when extents do not nest.
-IndexMap reshape_map(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to);
 
 /// First `inner`, then `outer`. Throws InvalidArgument when results of `inner` are not coordinates
 /// of `outer`, Unsupported when the composition has no such form.
