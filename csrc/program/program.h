@@ -254,15 +254,15 @@ struct Match : Cases... {
 template <class... Cases>
 Match(Cases...) -> Match<Cases...>;
 
-/// Instructions by what they have to do with. A visitor that answers for groups and names the rest
-/// knows every instruction: one that is forgotten does not compile.
+/// Instructions by what they touch. A visitor that answers for groups and names the rest knows every
+/// instruction: a forgotten one does not compile.
 template <class... Ops>
 struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
 using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill, Scale,
                           Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
-/// When threads and copies go on, and nothing by name.
+/// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait>;
 /// Shared or global memory.
 using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,

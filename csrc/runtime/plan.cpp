@@ -34,10 +34,11 @@ std::string problem_of(const Linear& expr, const Device& device, bool dependent_
 std::optional<Schedule> schedule_called(const std::string& text, const Decisions& decisions,
                                         bool dependent_launch) {
   const auto schedule = schedule_of(text);
-  if (!schedule || !objection(*schedule, decisions).empty()) return std::nullopt;
+  if (!schedule) return std::nullopt;
+  // The text may be anybody's: only schedules of the space are looked at further.
   const auto all = space(decisions, dependent_launch);
-  if (std::ranges::find(all, *schedule) == all.end()) return std::nullopt;
-  return schedule;
+  const bool known = std::ranges::find(all, *schedule) != all.end();
+  return known && objection(*schedule, decisions).empty() ? schedule : std::nullopt;
 }
 
 std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch) {

@@ -19,9 +19,8 @@ constexpr std::string_view kReductions[] = {"none", "cluster", "ordered"};
 constexpr std::string_view kRoutes[] = {"multiply_add", "digits", "in_place"};
 constexpr std::string_view kScalePlaces[] = {"", ", scaled sums", ", scaled operands"};
 
-/// How a schedule is spelled, for whoever prints and whoever reads: number(before, value,
-/// unspelled) where numbers may be left out when they are the last, name(before, value, names),
-/// flag(text, value).
+/// How a schedule is spelled, for the printer and the reader. A number that equals `unspelled` is
+/// left out.
 template <class Schedule, class Text>
 void spell(Schedule& s, Text& text) {
   text.number("tokens ", s.tokens);
