@@ -9,6 +9,7 @@
 #include "schedule/decoding_cost.h"
 #include "schedule/fitted.h"
 #include "schedule/schedule.h"
+#include "schedule/shared_memory.h"
 #include "schedule/wavefronts.h"
 
 namespace ladder {

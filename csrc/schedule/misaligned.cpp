@@ -6,6 +6,7 @@
 #include "layout/weight_image.h"
 #include "schedule/decisions.h"
 #include "schedule/schedule.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 

@@ -10,6 +10,7 @@
 #include "schedule/decisions.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/schedule.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

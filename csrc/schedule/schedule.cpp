@@ -97,19 +97,6 @@ struct Reader {
 
 }  // namespace
 
-bool keeps_block_sums(const Schedule& s) {
-  return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
-}
-
-bool engine_by_rounds(const Schedule& s) { return s.sharers > 0 && s.x_rounds > 0; }
-
-std::int64_t staged_parts(const Schedule& s) {
-  return s.x_rounds > 0 && s.sharers == 0 ? s.x_rounds : 1;
-}
-std::int64_t staged_columns(const Schedule& s) {
-  return s.x_rounds > 0 && s.sharers == 0 ? s.round_columns() : s.block_columns();
-}
-
 std::int64_t Schedule::splits(std::int64_t k) const {
   return ceil_div(round_up(k, kBlock), block_columns());
 }
@@ -133,43 +120,6 @@ std::optional<Schedule> schedule_of(std::string_view text) {
   // Every schedule has one spelling: numbers have no zeros in front.
   if (!reader.right || to_string(s) != text) return std::nullopt;
   return s;
-}
-
-std::int64_t staged_bytes(const Schedule& s, const Linear& expr) {
-  return s.route == Route::digits ? 1 : bytes_of(expr.activation);
-}
-
-// In the order in which lowering declares buffers: words, scales and zero points of the ring, the
-// activations, the table, the sums of the warps, and the block's.
-std::int64_t shared_bytes(const Schedule& s, const Linear& expr) {
-  const auto aligned = [](std::int64_t bytes) { return round_up(bytes, kSharedAlignment); };
-  const std::int64_t warps = s.warps_n * s.warps_k, b = expr.bits;
-  const auto sums = s.tokens * (s.block_rows() + kSumPad) * 4;
-  const auto by_warp = s.sum_places * s.warps_k * sums;
-  std::int64_t ring = 0, bytes = 0;
-  if (s.stages > 1) {
-    const std::int64_t columns = kBlock * s.blocks_per_warp;
-    const auto groups =
-        expr.groups() == 1 ? 1 : std::max<std::int64_t>(columns / expr.group_size(), 1);
-    ring = s.stages * warps * s.blocks_per_warp * b * 512;
-    // Each lane has its own copy of its rows' scales.
-    const auto per_group = [&](Scalar scalar) {
-      return aligned(s.stages * warps * groups * 256 * bytes_of(scalar));
-    };
-    bytes = aligned(ring) + (expr.scale ? per_group(*expr.scale) : 0) +
-            (expr.stored_zero != Zero::none ? per_group(expr.zero_scalar()) : 0);
-  }
-  bytes += aligned(staged_parts(s) * s.tokens *
-                   (staged_columns(s) * staged_bytes(s, expr) + kActivationPadBytes));
-  if (decoding_kind(expr) == Decoding::Kind::table) bytes += table_entries(expr.bits) * kLanes * 4;
-  // The sums of the warps lie over the words of the ring when they fit.
-  if (by_warp > ring) bytes += aligned(by_warp);
-  if (keeps_block_sums(s)) bytes += aligned(s.sweeps * sums);
-  if (s.x_slack > 0) {
-    bytes += (s.rounds > s.x_rounds ? 2 : 1) * s.x_rounds * kSignalBytes;
-  }
-  if (s.sharers > 0) bytes += (engine_by_rounds(s) ? s.rounds : 1) * kSignalBytes;
-  return bytes;
 }
 
 }  // namespace ladder

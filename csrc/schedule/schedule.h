@@ -77,35 +77,6 @@ std::string to_string(const Schedule& schedule);
 /// objection() says so.
 std::optional<Schedule> schedule_of(std::string_view text);
 
-// How a block uses shared memory: lowering lays it out so, and objections count on it.
-/// Floats after a row of partial sums, a multiple of 64: the tokens of a warp fall into different
-/// banks.
-constexpr std::int64_t kSumPad = 4;
-/// Bytes of an element of x as it is staged: one of each digit, or the whole.
-std::int64_t staged_bytes(const Schedule& schedule, const Linear& expr);
-/// Bytes after a row of activations, a multiple of 128: the eight rows that load-matrix reads
-/// together lie in different banks.
-constexpr std::int64_t kActivationPadBytes = 16;
-/// The engine brings the activations of each round by themselves.
-bool engine_by_rounds(const Schedule& schedule);
-/// Parts of activations that shared memory has room for, and the columns of one: all in one part,
-/// or rounds.
-std::int64_t staged_parts(const Schedule& schedule);
-std::int64_t staged_columns(const Schedule& schedule);
-/// Up to this many warps along K leave their sums to the peers of the cluster to add.
-constexpr std::int64_t kWarpsReadByPeers = 2;
-/// The peers of a cluster read sums of the block, one for each sweep, rather than those of warps.
-bool keeps_block_sums(const Schedule& schedule);
-
-/// Of one signal.
-constexpr std::int64_t kSignalBytes = 8;
-/// Every buffer begins at a multiple of this many bytes.
-constexpr std::int64_t kSharedAlignment = 128;
-
-/// Bytes of shared memory that a block asks for, to the byte: the ring of weights, scales and zero
-/// points, activations, the table of a type that needs one, sums.
-std::int64_t shared_bytes(const Schedule& schedule, const Linear& expr);
-
 struct Decisions;  // schedule/decisions.h
 
 /// Why `schedule` cannot serve the expression on the device; empty when it can.

@@ -7,6 +7,7 @@
 #include "layout/conflicts.h"
 #include "layout/weight_image.h"
 #include "schedule/decoding_cost.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

@@ -18,14 +18,13 @@ namespace ladder {
 // Rows of absent tokens are zero where threads copy; the engine leaves them.
 void Lowering::declare_activations() {
   const auto parts = staged_parts(schedule_), columns = staged_columns(schedule_);
-  x_pitch_ = columns + kActivationPadBytes / staged_bytes(schedule_, expr_);
-  x_tile_ = buffer("x_tile", Level::shared, operand_, parts * schedule_.tokens * x_pitch_);
+  x_tile_ = buffer("x_tile", Level::shared, operand_, shared_.activations);
   x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
   x_warp_ = view(x_tile_,
                  {schedule_.warps_k, schedule_.sharers > 0 ? kTokens : parts * schedule_.tokens,
                   columns - (schedule_.warps_k - 1) * warp_columns()},
-                 {warp_columns(), x_pitch_, 1});
+                 {warp_columns(), shared_.x_pitch, 1});
 }
 
 bool Lowering::whole_pieces() const {
@@ -44,8 +43,9 @@ Affine Lowering::staged_column(const Affine& round) const {
 
 void Lowering::copy_activations(Body& body, const Affine& round, const Affine& guard,
                                 std::int64_t below) {
-  const auto to = view(x_tile_, {schedule_.tokens, staged_columns(schedule_)}, {x_pitch_, 1});
-  program_.views[to].offset = times(staged_row(round), x_pitch_);
+  const auto to =
+      view(x_tile_, {schedule_.tokens, staged_columns(schedule_)}, {shared_.x_pitch, 1});
+  program_.views[to].offset = times(staged_row(round), shared_.x_pitch);
   const std::vector<Affine> first = {
       0, Affine::of(kSplit, schedule_.block_columns()) + times(round, schedule_.round_columns())};
   if (digits()) {

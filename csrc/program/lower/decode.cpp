@@ -6,7 +6,7 @@ namespace ladder {
 void Lowering::declare_table(Body& body) {
   if (decoding_.kind != Decoding::Kind::table) return;
   const auto entries = table_entries(expr_.bits);
-  const auto table = buffer("code_table", Level::shared, Scalar::u32, entries * kLanes);
+  const auto table = buffer("code_table", Level::shared, Scalar::u32, shared_.table);
   table_ = view(table, {entries, kLanes}, {kLanes, 1});
   // While the copies are on their way: the last statement waits for them.
   body.insert(body.end() - 1, Statement{FillTable{table_, expr_.bits, decoding_.table}});

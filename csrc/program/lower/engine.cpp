@@ -36,7 +36,8 @@ void Lowering::load_by_engine(Body& body) {
 }
 
 void Lowering::copy_rows(Body& body) {
-  const auto to = view(x_tile_, {schedule_.tokens, schedule_.block_columns()}, {x_pitch_, 1});
+  const auto to =
+      view(x_tile_, {schedule_.tokens, schedule_.block_columns()}, {shared_.x_pitch, 1});
   const auto first = Affine::of(kSplit, schedule_.block_columns());
   emit(body, CopyRows{to, x_rows_, first, staged_, 0, schedule_.sharers > 1});
 }
@@ -44,7 +45,7 @@ void Lowering::copy_rows(Body& body) {
 void Lowering::copy_rounds(Body& body, int first, int count) {
   const auto columns = schedule_.round_columns();
   for (std::int64_t round = first; round < first + count; ++round) {
-    const auto to = view(x_tile_, {schedule_.tokens, columns}, {x_pitch_, 1});
+    const auto to = view(x_tile_, {schedule_.tokens, columns}, {shared_.x_pitch, 1});
     program_.views[to].offset = round * columns;
     const auto at = Affine::of(kSplit, schedule_.block_columns()) + Affine(round * columns);
     emit(body, CopyRows{to, x_rows_, at, staged_, round, schedule_.sharers > 1});

@@ -28,6 +28,7 @@
 #include "program/program.h"
 #include "schedule/decisions.h"
 #include "schedule/schedule.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 
@@ -39,7 +40,8 @@ class Lowering {
         instruction_(*decisions.core.instruction),
         operand_(tile_operand(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
-        decoding_(decoding_of(expr, schedule.scale_place)) {}
+        decoding_(decoding_of(expr, schedule.scale_place)),
+        shared_(shared_memory(schedule, expr)) {}
 
   /// The whole program; once per object.
   Program run();
@@ -231,6 +233,7 @@ class Lowering {
   const Scalar operand_;  // of the activations
   const int granule_;     // bytes that every level moves whole
   const Decoding decoding_;
+  const SharedMemory shared_;
   Program program_{};
   BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, ring_buffer_ = -1;
@@ -238,8 +241,7 @@ class Lowering {
   ViewId x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1, table_ = -1;
   BufferId x_tile_ = -1;
   SignalId x_full_ = -1, x_empty_ = -1, staged_ = -1;
-  std::int64_t x_pitch_ = 0;  // elements from one row of `x_tile_` to the next
-  RegisterId unit_ = -1;      // of x, where it is split into digits
+  RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, next_words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;              // scales, then zero points, where there are such
   std::vector<std::vector<RegisterId>> pieces_;  // words by round, modulo the depth, and part

@@ -62,7 +62,7 @@ void Lowering::declare_per_group(std::int64_t n_blocks) {
   const auto group = expr_.group_size();
   const std::int64_t warps_k = schedule_.warps_k, rounds = schedule_.rounds;
   const bool one = expr_.groups() == 1;
-  groups_ = one || group >= warp_columns() ? 1 : warp_columns() / group;
+  groups_ = groups_of_round(schedule_, expr_);
   const std::int64_t sharing = std::max<std::int64_t>(group / warp_columns(), 1);
   const auto per_block = rounds * warps_k;  // warps' columns of a thread block
   Layout over_k = replicated(warps_k, 5);
@@ -180,14 +180,13 @@ void Lowering::declare_ring() {
   declare_weights();
   const std::int64_t b = expr_.bits, stages = schedule_.stages, warps_n = schedule_.warps_n;
   const auto words = round_blocks() * b * 128;  // of one row of blocks
-  ring_buffer_ = buffer("ring", Level::shared, Scalar::u32, stages * warps_n * words);
+  ring_buffer_ = buffer("ring", Level::shared, Scalar::u32, shared_.words);
   ring_ = view(ring_buffer_, {stages * warps_n, round_blocks(), b, kLanes, 4},
                {words, b * 128, 128, 4, 1});
   // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
   const auto warps = warps_n * schedule_.warps_k;
   for (PerGroup& part : per_group_) {
-    const auto all =
-        buffer(part.name + "_ring", Level::shared, part.scalar, stages * warps * groups_ * 256);
+    const auto all = buffer(part.name + "_ring", Level::shared, part.scalar, shared_.per_group);
     part.ring = view(all, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
   }
   round_ = variable("round", schedule_.rounds);

@@ -30,10 +30,9 @@ void Lowering::declare_sums(std::int64_t rows) {
 }
 
 ViewId Lowering::share_sums(Body& body, const Affine& sweep) {
-  const std::int64_t tokens = schedule_.tokens, pitch = rows() + kSumPad;
-  const auto elements = schedule_.warps_k * tokens * pitch;
-  const auto sums = buffer("sums", Level::shared, Scalar::f32, schedule_.sum_places * elements);
-  if (staged() && elements <= program_.buffers[ring_buffer_].elements) {
+  const std::int64_t tokens = schedule_.tokens, pitch = shared_.sum_pitch;
+  const auto sums = buffer("sums", Level::shared, Scalar::f32, shared_.sums);
+  if (shared_.sums_over_words) {
     // All rounds are over: their memory is free once every thread is here.
     program_.buffers[sums].over = ring_buffer_;
     emit(body, Barrier{});
@@ -41,7 +40,8 @@ ViewId Lowering::share_sums(Body& body, const Affine& sweep) {
   end_sums(body);
   const auto by_warp = view(sums, {schedule_.warps_k, rows(), kTokens}, {tokens * pitch, 1, pitch});
   if (schedule_.sum_places > 1) {
-    program_.views[by_warp].offset = times(remainder(sweep, schedule_.sum_places), elements);
+    program_.views[by_warp].offset =
+        times(remainder(sweep, schedule_.sum_places), schedule_.warps_k * tokens * pitch);
   }
   emit(body, Store{acc_, by_warp, {0, 0, 0}});
   return by_warp;
@@ -106,8 +106,8 @@ void Lowering::add_cluster(Body& body) {
 }
 
 void Lowering::keep_sums(Body& body, const Affine& sweep) {
-  const std::int64_t pitch = rows() + kSumPad, all = schedule_.tokens * pitch;
-  const auto shared = buffer("block_sum", Level::shared, Scalar::f32, schedule_.sweeps * all);
+  const std::int64_t pitch = shared_.sum_pitch, all = schedule_.tokens * pitch;
+  const auto shared = buffer("block_sum", Level::shared, Scalar::f32, shared_.block_sums);
   kept_ = view(shared, {schedule_.sweeps, rows(), kTokens}, {all, 1, pitch});
   emit(body, Store{sum_, kept_, {sweep, 0, 0}});
 }

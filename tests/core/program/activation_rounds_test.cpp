@@ -8,6 +8,7 @@
 #include <array>
 
 #include "program/linear_case.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

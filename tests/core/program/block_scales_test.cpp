@@ -10,6 +10,7 @@
 
 #include "expr/of_ttype.h"
 #include "program/slips.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "program/linear_case.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

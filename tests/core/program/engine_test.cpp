@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "program/slips.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "program/linear_case.h"
 #include "program/passes.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

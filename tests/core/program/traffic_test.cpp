@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "program/lower.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "expr/of_ttype.h"
 #include "program/linear_case.h"
+#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

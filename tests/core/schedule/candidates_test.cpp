@@ -9,6 +9,7 @@
 #include "expr/of_ttype.h"
 #include "layout/weight_image.h"
 #include "schedule/schedule.h"
+#include "schedule/shared_memory.h"
 #include "schedule/tile_plan.h"
 
 namespace ladder {
