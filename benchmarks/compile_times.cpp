@@ -66,10 +66,10 @@ std::string cell(const TType& type, Scalar activation, int tokens, const Device&
   try {
     const auto expr = linear_of(type, kRows, kColumns, activation, tokens);
     decoding_of(expr);
-    for (const auto& candidate : diversified(candidates(decide(expr, device)), kCandidates)) {
+    const auto decisions = decide(expr, device);
+    for (const auto& candidate : diversified(candidates(decisions), kCandidates)) {
       if (!candidate.dropped.empty() || taken.size() == kCandidates) break;
-      taken.push_back(
-          milliseconds(compile(decide(expr, device), candidate.schedule).source, device));
+      taken.push_back(milliseconds(compile(decisions, candidate.schedule).source, device));
     }
   } catch (const Unsupported&) {
     return "no kernel";

@@ -28,8 +28,6 @@ std::string names() {
 
 }  // namespace
 
-std::span<const Target> targets() { return kTargets; }
-
 std::string no_target(const Device& device) {
   const auto why = [&](const auto&... rest) {
     return joined("no target writes kernels for ", device.name, " (", device.architecture,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,8 +16,6 @@ struct Target {
   /// The kernel of a program, complete. Equal programs give equal text on any machine.
   std::string (*emit)(const Program& program);
 };
-
-std::span<const Target> targets();
 
 /// Why no target writes kernels for `device` yet; empty when one does.
 std::string no_target(const Device& device);

@@ -145,7 +145,7 @@ struct LoadMatrix {
   std::vector<Affine> at;
 };
 /// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the instruction `row`, whose fragments say
-/// which lane has what.
+/// which lane has what. Rows outlive programs.
 struct Mma {
   const MatrixInstruction* row;
   RegisterId acc, a, b;
@@ -254,8 +254,8 @@ struct Match : Cases... {
 template <class... Cases>
 Match(Cases...) -> Match<Cases...>;
 
-/// Instructions by what they touch. A visitor that answers for groups and names the rest knows every
-/// instruction: a forgotten one does not compile.
+/// Instructions by what they touch. A visitor that answers for groups and names the rest knows
+/// every instruction: a forgotten one does not compile.
 template <class... Ops>
 struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and

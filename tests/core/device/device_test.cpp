@@ -6,17 +6,11 @@
 
 #include "base/error.h"
 #include "device/hint.h"
+#include "device/row.h"
 #include "types/element.h"
 
 namespace ladder {
 namespace {
-
-const MatrixInstruction& row(std::string_view name) {
-  for (const auto& row : matrix_instructions()) {
-    if (row.name == name) return row;
-  }
-  fail<InvalidArgument>("no instruction ", name);
-}
 
 TEST(Hint, of_the_a100_is_the_one_worked_out_for_it) {
   EXPECT_EQ(hint(device("a100"), row("mma.m16n8k16.f16")), (Hint{16, {4, 8}}));

@@ -13,6 +13,7 @@
 
 #include "codegen/cuda/emit.h"
 #include "device/instructions.h"
+#include "device/row.h"
 #include "program_case.h"
 
 namespace ladder {
@@ -23,13 +24,6 @@ using testing::kMaxShared;
 using testing::objection_to;
 using ::testing::ThrowsMessage;
 using testing::values_of;
-
-const MatrixInstruction& row(std::string_view name) {
-  for (const auto& row : matrix_instructions()) {
-    if (row.name == name) return row;
-  }
-  fail<InvalidArgument>("no row ", name);
-}
 
 /// y[m, n] = sum(k) a[m, k] b[n, k] by one instruction of each of `groups` of lanes, which have
 /// rows of their own. `laid_out`: by whose fragments the tiles are laid out.

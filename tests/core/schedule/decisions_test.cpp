@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "device/row.h"
 #include "expr/decoding.h"
 #include "expr/of_ttype.h"
 #include "layout/weight_image.h"
@@ -28,10 +29,6 @@ const Device& h200() { return device("h200"); }
 
 Linear linear(std::string_view type, std::int64_t m, Scalar activation = Scalar::f16) {
   return linear_of(ttype(type), 4096, 4096, activation, m);
-}
-
-const MatrixInstruction* row(std::string_view name) {
-  return &*std::ranges::find(matrix_instructions(), name, &MatrixInstruction::name);
 }
 
 // The operand type is decided by what holds every value, the way of decoding by the format.
@@ -92,7 +89,7 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
   EXPECT_EQ(decisions.place, ConvertPlace::once);
   const auto plan = tile_plan(expr, h200());
   EXPECT_EQ(plan.decisions.place, ConvertPlace::once);
-  EXPECT_EQ(plan.decisions.core.instruction, row("wgmma.m64nNk16.f16"));
+  EXPECT_EQ(plan.decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
   for (const Candidate& candidate : candidates(decide(expr, h200()))) {
     EXPECT_EQ(candidate.dropped,
               "weights of 33 tokens are converted once in global memory: kernels that do serve at "
@@ -125,7 +122,7 @@ TEST(Objection, is_to_tiles_that_are_not_whole_instructions_of_the_core) {
   with.schedule.tokens = 12;
   EXPECT_EQ(with.objection(), "12 tokens are not whole instructions of 8");
   with.schedule.tokens = 8;
-  with.decisions.whole.core.instruction = row("wgmma.m64nNk16.f16");
+  with.decisions.whole.core.instruction = &row("wgmma.m64nNk16.f16");
   EXPECT_EQ(with.objection(), "a warp's 32 x 128 are not whole instructions of 64 x 16");
   MatrixInstruction longer = *tile_instruction(Scalar::f16);
   longer.k = 256;
@@ -197,7 +194,7 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
 TEST(Cost, counts_the_steps_of_the_core) {
   const Followed with;
   Decisions halved = with.decisions;
-  halved.whole.core.instruction = row("mma.m16n8k8.f16");
+  halved.whole.core.instruction = &row("mma.m16n8k8.f16");
   const auto issue = [&](const Decisions& decisions) {
     return cost(with.schedule, decisions).issue_seconds;
   };
