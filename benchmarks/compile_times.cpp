@@ -22,7 +22,7 @@
 #include "compile.h"
 #include "expr/decoding.h"
 #include "expr/of_ttype.h"
-#include "schedule/diversified.h"
+#include "pipelines/diversified.h"
 
 namespace {
 

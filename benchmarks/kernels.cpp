@@ -21,8 +21,8 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "layout/weight_image.h"
-#include "program/lower.h"
-#include "schedule/diversified.h"
+#include "pipelines/diversified.h"
+#include "pipelines/lower.h"
 
 namespace {
 
@@ -30,7 +30,7 @@ using namespace ladder;
 
 constexpr std::size_t kMeasured = 8;  // as ladder/cuda/tune.py has it
 
-Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
+DecodeSchedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
   std::string word;
   in >> word;
   if (word == "guess") {
@@ -42,7 +42,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;
   }
-  Schedule s{};
+  DecodeSchedule s{};
   s.tokens = std::stoi(word);
   std::string reduction, route;
   in >> s.warps_n >> s.warps_k >> s.blocks_per_warp >> s.rounds >> s.stages >> reduction >> route >>

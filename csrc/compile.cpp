@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "codegen/target.h"
-#include "program/lower.h"
+#include "pipelines/lower.h"
 
 namespace ladder {
 

@@ -5,9 +5,9 @@
 
 #include "device/device.h"
 #include "expr/linear.h"
+#include "pipelines/schedule.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
-#include "schedule/schedule.h"
 
 namespace ladder {
 

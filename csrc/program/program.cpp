@@ -5,8 +5,6 @@
 
 #include "base/error.h"
 #include "base/integers.h"
-#include "schedule/schedule.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {

@@ -209,6 +209,11 @@ struct Statement {
       op;
 };
 
+/// Of one signal.
+constexpr std::int64_t kSignalBytes = 8;
+/// Every buffer begins at a multiple of this many bytes.
+constexpr std::int64_t kSharedAlignment = 128;
+
 struct Program {
   std::string name;
   int threads;

@@ -6,15 +6,15 @@
 
 #include "base/error.h"
 #include "compile.h"
+#include "pipelines/diversified.h"
+#include "pipelines/pruned.h"
 #include "runtime/kernels.h"
-#include "schedule/diversified.h"
-#include "schedule/pruned.h"
 
 namespace ladder {
 namespace {
 
 // Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
-constexpr const char* kScheduler = "scheduler 4";
+constexpr const char* kScheduler = "scheduler 5";
 
 // The scheduler's estimate of registers errs by a few. Of its first eight choices one does not
 // spill in any case that tests/compile has; there may be others.

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "pipelines/schedule.h"
 #include "runtime/compile_ahead.h"
 #include "schedule/decisions.h"
-#include "schedule/schedule.h"
 
 namespace ladder {
 

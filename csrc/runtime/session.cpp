@@ -44,10 +44,6 @@ std::size_t interval_of(std::int64_t m) {
   return interval;
 }
 
-std::int64_t tokens_of_pass(std::int64_t m) {
-  return m > kMostTokensInPasses ? 0 : std::min(m, kTokenIntervals.back());
-}
-
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
                   std::int64_t m) {
   LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
@@ -104,11 +100,11 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 }
 
 Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
-  std::int64_t step = tokens_of_pass(m);
-  if (step == 0) return {};
+  std::int64_t step = m;
   const LinearKernel* most = linear(ordinal, activation, step, stream);
-  if (most == nullptr && step > kFewerTokens) {
-    most = linear(ordinal, activation, step = kFewerTokens, stream);
+  for (auto fewer = kTokensOfPasses.begin();
+       most == nullptr && m <= kMostTokensInPasses && fewer != kTokensOfPasses.end(); ++fewer) {
+    if (*fewer < m) most = linear(ordinal, activation, step = *fewer, stream);
   }
   if (most == nullptr) return {};
   const std::int64_t rest = m % step;

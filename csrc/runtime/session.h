@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "expr/of_ttype.h"
-#include "program/lower.h"
+#include "pipelines/lower.h"
 #include "runtime/device_row.h"
 #include "runtime/image_parts.h"
 #include "runtime/modules.h"
@@ -30,26 +30,22 @@
 
 namespace ladder {
 
-/// Largest M of each interval that a decode kernel may serve. Above the last, and where the
+/// Largest M of each interval that a kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 4> kTokenIntervals{1, 8, 16, 32};
+constexpr std::array<std::int64_t, 10> kTokenIntervals{1, 8, 16, 32, 48, 64, 96, 128, 192, 256};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
 /// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
 std::size_t interval_of(std::int64_t m);
 
-/// The most tokens that go through the kernels of fewer, pass by pass. Each pass reads the weight;
-/// a dense product writes and reads it in 16 bits a code first (benchmarks/results/cuda_runtime.md
-/// has where they meet).
-constexpr std::int64_t kMostTokensInPasses = 2 * kTokenIntervals.back();
+/// The most tokens that go through the kernels of fewer, pass by pass, where the compiler has none
+/// for as many. Each pass reads the weight; a dense product writes and reads it in 16 bits a code
+/// first (benchmarks/results/cuda_runtime.md has where they meet).
+constexpr std::int64_t kMostTokensInPasses = 64;
 
-/// Tokens of a pass where the compiler has no kernel for as many as tokens_of_pass says.
-constexpr std::int64_t kFewerTokens = kTokenIntervals[kTokenIntervals.size() - 2];
-
-/// The tokens of each pass of `m` tokens but the last, which may have fewer; 0 when they are
-/// multiplied densely.
-std::int64_t tokens_of_pass(std::int64_t m);
+/// Tokens of a pass, the first for which there is a kernel.
+constexpr std::array<std::int64_t, 2> kTokensOfPasses{32, 16};
 
 /// What a kernel takes, in the order of its parameters; the number of tokens comes last.
 enum class Operand {

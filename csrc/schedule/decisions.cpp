@@ -28,6 +28,7 @@ double traffic(const TileMatmul& p, std::int64_t m, std::int64_t n, double a_byt
 
 std::vector<ConvertCost> places_of(const TileMatmul& p, const Device& device, const Core& core,
                                    const Shape& block) {
+  const Core dense = choose_core(device, *p.a.element, p.a, Multiplier::any);
   const int window = std::clamp(core.operand().mantissa_bits + 1, 8, kFloat16Window);
   return convert_costs(
       device, {.m = p.m,
@@ -39,7 +40,8 @@ std::vector<ConvertCost> places_of(const TileMatmul& p, const Device& device, co
                .weight_bits = p.b.element->bits,
                .operand_bits = core.instruction->operand_bits(),
                .instructions = instructions_per_weight(std::min(p.b.element->bits, 8), window),
-               .operations_rate = operations_per_second(device, *core.instruction)});
+               .operations_rate = operations_per_second(device, *core.instruction),
+               .dense_rate = operations_per_second(device, *dense.instruction)});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "expr/linear.h"
 #include "schedule/core.h"
 #include "schedule/placement.h"
-#include "schedule/schedule.h"
+#include "schedule/route.h"
 
 namespace ladder {
 

@@ -48,7 +48,6 @@ std::vector<ConvertCost> convert_costs(const Device& device, const ConvertWork& 
   const double others = static_cast<double>(w.m) * static_cast<double>(w.n + w.k) * operand_bytes;
   // One instruction a lane and cycle.
   const double alu = device.f32_lanes * device.multiprocessors * device.clock();
-  const double matrix = per_second(2.0 * static_cast<double>(w.m) * weights, w.operations_rate);
   std::vector<ConvertCost> all;
   for (const ConvertPlace place :
        {ConvertPlace::shared_to_registers, ConvertPlace::global_to_shared, ConvertPlace::once}) {
@@ -62,7 +61,9 @@ std::vector<ConvertCost> convert_costs(const Device& device, const ConvertWork& 
     c.workspace_bytes = once ? weights * operand_bytes : 0;
     c.global_seconds = (c.global_bytes + others) / device.global.bytes_per_second;
     c.shared_seconds = per_second(c.shared_bytes, device.shared_bytes_per_second());
-    c.arithmetic_seconds = matrix + c.conversions * w.instructions / alu;
+    const double rate = once && w.dense_rate > 0 ? w.dense_rate : w.operations_rate;
+    c.arithmetic_seconds = per_second(2.0 * static_cast<double>(w.m) * weights, rate) +
+                           c.conversions * w.instructions / alu;
     if (once) {
       c.before_seconds =
           std::max(weights * (code_bytes + operand_bytes) / device.global.bytes_per_second,

@@ -22,7 +22,7 @@ std::string_view name_of(ConvertPlace place);
 
 /// The most tokens for which there are kernels that convert as they multiply: those that are
 /// compiled, tested and measured for every type.
-constexpr std::int64_t kMostTokens = 32;
+constexpr std::int64_t kMostTokens = 256;
 
 /// Why no kernel converts the weights of `m` tokens at `place`; empty where one does.
 std::string no_kernel(ConvertPlace place, std::int64_t m);
@@ -36,6 +36,7 @@ struct ConvertWork {
   int operand_bits;        ///< of an operand
   double instructions;     ///< that convert one weight
   double operations_rate;  ///< of the matrix instruction, operations per second; 0: not known
+  double dense_rate = 0;   ///< of a library that multiplies converted weights; 0: the same
 };
 
 /// What a place costs one call. Seconds that are 0 are not known.

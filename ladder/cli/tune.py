@@ -125,13 +125,13 @@ class Kind:
 
     def rows(self, tuned: Tuned) -> list[dict[str, Any]]:
         """Of each kernel: the least and the most tokens of those that were asked for."""
-        from ladder.cuda.kernels import interval, passes
+        from ladder.cuda.kernels import interval
 
         if self.request is None:
             return []
-        by_interval: dict[tuple[int, bool], list[int]] = {}
+        by_interval: dict[int, list[int]] = {}
         for m in self.request.m:
-            by_interval.setdefault((interval(m), bool(passes(m))), []).append(m)
+            by_interval.setdefault(interval(m), []).append(m)
         return [
             {
                 "m": [min(m), max(m)],
@@ -221,7 +221,7 @@ def _span(m: Sequence[int]) -> str:
 
 def tokens_of(text: str) -> tuple[int, ...]:
     """ "1,8,30-64" -> (1, 8, 30, 64): of a range, the least and the most of each kernel."""
-    from ladder.cuda.kernels import interval, passes
+    from ladder.cuda.kernels import interval
     from ladder.errors import InvalidArgument
 
     found: list[int] = []
@@ -232,9 +232,7 @@ def tokens_of(text: str) -> tuple[int, ...]:
         if not 1 <= least <= most < 1 << 31:
             raise InvalidArgument(f'--m is "{text}", not numbers of tokens such as 1,8,16 or 1-256')
         while least <= most:
-            # Above the widest kernel each number has passes of its own, until none has any.
-            several = not interval(least) and passes(least)
-            last = least if several else min(interval(least) or most, most)
+            last = min(interval(least) or most, most)
             found += [least, last]
             least = last + 1
     return tuple(sorted(set(found)))

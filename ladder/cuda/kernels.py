@@ -76,15 +76,6 @@ def interval(m: int) -> int:
     return _ops.token_interval(m)
 
 
-def passes(m: int) -> tuple[int, ...]:
-    """The numbers of tokens of the launches that multiply ``m`` tokens, each once: ``m`` itself, or
-    the most that a kernel serves and what is left; none where they are multiplied densely."""
-    step = _ops.tokens_of_pass(m)
-    if step == 0:
-        return ()
-    return (step, m % step) if m % step else (step,)
-
-
 def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:
     """Look for kernels and plans in ``folder`` before the user's cache, and keep new ones there.
 

@@ -154,13 +154,13 @@ def _load(request: Request, origin: dict[Job, Origin], tuned: Tuned) -> None:
     """Load the kernels of a request, also of what is multiplied densely, and note them."""
     schedules: dict[int, str] = {}
     origins: dict[int, Origin] = {}
-    known: dict[tuple[int, ...], tuple[str, Origin]] = {}
+    known: dict[int, tuple[str, Origin]] = {}
     for tokens in request.m:
-        intervals = tuple(map(kernels.interval, kernels.passes(tokens)))
-        if intervals not in known:
+        interval = kernels.interval(tokens)
+        if interval not in known:
             name = kernels.compile_for(request.weight, request.device, request.dtype, tokens)
-            job = Job.of(request, intervals[0] if intervals else 0)
-            known[intervals] = name, origin.get(job, "") if name else ""
-        schedules[tokens], origins[tokens] = known[intervals]
+            job = Job.of(request, interval)
+            known[interval] = name, origin.get(job, "") if name else ""
+        schedules[tokens], origins[tokens] = known[interval]
     tuned[request] = schedules
     tuned.origin[request] = origins

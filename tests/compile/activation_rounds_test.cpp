@@ -5,7 +5,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "schedule/schedule.h"
+#include "pipelines/schedule.h"
 
 namespace ladder {
 namespace {
@@ -19,7 +19,8 @@ TEST(ActivationRounds, compile_without_spills_where_they_are_the_first_choice) {
         for (std::int64_t k : {28672, 28672 - 72}) {
           Linear expr{4, 8, 128, activation, tokens, 8192, k};
           expr.scale = activation;
-          Schedule s{tokens, 4, 2, 2, 28, 1, Reduction::ordered, Route::multiply_add, false, 1};
+          DecodeSchedule s{tokens, 4, 2, 2, 28, 1, Reduction::ordered, Route::multiply_add,
+                           false,  1};
           s.depth = 2, s.x_rounds = 4, s.x_slack = target.signals() ? 1 : 0;
           ASSERT_EQ(objection(s, decide(expr, target)), "") << name;
           const auto binary =
@@ -38,7 +39,7 @@ TEST(ActivationRounds, are_the_first_choice_for_long_rows) {
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     Linear expr{4, 8, 128, activation, 16, 8192, 28672};
     expr.scale = activation;
-    const auto first = best_schedule(decide(expr, device("h200")));
+    const auto first = std::get<DecodeSchedule>(best_schedule(decide(expr, device("h200"))));
     EXPECT_GT(first.x_rounds, 0) << to_string(first);
     EXPECT_GT(first.x_slack, 0) << to_string(first);
   }

@@ -23,7 +23,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "matrix.h"
-#include "schedule/diversified.h"
+#include "pipelines/diversified.h"
 
 namespace ladder {
 namespace {

@@ -11,11 +11,11 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "expr/of_ttype.h"
+#include "pipelines/diversified.h"
+#include "pipelines/pruned.h"
+#include "pipelines/schedule.h"
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
-#include "schedule/diversified.h"
-#include "schedule/pruned.h"
-#include "schedule/schedule.h"
 
 namespace ladder {
 namespace {

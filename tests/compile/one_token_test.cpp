@@ -9,7 +9,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "expr/of_ttype.h"
-#include "schedule/schedule.h"
+#include "pipelines/schedule.h"
 
 namespace ladder {
 namespace {
@@ -17,18 +17,18 @@ namespace {
 constexpr int kTries = 8;
 
 /// The first choice that compiles without spills.
-Schedule first_without_spills(const Linear& expr, const Device& device) {
+DecodeSchedule first_without_spills(const Linear& expr, const Device& device) {
   const auto choices = candidates(decide(expr, device));
   std::string spilled;
   for (int i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
-    const Schedule& schedule = choices[i].schedule;
+    const auto& schedule = std::get<DecodeSchedule>(choices[i].schedule);
     const auto binary =
         cuda::compile(compile(decide(expr, device), schedule).source, device.architecture);
     if (binary.spill_bytes == 0 && binary.stack_bytes == 0) return schedule;
     spilled += "\n  " + to_string(schedule);
   }
   ADD_FAILURE() << to_string(expr) << ": all spill:" << spilled;
-  return choices.front().schedule;
+  return std::get<DecodeSchedule>(choices.front().schedule);
 }
 
 struct Case {

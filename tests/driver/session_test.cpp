@@ -75,21 +75,21 @@ TEST_F(Sessions, compile_nothing_for_a_refused_launch_during_a_capture) {
   fake::destroy_graph(graph);
 }
 
-TEST_F(Sessions, have_a_kernel_for_each_pass_over_many_tokens) {
+TEST_F(Sessions, have_a_kernel_for_many_tokens) {
   Session& s = of(66);
   const auto passes = [&](std::int64_t m) { return s.passes(1, Scalar::f16, m, stream_); };
   EXPECT_EQ(passes(8).most, s.linear(1, Scalar::f16, 8, stream_));
   EXPECT_EQ(passes(8).step, 8);
   const auto many = passes(40);
-  EXPECT_EQ(many.step, 32);
-  EXPECT_EQ(many.most, s.linear(1, Scalar::f16, 32, stream_));
-  EXPECT_EQ(many.last, s.linear(1, Scalar::f16, 8, stream_));
-  EXPECT_EQ(passes(64).last, passes(64).most);
-  EXPECT_EQ(passes(65).most, nullptr);
+  EXPECT_EQ(many.step, 40);
+  EXPECT_EQ(many.most, s.linear(1, Scalar::f16, 48, stream_));
+  EXPECT_EQ(many.last, many.most);
+  EXPECT_EQ(passes(65).most, s.linear(1, Scalar::f16, 96, stream_));
+  EXPECT_EQ(passes(257).most, nullptr);
   EXPECT_EQ(s.passes(1, Scalar::f32, 8, stream_).most, nullptr);
 }
 
-TEST_F(Sessions, have_shorter_passes_where_all_kernels_of_long_ones_spill) {
+TEST_F(Sessions, have_passes_where_all_kernels_of_many_tokens_spill) {
   setenv("LADDER_FAKE_SPILLS", "24u? < tokens", 1);  // a row that other kernels do not have
   Session& s = of(67);
   EXPECT_EQ(s.linear(1, Scalar::f16, 32, stream_), nullptr);
@@ -104,7 +104,7 @@ TEST_F(Sessions, have_shorter_passes_where_all_kernels_of_long_ones_spill) {
 std::string clustered(const Session& s, int ordinal) {
   const Linear expr = expression(s.type(), s.n(), s.k(), s.gather(), Scalar::f16, 16);
   for (const Candidate& candidate : candidates(decide(expr, device_row(ordinal)))) {
-    const Schedule& schedule = candidate.schedule;
+    const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
     if (candidate.dropped.empty() &&
         (schedule.reduction == Reduction::cluster || schedule.sharers > 1)) {
       return to_string(schedule);

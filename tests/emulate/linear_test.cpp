@@ -18,9 +18,10 @@
 #include "expr/of_ttype.h"
 #include "guarded.h"
 #include "machine.h"
+#include "pipelines/schedule.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
-#include "schedule/schedule.h"
+#include "program/tile_cases.h"
 #include "translate.h"
 
 namespace ladder {
@@ -131,13 +132,19 @@ TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
+TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
+  std::vector<Case> cases;
+  for (const auto& [expr, schedule] : testing::tile_cases(4)) cases.push_back({expr, schedule});
+  expect_exact(cases, device("h200"));
+}
+
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
-  Schedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-  Schedule swept{8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  DecodeSchedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule swept{8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1};
   swept.depth = 2, swept.sharers = 1, swept.sweeps = 2, swept.sum_places = 2;
   std::vector<Case> cases;
-  for (Schedule schedule : {once, swept}) {
+  for (DecodeSchedule schedule : {once, swept}) {
     for (const auto& [type, place] :
          {std::pair{"nvfp4", ScalePlace::sums},
           {"float4_e2m1,group=32,scale=float8_e4m3", ScalePlace::operands},
@@ -178,8 +185,9 @@ std::vector<Act> acts_of(const std::string& text) {
 /// Whether the order of execution alone shows all of them: not among lanes of one warp, which keep
 /// step, nor where signals of other rounds say the same, but for stores that would be seen late.
 bool shows_order(const Case& c, const Program& program) {
-  const bool twice =
-      c.schedule.x_slack > 1 || (c.schedule.x_slack > 0 && c.expr.element != nullptr);
+  const auto* decode = std::get_if<DecodeSchedule>(&c.schedule);
+  const int slack = decode == nullptr ? 0 : decode->x_slack;
+  const bool twice = slack > 1 || (slack > 0 && c.expr.element != nullptr);
   return program.threads > 32 && !twice;
 }
 
@@ -192,7 +200,10 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
   std::vector<emulate::Source> sources;
   std::vector<std::string> lines;
   std::set<std::string> seen;
-  for (const auto& [expr, schedule] : testing::lowered_cases()) {
+  std::vector<Case> all;
+  for (const auto& [expr, schedule] : testing::lowered_cases()) all.push_back({expr, schedule});
+  for (const auto& [expr, schedule] : testing::tile_cases(6)) all.push_back({expr, schedule});
+  for (const auto& [expr, schedule] : all) {
     const Program program = lower(decide(expr, h200), schedule);
     if (!shows_order({expr, schedule}, program)) continue;
     const std::string text = cuda::emit(program);
@@ -237,7 +248,7 @@ TEST_P(RandomKernels, are_exact) {
     try {
       const char* type = testing::kKindsOfTypes[random() % std::size(testing::kKindsOfTypes)];
       Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
-                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32));
+                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32, 48, 100));
       expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
       const auto all = candidates(decide(expr, small), random() % 2 == 0);
       std::size_t kept = 0;

@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE = (
-    *("base", "types", "expr", "layout", "device", "bounds", "schedule", "program", "codegen"),
-    *("compile", "cpu", "runtime", "binding"),
+    *("base", "types", "expr", "layout", "device", "bounds", "schedule", "program"),
+    *("pipelines", "codegen", "compile", "cpu", "runtime", "binding"),
 )
 PYTHON = (
     *("errors", "types", "ops", "weight", "quantization", "cuda", "program", "nn", "evaluate"),

@@ -52,7 +52,7 @@ class Machine:
             self.plans[weight, device, dtype, most] = name, measured
 
     def warm_up(self, weight, device, dtype, m):
-        most = kernels.interval(next(iter(kernels.passes(m)), kernels.MANY_TOKENS))
+        most = kernels.interval(m)
         self.loaded.append((weight, m))
         if not most or dtype is torch.float32:
             return ""
@@ -63,9 +63,6 @@ class Machine:
 
     def token_interval(self, m):
         return torch.ops.ladder.token_interval(m)
-
-    def tokens_of_pass(self, m):
-        return torch.ops.ladder.tokens_of_pass(m)
 
     # --- timing ---
 
@@ -184,19 +181,19 @@ def test_schedules_that_the_device_refuses_are_left_out(machine):
 
 
 def test_more_tokens_and_float32_are_dense_and_compiled_for(machine):
-    many = request(1, (16, 65, kernels.MANY_TOKENS))
+    many = request(1, (16, 257, kernels.MANY_TOKENS))
     single = request(2, (1,), torch.float32)
     tuned = tune_all([many, single])
-    assert tuned[many] == {16: "1/16#2", 65: "", kernels.MANY_TOKENS: ""}
-    assert tuned.origin[many] == {16: "measured", 65: "", kernels.MANY_TOKENS: ""}
+    assert tuned[many] == {16: "1/16#2", 257: "", kernels.MANY_TOKENS: ""}
+    assert tuned.origin[many] == {16: "measured", 257: "", kernels.MANY_TOKENS: ""}
     assert tuned[single] == {1: ""} and (2, 1) in machine.loaded
     assert machine.proposed == [(1, 16, 3)]
 
 
-def test_many_tokens_take_the_kernels_of_their_passes(machine):
+def test_many_tokens_have_kernels_of_their_own(machine):
     tuned = tune_all([request(1, (40, 64))])
-    assert tuned[request(1, (40, 64))] == {40: "1/32#2", 64: "1/32#2"}
-    assert sorted(machine.proposed) == [(1, 8, 3), (1, 32, 3)]
+    assert tuned[request(1, (40, 64))] == {40: "1/48#2", 64: "1/64#2"}
+    assert sorted(machine.proposed) == [(1, 48, 3), (1, 64, 3)]
 
 
 def test_a_compiler_that_fails_costs_the_kernel_and_not_the_tuning(machine, monkeypatch):

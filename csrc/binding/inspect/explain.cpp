@@ -12,9 +12,9 @@
 #include "compile.h"
 #include "expr/iterators.h"
 #include "expr/of_ttype.h"
+#include "pipelines/diversified.h"
+#include "pipelines/pruned.h"
 #include "program/traffic.h"
-#include "schedule/diversified.h"
-#include "schedule/pruned.h"
 #include "schedule/tile_plan.h"
 
 namespace ladder::inspect {
@@ -116,7 +116,7 @@ std::string traffic_text(const Program& program, std::int64_t tokens) {
 
 /// The schedule, and what was decided for its route before there were schedules.
 std::string schedule_text(const Schedule& schedule, const Decisions& decisions) {
-  const OperandDecisions& operands = decisions.of(schedule.route);
+  const OperandDecisions& operands = decisions.of(route_of(schedule));
   return joined(to_string(schedule), "\nby ", operands.core.instruction->name, " in tiles of ",
                 to_string(operands.hint), "; weights are converted ", name_of(*operands.place),
                 '\n');

@@ -155,7 +155,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep, "
       "int measured=0) -> ()");
   m.def("token_interval(int m) -> int");
-  m.def("tokens_of_pass(int m) -> int");
   m.def("add_nvrtc_directory(str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
@@ -174,7 +173,6 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("stop_compiling_ahead", TORCH_BOX(&stop_compiling));
   m.impl("use_schedule", TORCH_BOX(&use_schedule));
   m.impl("token_interval", TORCH_BOX(&token_interval));
-  m.impl("tokens_of_pass", TORCH_BOX(&tokens_of_pass));
   m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
   m.impl("use_store", TORCH_BOX(&use_store_folder));
   m.impl("take_notices", TORCH_BOX(&notices));

@@ -12,8 +12,8 @@ namespace ladder {
 namespace {
 
 const Linear kExpr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
-constexpr Schedule kOnce{8, 1, 4, 2, 1, 1, Reduction::ordered, Route::multiply_add, false, 4};
-constexpr Schedule kRing{8, 4, 1, 2, 8, 2, Reduction::cluster, Route::in_place, true, 3};
+constexpr DecodeSchedule kOnce{8, 1, 4, 2, 1, 1, Reduction::ordered, Route::multiply_add, false, 4};
+constexpr DecodeSchedule kRing{8, 4, 1, 2, 8, 2, Reduction::cluster, Route::in_place, true, 3};
 
 TEST(Emit, equal_programs_give_equal_text_that_includes_nothing) {
   const auto first = compile(decide(kExpr, device("h200")), kRing);

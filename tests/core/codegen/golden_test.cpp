@@ -16,7 +16,7 @@ namespace ladder {
 namespace {
 
 /// Compares with golden/`name`.cu, or writes it. The prelude is the same for all and left out.
-void expect_golden(const std::string& name, const Linear& expr, const Schedule& schedule) {
+void expect_golden(const std::string& name, const Linear& expr, const DecodeSchedule& schedule) {
   const auto source = compile(decide(expr, device("h200")), schedule).source;
   const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(expr) + "\n// " +
                     to_string(schedule) + source.substr(cuda::prelude().size());

@@ -7,8 +7,8 @@
 
 #include <array>
 
+#include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -19,14 +19,14 @@ using testing::LinearCase;
 const Device& h200() { return device("h200"); }
 
 /// `rounds` of 128 columns, or 256 with four warps.
-Schedule in_rounds(int warps_n, int warps_k, int rounds, int depth, int x_rounds,
-                   Reduction reduction = Reduction::none) {
-  Schedule out{8, warps_n, warps_k, 1, rounds, 1, reduction, Route::multiply_add, false, 1};
+DecodeSchedule in_rounds(int warps_n, int warps_k, int rounds, int depth, int x_rounds,
+                         Reduction reduction = Reduction::none) {
+  DecodeSchedule out{8, warps_n, warps_k, 1, rounds, 1, reduction, Route::multiply_add, false, 1};
   out.depth = depth, out.x_rounds = x_rounds;
   return out;
 }
 
-void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -36,7 +36,7 @@ void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) 
       << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
 }
 
-Linear layer(const Schedule& s, std::int64_t missing_columns = 0) {
+Linear layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
   const auto splits = s.reduction == Reduction::none ? 1 : 2;
   return {4,
           8,

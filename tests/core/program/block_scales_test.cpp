@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "expr/of_ttype.h"
+#include "pipelines/decode/shared_memory.h"
 #include "program/slips.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -20,9 +20,9 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
-Program checked(const Linear& expr, const Schedule& schedule) {
+Program checked(const Linear& expr, const DecodeSchedule& schedule) {
   EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -33,15 +33,16 @@ Program checked(const Linear& expr, const Schedule& schedule) {
 class BlockScales : public ::testing::TestWithParam<Scalar> {};
 
 TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
-  Schedule apart{8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule apart{8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1};
   apart.depth = 2, apart.x_rounds = 4, apart.x_slack = 1;
-  Schedule engine{8, 1, 2, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule engine{8, 1, 2, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
   engine.units = 2, engine.depth = 1, engine.sharers = 2, engine.sweeps = 2, engine.sum_places = 2;
-  Schedule split = engine;
+  DecodeSchedule split = engine;
   split.sharers = 1, split.reduction = Reduction::cluster, split.depth = 2, split.sweeps = 3;
-  const Schedule registers{8, 2, 2, 1, 4, 1, Reduction::ordered, Route::multiply_add, false, 1};
+  const DecodeSchedule registers{8,     2, 2, 1, 4, 1, Reduction::ordered, Route::multiply_add,
+                                 false, 1};
   for (const char* type : {"mxfp4", "nvfp4", "mxfp6_e3m2"}) {
-    for (const Schedule& schedule : {apart, engine, split, registers}) {
+    for (const DecodeSchedule& schedule : {apart, engine, split, registers}) {
       const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
       const Linear expr =
           linear_of(ttype(type), 192, schedule.block_columns() * splits, GetParam(), 8);

@@ -15,13 +15,13 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-Schedule block_by_block(int depth, int rounds, Reduction reduction = Reduction::none) {
-  Schedule out{8, 1, 2, 2, rounds, 1, reduction, Route::multiply_add, false, 1};
+DecodeSchedule block_by_block(int depth, int rounds, Reduction reduction = Reduction::none) {
+  DecodeSchedule out{8, 1, 2, 2, rounds, 1, reduction, Route::multiply_add, false, 1};
   out.depth = depth, out.by_blocks = true;
   return out;
 }
 
-Linear layer(const Schedule& s, std::int64_t missing_columns = 0) {
+Linear layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
   const auto splits = s.reduction == Reduction::none ? 1 : 2;
   return {4,
           8,
@@ -32,7 +32,7 @@ Linear layer(const Schedule& s, std::int64_t missing_columns = 0) {
           s.block_columns() * splits - missing_columns};
 }
 
-void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -108,14 +108,16 @@ TEST(BlockByBlock, is_objected_to_where_there_is_nothing_to_divide) {
     change(s, expr);
     return objection(s, decide(expr, h200()));
   };
-  EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 0; }), HasSubstr("at depth 0"));
-  EXPECT_THAT(refused([](Schedule& s, Linear&) { s.depth = 4; }), HasSubstr("4 rounds at depth 4"));
-  EXPECT_THAT(refused([](Schedule& s, Linear& expr) {
+  EXPECT_THAT(refused([](DecodeSchedule& s, Linear&) { s.depth = 0; }), HasSubstr("at depth 0"));
+  EXPECT_THAT(refused([](DecodeSchedule& s, Linear&) { s.depth = 4; }),
+              HasSubstr("4 rounds at depth 4"));
+  EXPECT_THAT(refused([](DecodeSchedule& s, Linear& expr) {
                 s.blocks_per_warp = 1;
                 expr.k = s.block_columns();
               }),
               HasSubstr("blocks one by one: 1 in a round"));
-  EXPECT_THAT(refused([](Schedule&, Linear& expr) { expr.group = 64; }), HasSubstr("groups of 64"));
+  EXPECT_THAT(refused([](DecodeSchedule&, Linear& expr) { expr.group = 64; }),
+              HasSubstr("groups of 64"));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ bool reads(const Program& program, const Statement& statement, const char* buffe
 }
 
 /// Exact with x and y of the preceding kernel and the next, and refused without the wait.
-void expect_order(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_order(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   const auto data = LinearCase::integers(expr, m);
@@ -76,13 +76,13 @@ void expect_order(const Linear& expr, const Schedule& schedule, std::int64_t m) 
 }
 
 // What tells the ways of lowering apart.
-auto kind_of(const Schedule& s) {
+auto kind_of(const DecodeSchedule& s) {
   return std::tuple(s.reduction, s.route, s.stages, s.depth > 0, s.sweeps > 1, s.sum_places,
                     s.x_rounds > 0, s.x_slack > 0, s.sharers, s.by_blocks);
 }
 
 TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
-  std::set<decltype(kind_of(std::declval<Schedule>()))> kinds;
+  std::set<decltype(kind_of(std::declval<DecodeSchedule>()))> kinds;
   for (auto [expr, schedule] : lowered_cases()) {
     schedule.dependent_launch = true, expr.bias = true;
     if (!objection(schedule, decide(expr, h200())).empty()) continue;
@@ -95,7 +95,7 @@ TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
 }
 
 TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
-  std::set<decltype(kind_of(std::declval<Schedule>()))> kinds;
+  std::set<decltype(kind_of(std::declval<DecodeSchedule>()))> kinds;
   for (const char* type : {"uint2,group=64,scale=float16", "uint4,group=128,scale=float16", "nf4",
                            "uint4,group=64,scale=float16,zero=integer"}) {
     for (std::int64_t m : {1, 8, 16}) {
@@ -103,8 +103,9 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
       expr.bias = true;
       for (const Candidate& candidate : candidates(decide(expr, h200()), true)) {
         if (!candidate.dropped.empty()) break;
-        if (kinds.insert(kind_of(candidate.schedule)).second) {
-          expect_order(expr, candidate.schedule, m);
+        const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
+        if (kinds.insert(kind_of(schedule)).second) {
+          expect_order(expr, schedule, m);
         }
       }
     }
@@ -115,7 +116,7 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
 TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
   Linear expr{4, 8, 64, Scalar::f16, 8, 66, 256};
   expr.bias = true;
-  const Schedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+  const DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
   auto program = lower(decide(expr, h200()), schedule);
   auto& end = std::get<Within>(program.body.back().op);
   const auto load =
@@ -136,7 +137,7 @@ TEST(DependentLaunch, text_loads_the_bias_where_it_stands) {
   for (std::int64_t n : {64, 65}) {
     Linear expr{4, 8, 64, Scalar::f16, 8, n, 256};
     expr.bias = true;
-    Schedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+    DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
     const auto dependent = cuda::emit(lower(decide(expr, h200()), schedule));
     schedule.dependent_launch = false;
     const auto alone = cuda::emit(lower(decide(expr, h200()), schedule));

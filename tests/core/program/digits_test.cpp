@@ -8,8 +8,8 @@
 
 #include <cmath>
 
+#include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -18,20 +18,20 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-Schedule with(Reduction reduction, int warps_k, int rounds, int stages) {
+DecodeSchedule with(Reduction reduction, int warps_k, int rounds, int stages) {
   return {8, 1, warps_k, 1, rounds, stages, reduction, Route::digits, false, 1};
 }
 
 /// All at once, in a ring, through registers, and over several tiles of rows.
-std::vector<Schedule> schedules() {
-  Schedule swept = with(Reduction::cluster, 2, 2, 1);
+std::vector<DecodeSchedule> schedules() {
+  DecodeSchedule swept = with(Reduction::cluster, 2, 2, 1);
   swept.depth = 2, swept.sweeps = 2;
-  Schedule ring = with(Reduction::none, 1, 2, 2);
+  DecodeSchedule ring = with(Reduction::none, 1, 2, 2);
   ring.dependent_launch = true;
   return {with(Reduction::ordered, 2, 1, 1), ring, with(Reduction::none, 1, 4, 1), swept};
 }
 
-Program checked(const Linear& expr, const Schedule& schedule) {
+Program checked(const Linear& expr, const DecodeSchedule& schedule) {
   EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -39,7 +39,7 @@ Program checked(const Linear& expr, const Schedule& schedule) {
   return program;
 }
 
-std::int64_t columns(const Schedule& s) {
+std::int64_t columns(const DecodeSchedule& s) {
   return s.block_columns() * (s.reduction == Reduction::none ? 1 : 2);
 }
 
@@ -49,7 +49,7 @@ TEST_P(Digits, are_exact_on_integers_of_every_width_and_zero_point) {
   int served = 0;
   for (int bits = 1; bits <= 8; ++bits) {
     for (int zero : {0, 1, 1 << (bits - 1)}) {
-      for (const Schedule& schedule : schedules()) {
+      for (const DecodeSchedule& schedule : schedules()) {
         const auto k = columns(schedule);
         Linear expr{bits, zero, 64, GetParam(), 1, 128, k, GetParam()};
         if (!objection(schedule, decide(expr, h200())).empty()) continue;
@@ -68,7 +68,7 @@ TEST_P(Digits, are_exact_with_a_zero_point_between_two_codes) {
   int served = 0;
   for (int bits = 1; bits <= 8; ++bits) {
     for (int zero : {1, (1 << bits) - 1}) {
-      for (const Schedule& schedule : schedules()) {
+      for (const DecodeSchedule& schedule : schedules()) {
         Linear expr{bits, zero, 64, GetParam(), 1, 128, columns(schedule), GetParam()};
         expr.shift = 1, expr.exponent = -1;
         const auto why = objection(schedule, decide(expr, h200()));
@@ -89,7 +89,7 @@ TEST_P(Digits, are_exact_with_a_zero_point_between_two_codes) {
 TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
   for (int bits : {1, 2, 3, 4, 7}) {
     for (std::int64_t group : {0, 32, 128}) {
-      for (const Schedule& schedule : schedules()) {
+      for (const DecodeSchedule& schedule : schedules()) {
         const auto k = columns(schedule) - (group == 0 ? 9 : 0);
         Linear expr{bits, 1 << (bits - 1), group, GetParam(), 1, 121, k, Scalar::f16};
         expr.gather = bits == 3, expr.bias = bits == 2, expr.three = bits == 2;
@@ -107,7 +107,7 @@ TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
 }
 
 TEST_P(Digits, of_a_number_that_is_not_finite_spoil_every_sum) {
-  const Schedule schedule = schedules().front();
+  const DecodeSchedule schedule = schedules().front();
   const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
   for (double spoiled : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     auto data = LinearCase::integers(expr, 1);
@@ -117,7 +117,7 @@ TEST_P(Digits, of_a_number_that_is_not_finite_spoil_every_sum) {
 }
 
 TEST_P(Digits, of_the_largest_and_smallest_numbers_keep_both) {
-  const Schedule schedule = schedules().front();
+  const DecodeSchedule schedule = schedules().front();
   const Linear expr{4, 8, 0, GetParam(), 1, 64, columns(schedule), std::nullopt};
   auto data = LinearCase::integers(expr, 1);
   for (auto& x : data.data.x) x = 0;
@@ -132,7 +132,7 @@ TEST_P(Digits, of_the_largest_and_smallest_numbers_keep_both) {
 
 // A digit's plane, a column's place and a unit's power of two each change a result.
 TEST_P(Digits, in_the_wrong_place_are_caught) {
-  const Schedule schedule = schedules().front();
+  const DecodeSchedule schedule = schedules().front();
   const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
   const auto data = LinearCase::integers(expr, 1);
   auto program = checked(expr, schedule);
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Activations, Digits, ::testing::Values(Scalar::f16, Sca
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(DigitsRoute, is_for_one_token) {
-  Schedule schedule = schedules().front();
+  DecodeSchedule schedule = schedules().front();
   Linear expr{2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16};
   EXPECT_EQ(objection(schedule, decide(expr, h200())), "8 tokens have more digits than rows");
   expr.max_m = 1, expr.zero = 3;
@@ -181,7 +181,7 @@ TEST(DigitsRoute, is_for_one_token) {
 
 // In the code that is emitted, all threads of a block find the largest exponent through it.
 TEST(DigitsRoute, of_bfloat16_leaves_room_for_the_largest_exponent) {
-  const Schedule all = with(Reduction::none, 3, 147, 1);
+  const DecodeSchedule all = with(Reduction::none, 3, 147, 1);
   Linear expr{2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16};
   ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
   EXPECT_EQ(objection(all, decide(expr, h200())), "");

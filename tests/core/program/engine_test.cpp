@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "base/error.h"
+#include "pipelines/decode/shared_memory.h"
 #include "program/slips.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -20,14 +20,14 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-Schedule engine(int sharers, int tokens = 8, Reduction reduction = Reduction::none) {
-  Schedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, false, 1};
+DecodeSchedule engine(int sharers, int tokens = 8, Reduction reduction = Reduction::none) {
+  DecodeSchedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, false, 1};
   out.units = 2, out.depth = 1, out.sharers = sharers;
   return out;
 }
 
 /// The same, in which the activations of each round are awaited by themselves.
-Schedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens = 8) {
+DecodeSchedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens = 8) {
   auto out = engine(sharers, tokens);
   out.rounds = out.x_rounds = rounds, out.depth = depth;
   return out;
@@ -35,7 +35,7 @@ Schedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens = 8) {
 
 constexpr Linear kLayer{4, 8, 64, Scalar::f16, 8, 128, 256};
 
-void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   const auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -45,7 +45,7 @@ void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) 
 }
 
 /// What the interpreter says of a program that was changed.
-std::string caught(const Schedule& schedule, const std::function<void(Program&)>& change) {
+std::string caught(const DecodeSchedule& schedule, const std::function<void(Program&)>& change) {
   auto program = lower(decide(kLayer, h200()), schedule);
   change(program);
   return testing::objection_to(program, schedule, LinearCase::integers(kLayer, 3));
@@ -182,7 +182,7 @@ TEST(CopyEngine, comes_before_a_table_is_used) {
   auto rounds = schedule;
   rounds.x_rounds = rounds.rounds;
   const auto data = LinearCase::integers(expr, 3);
-  for (const Schedule& each : {schedule, rounds}) {
+  for (const DecodeSchedule& each : {schedule, rounds}) {
     EXPECT_EQ(data.run(lower(decide(expr, h200()), each), each),
               data.run(lower(decide(expr, h200()), threads), threads));
   }

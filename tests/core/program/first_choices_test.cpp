@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "expr/of_ttype.h"
+#include "pipelines/schedule.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
-#include "schedule/schedule.h"
 
 namespace ladder {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
 #include "program/passes.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -20,22 +20,23 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-Program checked(const Linear& expr, const Schedule& schedule) {
+Program checked(const Linear& expr, const DecodeSchedule& schedule) {
   EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   return program;
 }
 
-void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   const auto data = LinearCase::integers(expr, m);
   EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
       << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
 }
 
-constexpr Schedule kSmall{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kSmall{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
-Schedule with(Schedule schedule, Reduction reduction, Route route, bool dependent = false) {
+DecodeSchedule with(DecodeSchedule schedule, Reduction reduction, Route route,
+                    bool dependent = false) {
   schedule.reduction = reduction;
   schedule.route = route;
   schedule.dependent_launch = dependent;
@@ -78,7 +79,7 @@ TEST(Program, borders_are_neither_read_nor_written) {
                    1);
     }
   }
-  Schedule wide = kSmall;
+  DecodeSchedule wide = kSmall;
   wide.tokens = 16;
   for (std::int64_t m : {8, 9, 16}) expect_exact({4, 8, 128, Scalar::f16, 16, 64, 128}, wide, m);
 }
@@ -86,10 +87,11 @@ TEST(Program, borders_are_neither_read_nor_written) {
 // Of 64 rows four warps have four tokens together, of a part of them in a cluster sixteen; of 16
 // rows three warps have twelve. Neither divides the tokens.
 TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
-  Schedule wide{24, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule wide{24, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
   const Linear expr{4, 8, 0, Scalar::f16, 24, 64, 1024};
   // More tokens than schedules are chosen for; lowering serves them all the same.
-  const auto expect_lowered = [](const Linear& expr, const Schedule& schedule, std::int64_t m) {
+  const auto expect_lowered = [](const Linear& expr, const DecodeSchedule& schedule,
+                                 std::int64_t m) {
     const auto program = lower(decide(expr, h200()), schedule);
     verify(program, h200().shared_per_block_bytes);
     const auto data = LinearCase::integers(expr, m);
@@ -100,7 +102,7 @@ TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
   }
   wide.units = 1;
   for (std::int64_t m : {16, 17, 24}) expect_lowered({4, 8, 0, Scalar::f16, 24, 64, 256}, wide, m);
-  Schedule odd{16, 1, 3, 1, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  DecodeSchedule odd{16, 1, 3, 1, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
   for (std::int64_t m : {12, 16}) expect_exact({4, 8, 0, Scalar::f16, 16, 64, 768}, odd, m);
 }
 
@@ -117,7 +119,7 @@ TEST(Program, keeps_a_ring_of_rounds_in_flight) {
     for (Route route : {Route::multiply_add, Route::in_place}) {
       for (int warps_k : {1, 2}) {
         const std::int64_t k = std::int64_t{64} * rounds * warps_k * 2;
-        const Schedule ring{
+        const DecodeSchedule ring{
             8, 2, warps_k, 1, rounds, stages, Reduction::cluster, route, warps_k == 2, 1};
         expect_exact({4, 8, 64, Scalar::f16, 8, 128, k - 8}, ring, 3);
       }
@@ -125,8 +127,8 @@ TEST(Program, keeps_a_ring_of_rounds_in_flight) {
   }
 }
 
-Schedule deep(int units, int depth, int sweeps, Reduction reduction, int tokens = 8) {
-  Schedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
+DecodeSchedule deep(int units, int depth, int sweeps, Reduction reduction, int tokens = 8) {
+  DecodeSchedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
   out.units = units, out.depth = depth, out.sweeps = sweeps;
   return out;
 }

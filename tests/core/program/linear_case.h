@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "expr/decoding.h"
 #include "layout/weight_image.h"
+#include "pipelines/lower.h"
 #include "program/interpret.h"
-#include "program/lower.h"
 
 namespace ladder::testing {
 
@@ -180,15 +180,15 @@ struct LinearCase {
 };
 
 /// Schedules of every shape that lowering has, with the smallest layers that they serve.
-inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
-  std::vector<std::pair<Linear, Schedule>> out;
+inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
+  std::vector<std::pair<Linear, DecodeSchedule>> out;
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
       for (bool dependent : {false, true}) {
         for (auto [warps_n, warps_k, rounds, stages] :
              {std::array{1, 2, 1, 1}, {2, 1, 2, 1}, {1, 1, 4, 2}, {2, 2, 3, 3}, {1, 4, 1, 1}}) {
-          const Schedule schedule{8,      warps_n,   warps_k, 1,         rounds,
-                                  stages, reduction, route,   dependent, 1};
+          const DecodeSchedule schedule{8,      warps_n,   warps_k, 1,         rounds,
+                                        stages, reduction, route,   dependent, 1};
           const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
           const Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
           if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
@@ -209,7 +209,7 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
     for (auto [sharers, sweeps, x_rounds] :
          {std::array{1, 1, 0}, {1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {1, 1, 2}, {2, 1, 2}}) {
       for (bool dependent : {false, true}) {
-        Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
+        DecodeSchedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
         schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
         schedule.sharers = sharers, schedule.x_rounds = x_rounds;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
@@ -223,7 +223,7 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (int sweeps : {1, 2, 3}) {
       for (auto [units, depth] : {std::array{4, 1}, {4, 2}, {2, 2}}) {
-        Schedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
+        DecodeSchedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
         schedule.units = units, schedule.depth = depth, schedule.sweeps = sweeps;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
         const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
@@ -237,7 +237,7 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
   }
   // Blocks of a round loaded anew one by one.
   for (int sweeps : {1, 2}) {
-    Schedule schedule{8, 1, 2, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+    DecodeSchedule schedule{8, 1, 2, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
     schedule.depth = 2, schedule.sweeps = sweeps, schedule.by_blocks = true;
     out.emplace_back(Linear{4, 8, 128, Scalar::f16, 8, 128, schedule.block_columns()}, schedule);
   }
@@ -256,8 +256,8 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
       for (bool gather : {false, true}) {
         // Threads that arrive themselves, not by their copies, say more than is needed.
         if (gather && (x_slack == 0 ? x_rounds > 2 : x_slack > 1 || rounds == x_rounds)) continue;
-        Schedule schedule{8,           2, 2, 1, rounds, stages, reduction, Route::multiply_add,
-                          rounds == 8, 1};
+        DecodeSchedule schedule{
+            8, 2, 2, 1, rounds, stages, reduction, Route::multiply_add, rounds == 8, 1};
         schedule.depth = depth, schedule.x_rounds = x_rounds, schedule.x_slack = x_slack;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
         Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
@@ -270,7 +270,7 @@ inline std::vector<std::pair<Linear, Schedule>> lowered_cases() {
           out.emplace_back(expr, schedule);
       }
     }
-    Schedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
+    DecodeSchedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
     swept.depth = 2, swept.sweeps = 3, swept.x_rounds = 4;
     const auto k = swept.block_columns() * (reduction == Reduction::none ? 1 : 2);
     const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};

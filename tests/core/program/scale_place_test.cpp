@@ -26,8 +26,8 @@ constexpr const char* kTypes[] = {
     "float4_e2m1,channel,scale=float8_e4m3", "float5_e3m1,group=16,scale=float8_e4m3"};
 
 /// One round, a ring, rounds apart by signals, and sweeps by the engine over a cluster.
-std::vector<Schedule> ways(ScalePlace place) {
-  std::vector<Schedule> out{
+std::vector<DecodeSchedule> ways(ScalePlace place) {
+  std::vector<DecodeSchedule> out{
       {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
       {8, 2, 2, 1, 4, 3, Reduction::none, Route::multiply_add, false, 1},
       {8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1},
@@ -35,13 +35,13 @@ std::vector<Schedule> ways(ScalePlace place) {
   };
   out[2].depth = 2, out[2].x_rounds = 4, out[2].x_slack = 1;
   out[3].depth = 2, out[3].sharers = 1, out[3].sweeps = 2, out[3].sum_places = 2;
-  for (Schedule& schedule : out) schedule.scale_place = place;
+  for (DecodeSchedule& schedule : out) schedule.scale_place = place;
   return out;
 }
 
 struct Case {
   Linear expr;
-  Schedule schedule;
+  DecodeSchedule schedule;
   Program program;
 };
 
@@ -49,7 +49,7 @@ struct Case {
 void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use) {
   for (const char* type : kTypes) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      for (const Schedule& schedule : ways(place)) {
+      for (const DecodeSchedule& schedule : ways(place)) {
         const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
         const Linear expr =
             linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8);
@@ -126,7 +126,7 @@ TEST(ScalePlaces, give_the_same_program_by_either_name) {
 /// What is said against a program of nvfp4 in which the operations that scale were changed.
 std::string said(ScalePlace place, const std::function<void(UnpackFloat&, Scale&)>& change) {
   const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
-  const Schedule schedule = ways(place).front();
+  const DecodeSchedule schedule = ways(place).front();
   auto program = lower(decide(expr, h200()), schedule);
   testing::for_each_op<UnpackFloat>(program.body, [&](UnpackFloat& decode) {
     testing::for_each_op<Scale>(program.body, [&](Scale& scale) { change(decode, scale); });

@@ -23,7 +23,7 @@ const Linear kExpr{4, 8, 64, Scalar::f16, 8, 64, 256};
 /// object; returns the objection.
 template <class Mutate>
 std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
-  const Schedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
+  const DecodeSchedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
   auto program = lower(decide(kExpr, h200()), schedule);
   mutate(program);
   return objection_to(program, schedule, LinearCase::integers(kExpr, 3));
@@ -59,7 +59,7 @@ TEST(Mutation, a_dropped_wait_is_caught) {
 }
 
 TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
-  const Schedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const DecodeSchedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
   auto program = lower(decide(expr, h200()), ring);
   for (auto& statement : program.body) {
@@ -80,7 +80,7 @@ TEST(Mutation, a_dropped_barrier_is_caught) {
 }
 
 TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
-  const Schedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const DecodeSchedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
   const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
   auto program = lower(decide(expr, h200()), ring);
   drop<Barrier>(program, 1);

@@ -9,18 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "program/lower.h"
-#include "schedule/shared_memory.h"
+#include "pipelines/decode/shared_memory.h"
+#include "pipelines/lower.h"
 
 namespace ladder {
 namespace {
 
 /// The cheapest schedules of a linear layer.
-std::vector<Schedule> first_choices(const Linear& expr, std::size_t count) {
-  std::vector<Schedule> out;
+std::vector<DecodeSchedule> first_choices(const Linear& expr, std::size_t count) {
+  std::vector<DecodeSchedule> out;
   for (const auto& candidate : candidates(decide(expr, device("h200")))) {
     if (!candidate.dropped.empty() || out.size() == count) break;
-    out.push_back(candidate.schedule);
+    out.push_back(std::get<DecodeSchedule>(candidate.schedule));
   }
   return out;
 }
@@ -51,7 +51,7 @@ AccessCount of(const Program& program, const std::vector<MemoryTraffic>& rows,
 /// once per peer, 4 accesses a block.
 TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_rows) {
   for (const Linear& expr : decode_layers()) {
-    for (const Schedule& schedule : first_choices(expr, 6)) {
+    for (const DecodeSchedule& schedule : first_choices(expr, 6)) {
       const auto program = lower(decide(expr, device("h200")), schedule);
       for (const auto& row : traffic(program, expr.max_m)) {
         if (program.buffers[row.buffer].level != Level::shared) continue;
@@ -69,7 +69,7 @@ TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_row
 
 TEST(Traffic, decode_kernels_read_whole_lines_of_the_weight_and_each_once) {
   for (const Linear& expr : decode_layers()) {
-    for (const Schedule& schedule : first_choices(expr, 3)) {
+    for (const DecodeSchedule& schedule : first_choices(expr, 3)) {
       const auto program = lower(decide(expr, device("h200")), schedule);
       const auto weight = of(program, traffic(program, expr.max_m), "weight", false);
       EXPECT_EQ(weight.sectors, weight.least_sectors) << to_string(schedule);

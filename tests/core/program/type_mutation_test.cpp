@@ -16,11 +16,11 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
 /// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
 template <class Mutate>
-std::string caught(const Linear& expr, const Schedule& schedule, const Mutate& mutate) {
+std::string caught(const Linear& expr, const DecodeSchedule& schedule, const Mutate& mutate) {
   auto program = lower(decide(expr, h200()), schedule);
   mutate(program);
   const auto data = LinearCase::integers(expr, 3);

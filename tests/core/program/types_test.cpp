@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "expr/of_ttype.h"
+#include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
-#include "schedule/shared_memory.h"
 
 namespace ladder {
 namespace {
@@ -16,15 +16,15 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr Schedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-constexpr Schedule kRing{8, 2, 1, 1, 2, 2, Reduction::none, Route::multiply_add, true, 1};
+constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kRing{8, 2, 1, 1, 2, 2, Reduction::none, Route::multiply_add, true, 1};
 
-Schedule in_place(Schedule schedule) {
+DecodeSchedule in_place(DecodeSchedule schedule) {
   schedule.route = Route::in_place;
   return schedule;
 }
 
-Program checked(const Linear& expr, const Schedule& schedule) {
+Program checked(const Linear& expr, const DecodeSchedule& schedule) {
   EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
   auto program = lower(decide(expr, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
@@ -32,13 +32,13 @@ Program checked(const Linear& expr, const Schedule& schedule) {
   return program;
 }
 
-void expect_exact(const Linear& expr, const Schedule& schedule, std::int64_t m) {
+void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
   const auto data = LinearCase::integers(expr, m);
   EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
       << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
 }
 
-void expect_within_bound(const LinearCase& data, const Schedule& schedule) {
+void expect_within_bound(const LinearCase& data, const DecodeSchedule& schedule) {
   const auto y = data.run(checked(data.expr, schedule), schedule);
   const auto reference = evaluate(data.expr, data.data);
   for (std::size_t i = 0; i < y.size(); ++i) {
@@ -88,8 +88,9 @@ TEST_P(Types, every_element_is_multiplied_to_its_bound_whatever_the_borders) {
 TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
   for (const NamedTType& named : named_ttypes()) {
     const Linear expr = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
-    for (const Schedule& schedule :
-         {Schedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1}, kRing}) {
+    for (const DecodeSchedule& schedule :
+         {DecodeSchedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
+          kRing}) {
       if (!objection(schedule, decide(expr, h200())).empty()) continue;
       expect_within_bound(LinearCase::integers(expr, 2), schedule);
     }
@@ -110,12 +111,12 @@ TEST_P(Types, scales_have_a_format_of_their_own) {
 // Integers in place of every width that fits, over one tile of rows and over several, whose
 // products with the zero point are shared.
 TEST_P(Types, codes_in_place_are_exact) {
-  Schedule swept{8, 1, 2, 1, 2, 1, Reduction::cluster, Route::in_place, false, 1};
+  DecodeSchedule swept{8, 1, 2, 1, 2, 1, Reduction::cluster, Route::in_place, false, 1};
   swept.depth = 2, swept.sweeps = 2;
   int served = 0;
   for (int bits = 1; bits <= 8; ++bits) {
     for (int zero : {0, 1, 1 << (bits - 1)}) {
-      for (const Schedule& schedule : {in_place(kRing), swept}) {
+      for (const DecodeSchedule& schedule : {in_place(kRing), swept}) {
         const std::int64_t k = schedule.sweeps > 1 ? 512 : 128;
         const Linear expr{bits, zero, k / 4, GetParam(), 8, 256, k, GetParam()};
         if (!objection(schedule, decide(expr, h200())).empty()) continue;
@@ -156,7 +157,7 @@ TEST_P(Types, floating_zero_points_are_exact_on_integers_and_within_the_bound_on
       for (int constant : {0, 8}) {
         Linear expr{4, constant, 32, GetParam(), 8, 65, 128, scale};
         expr.stored_zero = zero;
-        for (const Schedule& schedule : {kOnce, kRing, in_place(kRing)}) {
+        for (const DecodeSchedule& schedule : {kOnce, kRing, in_place(kRing)}) {
           if (!objection(schedule, decide(expr, h200())).empty()) continue;
           expect_exact(expr, schedule, 2);
           expect_within_bound(LinearCase::reals(expr, 2), schedule);
@@ -170,7 +171,7 @@ TEST_P(Types, a_second_scale_a_bias_and_a_permutation_are_applied_in_every_reduc
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     Linear expr{4, 8, 64, GetParam(), 8, 63, reduction == Reduction::none ? 120 : 240};
     expr.scale2 = expr.bias = expr.gather = true;
-    Schedule schedule = kOnce;
+    DecodeSchedule schedule = kOnce;
     schedule.reduction = reduction;
     schedule.dependent_launch = true;
     expect_exact(expr, schedule, 3);
@@ -212,7 +213,7 @@ TEST_P(Types, every_code_of_a_floating_format_is_its_value) {
     for (std::int64_t row = 0; row < n; ++row) {
       data.data.codes[row * 64] = static_cast<std::uint8_t>(row);
     }
-    constexpr Schedule kOne{8, 1, 1, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+    constexpr DecodeSchedule kOne{8, 1, 1, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
     const auto y = data.run(checked(expr, kOne), kOne);
     for (std::int64_t row = 0; row < n; ++row) {
       const double value = decode(*element, static_cast<std::uint32_t>(row));
@@ -243,7 +244,9 @@ TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
       if (!candidate.dropped.empty()) continue;
       ++kept;
       const auto program = lower(decide(expr, h200()), candidate.schedule);
-      EXPECT_EQ(program.shared_bytes(), shared_bytes(candidate.schedule, expr))
+      EXPECT_EQ(
+          program.shared_bytes(),
+          std::visit([&](const auto& s) { return shared_bytes(s, expr); }, candidate.schedule))
           << to_string(candidate.schedule);
       EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes));
     }

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "expr/of_ttype.h"
+#include "pipelines/lower.h"
 #include "program/builder.h"
-#include "program/lower.h"
 #include "program/program_case.h"
 
 namespace ladder {

@@ -28,7 +28,7 @@ LinearCase with_a_zero_weight(const Linear& expr) {
 /// Errors in units of the bound, the largest; with codes, zero points and ones each counted.
 double worst(const LinearCase& layer, Route route, bool counted) {
   const Linear& expr = layer.expr;
-  const Schedule schedule{8, 1, 2, 1, 2, 1, Reduction::none, route, false, 1};
+  const DecodeSchedule schedule{8, 1, 2, 1, 2, 1, Reduction::none, route, false, 1};
   EXPECT_EQ(objection(schedule, decide(expr, device("h200"))), "") << to_string(expr);
   const auto y = layer.run(lower(decide(expr, device("h200")), schedule), schedule);
   auto reference = evaluate(expr, layer.data);

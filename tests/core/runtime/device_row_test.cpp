@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "expr/of_ttype.h"
+#include "pipelines/schedule.h"
 #include "runtime/plan.h"
-#include "schedule/schedule.h"
 
 namespace ladder {
 namespace {
@@ -140,7 +140,7 @@ TEST(DeviceRow, has_clusters_as_large_as_the_driver_says_that_fit) {
   const Linear expr =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 16);
   for (const Candidate& candidate : candidates(decide(expr, row_of(none)))) {
-    const Schedule& s = candidate.schedule;
+    const auto& s = std::get<DecodeSchedule>(candidate.schedule);
     if (s.reduction == Reduction::cluster || s.sharers > 1) {
       EXPECT_NE(candidate.dropped, "") << to_string(s);
     }
@@ -198,7 +198,7 @@ TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {
   const auto key = [&](const Told& told) { return problem_of(expr, row_of(told), false); };
   EXPECT_EQ(key(kH200), to_string(expr) +
                             " on NVIDIA H200: 132 multiprocessors at 1980 MHz, 141 GB at 4530 GB/s"
-                            ", 60 MiB of L2, scheduler 4");
+                            ", 60 MiB of L2, scheduler 5");
   // Another driver keeps more memory for itself, or tells another step of the clock.
   Told again = kH200, stepped = kH200;
   again.memory_mib -= 700, stepped.clock_mhz = 1965;

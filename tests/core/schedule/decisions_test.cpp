@@ -16,7 +16,7 @@
 #include "expr/decoding.h"
 #include "expr/of_ttype.h"
 #include "layout/weight_image.h"
-#include "program/lower.h"
+#include "pipelines/lower.h"
 #include "schedule/tile_plan.h"
 
 namespace ladder {
@@ -81,20 +81,34 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
   }
 }
 
-// On the chip it would be cheapest for some more tokens than there are kernels for.
+// On the chip it would be cheapest for more tokens than there are kernels for, on an A100.
 TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
   const Linear expr = linear("uint4", kMostTokens + 1);
-  const auto decisions = decide(expr, h200()).of(Route::multiply_add);
-  EXPECT_EQ(decisions.places.front().place, ConvertPlace::shared_to_registers);
-  EXPECT_EQ(decisions.place, ConvertPlace::once);
-  const auto plan = tile_plan(expr, h200());
-  EXPECT_EQ(plan.decisions.place, ConvertPlace::once);
-  EXPECT_EQ(plan.decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
-  for (const Candidate& candidate : candidates(decide(expr, h200()))) {
-    EXPECT_EQ(candidate.dropped,
-              "weights of 33 tokens are converted once in global memory: kernels that do serve at "
-              "most 32 tokens");
+  for (const Device* device : {&h200(), &ladder::device("a100")}) {
+    const auto decisions = decide(expr, *device).of(Route::multiply_add);
+    EXPECT_EQ(decisions.place, ConvertPlace::once);
+    EXPECT_EQ(tile_plan(expr, *device).decisions.place, ConvertPlace::once);
+    for (const Candidate& candidate : candidates(decide(expr, *device))) {
+      EXPECT_EQ(candidate.dropped,
+                "weights of 257 tokens are converted once in global memory: kernels that do serve "
+                "at most 256 tokens");
+    }
   }
+  EXPECT_EQ(decide(expr, ladder::device("a100")).whole.places.front().place,
+            ConvertPlace::shared_to_registers);
+  EXPECT_EQ(tile_plan(expr, h200()).decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
+}
+
+// A library multiplies dense weights by an instruction that no tile program has: what it saves is
+// soon more than what converting takes.
+TEST(Decisions, of_many_tokens_are_to_convert_once_where_a_library_multiplies_faster) {
+  const auto place = [](const Device& device, std::int64_t m) {
+    const Linear expr = linear_of(ttype("uint4"), 8192, 8192, Scalar::f16, m);
+    return decide(expr, device).of(Route::multiply_add).place;
+  };
+  EXPECT_EQ(place(h200(), 192), ConvertPlace::shared_to_registers);
+  EXPECT_EQ(place(h200(), 256), ConvertPlace::once);
+  EXPECT_EQ(place(device("a100"), 256), ConvertPlace::shared_to_registers);
 }
 
 TEST(Decisions, of_digits_are_those_of_bytes) {
@@ -106,7 +120,7 @@ TEST(Decisions, of_digits_are_those_of_bytes) {
 /// A schedule of the space, and what was decided for it.
 struct Followed {
   Decisions decisions = decide(linear("uint4,group=64,scale=float16", 8), h200());
-  Schedule schedule{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1, 2, 2};
+  DecodeSchedule schedule{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1, 2, 2};
   std::string objection() const { return ladder::objection(schedule, decisions); }
 };
 
@@ -174,7 +188,7 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   const auto kept_of_two = [&](const Device& device) {
     const auto all = candidates(decide(expr, device));
     return std::ranges::count_if(all, [](const Candidate& candidate) {
-      return candidate.dropped.empty() && candidate.schedule.units == 2;
+      return candidate.dropped.empty() && std::get<DecodeSchedule>(candidate.schedule).units == 2;
     });
   };
   EXPECT_GT(kept_of_two(h200()), 0);
@@ -182,7 +196,8 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   // What the engine serves goes on with all rows of a block.
   const auto by_engine = [&](const Device& device, int units) {
     return std::ranges::any_of(candidates(decide(expr, device)), [&](const Candidate& candidate) {
-      return candidate.schedule.sharers > 0 && candidate.schedule.units == units &&
+      return std::get<DecodeSchedule>(candidate.schedule).sharers > 0 &&
+             std::get<DecodeSchedule>(candidate.schedule).units == units &&
              candidate.dropped.empty();
     });
   };
@@ -211,7 +226,7 @@ TEST(Cost, counts_the_steps_of_the_core) {
 TEST(Lower, multiplies_by_the_core_of_the_route) {
   const Linear expr = linear("uint2,channel,scale=float16", 1);
   const auto fragment_of = [&](Route route) {
-    const Schedule s{8, 1, 8, 2, 4, 1, Reduction::none, route, false, 1};
+    const DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, route, false, 1};
     const Program program = lower(decide(expr, h200()), s);
     const auto b = std::ranges::find(program.registers, "b", &Register::name);
     return b->layout.shape;
@@ -226,7 +241,7 @@ TEST(Lower, copies_rows_that_are_whole_granules_of_the_hint_asynchronously) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
   const Linear expr = linear_of(ttype("uint4,channel,scale=float16"), 64, 4104, Scalar::f16, 8);
-  const Schedule s{8, 1, 8, 2, 5, 1, Reduction::none, Route::multiply_add, false, 1};
+  const DecodeSchedule s{8, 1, 8, 2, 5, 1, Reduction::none, Route::multiply_add, false, 1};
   const auto asynchronous = [&](const Device& device) {
     const Program program = lower(decide(expr, device), s);
     return std::ranges::any_of(program.body, [](const Statement& statement) {

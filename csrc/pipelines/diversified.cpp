@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/diversified.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+namespace ladder {
+namespace {
+
+constexpr double kAlike = 1.01;    // a further one of its kind
+constexpr double kHopeless = 1.4;  // of the best, for the sake of another way only
+
+using Kind = std::array<int, 10>;
+
+Kind kind_of(const DecodeSchedule& s) {
+  return {0,
+          s.sharers > 0,
+          s.x_rounds > 0,
+          s.depth > 0,
+          s.stages > 1,
+          s.rounds > 1,
+          s.warps_n,
+          s.warps_k,
+          s.blocks_per_warp,
+          static_cast<int>(s.route)};
+}
+Kind kind_of(const TileSchedule& s) {
+  return {1,
+          s.rows,
+          s.tokens,
+          s.columns,
+          s.warps_n,
+          s.warps_m,
+          s.reduction == Reduction::none,
+          static_cast<int>(s.route)};
+}
+Kind kind_of(const Schedule& schedule) {
+  return std::visit([](const auto& s) { return kind_of(s); }, schedule);
+}
+
+/// Its warps wait for each other with deep rounds on their way; other schedules have several blocks
+/// per multiprocessor, of which some multiply while others wait.
+bool is_deep(const DecodeSchedule& s) { return s.depth > 0; }
+bool is_deep(const TileSchedule& s) { return s.ctas_per_sm == 1; }
+bool is_deep(const Schedule& schedule) {
+  return std::visit([](const auto& s) { return is_deep(s); }, schedule);
+}
+
+}  // namespace
+
+std::vector<Candidate> diversified(std::vector<Candidate> all, std::size_t count) {
+  const auto kept =
+      std::ranges::find_if(all, [](const Candidate& c) { return !c.dropped.empty(); });
+  count = std::min<std::size_t>(count, kept - all.begin());
+  if (count == 0) return all;
+  const bool deep = is_deep(all.front().schedule);  // the first stays the first
+  std::map<Kind, int> taken;
+  for (auto next = all.begin(); next != all.begin() + count; ++next) {
+    const auto seconds = [&](const Candidate& c) {
+      const auto alike = taken.find(kind_of(c.schedule));
+      return c.cost.seconds * (alike == taken.end() ? 1.0 : std::pow(kAlike, alike->second));
+    };
+    auto best = std::ranges::min_element(next, kept, {}, seconds);
+    const bool last = count > 1 && next + 1 == all.begin() + count;
+    if (last && std::all_of(all.begin(), next,
+                            [&](const Candidate& c) { return is_deep(c.schedule) == deep; })) {
+      const auto other =
+          std::find_if(next, kept, [&](const Candidate& c) { return is_deep(c.schedule) != deep; });
+      if (other != kept && other->cost.seconds < kHopeless * all.front().cost.seconds) best = other;
+    }
+    ++taken[kind_of(best->schedule)];
+    std::rotate(next, best, best + 1);
+  }
+  return all;
+}
+
+}  // namespace ladder

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// From stored codes to operands, and the products of a group.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "layout/digits.h"
+#include "layout/in_place.h"
+#include "layout/weight_image.h"
+#include "pipelines/linear/linear_lowering.h"
+
+namespace ladder {
+
+Statement LinearLowering::declare_table(std::int64_t words) {
+  const auto table = buffer("code_table", Level::shared, Scalar::u32, words);
+  table_ = view(table, {table_entries(expr_.bits), kLanes}, {kLanes, 1});
+  return {FillTable{table_, expr_.bits, decoding_.table}};
+}
+
+bool LinearLowering::zeros_by_product() const {
+  return expr_.stored_zero == Zero::original || expr_.stored_zero == Zero::rescale ||
+         (expr_.stored_zero == Zero::integer && route_ == Route::in_place);
+}
+
+// The largest power of two that the multiply-add can give to (code - zero).
+int LinearLowering::operand_exponent() const {
+  const int largest = expr_.activation == Scalar::f16 ? 15 : 127;
+  return largest + linear_exponent(expr_.activation) - expr_.shift;
+}
+
+void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
+  const auto sum_layout = [&](std::int64_t rows_of_16) {
+    return tiling.sum_warps * local({1, rows_of_16, 1}) *
+           local({1, 1, tiling.tokens / instruction_.n}) * lifted(instruction_.d());
+  };
+  Operands& o = operands_;
+  // Codes as bytes have no sign.
+  o.a = reg("a", digits() ? Scalar::u8 : operand_,
+            tiling.a_warps * local({1, tiling.units, 1}) * lifted(instruction_.a()));
+  o.b = reg(
+      "b", operand_,
+      tiling.b_warps * local({1, tiling.tokens / instruction_.n, 1}) * lifted(instruction_.b()));
+  o.zeros_layout = tiling.a_warps * zero_fragment();
+  acc_ = reg("acc", instruction_.accumulator, sum_layout(tiling.units));
+  o.total = tiling.running && !decoding_.scaled
+                ? reg("total", Scalar::f32, sum_layout(tiling.units))
+                : acc_;
+  double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
+  if (decoding_.kind != Decoding::Kind::integers) {
+    o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
+  } else if (digits()) {
+    for (int parity = 0; parity < 2; ++parity) {
+      const int offset = byte_plan(expr_.bits).offset[parity];
+      o.scale_exponent[parity] = expr_.exponent + expr_.shift - offset;
+      zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
+    }
+  } else if (route_ == Route::in_place) {
+    const InPlace& codes = in_place(expr_.bits, expr_.activation);
+    for (int parity = 0; parity < 2; ++parity) {
+      o.scale_exponent[parity] = expr_.exponent - codes.exponent[parity];
+      zero[parity] = -codes.base - std::ldexp(expr_.zero, codes.exponent[parity]);
+    }
+  } else {
+    o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
+  }
+  if (zeros_by_product()) {
+    // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
+    for (int parity = 0; parity < 2; ++parity) {
+      zero[parity] = -std::ldexp(1.0, -o.scale_exponent[parity]);
+    }
+  }
+  // Operands have their scales; or scales of e8m0 times the unit would be infinite, and NaN where a
+  // group's sum is zero.
+  const bool large =
+      expr_.scale == Scalar::e8m0 && std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
+  for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
+    o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
+  }
+  if (zero[0] != 0) {
+    o.zero_row = reg("zero", operand_, tiling.a_warps * lifted(instruction_.a()));
+    o.zero_sum = reg("zero_sum", instruction_.accumulator, sum_layout(1));
+    emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
+  }
+}
+
+void LinearLowering::begin_sums(Body& body) {
+  if (operands_.total != acc_ || decoding_.scaled) emit(body, Fill{operands_.total, {0, 0}});
+}
+
+void LinearLowering::prepare_group(Body& body) {
+  if (expr_.stored_zero != Zero::integer || zeros_by_product()) return;
+  Operands& o = operands_;
+  if (o.zeros < 0) o.zeros = reg("zero_operand", expr_.activation, o.zeros_layout);
+  emit(body, ZeroOperand{o.zeros, zero_rows(), o.group, operand_exponent()});
+}
+
+void LinearLowering::begin_group(Body& body) {
+  const Operands& o = operands_;
+  prepare_group(body);
+  // Sums start from what the zero point adds where that is known, else it joins them at the end.
+  if (o.zero_row >= 0 && !zeros_by_product() && o.zero_known) {
+    emit(body, Spread{acc_, o.zero_sum});
+  } else if (!decoding_.scaled) {
+    emit(body, Fill{acc_, {0, 0}});
+  }
+  if (o.zero_row >= 0 && !o.zero_known) emit(body, Fill{o.zero_sum, {0, 0}});
+}
+
+void LinearLowering::multiply_step(Body& body) {
+  const Operands& o = operands_;
+  decode_step(body);
+  emit(body, Mma{&instruction_, acc_, o.a, o.b});
+  if (o.zero_row >= 0 && !o.zero_known) {
+    emit(body, Mma{&instruction_, o.zero_sum, o.zero_row, o.b});
+  }
+}
+
+void LinearLowering::decode_step(Body& body) {
+  const Operands& o = operands_;
+  switch (decoding_.kind) {
+    case Decoding::Kind::integers: {
+      if (digits()) {
+        emit(body, UnpackBytes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three});
+        break;
+      }
+      const bool in_place = route_ == Route::in_place;
+      emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
+                        in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),
+                        in_place ? 0 : expr_.shift, o.zeros, expr_.three});
+      break;
+    }
+    case Decoding::Kind::fields:
+      emit(body, UnpackFloat{o.a, words_, o.block, o.in_block, decoding_.fields,
+                             decoding_.scaled ? scale_rows() : -1, o.group});
+      break;
+    case Decoding::Kind::table:
+      emit(body, Lookup{o.a, words_, o.block, o.in_block, expr_.bits, table_});
+      break;
+  }
+}
+
+void LinearLowering::end_group(Body& body) {
+  const Operands& o = operands_;
+  if (o.zero_row >= 0 && !zeros_by_product() && !o.zero_known) emit(body, Add{acc_, o.zero_sum});
+  if (expr_.stored_zero != Zero::rescale) subtract_zeros(body);
+  if (!decoding_.scaled) {
+    emit(body, Scale{o.total,
+                     acc_,
+                     scale_rows(),
+                     o.group,
+                     {o.scale_exponent[0], o.scale_exponent[1]},
+                     o.total != acc_});
+  }
+  if (expr_.stored_zero == Zero::rescale) subtract_zeros(body);
+}
+
+// The sum of the activations is in the unit of the accumulator, whose scale brings it to 1; after
+// scaling, zero points meet it in its own.
+void LinearLowering::subtract_zeros(Body& body) {
+  if (!zeros_by_product()) return;
+  const Operands& o = operands_;
+  const bool scaled = expr_.stored_zero == Zero::rescale;
+  emit(body, Offset{scaled ? o.total : acc_,
+                    zero_rows(),
+                    o.zero_sum,
+                    o.group,
+                    {scaled ? o.scale_exponent[0] : 0, scaled ? o.scale_exponent[1] : 0}});
+}
+
+void LinearLowering::end_sums(Body& body) {
+  const Operands& o = operands_;
+  if (o.open) end_group(body);
+  acc_ = o.total;
+  if (digits()) emit(body, JoinDigits{acc_, unit_, expr_.activation});
+  if (o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
+  emit(body, Scale{acc_, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
+}
+
+void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
+  const Layout layout = program_.registers[sum_].layout;
+  if (expr_.scale2) {
+    const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
+    emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
+    emit(body, Multiply{sum_, scale2});
+  }
+  if (expr_.bias) {
+    const auto bias = reg("bias_of_rows", expr_.activation, layout);
+    emit(body, Load{bias, view(bias_, {1, expr_.n, layout.shape[2]}, {0, 1, 0}), {0, first, 0}});
+    emit(body, Add{sum_, bias});
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/linear/linear_lowering.h"
+
+#include "layout/weight_image.h"
+
+namespace ladder {
+
+// The next kernel starts only then: kernels of torch's compiler wait for the one before them and
+// read without another wait what earlier ones wrote.
+void LinearLowering::await_preceding(Body& body) {
+  emit(body, DependentWait{});
+  emit(body, DependentLaunch{});
+}
+
+bool LinearLowering::whole_pieces() const {
+  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % granule_ == 0;
+}
+
+void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster,
+                                    bool dependent_launch, Reduction reduction) {
+  program_.name = "linear_" + (expr_.element != nullptr ? std::string(expr_.element->name)
+                                                        : "u" + std::to_string(expr_.bits));
+  program_.cluster = cluster;
+  program_.dependent_launch = dependent_launch;
+  variable("split", splits);
+  variable("tile", tiles);
+  variable("rank", program_.cluster);
+  weight_ = buffer("weight", Level::global, Scalar::u32, 0, true);
+  const auto constant = [&](const char* name, Scalar scalar) {
+    return buffer(name, Level::global, scalar, 0, true);
+  };
+  if (expr_.scale) per_group_.push_back({"scale", *expr_.scale, constant("scales", *expr_.scale)});
+  if (expr_.stored_zero != Zero::none) {
+    per_group_.push_back(
+        {"zero_point", expr_.zero_scalar(), constant("zeros", expr_.zero_scalar())});
+  }
+  if (expr_.scale2) scale2_ = constant("scale2", Scalar::f32);
+  if (expr_.bias) {
+    // Training may have written it a moment ago: a dependent launch reads it after its wait. Loads
+    // of the read-only path the assembler would move before that.
+    bias_ = buffer("bias", Level::global, expr_.activation, 0, !dependent_launch);
+    program_.buffers[bias_].optional = true;
+  }
+  if (expr_.gather) gather_ = constant("gather", Scalar::u32);
+  x_ = buffer("x", Level::global, expr_.activation);
+  y_ = buffer("y", Level::global, expr_.activation);
+  if (reduction == Reduction::ordered) {
+    workspace_ = buffer("workspace", Level::global, Scalar::f32);
+    counters_ = buffer("counters", Level::global, Scalar::u32);
+  }
+}
+
+VariableId LinearLowering::variable(std::string name, std::int64_t extent) {
+  for (const Variable& other : program_.variables) {
+    if (other.name == name) name += "_";
+  }
+  program_.variables.push_back({std::move(name), extent});
+  return static_cast<VariableId>(program_.variables.size() - 1);
+}
+
+BufferId LinearLowering::buffer(std::string name, Level level, Scalar scalar, std::int64_t elements,
+                                bool constant) {
+  program_.buffers.push_back({std::move(name), level, scalar, elements, constant});
+  return static_cast<BufferId>(program_.buffers.size() - 1);
+}
+
+ViewId LinearLowering::view(BufferId of, std::vector<std::int64_t> extents,
+                            std::vector<std::int64_t> strides) {
+  program_.views.push_back({of, std::move(extents), std::move(strides)});
+  return static_cast<ViewId>(program_.views.size() - 1);
+}
+
+RegisterId LinearLowering::reg(std::string name, Scalar scalar, Layout layout) {
+  for (const Register& other : program_.registers) {
+    if (other.name == name) name += "_";
+  }
+  program_.registers.push_back({std::move(name), scalar, std::move(layout)});
+  return static_cast<RegisterId>(program_.registers.size() - 1);
+}
+
+}  // namespace ladder

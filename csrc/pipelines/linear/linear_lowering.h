@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the lowerings of all pipelines share: the parameters of a linear layer
+// (linear_lowering.cpp), what becomes of codes between registers and the matrix instruction
+// (codes.cpp), and the way from sums in registers to y (sums.cpp). A pipeline derives from it and
+// says how weights and activations reach the registers.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "expr/decoding.h"
+#include "expr/linear.h"
+#include "program/program.h"
+#include "schedule/decisions.h"
+#include "schedule/route.h"
+
+namespace ladder {
+
+class LinearLowering {
+ protected:
+  using Body = std::vector<Statement>;
+
+  LinearLowering(const Linear& expr, const OperandDecisions& decisions, Route route,
+                 ScalePlace scale_place)
+      : expr_(expr),
+        route_(route),
+        instruction_(*decisions.core.instruction),
+        operand_(tile_operand(instruction_).value()),
+        granule_(decisions.hint.granularity_bytes),
+        decoding_(decoding_of(expr, scale_place)) {}
+
+  // linear_lowering.cpp: declarations, whose numbers are in order of the calls, and the statements
+  // around them. Names are made unique with an underscore, since each becomes one of the target's.
+  template <class Op>
+  static void emit(Body& body, Op op) {
+    body.push_back({std::move(op)});
+  }
+  VariableId variable(std::string name, std::int64_t extent);
+  BufferId buffer(std::string name, Level level, Scalar scalar, std::int64_t elements = 0,
+                  bool constant = false);
+  ViewId view(BufferId of, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides);
+  RegisterId reg(std::string name, Scalar scalar, Layout layout);
+  /// The program's name, grid and parameters.
+  void declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster, bool dependent_launch,
+                      Reduction reduction);
+  static void await_preceding(Body& body);
+  bool digits() const { return route_ == Route::digits; }
+  /// True when rows of activations are copied asynchronously, in whole granules of the hint.
+  bool whole_pieces() const;
+
+  /// Scales or zero points: [groups][N / 64][8][8] in global memory, a warp's rows in registers.
+  struct PerGroup {
+    std::string name;
+    Scalar scalar;
+    BufferId buffer;
+    ViewId table = -1, ring = -1;
+    RegisterId loaded = -1, rows = -1, next = -1;
+    std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by round
+  };
+  RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
+  RegisterId zero_rows() const { return per_group_.back().rows; }
+
+  // codes.cpp: the products of a group of columns, whose scale and zero point are `group_`'s.
+  /// Of those types that are looked up.
+  Statement declare_table(std::int64_t words);
+  bool has_table() const { return decoding_.kind == Decoding::Kind::table; }
+  /// Operands and sums of 16 `units` rows a warp and `tokens` of it. With `running` the sums of
+  /// groups are added up in registers of their own, else there is one group, or operands have the
+  /// scales. `a_warps` and `sum_warps` spread a tile of [1, 16, ...] over the warps.
+  struct Tiling {
+    Layout a_warps, b_warps, sum_warps;
+    std::int64_t units, tokens;
+    bool running;
+  };
+  void declare_operands(Body& body, const Tiling& tiling);
+  /// Before the first group: sums of groups begin at zero.
+  void begin_sums(Body& body);
+  /// The three parts of a group: before its steps, each step, whose activations are in
+  /// `operands_.b`, and after its steps.
+  void begin_group(Body& body);
+  void multiply_step(Body& body);
+  void end_group(Body& body);
+  /// After the last group: the sums are in `acc_`. share_sums() calls it.
+  void end_sums(Body& body);
+  /// sum_ times the second scale, plus the bias of the rows from `first` on.
+  void scale_and_bias(Body& body, const Affine& first);
+
+  struct Operands {
+    RegisterId a, b;
+    RegisterId total;                         ///< acc_ itself when there is nothing to add it to
+    RegisterId zero_row = -1, zero_sum = -1;  ///< set when a product of its own adds the zero point
+    bool zero_known = false;                  ///< zero_sum is there already, for all rows
+    RegisterId zeros = -1;                    ///< set when operands are made with stored ones
+    bool open = false;                        ///< the group is all of K: end_sums() ends it
+    Layout zeros_layout;
+    int scale_exponent[2];          ///< by parity of eight rows
+    int last_exponent[2] = {0, 0};  ///< of the sums of all groups
+    Affine group;                   ///< of the registers of scales and zero points
+    Affine block, in_block;         ///< of the words that hold a step
+  };
+
+  // sums.cpp: from the sums of warps to y.
+  /// Of a CTA.
+  struct Sums {
+    std::int64_t rows, tokens;
+    std::int64_t warps_k;     ///< warps along K, whose sums are added up
+    std::int64_t pitch;       ///< floats from one token to the next, in shared memory
+    std::int64_t elements;    ///< of the buffer in shared memory
+    BufferId over = -1;       ///< which may take the place of that one
+    bool read_last = true;    ///< other threads may still read what it takes the place of
+    std::int64_t places = 1;  ///< buffers that sweeps take in turn
+    std::int64_t sweeps = 1;  ///< whose sums are kept for the peers of a cluster
+    std::int64_t kept = 0;    ///< elements of those; 0: peers read the sums of warps
+    std::int64_t token_extent = kTokens;  ///< kTokens: the CTA's tokens are all of the call
+    std::int64_t splits = 1, tiles = 1;   ///< CTAs
+    std::function<Affine(const Affine& sweep)> first_row;
+    Affine first_token = 0;
+  };
+  Layout output_layout(std::int64_t rows) const;
+  void declare_sums(std::int64_t rows);
+  /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
+  ViewId share_sums(Body& body, const Affine& sweep = 0);
+  /// The sums of the warps along K in `sum_`, and what becomes of them: `use` adds that.
+  void add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use);
+  /// sum_ += part for part = first .. count - 1.
+  void add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
+                 const std::function<Load(Affine)>& load);
+  /// Through shared memory, that of a cluster or global memory, to y.
+  void reduce(Body& body, Reduction reduction);
+  /// Every block of the cluster adds up its share of the rows, out of the memory of all.
+  void add_cluster(Body& body);
+  /// The sums of the block, of one sweep, to where its peers will read them.
+  void keep_sums(Body& body, const Affine& sweep);
+  /// This block's share of what its peers kept of a sweep, added up into y.
+  void add_kept(Body& body, const Affine& sweep);
+  /// The block that comes last adds what all left in global memory.
+  void add_in_order(Body& body);
+  /// Rounds `sum_` and writes it to y from row `first`.
+  void finish(Body& body, const Affine& first);
+
+  const Linear& expr_;
+  const Route route_;
+  const MatrixInstruction& instruction_;
+  const Scalar operand_;  // of the activations
+  const int granule_;     // bytes that every level moves whole
+  const Decoding decoding_;
+  Program program_{};
+  BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
+  BufferId scale2_ = -1, bias_ = -1, gather_ = -1;
+  ViewId table_ = -1, kept_ = -1;
+  RegisterId unit_ = -1;  // of x, where it is split into digits
+  RegisterId words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
+  std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
+  Operands operands_{};
+  Sums sums_{};
+
+ private:
+  void prepare_group(Body& body);
+  void decode_step(Body& body);
+  /// Takes stored zero points times the activations from the sums of a group.
+  void subtract_zeros(Body& body);
+  /// Stored zero points multiply the sum of a group's activations, which one more product gives.
+  bool zeros_by_product() const;
+  /// Integers are made into (code - zero) * 2^that.
+  int operand_exponent() const;
+};
+
+}  // namespace ladder

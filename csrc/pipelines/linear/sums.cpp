@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the sums of warps to y.
+#include <algorithm>
+
+#include "base/integers.h"
+#include "pipelines/linear/linear_lowering.h"
+
+namespace ladder {
+namespace {
+
+// Parts that a loop over them keeps in flight, where a thread has few sums; else parts of so many
+// sums together.
+constexpr std::int64_t kPartsInFlight = 16, kFewSums = 16, kManySums = 128;
+
+}  // namespace
+
+// [1, rows, tokens] over all threads: two neighbouring rows of one token each, so that y is
+// written in whole words. Threads that have tokens together reach past the last one where these are
+// no whole number of times as many; nothing is there.
+Layout LinearLowering::output_layout(std::int64_t rows) const {
+  const std::int64_t pairs = rows / 2, tokens = sums_.tokens;
+  const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
+  return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
+         local({1, 1, ceil_div(tokens, together)}) *
+         lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
+         local({1, 2, 1});
+}
+
+void LinearLowering::declare_sums(std::int64_t rows) {
+  sum_ = reg("sum", Scalar::f32, output_layout(rows));
+  part_ = reg("part", Scalar::f32, output_layout(rows));
+}
+
+ViewId LinearLowering::share_sums(Body& body, const Affine& sweep) {
+  const std::int64_t tokens = sums_.tokens, pitch = sums_.pitch;
+  const auto sums = buffer("sums", Level::shared, Scalar::f32, sums_.elements);
+  program_.buffers[sums].over = sums_.over;
+  // All k-tiles are multiplied: their memory is free once every thread is here.
+  if (sums_.over >= 0 && sums_.read_last) emit(body, Barrier{});
+  end_sums(body);
+  const auto by_warp =
+      view(sums, {sums_.warps_k, sums_.rows, sums_.token_extent}, {tokens * pitch, 1, pitch});
+  if (sums_.places > 1) {
+    program_.views[by_warp].offset =
+        times(remainder(sweep, sums_.places), sums_.warps_k * tokens * pitch);
+  }
+  emit(body, Store{acc_, by_warp, {0, 0, 0}});
+  return by_warp;
+}
+
+void LinearLowering::add_warps(Body& body, const Affine& sweep,
+                               const std::function<void(Body&)>& use) {
+  const auto by_warp = share_sums(body, sweep);
+  emit(body, Barrier{});
+  declare_sums(sums_.rows);
+  Body sums;
+  emit(sums, Load{sum_, by_warp, {0, 0, 0}});
+  add_parts(sums, sums_.warps_k, 1, "warp", [&](Affine w) -> Load {
+    return {part_, by_warp, {std::move(w), 0, 0}};
+  });
+  use(sums);
+  emit(body, Within{sum_, by_warp, {0, 0, 0}, std::move(sums)});
+}
+
+void LinearLowering::add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
+                               const std::function<Load(Affine)>& load) {
+  if (count <= first) return;
+  const auto part = variable(std::move(name), count - first);
+  Body each;
+  emit(each, load(Affine::of(part) + Affine(first)));
+  emit(each, Add{sum_, part_});
+  const auto sums = program_.registers[sum_].layout.slot_count();
+  const bool few = sums <= kFewSums || count - first == 1;
+  const auto in_flight = few ? kPartsInFlight : std::max<std::int64_t>(kManySums / sums, 1);
+  emit(body, For{part, count - first, std::move(each), static_cast<int>(in_flight)});
+}
+
+void LinearLowering::finish(Body& body, const Affine& first) {
+  const auto out = reg("out", expr_.activation, program_.registers[sum_].layout);
+  const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
+  scale_and_bias(body, first);
+  emit(body, Cast{out, sum_});
+  emit(body, Store{out, y, {0, first, sums_.first_token}});
+}
+
+void LinearLowering::reduce(Body& body, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::none:
+      add_warps(body, 0, [&](Body& sums) { finish(sums, sums_.first_row(0)); });
+      break;
+    case Reduction::cluster: add_cluster(body); break;
+    case Reduction::ordered: add_in_order(body); break;
+  }
+}
+
+void LinearLowering::add_cluster(Body& body) {
+  const std::int64_t share = sums_.rows / program_.cluster;
+  if (sums_.kept > 0) {
+    add_warps(body, 0, [&](Body& sums) { keep_sums(sums, 0); });
+    emit(body, ClusterBarrier{});
+    declare_sums(share);
+    add_kept(body, 0);
+  } else {
+    const auto sums = share_sums(body);
+    emit(body, ClusterBarrier{});
+    declare_sums(share);
+    const auto mine = Affine::of(kRank, share);
+    for (std::int64_t w = 0; w < sums_.warps_k; ++w) {
+      if (w == 0) emit(body, Load{sum_, sums, {0, mine, 0}, Cache::many, true, 0});
+      add_parts(body, program_.cluster, w == 0 ? 1 : 0, "peer", [&](Affine rank) -> Load {
+        return {part_, sums, {w, mine, 0}, Cache::many, true, std::move(rank)};
+      });
+    }
+    finish(body, sums_.first_row(0) + mine);
+  }
+  emit(body, ClusterBarrier{});
+}
+
+void LinearLowering::keep_sums(Body& body, const Affine& sweep) {
+  const std::int64_t pitch = sums_.pitch, all = sums_.tokens * pitch;
+  const auto shared = buffer("block_sum", Level::shared, Scalar::f32, sums_.kept);
+  kept_ = view(shared, {sums_.sweeps, sums_.rows, sums_.token_extent}, {all, 1, pitch});
+  emit(body, Store{sum_, kept_, {sweep, 0, 0}});
+}
+
+void LinearLowering::add_kept(Body& body, const Affine& sweep) {
+  const auto mine = Affine::of(kRank, sums_.rows / program_.cluster);
+  const std::vector<Affine> at = {sweep, mine, 0};
+  Body sums;
+  emit(sums, Load{sum_, kept_, at, Cache::many, true, 0});
+  add_parts(sums, program_.cluster, 1, "peer", [&](Affine rank) -> Load {
+    return {part_, kept_, at, Cache::many, true, std::move(rank)};
+  });
+  finish(sums, sums_.first_row(sweep) + mine);
+  emit(body, Within{sum_, kept_, at, std::move(sums)});
+}
+
+void LinearLowering::add_in_order(Body& body) {
+  const auto splits = sums_.splits, tiles = sums_.tiles, rows = sums_.rows;
+  const auto parts =
+      view(workspace_, {tiles * splits, rows, sums_.token_extent}, {sums_.tokens * rows, 1, rows});
+  const auto counter = view(counters_, {tiles}, {1});
+  const auto arrived = variable("arrived", splits);
+  const auto first = Affine::of(kTile, splits);
+  add_warps(body, 0, [&](Body& sums) {
+    emit(sums, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+  });
+  emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
+  Body last;
+  emit(last, Load{sum_, parts, {first, 0, 0}});
+  add_parts(last, splits, 1, "earlier", [&](Affine split) -> Load {
+    return {part_, parts, {first + split, 0, 0}};
+  });
+  finish(last, sums_.first_row(0));
+  emit(body, If{arrived, splits - 1, std::move(last)});
+}
+
+}  // namespace ladder

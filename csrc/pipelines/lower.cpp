@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/lower.h"
+
+namespace ladder {
+
+Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
+  return std::visit([&](const auto& s) { return workspace_of(expr, s); }, schedule);
+}
+
+Program lower(const Decisions& decisions, const Schedule& schedule) {
+  return std::visit([&](const auto& s) { return lower(decisions, s); }, schedule);
+}
+
+}  // namespace ladder

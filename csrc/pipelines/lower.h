@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "pipelines/schedule.h"
+#include "program/program.h"
+#include "schedule/decisions.h"
+
+namespace ladder {
+
+/// Parameters of a lowered linear layer, in order: the buffers of the program. Those that the
+/// expression has not are not declared.
+///   weight     u32, the image of layout/weight_image.h; padding holds any code of a finite number
+///   scales     of Linear::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
+///   zeros      of Linear::zero_scalar(), in the same order; bytes for integer zero points
+///   scale2     f32, one
+///   bias       of the activation, [n]; may be null, which is none
+///   gather     i32, [k]: the column of x that each column of the weight multiplies
+///   x          [m, k], y [m, n], row-major
+///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
+///   counters   u32, tiles, zero before and after; ordered reduction only
+struct Workspace {
+  std::int64_t floats = 0, counters = 0;
+};
+Workspace workspace_of(const Linear& expr, const Schedule& schedule);
+Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule);
+Workspace workspace_of(const Linear& expr, const TileSchedule& schedule);
+
+/// The program of a schedule to which there is no objection().
+/// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests
+/// hold the schedules that are compiled (first_programs_test.cpp). Deriving them anew, at every
+/// first call, would take 3 ms on average and up to 170 where lowering takes 0.04.
+Program lower(const Decisions& decisions, const Schedule& schedule);
+Program lower(const Decisions& decisions, const DecodeSchedule& schedule);
+Program lower(const Decisions& decisions, const TileSchedule& schedule);
+
+}  // namespace ladder

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/schedule.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "pipelines/spelling.h"
+
+namespace ladder {
+
+std::string to_string(const Schedule& schedule) {
+  return std::visit([](const auto& s) { return to_string(s); }, schedule);
+}
+
+std::optional<Schedule> schedule_of(std::string_view text) {
+  if (const auto decode = decode_schedule_of(text)) return *decode;
+  if (const auto tiles = tile_schedule_of(text)) return *tiles;
+  return std::nullopt;
+}
+
+Route route_of(const Schedule& schedule) {
+  return std::visit([](const auto& s) { return s.route; }, schedule);
+}
+
+CtaGrid grid_of(const Schedule& schedule, const Linear& expr) {
+  return std::visit([&](const auto& s) { return grid_of(s, expr); }, schedule);
+}
+
+std::string objection(const Schedule& schedule, const Decisions& decisions) {
+  return std::visit([&](const auto& s) { return objection(s, decisions); }, schedule);
+}
+
+Cost cost(const Schedule& schedule, const Decisions& decisions) {
+  return std::visit([&](const auto& s) { return cost(s, decisions); }, schedule);
+}
+
+std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
+  const bool dependent = dependent_launch && decisions.device->dependent_launch();
+  const auto decode = decode_space(decisions, dependent);
+  const auto tiles = tile_space(decisions, dependent);
+  std::vector<Schedule> all(decode.begin(), decode.end());
+  all.insert(all.end(), tiles.begin(), tiles.end());
+  return all;
+}
+
+std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_launch) {
+  std::vector<Candidate> all;
+  for (const Schedule& s : space(decisions, dependent_launch)) {
+    all.push_back({s, cost(s, decisions), objection(s, decisions)});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();
+    return a.cost.seconds < b.cost.seconds;
+  });
+  return all;
+}
+
+Schedule best_schedule(const Decisions& decisions, bool dependent_launch) {
+  const auto all = candidates(decisions, dependent_launch);
+  if (!all.empty() && all.front().dropped.empty()) return all.front().schedule;
+  std::ostringstream why;
+  for (const auto& candidate : all) {
+    why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;
+  }
+  fail<Unsupported>("no schedule for ", to_string(decisions.expr), " on ", decisions.device->name,
+                    ":", why.str());
+}
+
+}  // namespace ladder

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A schedule is the list of decisions that turn an expression into a program. It is one of several
+// pipelines, each in a folder of its own: struct, spelling, candidates, objections, cost, shared
+// memory and lowering.
+//
+//     decode   up to 32 tokens: weights straight from memory to the registers of the warp that
+//              multiplies them
+//     tiles    from 17 tokens: weights and activations through a ring in shared memory, tiles of
+//              rows x tokens by the matrix instruction
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "pipelines/cost.h"
+#include "pipelines/decode/schedule.h"
+#include "pipelines/tiles/schedule.h"
+#include "schedule/decisions.h"
+
+namespace ladder {
+
+using Schedule = std::variant<DecodeSchedule, TileSchedule>;
+
+/// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
+std::string to_string(const Schedule& schedule);
+/// The schedule that to_string() prints so; nothing for other text. Its numbers may make no sense:
+/// objection() says so.
+std::optional<Schedule> schedule_of(std::string_view text);
+
+/// How its codes become operands.
+Route route_of(const Schedule& schedule);
+
+CtaGrid grid_of(const Schedule& schedule, const Linear& expr);
+
+/// Why `schedule` cannot serve the expression on the device; empty when it can.
+std::string objection(const Schedule& schedule, const Decisions& decisions);
+Cost cost(const Schedule& schedule, const Decisions& decisions);
+
+struct Candidate {
+  Schedule schedule;
+  Cost cost;
+  std::string dropped;  ///< empty: kept
+};
+/// All that the scheduler considers, in a fixed order. `dependent_launch`: all are launched so,
+/// where the device can; elsewhere none is.
+std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch = false);
+/// Those with costs and objections, kept ones first, cheapest first.
+std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_launch = false);
+
+/// The cheapest candidate. Throws Unsupported with the objections when there is none.
+Schedule best_schedule(const Decisions& decisions, bool dependent_launch = false);
+
+}  // namespace ladder

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why tiles cannot serve an expression on a device.
+#include "pipelines/linear/objection.h"
+
+#include <algorithm>
+
+#include "base/joined.h"
+#include "layout/weight_image.h"
+#include "pipelines/tiles/registers.h"
+#include "pipelines/tiles/schedule.h"
+
+namespace ladder {
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+std::string not_counts(const TileSchedule& s) {
+  struct Count {
+    const char* what;
+    int least, value;
+  };
+  for (const auto& [what, least, value] : {Count{"rows", 1, s.rows},
+                                           {"tokens", 1, s.tokens},
+                                           {"columns", 1, s.columns},
+                                           {"warps along N", 1, s.warps_n},
+                                           {"warps along M", 1, s.warps_m},
+                                           {"k-tiles", 1, s.k_tiles},
+                                           {"stages", 2, s.stages},
+                                           {"token tiles", 1, s.token_tiles},
+                                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}}) {
+    if (value < least) return joined(what, " ", value, ", not at least ", least);
+  }
+  return {};
+}
+
+/// Warps have whole units, and lanes of them whole words of what the image has for them.
+std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const OperandDecisions& operands = decisions.of(s.route);
+  const MatrixInstruction& mma = *operands.core.instruction;
+  if (s.rows % kBlock != 0 || s.columns % kBlock != 0) {
+    return joined("a tile of ", s.rows, " x ", s.columns, " is not whole blocks of the image");
+  }
+  if (s.rows % (s.warps_n * mma.m) != 0 || s.tokens % (s.warps_m * mma.n) != 0) {
+    return joined("a tile of ", s.rows, " x ", s.tokens, " for ", s.warps_n, " x ", s.warps_m,
+                  " warps is not whole instructions of ", mma.m, " x ", mma.n);
+  }
+  const auto units = s.units();
+  if (units > kUnits || kUnits % units != 0) {
+    return joined(units, " row units a warp, not 1, 2 or 4 of a block");
+  }
+  // Load-matrix brings 16 tokens at a time, and two or four matrices.
+  if (const auto lane = 4 * units * expr.bits; lane % operands.hint.granularity_bytes != 0) {
+    return joined(units, " row units of ", expr.bits, " bits are not whole pieces of ",
+                  operands.hint.granularity_bytes, " bytes");
+  }
+  if (units == kUnits) return {};
+  if (expr.stored_zero != Zero::none) return "stored zero points are for warps of whole blocks";
+  if (expr.scale && bits_of(*expr.scale) * 2 * units % 32 != 0) {
+    return joined("scales of ", 2 * units, " rows of ", name_of(*expr.scale),
+                  " are not whole words");
+  }
+  return {};
+}
+
+std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits) {
+  const Linear& expr = decisions.expr;
+  if (expr.groups() == 1) return {};
+  const auto group = expr.group_size();
+  const int step = decisions.of(s.route).core.instruction->k;
+  if (group <= s.columns) {
+    if (s.columns % group != 0 || (group < kBlock ? kBlock % group : group % kBlock) != 0 ||
+        group % step != 0) {
+      return joined("groups of ", group, " do not divide k-tiles of ", s.columns, " columns");
+    }
+    return {};
+  }
+  const auto sharing = group / s.columns;
+  const bool whole = group % s.columns == 0 &&
+                     (splits == 1 || s.k_tiles % sharing == 0 || sharing % s.k_tiles == 0);
+  return whole ? ""
+               : joined("groups of ", group, " do not follow ", s.k_tiles, " k-tiles of ",
+                        s.columns, " columns");
+}
+
+std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const CtaGrid& grid) {
+  const Device& device = *decisions.device;
+  if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
+    return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
+  }
+  switch (s.reduction) {
+    case Reduction::none: return grid.splits == 1 ? "" : joined("K is split over ", grid.splits);
+    case Reduction::cluster:
+      if (grid.splits == 1) return "nothing to reduce";
+      if (grid.splits > device.max_cluster) {
+        return joined("a cluster of ", grid.splits, ", of at most ", device.max_cluster);
+      }
+      if (s.rows % grid.splits != 0 || s.rows / grid.splits % 2 != 0) {
+        return joined(s.rows, " rows do not divide into pairs for ", grid.splits, " CTAs");
+      }
+      break;
+    case Reduction::ordered:
+      if (grid.splits == 1) return "nothing to reduce";
+      break;
+  }
+  const auto share = s.reduction == Reduction::cluster ? s.rows / grid.splits : s.rows;
+  for (const auto rows : {std::int64_t{s.rows}, std::int64_t{share}}) {
+    const auto pairs = rows / 2, most = std::max(s.threads(), pairs);
+    if (most % std::min(s.threads(), pairs) != 0) return "threads do not divide the rows";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string objection(const TileSchedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  if (auto why = not_counts(s); !why.empty()) return why;
+  if (s.route == Route::digits) return "digits are for one token";
+  if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  if (!device.async_copy()) return "no asynchronous copies";
+  if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
+  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
+    return joined("serves ", tokens, " tokens of ", expr.max_m);
+  }
+  if (s.stages > s.k_tiles) return "idle stages";
+  if (auto why = bad_warps(s, decisions); !why.empty()) return why;
+  const CtaGrid grid = grid_of(s, expr);
+  if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
+  if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
+  if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
+  const auto threads = s.threads();
+  if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
+  if (threads * s.ctas_per_sm > device.threads) return "too many threads";
+  const auto bytes = shared_bytes(s, expr);
+  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
+  if ((bytes + 1024) * s.ctas_per_sm > device.shared.capacity_bytes) {
+    return joined(bytes, " bytes of shared memory for each of ", s.ctas_per_sm);
+  }
+  const auto registers = tile_registers(s, expr);
+  const auto most =
+      std::min<std::int64_t>(device.registers / (threads * s.ctas_per_sm), kMostRegisters);
+  if (registers > most) return joined(registers, " registers a thread, of at most ", most);
+  return {};
+}
+
+}  // namespace ladder

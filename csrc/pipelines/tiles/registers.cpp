@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/tiles/registers.h"
+
+#include <algorithm>
+
+#include "schedule/decoding_cost.h"
+
+namespace ladder {
+namespace {
+
+// What NVRTC 13.0 uses, of 1008 kernels of 24 types: addresses of the ring, the loop, and values
+// between instructions; codes of odd widths, whose last bits are put together; floats of which sums
+// are scaled; and the scales, and zero points, of four groups and more.
+constexpr std::int64_t kOthers = 32, kOddWidth = 2, kScaledFloats = 30, kGroups = 44,
+                       kZerosOfGroups = 16;
+
+// Between the last product and y: what a thread adds up, and the next part of it.
+std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
+  const auto all = std::int64_t{s.rows} * s.tokens / s.threads();
+  switch (s.reduction) {
+    case Reduction::none: return all;
+    case Reduction::cluster: return 2 * all / grid.splits;
+    case Reduction::ordered: return 3 * all;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
+  const bool totals = keeps_totals(s, expr);
+  const auto of_unit = s.warp_tokens() / 2;  // sums of 16 rows
+  const bool zeros = expr.stored_zero != Zero::none;
+  const bool product = s.route == Route::in_place || (zeros && expr.stored_zero != Zero::integer);
+  const auto sums = (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
+  // Words of two blocks: those of the next are loaded while the last are multiplied.
+  const auto words = s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth);
+  const auto operands = 4 * s.units() + s.warp_tokens() / 4;
+  const auto groups = groups_of_tile(s, expr);
+  const auto of_groups =
+      (totals && groups >= 4 ? kGroups : 0) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
+      (totals && decoding_kind(expr) == Decoding::Kind::fields ? kScaledFloats : 0);
+  const auto products =
+      sums + words + operands + of_groups + decoding_registers(expr, s.scale_place);
+  return kOthers + std::max(products, sum_registers(s, grid_of(s, expr)));
+}
+
+}  // namespace ladder

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/tiles/schedule.h"
+
+#include <algorithm>
+
+#include "base/integers.h"
+#include "layout/weight_image.h"
+#include "pipelines/linear/padding.h"
+#include "pipelines/spelling.h"
+#include "program/program.h"
+
+namespace ladder {
+namespace {
+
+struct Spelling {
+  template <class Schedule, class Text>
+  static void spell(Schedule& s, Text& text) {
+    text.number("tile ", s.rows);
+    text.number("x", s.tokens);
+    text.number("x", s.columns);
+    text.number(", token tiles ", s.token_tiles, 1);
+    text.number(", warps ", s.warps_n);
+    text.number("x", s.warps_m);
+    text.number(", k-tiles ", s.k_tiles);
+    text.number(", stages ", s.stages);
+    text.name(", ", s.reduction, kReductions);
+    text.name(", ", s.route, kRoutes);
+    text.name("", s.scale_place, kScalePlaces);
+    text.flag(", dependent launch", s.dependent_launch);
+    text.number(", ", s.ctas_per_sm);
+    text.end(" per multiprocessor");
+  }
+};
+
+}  // namespace
+
+std::string to_string(const TileSchedule& schedule) { return spelled<Spelling>(schedule); }
+
+std::optional<TileSchedule> tile_schedule_of(std::string_view text) {
+  return read_schedule<Spelling, TileSchedule>(text);
+}
+
+CtaGrid grid_of(const TileSchedule& s, const Linear& expr) {
+  return {.tiles = ceil_div(round_up(expr.n, kBlock), s.rows),
+          .token_tiles = s.token_tiles,
+          .splits = ceil_div(round_up(expr.k, kBlock), std::int64_t{s.k_tiles} * s.columns)};
+}
+
+std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
+  return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
+}
+
+bool keeps_totals(const TileSchedule& s, const Linear& expr) {
+  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
+  return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
+}
+
+TileMemory tile_memory(const TileSchedule& s, const Linear& expr) {
+  TileMemory out{};
+  out.words = std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * expr.bits * 128;
+  // One group of all columns is loaded once, to registers.
+  if (expr.groups() > 1) out.per_group = s.stages * groups_of_tile(s, expr) * s.rows;
+  out.x_pitch = s.columns + kActivationPadBytes / bytes_of(expr.activation);
+  out.activations = std::int64_t{s.stages} * s.tokens * out.x_pitch;
+  if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
+  out.sum_pitch = s.rows + kSumPad;
+  out.sums = s.tokens * out.sum_pitch;
+  return out;
+}
+
+std::int64_t shared_bytes(const TileSchedule& s, const Linear& expr) {
+  const TileMemory m = tile_memory(s, expr);
+  const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
+    return round_up(elements * bytes, kSharedAlignment);
+  };
+  const auto ring =
+      buffer(m.words, 4) + (expr.scale ? buffer(m.per_group, bytes_of(*expr.scale)) : 0) +
+      (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0) +
+      buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4);
+  return std::max(ring, buffer(m.sums, 4));
+}
+
+}  // namespace ladder

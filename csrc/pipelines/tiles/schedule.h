@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles: more tokens than decoding serves, where the matrix instruction takes the time.
+//
+// A CTA has `rows` rows of the weight and `tokens` tokens. It goes over its columns in k-tiles,
+// whose codes, scales and activations come through a ring of `stages` in shared memory by
+// asynchronous copies:
+//
+//     at first:     the copies of k-tiles 0 .. stages - 2 are on their way
+//     each k-tile:  wait for its copies; barrier; start those of stages - 1 later; multiply
+//
+// A warp has 16 or 32 or 64 of the rows and some of the tokens; it decodes the codes of its rows
+// in registers, once for all of its tokens. Weights are decoded by each warp along the tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expr/decoding.h"
+#include "expr/linear.h"
+#include "pipelines/cost.h"
+#include "schedule/decisions.h"
+#include "schedule/route.h"
+
+namespace ladder {
+
+struct TileSchedule {
+  int rows;     ///< of the weight that a CTA has, a multiple of 64
+  int tokens;   ///< of a CTA, a multiple of 8
+  int columns;  ///< of a k-tile, a multiple of 64
+  int warps_n;  ///< warps side by side along the rows
+  int warps_m;  ///< warps side by side along the tokens
+  int k_tiles;  ///< of a CTA
+  int stages;   ///< k-tiles in shared memory or on their way there, at least 2
+  Reduction reduction;
+  Route route;
+  bool dependent_launch;  ///< as DecodeSchedule has it
+  int ctas_per_sm;        ///< to leave registers and shared memory for
+  int token_tiles = 1;    ///< CTAs side by side along the tokens
+  ScalePlace scale_place = ScalePlace::usual;
+
+  bool operator==(const TileSchedule&) const = default;
+  std::int64_t warp_rows() const { return rows / warps_n; }
+  std::int64_t units() const { return warp_rows() / 16; }  ///< 16 rows each, of a warp
+  std::int64_t warp_tokens() const { return tokens / warps_m; }
+  std::int64_t threads() const { return std::int64_t{32} * warps_n * warps_m; }
+};
+
+// What every pipeline has (pipelines/schedule.h).
+/// "tile 256x64x128, warps 8x1, k-tiles 16, stages 4, cluster, multiply_add, 1 per
+/// multiprocessor".
+std::string to_string(const TileSchedule& schedule);
+std::optional<TileSchedule> tile_schedule_of(std::string_view text);
+std::string objection(const TileSchedule& schedule, const Decisions& decisions);
+Cost cost(const TileSchedule& schedule, const Decisions& decisions);
+CtaGrid grid_of(const TileSchedule& schedule, const Linear& expr);
+/// All that are considered, in a fixed order.
+std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_launch);
+
+/// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
+std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
+/// The sums of groups are added up in registers of their own.
+bool keeps_totals(const TileSchedule& schedule, const Linear& expr);
+
+/// The buffers of a CTA, in elements, in the order in which they lie; 0: there is none.
+struct TileMemory {
+  std::int64_t words;        ///< u32: codes, [stage][row of blocks][column]
+  std::int64_t per_group;    ///< scales, [stage][group][row], then as many zero points
+  std::int64_t x_pitch;      ///< from one token to the next
+  std::int64_t activations;  ///< [stage][token]
+  std::int64_t table;        ///< u32, of a type that is looked up
+  std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
+  std::int64_t sums;         ///< f32; they take the place of all that is above
+};
+TileMemory tile_memory(const TileSchedule& schedule, const Linear& expr);
+/// Bytes of shared memory that a CTA asks for, to the byte.
+std::int64_t shared_bytes(const TileSchedule& schedule, const Linear& expr);
+
+}  // namespace ladder

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What decode schedules take from Algorithm 1, and what its own tiles lack for a few tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codegen/target.h"
+#include "device/hint.h"
+#include "expr/of_ttype.h"
+#include "layout/weight_image.h"
+#include "pipelines/decode/shared_memory.h"
+#include "pipelines/schedule.h"
+#include "schedule/tile_plan.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Devices that kernels are written for.
+std::vector<const Device*> targets() {
+  std::vector<const Device*> out;
+  for (const Device& device : devices()) {
+    if (no_target(device).empty()) out.push_back(&device);
+  }
+  return out;
+}
+
+OperandDecisions decided(const char* type, std::int64_t m, std::int64_t n, std::int64_t k,
+                         const Device& device) {
+  return decide(linear_of(ttype(type), n, k, Scalar::f16, m), device).of(Route::multiply_add);
+}
+
+// 64 columns of float16 are one run, which every level moves whole; 64 rows and columns are whole
+// tiles of the hint.
+TEST(Candidates, blocks_of_the_image_are_whole_runs_and_tiles_of_every_devices_hint) {
+  for (const Device* device : targets()) {
+    const auto decisions = decided("uint4", 8, 64, 64, *device);
+    const auto& row = *decisions.core.instruction;
+    const Hint& found = decisions.hint;
+    EXPECT_EQ(found.run_bytes() * 8 / row.operand_bits(), kBlock) << device->name;
+    const auto elements = found.run_bytes() * found.shape[0] * 8 / row.operand_bits();
+    EXPECT_EQ(kBlock * kBlock % elements, 0) << device->name;
+    EXPECT_EQ(kBlock, kUnits * row.m) << device->name;
+  }
+}
+
+TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_derives) {
+  for (const Device* device : targets()) {
+    for (const char* type : {"uint1", "uint2,group=128,scale=float16", "uint3", "uint4", "uint5",
+                             "uint6", "uint7", "int8", "nf4", "mxfp4"}) {
+      for (std::int64_t m : {1, 9, 16}) {
+        const Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
+        const Decisions of_all = decide(expr, *device);
+        for (const auto& [schedule, cost, dropped] : candidates(of_all)) {
+          if (!dropped.empty()) continue;
+          const auto& s = std::get<DecodeSchedule>(schedule);
+          const auto decisions = of_all.of(s.route);
+          const auto& row = *decisions.core.instruction;
+          const Hint& found = decisions.hint;
+          EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
+          EXPECT_EQ(s.block_rows() % row.m, 0) << to_string(s);
+          EXPECT_EQ(kBlock * s.blocks_per_warp % row.k, 0) << to_string(s);
+          const auto staged = staged_columns(s) * bytes_of(expr.activation);
+          EXPECT_EQ(staged % found.run_bytes(), 0) << to_string(s);
+          // A lane's words of one block: whole granules, each one load.
+          EXPECT_EQ(s.units * expr.bits * 4 % found.granularity_bytes, 0) << to_string(s);
+        }
+      }
+    }
+  }
+}
+
+TEST(Candidates, convert_weights_where_algorithm_1_says_that_a_few_tokens_should) {
+  for (const Device* device : targets()) {
+    for (const char* type : {"uint1", "uint2", "uint3", "uint4", "uint6", "int8", "nf4"}) {
+      for (std::int64_t m : {1, 8, 16, 32}) {
+        const auto decisions = decided(type, m, 8192, 8192, *device);
+        ASSERT_FALSE(decisions.places.empty());
+        EXPECT_EQ(decisions.places.front().place, ConvertPlace::shared_to_registers)
+            << device->name << ' ' << type << ' ' << m << '\n'
+            << to_string(decisions.places.front());
+        EXPECT_EQ(decisions.place, ConvertPlace::shared_to_registers);
+      }
+    }
+  }
+}
+
+// Roller's tile has all of K, so a layer of few rows has few of them; schedules split K as well.
+TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocessors_idle) {
+  const Device& h200 = device("h200");
+  EXPECT_LT(1024 / decided("uint4", 1, 1024, 4096, h200).block[1], h200.multiprocessors);
+  const auto best = std::get<DecodeSchedule>(
+      best_schedule(decide(linear_of(ttype("uint4"), 1024, 4096, Scalar::f16, 1), h200)));
+  EXPECT_GT(best.warps_k * best.splits(4096), 1) << to_string(best);
+}
+
+// The option is one dimension: the same space with it, in the same order, and without it elsewhere.
+TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device_can) {
+  for (const Device* device : targets()) {
+    for (std::int64_t m : {1, 16}) {
+      const Linear expr =
+          linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
+      const auto alone = candidates(decide(expr, *device)),
+                 asked = candidates(decide(expr, *device), true);
+      ASSERT_EQ(alone.size(), asked.size());
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_FALSE(std::get<DecodeSchedule>(alone[i].schedule).dependent_launch);
+        auto schedule = std::get<DecodeSchedule>(alone[i].schedule);
+        schedule.dependent_launch = device->dependent_launch();
+        EXPECT_EQ(asked[i].schedule, Schedule(schedule))
+            << device->name << ' ' << to_string(schedule);
+        EXPECT_EQ(asked[i].dropped, alone[i].dropped) << to_string(schedule);
+      }
+    }
+  }
+}
+
+TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
+  const Linear expr = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
+  const DecodeSchedule s{8, 1, 8, 2, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+  EXPECT_EQ(objection(s, decide(expr, device("h200"))), "");
+  EXPECT_EQ(objection(s, decide(expr, device("a100"))), "no dependent launch");
+}
+
+// A schedule that somebody wrote down is refused, however wrong, before anything divides by it.
+TEST(Objection, names_the_number_that_is_no_count) {
+  const Device& h200 = device("h200");
+  const Linear expr = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
+  const DecodeSchedule split{8, 1, 8, 4, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  ASSERT_EQ(objection(split, decide(expr, h200)), "");
+  const auto refused = [&](auto change) {
+    auto s = split;
+    change(s);
+    return objection(s, decide(expr, h200));
+  };
+  for (int DecodeSchedule::*count :
+       {&DecodeSchedule::tokens, &DecodeSchedule::warps_n, &DecodeSchedule::warps_k,
+        &DecodeSchedule::blocks_per_warp, &DecodeSchedule::rounds, &DecodeSchedule::stages,
+        &DecodeSchedule::units, &DecodeSchedule::sweeps,
+        &DecodeSchedule::blocks_per_multiprocessor}) {
+    EXPECT_THAT(refused([&](DecodeSchedule& s) { s.*count = 0; }), HasSubstr(" 0, not at least 1"));
+  }
+  for (int DecodeSchedule::*count : {&DecodeSchedule::depth, &DecodeSchedule::x_rounds,
+                                     &DecodeSchedule::x_slack, &DecodeSchedule::sharers}) {
+    EXPECT_THAT(refused([&](DecodeSchedule& s) { s.*count = -1; }),
+                HasSubstr(" -1, not at least 0"));
+  }
+  EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 8; }), "8 row units do not divide 4");
+  EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 1, s.blocks_per_warp = 1, s.warps_k = 64; }),
+            "2048 threads, of at most 1024");
+}
+
+TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {
+  const auto& type = ttype("uint4,group=128,scale=float16");
+  const DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  const auto of_rows = [&](std::int64_t n) {
+    return objection(s, decide(linear_of(type, n, 4096, Scalar::f16, 8), device("h200")));
+  };
+  EXPECT_EQ(of_rows(65535 * 64), "");
+  EXPECT_EQ(of_rows(65535 * 64 + 1), "65536 tiles of rows, of at most 65535");
+}
+
+// A block of eight warps by 64 rows: registers and threads of one multiprocessor hold so many.
+TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
+  const Device& h200 = device("h200");
+  const auto expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
+  DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  ASSERT_EQ(objection(s, decide(expr, h200)), "");
+  s.blocks_per_multiprocessor = h200.threads / 256;
+  EXPECT_THAT(objection(s, decide(expr, h200)), HasSubstr("bytes of shared memory for each of 8"));
+  s.blocks_per_multiprocessor = h200.threads / 256 + 1;
+  EXPECT_EQ(objection(s, decide(expr, h200)), "too many threads");
+  Device small = h200;
+  s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
+  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" registers a thread"));
+  small.registers = h200.registers, small.shared_per_block_bytes = 1024;
+  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" bytes of shared memory"));
+}
+
+TEST(DecodeSchedule, is_found_by_its_print) {
+  for (const char* type : {"uint2,group=128,scale=float16", "uint3", "nvfp4"}) {
+    for (std::int64_t m : {1, 16}) {
+      const auto decisions =
+          decide(linear_of(ttype(type), 8192, 8192, Scalar::f16, m), device("h200"));
+      for (const Schedule& schedule : space(decisions, m == 1)) {
+        ASSERT_EQ(schedule_of(to_string(schedule)), schedule) << to_string(schedule);
+      }
+    }
+  }
+}
+
+TEST(DecodeSchedule, is_none_for_other_text) {
+  const std::string right =
+      "tokens 8, warps 1x8, blocks 2, rounds 4, stages 1, none, multiply_add, units 2, depth 2, "
+      "2 per multiprocessor";
+  ASSERT_TRUE(schedule_of(right));
+  for (std::size_t length = 0; length < right.size(); ++length) {
+    EXPECT_EQ(schedule_of(right.substr(0, length)), std::nullopt) << length;
+  }
+  const auto with = [&](std::string_view what, std::string_view instead) {
+    std::string text = right;
+    return schedule_of(text.replace(text.find(what), what.size(), instead));
+  };
+  EXPECT_EQ(schedule_of(right + ' '), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens 08"), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens +8"), std::nullopt);
+  EXPECT_EQ(with("tokens 8", "tokens 99999999999"), std::nullopt);
+  EXPECT_EQ(with("units 2", "units 4"), std::nullopt);  // is not printed
+  EXPECT_EQ(with("none", "some"), std::nullopt);
+  EXPECT_EQ(with("depth 2", "depth 2, depth 2"), std::nullopt);
+  EXPECT_EQ(with("units 2, depth 2", "depth 2, units 2"), std::nullopt);
+  EXPECT_TRUE(with("tokens 8", "tokens -8"));  // which objection() refuses
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tile kernels of every shape of schedule, small enough to run without a device. Internal to the
+// tests.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/integers.h"
+#include "expr/of_ttype.h"
+#include "pipelines/schedule.h"
+#include "types/ttype.h"
+
+namespace ladder::testing {
+
+/// Shapes of tiles: [rows, tokens, columns, warps along N, along M, token tiles, stages].
+constexpr std::array<std::array<int, 7>, 9> kTileShapes = {{{64, 32, 64, 1, 2, 1, 2},
+                                                            {64, 32, 128, 2, 1, 1, 3},
+                                                            {128, 32, 64, 2, 2, 1, 3},
+                                                            {128, 64, 64, 4, 1, 1, 4},
+                                                            {64, 48, 64, 2, 3, 1, 3},
+                                                            {64, 16, 64, 1, 1, 3, 2},
+                                                            {128, 32, 128, 4, 2, 2, 2},
+                                                            {64, 32, 192, 2, 1, 2, 3},
+                                                            {64, 24, 64, 1, 1, 2, 2}}};
+
+/// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
+/// tile objects.
+inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<int, 7>& shape,
+                                                              const TType& type, Scalar activation,
+                                                              Reduction reduction, Route route,
+                                                              bool dependent, int k_tiles = 3) {
+  const auto& [rows, tokens, columns, warps_n, warps_m, token_tiles, stages] = shape;
+  TileSchedule s{.rows = rows,
+                 .tokens = tokens,
+                 .columns = columns,
+                 .warps_n = warps_n,
+                 .warps_m = warps_m,
+                 .k_tiles = k_tiles,
+                 .stages = stages,
+                 .reduction = reduction,
+                 .route = route,
+                 .dependent_launch = dependent,
+                 .ctas_per_sm = 1,
+                 .token_tiles = token_tiles};
+  // The last rows, and the last columns of the last part, are no whole tiles.
+  const auto k = columns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
+  Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
+  // Groups of several k-tiles are whole in each part.
+  if (expr.groups() > 1 && expr.group_size() > columns) s.k_tiles = round_up(k_tiles, 2);
+  if (!objection(s, decide(expr, device("h200"))).empty()) return {};
+  return {{expr, s}};
+}
+
+/// One of each shape and reduction, types and what else a layer has in turn.
+inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) {
+  constexpr std::array kTypes = {"uint4,group=32,scale=float16,zero=midpoint",
+                                 "uint4,group=128,scale=float16,zero=midpoint",
+                                 "uint8,channel,scale=float32",
+                                 "nf4",
+                                 "mxfp4",
+                                 "uint2,group=64,scale=float16,zero=integer",
+                                 "float6_e3m2"};
+  std::vector<std::pair<Linear, TileSchedule>> out;
+  unsigned turn = 0;
+  for (const auto& shape : kTileShapes) {
+    for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
+      for (const char* type : {kTypes[turn % kTypes.size()], kTypes[(turn + 3) % kTypes.size()]}) {
+        const auto activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
+        for (auto& [expr, schedule] : tile_case(shape, ttype(type), activation, reduction,
+                                                Route::multiply_add, turn % 3 == 0, k_tiles)) {
+          expr.bias = turn % 2 == 0, expr.gather = turn % 5 == 0;
+          out.emplace_back(expr, schedule);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace ladder::testing
