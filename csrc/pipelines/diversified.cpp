@@ -36,6 +36,7 @@ Kind kind_of(const TileSchedule& s) {
           s.reduction == Reduction::none,
           static_cast<int>(s.route)};
 }
+Kind kind_of(const DenseSchedule&) { return {2}; }
 Kind kind_of(const Schedule& schedule) {
   return std::visit([](const auto& s) { return kind_of(s); }, schedule);
 }
@@ -44,6 +45,7 @@ Kind kind_of(const Schedule& schedule) {
 /// per multiprocessor, of which some multiply while others wait.
 bool is_deep(const DecodeSchedule& s) { return s.depth > 0; }
 bool is_deep(const TileSchedule& s) { return s.ctas_per_sm == 1; }
+bool is_deep(const DenseSchedule&) { return false; }
 bool is_deep(const Schedule& schedule) {
   return std::visit([](const auto& s) { return is_deep(s); }, schedule);
 }

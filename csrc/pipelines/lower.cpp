@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pipelines/lower.h"
 
+#include "base/error.h"
+
 namespace ladder {
 
 Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
   return std::visit([&](const auto& s) { return workspace_of(expr, s); }, schedule);
+}
+
+Program lower(const Decisions& decisions, const DenseSchedule&) {
+  fail<Unsupported>(decisions.expr.max_m, " tokens are multiplied by a library");
 }
 
 Program lower(const Decisions& decisions, const Schedule& schedule) {

@@ -24,6 +24,7 @@ struct Workspace {
 Workspace workspace_of(const Linear& expr, const Schedule& schedule);
 Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule);
 Workspace workspace_of(const Linear& expr, const TileSchedule& schedule);
+inline Workspace workspace_of(const Linear&, const DenseSchedule&) { return {}; }
 
 /// The program of a schedule to which there is no objection().
 /// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests
@@ -32,5 +33,7 @@ Workspace workspace_of(const Linear& expr, const TileSchedule& schedule);
 Program lower(const Decisions& decisions, const Schedule& schedule);
 Program lower(const Decisions& decisions, const DecodeSchedule& schedule);
 Program lower(const Decisions& decisions, const TileSchedule& schedule);
+/// Throws Unsupported: a library multiplies.
+Program lower(const Decisions& decisions, const DenseSchedule& schedule);
 
 }  // namespace ladder

@@ -81,7 +81,7 @@ std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
   const auto ruler = ruler_of(decisions.expr, *decisions.device);
   for (Candidate& candidate : candidates) {
-    if (!candidate.dropped.empty()) continue;
+    if (!candidate.dropped.empty() || is_dense(candidate.schedule)) continue;
     const auto verdict = judged(ruler, candidate.schedule, decisions);
     if (!bounds::prunes(verdict, best_seconds)) continue;
     std::ostringstream why;

@@ -8,6 +8,18 @@
 #include "pipelines/spelling.h"
 
 namespace ladder {
+namespace {
+
+/// `of` the decode or tile schedule.
+template <class Of>
+auto of_kernel(const Schedule& schedule, const Of& of) {
+  if (const auto* tiles = std::get_if<TileSchedule>(&schedule)) return of(*tiles);
+  const auto* decode = std::get_if<DecodeSchedule>(&schedule);
+  LADDER_CHECK(decode != nullptr, to_string(schedule), " has no kernel");
+  return of(*decode);
+}
+
+}  // namespace
 
 std::string to_string(const Schedule& schedule) {
   return std::visit([](const auto& s) { return to_string(s); }, schedule);
@@ -16,15 +28,16 @@ std::string to_string(const Schedule& schedule) {
 std::optional<Schedule> schedule_of(std::string_view text) {
   if (const auto decode = decode_schedule_of(text)) return *decode;
   if (const auto tiles = tile_schedule_of(text)) return *tiles;
+  if (const auto dense = dense_schedule_of(text)) return *dense;
   return std::nullopt;
 }
 
 Route route_of(const Schedule& schedule) {
-  return std::visit([](const auto& s) { return s.route; }, schedule);
+  return of_kernel(schedule, [](const auto& s) { return s.route; });
 }
 
 CtaGrid grid_of(const Schedule& schedule, const Linear& expr) {
-  return std::visit([&](const auto& s) { return grid_of(s, expr); }, schedule);
+  return of_kernel(schedule, [&](const auto& s) { return grid_of(s, expr); });
 }
 
 std::string objection(const Schedule& schedule, const Decisions& decisions) {
@@ -41,6 +54,7 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
   const auto tiles = tile_space(decisions, dependent);
   std::vector<Schedule> all(decode.begin(), decode.end());
   all.insert(all.end(), tiles.begin(), tiles.end());
+  for (const DenseSchedule& dense : dense_space(decisions)) all.emplace_back(dense);
   return all;
 }
 

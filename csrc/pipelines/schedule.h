@@ -8,6 +8,7 @@
 //              multiplies them
 //     tiles    from 17 tokens: weights and activations through a ring in shared memory, tiles of
 //              rows x tokens by the matrix instruction
+//     dense    many tokens: no kernel of ours, the weight is dequantised and a library multiplies
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,18 @@
 
 #include "pipelines/cost.h"
 #include "pipelines/decode/schedule.h"
+#include "pipelines/dense/schedule.h"
 #include "pipelines/tiles/schedule.h"
 #include "schedule/decisions.h"
 
 namespace ladder {
 
-using Schedule = std::variant<DecodeSchedule, TileSchedule>;
+using Schedule = std::variant<DecodeSchedule, TileSchedule, DenseSchedule>;
+
+/// A library multiplies: lower() has no program of it.
+inline bool is_dense(const Schedule& schedule) {
+  return std::holds_alternative<DenseSchedule>(schedule);
+}
 
 /// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const Schedule& schedule);
@@ -32,9 +39,8 @@ std::string to_string(const Schedule& schedule);
 /// objection() says so.
 std::optional<Schedule> schedule_of(std::string_view text);
 
-/// How its codes become operands.
+/// How the codes of a kernel become operands, and its CTAs. Throw InternalError for a dense one.
 Route route_of(const Schedule& schedule);
-
 CtaGrid grid_of(const Schedule& schedule, const Linear& expr);
 
 /// Why `schedule` cannot serve the expression on the device; empty when it can.

@@ -70,6 +70,7 @@ std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool depe
     std::vector<Schedule> schedules;
     std::vector<std::string> sources;
     for (; next != guesses.end() && next->dropped.empty() && sources.size() < more; ++next) {
+      if (is_dense(next->schedule)) continue;
       try {
         sources.push_back(compile(decisions, next->schedule).source);
         schedules.push_back(next->schedule);
@@ -87,6 +88,8 @@ std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool depe
     compile_next(2 * (count - kept.size()));
   }
   kept.resize(std::min(kept.size(), count));
+  // It needs no compiler of ours, and only a measurement tells where it begins to be faster.
+  if (const auto found = dense_space(decisions); !found.empty()) kept.emplace_back(found.front());
   return kept;
 }
 

@@ -26,6 +26,17 @@ const LinearKernel* declined() {
   return mark;
 }
 
+/// In a slot: a dense product is the plan, or the scheduler's choice.
+const LinearKernel* dense() {
+  static const LinearKernel* const mark = reinterpret_cast<const LinearKernel*>(2);
+  return mark;
+}
+
+/// The kernel in a slot, if there is one.
+const LinearKernel* kernel_in(const LinearKernel* slot) {
+  return slot == declined() || slot == dense() ? nullptr : slot;
+}
+
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
 
@@ -96,14 +107,17 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
       slot.store(kernel, std::memory_order_release);
     }
   }
-  return kernel == declined() ? nullptr : kernel;
+  return kernel_in(kernel);
 }
 
 Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
   std::int64_t step = m;
   const LinearKernel* most = linear(ordinal, activation, step, stream);
+  const bool declines = most == nullptr && m <= kMostTokensInPasses && activation != Scalar::f32 &&
+                        slot(ordinal, activation, m).load(std::memory_order_acquire) == declined();
   for (auto fewer = kTokensOfPasses.begin();
-       most == nullptr && m <= kMostTokensInPasses && fewer != kTokensOfPasses.end(); ++fewer) {
+       declines && most == nullptr && m <= kMostTokensInPasses && fewer != kTokensOfPasses.end();
+       ++fewer) {
     if (*fewer < m) most = linear(ordinal, activation, step = *fewer, stream);
   }
   if (most == nullptr) return {};
@@ -124,7 +138,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
     slot.store(now, std::memory_order_release);
     if (kernel.trial != nullptr) kernel.trial->lose();
   }
-  return now == declined() ? nullptr : now;
+  return kernel_in(now);
 }
 
 std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int64_t m) {
@@ -141,6 +155,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
   try {
     const Decisions decisions = decided(ordinal, activation, m);
     const auto kernel_of = [&](const Schedule& schedule) -> const LinearKernel* {
+      if (is_dense(schedule)) return dense();
       if (failures == kFailures || refused.contains(to_string(schedule))) return nullptr;
       try {
         return compile_linear(ordinal, decisions, schedule, Purpose::good);
@@ -158,7 +173,10 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
     if (const auto plan = known_plan(ordinal, activation, m)) {
       if (const LinearKernel* kernel = kernel_of(plan->schedule)) return kernel;
     }
-    for (const Schedule& schedule : schedules_to_try(decisions, dependent_launch_)) {
+    const auto choices = schedules_to_try(decisions, dependent_launch_);
+    for (const Schedule& schedule : choices) {
+      // Where the kernels that are expected to be faster all spill, passes of fewer tokens may do.
+      if (is_dense(schedule) && schedule != choices.front()) break;
       if (const LinearKernel* kernel = kernel_of(schedule)) return kernel;
     }
   } catch (const Unsupported&) {
@@ -199,11 +217,11 @@ void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::str
   const Schedule schedule = required(text, decisions, dependent_launch_);
   {
     const std::lock_guard lock(compiling_);
-    const LinearKernel* before =
-        slot(ordinal, activation, m)
-            .exchange(compile_linear(ordinal, decisions, schedule, purpose),
-                      std::memory_order_acq_rel);
-    if (before != nullptr && before != declined() && before->trial != nullptr) {
+    const LinearKernel* const kernel =
+        is_dense(schedule) ? dense() : compile_linear(ordinal, decisions, schedule, purpose);
+    const LinearKernel* const before =
+        kernel_in(slot(ordinal, activation, m).exchange(kernel, std::memory_order_acq_rel));
+    if (before != nullptr && before->trial != nullptr) {
       before->trial->lose();
     }
   }
@@ -220,6 +238,7 @@ std::optional<Schedule> Session::plan(int ordinal, Scalar activation, std::int64
 
 void Session::compile_ahead(int ordinal, Scalar activation, std::int64_t m,
                             const Schedule& schedule) const {
+  if (is_dense(schedule)) return;
   compile_missing({compile(decided(ordinal, activation, m), schedule).source}, device_row(ordinal));
 }
 

@@ -27,12 +27,11 @@ constexpr std::size_t kOfIntegers = 7, kOfTypes = 19, kOfTypesElsewhere = 11;
 constexpr std::int64_t kShapes[][2] = {
     {4096, 4096}, {8192, 8192}, {28672, 8192}, {8192, 28672}, {1000, 1032}};
 
-/// One token, whole instructions, and two of them side by side. The first two have one kernel but
-/// where one token has digits or ranks schedules otherwise.
-const std::vector<std::int64_t> kTokens = {1, 8, 16};
-/// Of plain integers four instructions side by side as well. Those of other types may all spill: a
-/// call of 32 tokens then has two passes of 16.
-const std::vector<std::int64_t> kTokensOfIntegers = {1, 8, 16, 32};
+/// One token, whole instructions, two of them side by side, and a tile. The first two have one
+/// kernel but where one token has digits or ranks schedules otherwise.
+const std::vector<std::int64_t> kTokens = {1, 8, 16, 64};
+/// Of plain integers those of both pipelines, and tiles of two numbers of tokens.
+const std::vector<std::int64_t> kTokensOfIntegers = {1, 8, 16, 32, 64, 128};
 
 std::vector<Cell> integers_of(const Device& device) {
   std::vector<Cell> out;

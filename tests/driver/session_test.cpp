@@ -89,6 +89,22 @@ TEST_F(Sessions, have_a_kernel_for_many_tokens) {
   EXPECT_EQ(s.passes(1, Scalar::f32, 8, stream_).most, nullptr);
 }
 
+TEST_F(Sessions, multiply_densely_where_that_was_the_fastest) {
+  Session& s = of(68);
+  const auto all = s.schedules(1, Scalar::f16, 40, 2);
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all.back(), "dense");
+  EXPECT_NE(s.linear(1, Scalar::f16, 40, stream_), nullptr);
+  s.use(1, Scalar::f16, 40, "dense", Session::Purpose::good);
+  s.keep(1, Scalar::f16, 40, "dense", 3);
+  EXPECT_EQ(s.linear(1, Scalar::f16, 40, stream_), nullptr);
+  EXPECT_EQ(s.passes(1, Scalar::f16, 40, stream_).most, nullptr) << "nor pass by pass";
+  EXPECT_EQ(s.plan(1, Scalar::f16, 40), Schedule(DenseSchedule{}));
+  // Up to the tokens of decode kernels it is none of the scheduler's.
+  EXPECT_THAT(s.schedules(1, Scalar::f16, 32, 2), testing::Not(testing::Contains("dense")));
+  EXPECT_THROW(s.use(1, Scalar::f16, 32, "dense", Session::Purpose::good), Unsupported);
+}
+
 TEST_F(Sessions, have_passes_where_all_kernels_of_many_tokens_spill) {
   setenv("LADDER_FAKE_SPILLS", "24u? < tokens", 1);  // a row that other kernels do not have
   Session& s = of(67);

@@ -244,9 +244,8 @@ TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
       if (!candidate.dropped.empty()) continue;
       ++kept;
       const auto program = lower(decide(expr, h200()), candidate.schedule);
-      EXPECT_EQ(
-          program.shared_bytes(),
-          std::visit([&](const auto& s) { return shared_bytes(s, expr); }, candidate.schedule))
+      EXPECT_EQ(program.shared_bytes(),
+                shared_bytes(std::get<DecodeSchedule>(candidate.schedule), expr))
           << to_string(candidate.schedule);
       EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes));
     }
