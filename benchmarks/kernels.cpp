@@ -5,7 +5,8 @@
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
 // A request is a line of words: bits zero group activation max_m n k, then either `guess I
-// dependent`, which is number I, from 0 on, of the eight that tuning would measure, or
+// dependent`, which is number I, from 0 on, of the eight that tuning would measure, or `schedule`
+// and a schedule as it prints, or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
 // units depth sweeps, places for sums (0: two where sweeps have room for them) and x_rounds x_slack
 // sharers by_blocks. For each that no line before asked for,
@@ -30,7 +31,7 @@ using namespace ladder;
 
 constexpr std::size_t kMeasured = 8;  // as ladder/cuda/tune.py has it
 
-DecodeSchedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
+Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
   std::string word;
   in >> word;
   if (word == "guess") {
@@ -41,6 +42,13 @@ DecodeSchedule read_schedule(std::istream& in, const Linear& expr, const Device&
     const Candidate& guess = measured.at(number);
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;
+  }
+  if (word == "schedule") {
+    std::string text;
+    std::getline(in >> std::ws, text);
+    const auto schedule = schedule_of(text);
+    if (!schedule) fail<InvalidArgument>("no schedule prints as \"", text, "\"");
+    return *schedule;
   }
   DecodeSchedule s{};
   s.tokens = std::stoi(word);
@@ -121,10 +129,11 @@ int run(const std::string& out, const Device& device) {
                << ", \"activation\": \"" << activation << "\", \"max_m\": " << expr.max_m
                << ", \"n\": " << expr.n << ", \"k\": " << expr.k << ", \"schedule\": \""
                << to_string(schedule) << "\", \"registers\": " << binary.registers
-               << ", \"grid\": [" << schedule.splits(expr.k) << ", " << schedule.tiles(expr.n)
+               << ", \"grid\": [" << compiled.program.variables[kSplit].extent << ", "
+               << compiled.program.variables[kTile].extent
                << "], \"threads\": " << compiled.program.threads
                << ", \"shared\": " << compiled.program.shared_bytes()
-               << ", \"dependent\": " << (schedule.dependent_launch ? "true" : "false")
+               << ", \"dependent\": " << (compiled.program.dependent_launch ? "true" : "false")
                << ", \"floats\": " << workspace.floats << ", \"counters\": " << workspace.counters
                << "}";
       ++number;

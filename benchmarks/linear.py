@@ -14,12 +14,13 @@ one token and at the most it serves. Times are microseconds per call: the median
 launches over weights that together exceed twice the L2, random data. The floor is the larger of
 bytes / 4.53 TB/s and 2 M N K / 761 TFLOP/s, bytes = codes + scales + activations + outputs.
 
-Presets, all with groups of 128 and kernels for up to 8 and up to 16 tokens:
+Presets, all with groups of 128 and, but for tiles, kernels for up to 8 and up to 16 tokens:
 
     decode  uint4 at five shapes, float16 and bfloat16; f16: the first half of it
     few     schedules of decode to set beside peers
     widths  1 to 8 bits at 28672 x 8192, kernels for one token too
     chain   uint4 at 4096 x 4096, float16, with programmatic dependent launch
+    tiles   uint4 at seven shapes, 32 to 256 tokens; small-tiles: at 512 x 2048
     small   uint4, and uint3 with bfloat16, at 512 x 2048: for compute-sanitizer, by --only-check
 """
 

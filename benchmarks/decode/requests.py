@@ -128,6 +128,43 @@ def widths():
                 yield scheduled(head, family, m, n, k, 0)
 
 
+#: N and K of benchmarks/results/peers.md.
+PEERS = [*SHAPES[:4], (5120, 13824), (6144, 2048), (18944, 3584)]
+#: Rows, tokens and columns of a CTA's tile, warps along rows and tokens, CTAs of a multiprocessor.
+TILES = [
+    (256, 32, 128, 8, 1, 1), (256, 32, 128, 4, 1, 2), (128, 32, 128, 4, 1, 2),
+    (256, 64, 128, 8, 1, 1), (128, 64, 128, 4, 1, 2), (256, 64, 64, 8, 1, 1),
+    (128, 64, 128, 4, 2, 1), (256, 64, 128, 4, 2, 1), (128, 128, 128, 4, 2, 1),
+    (128, 128, 64, 4, 2, 1), (256, 128, 64, 8, 2, 1), (64, 128, 128, 2, 2, 2),
+]  # fmt: skip
+
+
+def tiles(activation="f16", bits=4, group=128, shapes=PEERS):
+    """Every shape and 32 to 256 tokens: what tuning would measure, and tiles over as many parts of
+    K as fill the device once, or nearly twice, with three and four stages."""
+    for (n, k), m in itertools.product(shapes, (32, 64, 128, 256)):
+        head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
+        yield from guesses(head)
+        for rows, tokens, columns, warps_n, warps_m, resident in TILES:
+            token_tiles = -(-m // tokens)
+            if tokens > m:
+                continue
+            places, ctas = MULTIPROCESSORS * resident, -(-n // rows) * token_tiles
+            most = max(k // (4 * columns), 1)  # shorter parts are mostly reduction
+            for splits in sorted({min(s, most) or 1 for s in (places // ctas, 2 * places // ctas)}):
+                k_tiles = -(-k // (columns * splits))
+                k_tiles += k_tiles % max(group // columns, 1)
+                splits = -(-k // (columns * k_tiles))
+                reduction = "none" if splits == 1 else "cluster" if splits <= 8 else "ordered"
+                beside = f"token tiles {token_tiles}, " if token_tiles > 1 else ""
+                for stages in (3, 4):
+                    yield (
+                        f"{head} schedule tile {rows}x{tokens}x{columns}, {beside}warps "
+                        f"{warps_n}x{warps_m}, k-tiles {k_tiles}, stages {stages}, {reduction}, "
+                        f"multiply_add, {resident} per multiprocessor"
+                    )
+
+
 def presets():
     return {
         "decode": [*decode("f16"), *decode("bf16")],
@@ -139,4 +176,6 @@ def presets():
         ],
         "chain": list(decode("f16", dependent=1, shapes=[(4096, 4096)])),
         "widths": list(widths()),
+        "tiles": [*tiles(), *tiles("bf16", shapes=PEERS[1:2])],
+        "small-tiles": list(tiles(shapes=[(512, 2048)])),
     }

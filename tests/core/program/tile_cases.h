@@ -16,15 +16,16 @@
 namespace ladder::testing {
 
 /// Shapes of tiles: [rows, tokens, columns, warps along N, along M, token tiles, stages].
-constexpr std::array<std::array<int, 7>, 9> kTileShapes = {{{64, 32, 64, 1, 2, 1, 2},
-                                                            {64, 32, 128, 2, 1, 1, 3},
-                                                            {128, 32, 64, 2, 2, 1, 3},
-                                                            {128, 64, 64, 4, 1, 1, 4},
-                                                            {64, 48, 64, 2, 3, 1, 3},
-                                                            {64, 16, 64, 1, 1, 3, 2},
-                                                            {128, 32, 128, 4, 2, 2, 2},
-                                                            {64, 32, 192, 2, 1, 2, 3},
-                                                            {64, 24, 64, 1, 1, 2, 2}}};
+constexpr std::array<std::array<int, 7>, 10> kTileShapes = {{{64, 32, 64, 1, 2, 1, 2},
+                                                             {64, 40, 64, 1, 1, 1, 2},
+                                                             {64, 32, 128, 2, 1, 1, 3},
+                                                             {128, 32, 64, 2, 2, 1, 3},
+                                                             {128, 64, 64, 4, 1, 1, 4},
+                                                             {64, 48, 64, 2, 3, 1, 3},
+                                                             {64, 16, 64, 1, 1, 3, 2},
+                                                             {128, 32, 128, 4, 2, 2, 2},
+                                                             {64, 32, 192, 2, 1, 2, 3},
+                                                             {64, 24, 64, 1, 1, 2, 2}}};
 
 /// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
 /// tile objects.

@@ -9,6 +9,9 @@
 namespace ladder::cuda {
 namespace {
 
+// Of a load-matrix whose addresses are computed one by one: those of up to 32 tokens.
+constexpr std::int64_t kFewMatrices = 8;
+
 const char* loader(Cache cache) {
   switch (cache) {
     case Cache::once: return "load_once";
@@ -173,6 +176,23 @@ void Emitter::load_matrix(const LoadMatrix& i) {
   }
   const auto matrices = words(i.to);
   line("const u32 lane = thread % 32;");
+  if (matrices > kFewMatrices) {
+    // One address, and distances that the instruction adds itself.
+    const auto size = bytes_of(to.scalar);
+    line("const u32 from = shared_address(", buffer_of(i.from).name, " + (", base,
+         "(lane / 16 * 8 + lane % 8) * ", view.strides[1], " + lane / 8 % 2 * ", 16 / size, " + ",
+         expr(origin), "));");
+    for (std::int64_t first = 0; first < matrices; first += 4) {
+      const auto distance = first / 2 * i.row->n * view.strides[1] * size;
+      if (matrices - first >= 4) {
+        line("load_matrix<4>(", to.name, " + ", first, ", from + ", distance, "u);");
+      } else {  // lanes of the second half point at the rows of the first, whose matrices they are
+        line("load_matrix<2>(", to.name, " + ", first, ", from - lane / 16 * ",
+             8 * view.strides[1] * size, "u + ", distance, "u);");
+      }
+    }
+    return;
+  }
   for (std::int64_t first = 0; first < matrices;) {
     const int count = matrices - first >= 4 ? 4 : 2;
     line("load_matrix<", count, ">(", to.name, " + ", first, ", shared_address(",
