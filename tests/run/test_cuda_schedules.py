@@ -32,6 +32,10 @@ WAYS = (
         for t in ("uint1", "int1", "int2")
     ),
     *(("x rounds 2, engine for 2", UINT4, n, 4096, m) for n, m in ((4096, 9), (4090, 16))),
+    *(("tile", UINT4, n, 4096, m) for n in (4096, 4090) for m in (24, 40, 64, 100, 192)),
+    *(("tile", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (32, 128)),
+    *(("tile", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
+    *(("token tiles 2", UINT4, 4096, 2048, m) for m in (64, 128)),
 )
 
 
@@ -58,7 +62,7 @@ def test_every_way_is_exact_whatever_lay_in_memory_before(way, type, n, k, m, dt
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("way,type,n,k,m", [WAYS[4], WAYS[9], WAYS[16], WAYS[18]])
+@pytest.mark.parametrize("way,type,n,k,m", [WAYS[4], WAYS[9], WAYS[16], WAYS[18], WAYS[-1]])
 def test_a_thousand_calls_give_the_same_bits(way, type, n, k, m, dtype):
     layer = prepared(made(type, n, k)[0])
     x = torch.randn(m, k, device="cuda", dtype=dtype)

@@ -18,7 +18,7 @@ pytestmark = MARKS
 # Rows and columns: ragged rows with whole columns; fewer rows than a block and ragged columns; and
 # rows of activations that end inside 16 bytes, with a last group of 5.
 SHAPES = ((200, 256), (40, 1000), (72, 101))
-TOKENS = (1, 3, 8, 9, 16, 17, 40, 65)
+TOKENS = (1, 3, 8, 9, 16, 17, 40, 65, 100, 257)
 
 TYPES = stored_types()
 
@@ -65,7 +65,7 @@ def test_every_type_is_exact_on_integers(type, dtype):
         wanted = formula(weight).cuda()
         for m in TOKENS:
             schedule = plain.compile_for(dtype, m)
-            assert (schedule == "") == (m > 64 or declined(type, dtype)), (n, k, m)
+            assert (schedule == "") == (m > 256 or declined(type, dtype)), (n, k, m)
             x = integers((m, k), dtype, m).cuda()
             exact = x.double() @ wanted.T
             assert torch.equal(plain(x), exact.to(dtype)), (n, k, m, schedule)
@@ -140,7 +140,7 @@ def test_columns_in_the_order_of_their_groups(type, dtype):
         layer, wanted = prepared(weight), formula(weight).cuda()
         for m in TOKENS:
             x = integers((m, k), dtype, m).cuda()
-            assert (layer.compile_for(dtype, m) == "") == (m > 64)
+            assert (layer.compile_for(dtype, m) == "") == (m > 256)
             assert torch.equal(layer(x), (x.double() @ wanted.T).to(dtype)), (n, k, m)
         x = integers((2, k), dtype).cuda().requires_grad_()
         grad = integers((2, n), dtype, 5).cuda()

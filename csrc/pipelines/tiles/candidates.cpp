@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of tiles.
 #include <algorithm>
+#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
@@ -20,14 +21,21 @@ struct WarpTile {
   int rows, tokens;
 };
 
-/// Splits of K that fill the device, of `tiles` tiles: once, or as often as leaves least idle.
-std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t places, std::int64_t most) {
+/// Parts of K for `tiles` tiles of `k_tiles` k-tiles each: one, and the two that leave the fullest
+/// multiprocessor least to do. Adding up parts counts as some k-tiles.
+std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t k_tiles,
+                                     std::int64_t multiprocessors) {
+  constexpr std::int64_t kMost = 16, kReduction = 2;
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_work;
+  for (std::int64_t splits = 1; splits <= std::min(k_tiles / kFewestTiles, kMost); ++splits) {
+    const auto of_cta = ceil_div(k_tiles, splits) + (splits > 1 ? kReduction : 0);
+    by_work.emplace_back(ceil_div(tiles * splits, multiprocessors) * of_cta, splits);
+  }
+  std::ranges::sort(by_work);
   std::vector<std::int64_t> out = {1};
-  const auto add = [&](std::int64_t splits) {
-    if (splits > 1 && splits <= most && splits != out.back()) out.push_back(splits);
-  };
-  add(places / tiles);
-  add(ceil_div(2 * places, tiles) - 1);
+  for (const auto& [work, splits] : by_work) {
+    if (out.size() < 3 && splits > 1) out.push_back(splits);
+  }
   return out;
 }
 
@@ -67,9 +75,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
           for (const int ctas : {1, 2, 3}) {
             if (ctas * warps > 16) continue;
             const auto tiles = ceil_div(round_up(expr.n, kBlock), rows) * token_tiles;
-            const auto places = std::int64_t{device.multiprocessors} * ctas;
             const auto all_tiles = ceil_div(columns_of_k, columns);
-            for (const auto splits : splits_for(tiles, places, all_tiles / kFewestTiles)) {
+            for (const auto splits : splits_for(tiles, all_tiles, device.multiprocessors)) {
               auto k_tiles = ceil_div(all_tiles, splits);
               // Groups of several k-tiles stay whole.
               if (const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / columns;

@@ -24,11 +24,12 @@ TEST_P(FirstChoice, is_within_the_bound) {
   unsigned seed = 0;
   for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{100, 328}, {130, 1024}}) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      for (std::int64_t m : {1, 8, 16, 32}) {
+      for (std::int64_t m : {1, 8, 16, 32, 100}) {
         Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
         ++seed;
         expr.bias = seed % 2 == 0, expr.gather = seed % 3 == 0;
         const auto schedule = best_schedule(decide(expr, h200));
+        ASSERT_FALSE(is_dense(schedule)) << to_string(expr);
         const auto tokens = m == 1 ? 1 : m - seed % 4;
         const auto data = LinearCase::reals(expr, tokens, seed);
         const auto y = data.run(lower(decide(expr, h200), schedule), schedule);
