@@ -27,9 +27,11 @@ constexpr std::size_t kOfIntegers = 7, kOfTypes = 19, kOfTypesElsewhere = 11;
 constexpr std::int64_t kShapes[][2] = {
     {4096, 4096}, {8192, 8192}, {28672, 8192}, {8192, 28672}, {1000, 1032}};
 
-/// One token, whole instructions, two of them side by side, and a tile. The first two have one
-/// kernel but where one token has digits or ranks schedules otherwise.
-const std::vector<std::int64_t> kTokens = {1, 8, 16, 64};
+/// One token, whole instructions, and two of them side by side. The first two have one kernel but
+/// where one token has digits or ranks schedules otherwise.
+const std::vector<std::int64_t> kTokens = {1, 8, 16};
+/// And those of a tile.
+constexpr std::int64_t kTokensOfTile = 64;
 /// Of plain integers those of both pipelines, and tiles of two numbers of tokens.
 const std::vector<std::int64_t> kTokensOfIntegers = {1, 8, 16, 32, 64, 128};
 
@@ -75,7 +77,7 @@ std::vector<TType> types() {
 }
 
 /// Every other type at every activation and shape, some with a bias, some permuted: a cell for each
-/// number of tokens, or for one in turn.
+/// number of tokens, or for one in turn. Behind them tiles, as many as of each number.
 std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
   std::vector<Cell> out;
   if (!no_target(device).empty()) return out;
@@ -100,6 +102,10 @@ std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
         }
       }
     }
+  }
+  const auto decode = out.size();
+  for (std::size_t cell = 0; cell < decode; cell += kTokens.size()) {
+    add(out[cell].expr, kTokensOfTile);
   }
   return out;
 }
