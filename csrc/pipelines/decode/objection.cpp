@@ -21,32 +21,20 @@ namespace {
 // Parts and phases of signals, and addresses of copies; what NVRTC 13.0 uses.
 constexpr int kSignalRegisters = 20;
 
-// Of a block, on every device: CUDA C++ Programming Guide, table of capabilities.
-constexpr int kMostThreads = 1024;
-
-/// Of a schedule that somebody wrote down: what divides and counts below.
 std::string not_counts(const DecodeSchedule& s) {
-  struct Count {
-    const char* what;
-    int least, value;
-  };
-  for (const auto& [what, least, value] :
-       {Count{"tokens", 1, s.tokens},
-        {"warps along N", 1, s.warps_n},
-        {"warps along K", 1, s.warps_k},
-        {"blocks", 1, s.blocks_per_warp},
-        {"rounds", 1, s.rounds},
-        {"stages", 1, s.stages},
-        {"row units", 1, s.units},
-        {"sweeps", 1, s.sweeps},
-        {"blocks of a multiprocessor", 1, s.blocks_per_multiprocessor},
-        {"depth", 0, s.depth},
-        {"rounds of activations", 0, s.x_rounds},
-        {"rounds apart", 0, s.x_slack},
-        {"sharers", 0, s.sharers}}) {
-    if (value < least) return joined(what, " ", value, ", not at least ", least);
-  }
-  return {};
+  return count_objection({{"tokens", 1, s.tokens},
+                          {"warps along N", 1, s.warps_n},
+                          {"warps along K", 1, s.warps_k},
+                          {"blocks", 1, s.blocks_per_warp},
+                          {"rounds", 1, s.rounds},
+                          {"stages", 1, s.stages},
+                          {"row units", 1, s.units},
+                          {"sweeps", 1, s.sweeps},
+                          {"blocks of a multiprocessor", 1, s.blocks_per_multiprocessor},
+                          {"depth", 0, s.depth},
+                          {"rounds of activations", 0, s.x_rounds},
+                          {"rounds apart", 0, s.x_slack},
+                          {"sharers", 0, s.sharers}});
 }
 
 }  // namespace
@@ -66,14 +54,8 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
   if (s.tiles(expr.n) > kMostTilesOfRows) {
     return joined(s.tiles(expr.n), " tiles of rows, of at most ", kMostTilesOfRows);
   }
-  if (s.reduction == Reduction::none && splits != 1) return joined("K is split over ", splits);
-  if (s.reduction != Reduction::none && splits == 1) return "nothing to reduce";
-  if (s.reduction == Reduction::cluster && splits > device.max_cluster) {
-    return joined("a cluster of ", splits, ", of at most ", device.max_cluster);
-  }
-  if (s.reduction == Reduction::cluster &&
-      (s.block_rows() % splits != 0 || s.block_rows() / splits % 2 != 0)) {
-    return joined(s.block_rows(), " rows do not divide into pairs for ", splits, " blocks");
+  if (auto why = reduction_objection(s.reduction, splits, s.block_rows(), device); !why.empty()) {
+    return why;
   }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
   if (s.sharers > 0) {
@@ -174,16 +156,13 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
     }
   }
   const int threads = kLanes * s.warps_n * s.warps_k;
-  if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
-  const auto pairs = s.block_rows() / 2, most = std::max<std::int64_t>(threads, pairs);
-  if (most % std::min<std::int64_t>(threads, pairs) != 0) return "threads do not divide the rows";
-  if (threads * s.blocks_per_multiprocessor > device.threads) return "too many threads";
+  if (auto why = pairs_objection(threads, s.block_rows()); !why.empty()) return why;
   // Blocks have a place of their own for the largest exponent of bf16 digits.
   const bool largest = s.route == Route::digits && expr.activation == Scalar::bf16;
   const auto bytes = shared_bytes(s, expr) + (largest ? kSharedAlignment : 0);
-  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
-  if ((bytes + 1024) * s.blocks_per_multiprocessor > device.shared.capacity_bytes) {
-    return joined(bytes, " bytes of shared memory for each of ", s.blocks_per_multiprocessor);
+  if (auto why = residence_objection(threads, bytes, s.blocks_per_multiprocessor, device);
+      !why.empty()) {
+    return why;
   }
   const auto outputs = s.block_rows() * s.tokens / threads;
   if (s.reduction == Reduction::ordered && outputs > 16) return joined(outputs, " sums a thread");

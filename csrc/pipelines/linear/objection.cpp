@@ -1,12 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pipelines/linear/objection.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/joined.h"
 #include "layout/in_place.h"
 
 namespace ladder {
+namespace {
+
+// Of a CTA, on every device: CUDA C++ Programming Guide, table of capabilities.
+constexpr int kMostThreads = 1024;
+// Of each CTA's shared memory, for the system: the same table.
+constexpr std::int64_t kSystemBytes = 1024;
+
+}  // namespace
+
+std::string count_objection(std::initializer_list<Count> counts) {
+  for (const auto& [what, least, value] : counts) {
+    if (value < least) return joined(what, " ", value, ", not at least ", least);
+  }
+  return {};
+}
+
+std::string reduction_objection(Reduction reduction, std::int64_t splits, std::int64_t rows,
+                                const Device& device) {
+  if (reduction == Reduction::none) return splits == 1 ? "" : joined("K is split over ", splits);
+  if (splits == 1) return "nothing to reduce";
+  if (reduction != Reduction::cluster) return {};
+  if (splits > device.max_cluster) {
+    return joined("a cluster of ", splits, ", of at most ", device.max_cluster);
+  }
+  if (rows % splits != 0 || rows / splits % 2 != 0) {
+    return joined(rows, " rows do not divide into pairs for ", splits, " blocks");
+  }
+  return {};
+}
+
+std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ctas,
+                                const Device& device) {
+  if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
+  if (threads * ctas > device.threads) return "too many threads";
+  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
+  if ((bytes + kSystemBytes) * ctas > device.shared.capacity_bytes) {
+    return joined(bytes, " bytes of shared memory for each of ", ctas);
+  }
+  return {};
+}
+
+std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
+  const auto pairs = rows / 2;
+  return std::max(threads, pairs) % std::min(threads, pairs) == 0
+             ? ""
+             : "threads do not divide the rows";
+}
 
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
   const Linear& expr = decisions.expr;

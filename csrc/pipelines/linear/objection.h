@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Objections that pipelines share. Each is why something cannot be; empty when it can.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "expr/decoding.h"
@@ -9,8 +13,26 @@
 
 namespace ladder {
 
-/// Why codes do not become operands by `route`, with scales at `place`; empty when they do. What
-/// digits ask of a schedule is for its pipeline.
+/// A number of a schedule that somebody wrote down: what divides and counts.
+struct Count {
+  const char* what;
+  int least, value;
+};
+std::string count_objection(std::initializer_list<Count> counts);
+
+/// Codes become operands by `route`, with scales at `place`. What digits ask of a schedule is for
+/// its pipeline.
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions);
+
+/// `splits` CTAs that share `rows` rows add their sums up so.
+std::string reduction_objection(Reduction reduction, std::int64_t splits, std::int64_t rows,
+                                const Device& device);
+
+/// So many CTAs of `threads` threads and `bytes` of shared memory are on one multiprocessor.
+std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ctas,
+                                const Device& device);
+
+/// Threads add up `rows` rows in pairs.
+std::string pairs_objection(std::int64_t threads, std::int64_t rows);
 
 }  // namespace ladder

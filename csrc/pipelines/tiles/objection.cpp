@@ -12,25 +12,16 @@
 namespace ladder {
 namespace {
 
-constexpr int kMostThreads = 1024;
-
 std::string not_counts(const TileSchedule& s) {
-  struct Count {
-    const char* what;
-    int least, value;
-  };
-  for (const auto& [what, least, value] : {Count{"rows", 1, s.rows},
-                                           {"tokens", 1, s.tokens},
-                                           {"columns", 1, s.columns},
-                                           {"warps along N", 1, s.warps_n},
-                                           {"warps along M", 1, s.warps_m},
-                                           {"k-tiles", 1, s.k_tiles},
-                                           {"stages", 2, s.stages},
-                                           {"token tiles", 1, s.token_tiles},
-                                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}}) {
-    if (value < least) return joined(what, " ", value, ", not at least ", least);
-  }
-  return {};
+  return count_objection({{"rows", 1, s.rows},
+                          {"tokens", 1, s.tokens},
+                          {"columns", 1, s.columns},
+                          {"warps along N", 1, s.warps_n},
+                          {"warps along M", 1, s.warps_m},
+                          {"k-tiles", 1, s.k_tiles},
+                          {"stages", 2, s.stages},
+                          {"token tiles", 1, s.token_tiles},
+                          {"CTAs of a multiprocessor", 1, s.ctas_per_sm}});
 }
 
 /// Warps have whole units, and lanes of them whole words of what the image has for them.
@@ -49,7 +40,6 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   if (units > kUnits || kUnits % units != 0) {
     return joined(units, " row units a warp, not 1, 2 or 4 of a block");
   }
-  // Load-matrix brings 16 tokens at a time, and two or four matrices.
   if (const auto lane = 4 * units * expr.bits; lane % operands.hint.granularity_bytes != 0) {
     return joined(units, " row units of ", expr.bits, " bits are not whole pieces of ",
                   operands.hint.granularity_bytes, " bytes");
@@ -88,27 +78,12 @@ std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const Ct
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
   }
-  switch (s.reduction) {
-    case Reduction::none: return grid.splits == 1 ? "" : joined("K is split over ", grid.splits);
-    case Reduction::cluster:
-      if (grid.splits == 1) return "nothing to reduce";
-      if (grid.splits > device.max_cluster) {
-        return joined("a cluster of ", grid.splits, ", of at most ", device.max_cluster);
-      }
-      if (s.rows % grid.splits != 0 || s.rows / grid.splits % 2 != 0) {
-        return joined(s.rows, " rows do not divide into pairs for ", grid.splits, " CTAs");
-      }
-      break;
-    case Reduction::ordered:
-      if (grid.splits == 1) return "nothing to reduce";
-      break;
+  if (auto why = reduction_objection(s.reduction, grid.splits, s.rows, device); !why.empty()) {
+    return why;
   }
   const auto share = s.reduction == Reduction::cluster ? s.rows / grid.splits : s.rows;
-  for (const auto rows : {std::int64_t{s.rows}, std::int64_t{share}}) {
-    const auto pairs = rows / 2, most = std::max(s.threads(), pairs);
-    if (most % std::min(s.threads(), pairs) != 0) return "threads do not divide the rows";
-  }
-  return {};
+  if (auto why = pairs_objection(s.threads(), share); !why.empty()) return why;
+  return pairs_objection(s.threads(), s.rows);
 }
 
 }  // namespace
@@ -131,12 +106,9 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   const auto threads = s.threads();
-  if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
-  if (threads * s.ctas_per_sm > device.threads) return "too many threads";
-  const auto bytes = shared_bytes(s, expr);
-  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
-  if ((bytes + 1024) * s.ctas_per_sm > device.shared.capacity_bytes) {
-    return joined(bytes, " bytes of shared memory for each of ", s.ctas_per_sm);
+  if (auto why = residence_objection(threads, shared_bytes(s, expr), s.ctas_per_sm, device);
+      !why.empty()) {
+    return why;
   }
   const auto registers = tile_registers(s, expr);
   const auto most =

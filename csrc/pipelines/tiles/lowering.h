@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes the program of a tile kernel (schedule.h says what it does). Internal to this folder:
+// lowering.cpp has the order of things and one k-tile, ring.cpp the ring and the copies into it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "layout/weight_image.h"
+#include "pipelines/linear/linear_lowering.h"
+#include "pipelines/tiles/schedule.h"
+
+namespace ladder {
+
+class TileLowering : LinearLowering {
+ public:
+  TileLowering(const Linear& expr, const TileSchedule& schedule, const OperandDecisions& decisions)
+      : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
+        s_(schedule),
+        grid_(grid_of(schedule, expr)),
+        memory_(tile_memory(schedule, expr)),
+        groups_(groups_of_tile(schedule, expr)) {}
+
+  /// The whole program; once per object.
+  Program run();
+
+ private:
+  // lowering.cpp
+  /// One group is all of K: its scale multiplies once, at the end.
+  bool whole_row() const { return expr_.groups() == 1; }
+  /// Blocks of the image in a k-tile, along K and along N.
+  std::int64_t blocks() const { return s_.columns / kBlock; }
+  std::int64_t row_blocks() const { return s_.rows / kBlock; }
+  /// The CTA's first row and first token, in units of which a tile has `factor`. Neighbouring CTAs
+  /// have the same rows and other tokens: the second reads codes from L2 that the first asked for.
+  Affine first_row(std::int64_t factor) const;
+  Affine first_token() const;
+  void declare();
+  Tiling tiling() const;
+  void k_tile(Body& body);
+  /// The products of groups of whole blocks of the image, or of several groups in a block.
+  void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
+  void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
+  void multiply(Body& body, const Affine& k_tile, const Affine& column);
+
+  // ring.cpp
+  void declare_ring();
+  void declare_words();
+  void declare_groups();
+  void declare_activations();
+  /// Warps along the rows, over a tile of `rank` dimensions: rows of blocks along `block`, parts of
+  /// a block along `part`.
+  Layout warps_over(int rank, int block, int part) const;
+  Affine stage_of(const Affine& k_tile) const { return remainder(k_tile, s_.stages); }
+  /// The view of a stage; each is a view of its own.
+  ViewId at_stage(ViewId of, const Affine& k_tile, std::int64_t elements);
+  /// The first group of a k-tile: k-tiles have whole groups, or groups whole k-tiles.
+  Affine first_group(const Affine& k_tile) const;
+  /// Start the copies of a k-tile if `guard` is below `below`.
+  void copy_weights(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
+  void copy_activations(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
+  void first_copies(Body& body);
+  /// Scales and zero points of a k-tile, and codes of one of its blocks, to registers.
+  void load_groups(Body& body, const Affine& k_tile);
+  void load_words(Body& body, const Affine& k_tile, const Affine& block);
+
+  const TileSchedule& s_;
+  const CtaGrid grid_;
+  const TileMemory memory_;
+  const std::int64_t groups_;  // of a k-tile
+  ViewId weight_rows_ = -1, word_tile_ = -1, word_ring_ = -1;
+  ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
+  std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from
+  VariableId k_tile_ = -1;
+};
+
+}  // namespace ladder

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ring of a tile kernel in shared memory: codes, scales and zero points, activations.
+#include <algorithm>
+
+#include "base/integers.h"
+#include "pipelines/tiles/lowering.h"
+
+namespace ladder {
+
+void TileLowering::declare_ring() {
+  declare_words();
+  declare_groups();
+  declare_activations();
+  k_tile_ = variable("k_tile", s_.k_tiles);
+}
+
+void TileLowering::declare_words() {
+  const std::int64_t b = expr_.bits, stages = s_.stages;
+  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+  const auto k_words = round_up(expr_.k, kBlock) / kBlock * b * 128;
+  const auto tile_words = blocks() * b * 128;  // of one row of blocks
+  const auto words = buffer("ring", Level::shared, Scalar::u32, memory_.words);
+  sums_.over = words;
+  // The barrier of the last k-tile freed the stages before the one it is in.
+  const auto last_stage = (s_.k_tiles - 1) % stages * row_blocks() * tile_words;
+  sums_.read_last = memory_.sums > last_stage;
+  weight_rows_ = view(weight_, {n_blocks, k_words}, {k_words, 1});
+  word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
+  word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
+                    {tile_words, b * 128, 128, 4, 1});
+  words_ = reg("words", Scalar::u32,
+               warps_over(5, 0, 2) * local({1, 1, b * s_.units() / kUnits, 1, 1}) *
+                   spatial({1, 1, 1, kLanes, 1}) * local({1, 1, 1, 1, 4}));
+}
+
+void TileLowering::declare_groups() {
+  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+  const auto loaded_layout = warps_over(5, 1, 4) * local({groups_, 1, 1, 1, 1}) *
+                             spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 2 * s_.units()});
+  const auto rows_layout = spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) *
+                           local({groups_, 1}) *
+                           lifted(local({2 * s_.units()}) * spatial({8}) * replicated(4, 1));
+  for (PerGroup& part : per_group_) {
+    part.loaded = reg(part.name + "_table", part.scalar, loaded_layout);
+    part.rows = reg(part.name, part.scalar, rows_layout);
+    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+    if (whole_row()) continue;
+    const auto ring = buffer(part.name + "_ring", Level::shared, part.scalar, memory_.per_group);
+    part.ring =
+        view(ring, {s_.stages * groups_, row_blocks(), 8, 4, 8}, {s_.rows, kBlock, 8, 0, 1});
+    group_copies_.push_back(
+        {view(ring, {groups_, s_.rows}, {s_.rows, 1}),
+         view(part.buffer, {expr_.groups(), n_blocks * kBlock}, {n_blocks * kBlock, 1})});
+  }
+}
+
+void TileLowering::declare_activations() {
+  const auto x = buffer("x_ring", Level::shared, operand_, memory_.activations);
+  x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
+  if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
+  x_tile_ = view(x, {s_.tokens, s_.columns}, {memory_.x_pitch, 1});
+  x_ring_ = view(x, {1, s_.stages * s_.tokens, s_.columns}, {0, memory_.x_pitch, 1});
+}
+
+Layout TileLowering::warps_over(int rank, int block, int part) const {
+  std::vector<std::int64_t> over_blocks(rank, 1), over_parts(rank, 1);
+  const auto parts = kUnits / s_.units();
+  over_blocks[block] = s_.warps_n / parts;
+  over_parts[part] = parts;
+  return spatial(over_blocks) * spatial(over_parts) * replicated(s_.warps_m, rank);
+}
+
+ViewId TileLowering::at_stage(ViewId of, const Affine& k_tile, std::int64_t elements) {
+  View staged = program_.views[of];
+  staged.offset = times(stage_of(k_tile), elements);
+  program_.views.push_back(std::move(staged));
+  return static_cast<ViewId>(program_.views.size() - 1);
+}
+
+void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& guard,
+                                std::int64_t below) {
+  const auto tile_words = blocks() * expr_.bits * 128;
+  emit(body, CopyAsync{at_stage(word_tile_, k_tile, row_blocks() * tile_words),
+                       weight_rows_,
+                       {first_row(row_blocks()),
+                        Affine::of(kSplit, tile_words * s_.k_tiles) + times(k_tile, tile_words)},
+                       guard,
+                       below});
+  for (const auto& [to, from] : group_copies_) {
+    emit(body, CopyAsync{at_stage(to, k_tile, groups_ * s_.rows),
+                         from,
+                         {first_group(k_tile), first_row(s_.rows)},
+                         guard,
+                         below});
+  }
+}
+
+Affine TileLowering::first_group(const Affine& k_tile) const {
+  const auto group = expr_.group_size();
+  if (group <= s_.columns) {
+    return Affine::of(kSplit, groups_ * s_.k_tiles) + times(k_tile, groups_);
+  }
+  const auto sharing = group / s_.columns;
+  const auto of_split = sharing <= s_.k_tiles ? Affine::of(kSplit, s_.k_tiles / sharing)
+                                              : Affine::of(kSplit, 1, sharing / s_.k_tiles);
+  return sharing <= s_.k_tiles ? of_split + divided(k_tile, sharing) : of_split;
+}
+
+void TileLowering::copy_activations(Body& body, const Affine& k_tile, const Affine& guard,
+                                    std::int64_t below) {
+  const auto to = at_stage(x_tile_, k_tile, s_.tokens * memory_.x_pitch);
+  const std::vector<Affine> at = {
+      first_token(),
+      Affine::of(kSplit, std::int64_t{s_.columns} * s_.k_tiles) + times(k_tile, s_.columns)};
+  if (whole_pieces()) {
+    emit(body, CopyAsync{to, x_rows_, at, guard, below});
+  } else {
+    emit(body, CopyElements{to, x_rows_, at, x_order_, guard, below});
+  }
+}
+
+// Weights do not depend on the preceding kernel: a dependent launch asks for them before its
+// wait, which puts those of all first k-tiles into the first group.
+void TileLowering::first_copies(Body& body) {
+  const int ahead = std::min(s_.stages - 1, s_.k_tiles);
+  if (s_.dependent_launch) {
+    for (std::int64_t i = 0; i < ahead; ++i) copy_weights(body, i, 0, 1);
+    await_preceding(body);
+  }
+  for (std::int64_t i = 0; i < s_.stages - 1; ++i) {
+    if (i < ahead && !s_.dependent_launch) copy_weights(body, i, 0, 1);
+    if (i < ahead) copy_activations(body, i, 0, 1);
+    emit(body, Commit{});
+  }
+  if (!whole_row()) return;
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{part.loaded, part.table, {0, first_row(row_blocks()), 0, 0, 0}, Cache::many});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+void TileLowering::load_groups(Body& body, const Affine& k_tile) {
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{part.loaded, part.ring, {times(stage_of(k_tile), groups_), 0, 0, 0, 0}});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+void TileLowering::load_words(Body& body, const Affine& k_tile, const Affine& block) {
+  emit(body, Load{words_, word_ring_, {times(stage_of(k_tile), row_blocks()), block, 0, 0, 0}});
+}
+
+}  // namespace ladder
