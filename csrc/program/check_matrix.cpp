@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <utility>
+
 #include "device/device.h"
 #include "layout/digits.h"
 #include "layout/weight_image.h"
@@ -20,12 +23,86 @@ void check_operand(const char* which, const Register& tile, const Layout& fragme
   }
 }
 
+/// Whether tiles are the operands of an instruction but for the order of its rows, columns and
+/// tokens: whatever lanes hold is multiplied, so all that counts is that A and B agree about the
+/// column of each k, A and the sums about rows, B and the sums about tokens.
+class Relabelled {
+ public:
+  Relabelled(int threads, const MatrixInstruction& row, const Layout& a, const Layout& b,
+             const Layout& acc)
+      : threads_(threads), row_(row), a_(a), b_(b), acc_(acc) {}
+
+  bool right() {
+    const Layout a = row_.a(), b = row_.b(), d = row_.d();
+    const auto lanes = d.thread_count(), units = a_.slot_count() / a.slot_count(),
+               columns = b_.slot_count() / b.slot_count();
+    if (a_.shape.size() != 3 || b_.shape.size() != 3 || acc_.shape.size() != 3 || row_.copies > 1 ||
+        threads_ % lanes != 0 || units < 1 || columns < 1 ||
+        acc_.slot_count() != units * columns * d.slot_count()) {
+      return false;
+    }
+    for (std::int64_t thread = 0; thread < threads_; ++thread) {
+      const auto group = thread / lanes, lane = thread % lanes;
+      for (std::int64_t slot = 0; slot < a_.slot_count(); ++slot) {
+        const auto in = a(lane, slot % a.slot_count()), at = a_(thread, slot);
+        same(k_, {group, in[1]}, at[2]);
+        same(rows_, {group, slot / a.slot_count() * row_.m + in[0]}, at[1]);
+      }
+      for (std::int64_t slot = 0; slot < b_.slot_count(); ++slot) {
+        const auto in = b(lane, slot % b.slot_count()), at = b_(thread, slot);
+        same(k_, {group, in[1]}, at[2]);
+        same(tokens_, {group, slot / b.slot_count() * row_.n + in[0]}, at[1]);
+      }
+      for (std::int64_t slot = 0; slot < acc_.slot_count(); ++slot) {
+        const auto tile = slot / d.slot_count();
+        const auto in = d(lane, slot % d.slot_count()), at = acc_(thread, slot);
+        same(rows_, {group, tile / columns * row_.m + in[0]}, at[1]);
+        same(tokens_, {group, tile % columns * row_.n + in[1]}, at[2]);
+      }
+    }
+    return right_;
+  }
+
+ private:
+  /// Of a group of lanes: the row, column or token of the layer that one of the instruction is.
+  using Labels = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
+  void same(Labels& labels, std::pair<std::int64_t, std::int64_t> of, std::int64_t label) {
+    right_ = right_ && labels.emplace(of, label).first->second == label;
+  }
+
+  const int threads_;
+  const MatrixInstruction& row_;
+  const Layout &a_, &b_, &acc_;
+  Labels k_, rows_, tokens_;
+  bool right_ = true;
+};
+
+/// Each lane's rows and columns of `to` are those that the image has in the lane whose words it
+/// holds, [blocks along N, blocks along K, chunks, lanes of the image, words].
+bool holds_its_words(const Register& to, const Register& from) {
+  if (to.layout.shape.size() != 3 || from.layout.shape.size() != 5) return false;
+  for (std::int64_t thread = 0; thread < to.layout.thread_count(); ++thread) {
+    const auto lane = from.layout(thread, 0)[3];
+    for (std::int64_t slot = 0; slot < to.layout.slot_count(); ++slot) {
+      const auto at = to.layout(thread, slot);
+      if (at[1] % 8 * 4 + at[2] % 8 / 2 != lane) return false;
+    }
+  }
+  return true;
+}
+
 /// Of Unpack, UnpackFloat and Lookup: one k-step of a block becomes an A operand.
 template <class Op>
 void check_decoding(const Program& program, const Op& i, int bits, Faults& faults) {
   const Register& to = program.registers[i.to];
   const auto* mma = tile_instruction(to.scalar);
-  if (!missing(mma, to.scalar, faults)) check_operand("A operand", to, mma->a(), faults);
+  if (!missing(mma, to.scalar, faults)) {
+    Faults plain;
+    check_operand("A operand", to, mma->a(), plain);
+    if (!plain.empty() && !holds_its_words(to, program.registers[i.from])) {
+      faults.insert(faults.end(), plain.begin(), plain.end());
+    }
+  }
   const auto slots = to.layout.slot_count(), units = slots / 8;
   if (units < 1 || kUnits % units != 0 || slots % 8 != 0) {
     add(faults, to.name, " has ", slots, " slots, not one k-step of a block");
@@ -40,9 +117,13 @@ void check_decoding(const Program& program, const Op& i, int bits, Faults& fault
 /// Two of each of the rows that a lane holds, in the order of its slots.
 void check_zero_operand(const Register& tile, Scalar operand, Faults& faults) {
   if (tile.scalar != operand) add(faults, "zero points of ", name_of(tile.scalar));
-  if (!(tile.layout / zero_fragment())) {
-    add(faults, tile.name, " is not laid out as the rows of an A operand");
+  const auto slots = tile.layout.slot_count();
+  bool rows = tile.layout.shape.size() == 3 && slots == 2 * kBlock / 8;
+  for (std::int64_t slot = 0; rows && slot < slots; ++slot) {
+    const auto first = tile.layout(0, 0), at = tile.layout(0, slot);
+    rows = at[1] - first[1] == slot / 2 * 8 && at[2] == slot % 2;
   }
+  if (!rows) add(faults, tile.name, " is not laid out as the rows of an A operand");
 }
 
 void check_table(const Program& program, ViewId id, int bits, Faults& faults) {
@@ -153,9 +234,14 @@ Faults check(const Program& program, const Mma& i) {
     add(faults, i.row->name, " reads B from shared memory");
     return faults;
   }
-  check_operand("A operand", a, i.row->a(), faults);
-  check_operand("B operand", b, i.row->b(), faults);
-  check_operand("accumulator", acc, i.row->d(), faults);
+  Faults plain;
+  check_operand("A operand", a, i.row->a(), plain);
+  check_operand("B operand", b, i.row->b(), plain);
+  check_operand("accumulator", acc, i.row->d(), plain);
+  if (!plain.empty() &&
+      !Relabelled(program.threads, *i.row, a.layout, b.layout, acc.layout).right()) {
+    faults.insert(faults.end(), plain.begin(), plain.end());
+  }
   const auto &m = a.layout.shape, &n = b.layout.shape, &sum = acc.layout.shape;
   if (m[1] != sum[1] || n[1] != sum[2] || m[2] != n[2] || m[0] != sum[0]) {
     add(faults, "shapes that do not multiply");

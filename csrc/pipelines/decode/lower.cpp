@@ -99,7 +99,7 @@ LinearLowering::Tiling DecodeLowering::tiling() const {
   return {.a_warps = warps,
           .b_warps = replicated(schedule_.warps_n, 3) * spatial({schedule_.warps_k, 1, 1}),
           .sum_warps = warps,
-          .units = schedule_.units,
+          .fit = ImageFit(instruction_, schedule_.units),
           .tokens = schedule_.tokens,
           .running = groups_ > 1 || schedule_.rounds > 1 || digits()};
 }

@@ -29,22 +29,15 @@ int LinearLowering::operand_exponent() const {
 }
 
 void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
-  const auto sum_layout = [&](std::int64_t rows_of_16) {
-    return tiling.sum_warps * local({1, rows_of_16, 1}) *
-           local({1, 1, tiling.tokens / instruction_.n}) * lifted(instruction_.d());
-  };
+  const ImageFit& fit = tiling.fit;
+  const Layout sums = tiling.sum_warps * fit.sums(tiling.tokens);
   Operands& o = operands_;
   // Codes as bytes have no sign.
-  o.a = reg("a", digits() ? Scalar::u8 : operand_,
-            tiling.a_warps * local({1, tiling.units, 1}) * lifted(instruction_.a()));
-  o.b = reg(
-      "b", operand_,
-      tiling.b_warps * local({1, tiling.tokens / instruction_.n, 1}) * lifted(instruction_.b()));
-  o.zeros_layout = tiling.a_warps * zero_fragment();
-  acc_ = reg("acc", instruction_.accumulator, sum_layout(tiling.units));
-  o.total = tiling.running && !decoding_.scaled
-                ? reg("total", Scalar::f32, sum_layout(tiling.units))
-                : acc_;
+  o.a = reg("a", digits() ? Scalar::u8 : operand_, tiling.a_warps * fit.a());
+  o.b = reg("b", operand_, tiling.b_warps * fit.b(tiling.tokens));
+  o.zeros_layout = tiling.a_warps * fit.zeros();
+  acc_ = reg("acc", instruction_.accumulator, sums);
+  o.total = tiling.running && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
@@ -77,8 +70,9 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
     o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
   }
   if (zero[0] != 0) {
-    o.zero_row = reg("zero", operand_, tiling.a_warps * lifted(instruction_.a()));
-    o.zero_sum = reg("zero_sum", instruction_.accumulator, sum_layout(1));
+    o.zero_row = reg("zero", operand_, tiling.a_warps * fit.zero_row());
+    o.zero_sum =
+        reg("zero_sum", instruction_.accumulator, tiling.sum_warps * fit.zero_sum(tiling.tokens));
     emit(body, Fill{o.zero_row, {zero[0], zero[1]}});
   }
 }

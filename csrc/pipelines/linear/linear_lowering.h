@@ -13,6 +13,7 @@
 
 #include "expr/decoding.h"
 #include "expr/linear.h"
+#include "pipelines/linear/image_fit.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
 #include "schedule/route.h"
@@ -28,7 +29,7 @@ class LinearLowering {
       : expr_(expr),
         route_(route),
         instruction_(*decisions.core.instruction),
-        operand_(tile_operand(instruction_).value()),
+        operand_(operand_scalar(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
         decoding_(decoding_of(expr, scale_place)) {}
 
@@ -67,15 +68,18 @@ class LinearLowering {
   /// Of those types that are looked up.
   Statement declare_table(std::int64_t words);
   bool has_table() const { return decoding_.kind == Decoding::Kind::table; }
-  /// Operands and sums of 16 `units` rows a warp and `tokens` of it. With `running` the sums of
+  /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the
-  /// scales. `a_warps` and `sum_warps` spread a tile of [1, 16, ...] over the warps.
+  /// scales. `a_warps`, `b_warps` and `sum_warps` spread the tile of a warp over the warps.
   struct Tiling {
     Layout a_warps, b_warps, sum_warps;
-    std::int64_t units, tokens;
+    ImageFit fit;
+    std::int64_t tokens;
     bool running;
   };
   void declare_operands(Body& body, const Tiling& tiling);
+  /// Stored zero points multiply the sum of a group's activations, which one more product gives.
+  bool zeros_by_product() const;
   /// Before the first group: sums of groups begin at zero.
   void begin_sums(Body& body);
   /// The three parts of a group: before its steps, each step, whose activations are in
@@ -162,8 +166,6 @@ class LinearLowering {
   void decode_step(Body& body);
   /// Takes stored zero points times the activations from the sums of a group.
   void subtract_zeros(Body& body);
-  /// Stored zero points multiply the sum of a group's activations, which one more product gives.
-  bool zeros_by_product() const;
   /// Integers are made into (code - zero) * 2^that.
   int operand_exponent() const;
 };

@@ -32,7 +32,7 @@ Affine TileLowering::first_token() const {
 }
 
 void TileLowering::declare() {
-  program_.threads = static_cast<int>(s_.threads());
+  program_.threads = instruction_.lanes() * s_.warps_n * s_.warps_m;
   program_.blocks_per_multiprocessor = s_.ctas_per_sm;
   const bool cluster = s_.reduction == Reduction::cluster;
   declare_kernel(grid_.splits, grid_.tiles * grid_.token_tiles,
@@ -53,7 +53,7 @@ LinearLowering::Tiling TileLowering::tiling() const {
   return {.a_warps = spatial({1, s_.warps_n, 1}) * replicated(s_.warps_m, 3),
           .b_warps = replicated(s_.warps_n, 3) * spatial({1, s_.warps_m, 1}),
           .sum_warps = spatial({1, s_.warps_n, 1}) * spatial({1, 1, s_.warps_m}),
-          .units = s_.units(),
+          .fit = fit_,
           .tokens = s_.warp_tokens(),
           .running = keeps_totals(s_, expr_)};
 }
@@ -111,9 +111,12 @@ void TileLowering::narrow_groups(Body& body, const Affine& k_tile, std::int64_t 
 }
 
 void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& column) {
-  emit(body,
-       LoadMatrix{
-           &instruction_, operands_.b, x_ring_, {0, times(stage_of(k_tile), s_.tokens), column}});
+  const std::vector<Affine> at = {0, times(stage_of(k_tile), s_.tokens), column};
+  if (fit_.loads_matrices()) {
+    emit(body, LoadMatrix{&instruction_, operands_.b, x_ring_, at});
+  } else {
+    emit(body, Load{operands_.b, x_ring_, at});
+  }
   multiply_step(body);
 }
 

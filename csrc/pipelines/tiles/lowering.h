@@ -21,7 +21,8 @@ class TileLowering : LinearLowering {
         s_(schedule),
         grid_(grid_of(schedule, expr)),
         memory_(tile_memory(schedule, expr)),
-        groups_(groups_of_tile(schedule, expr)) {}
+        groups_(groups_of_tile(schedule, expr)),
+        fit_(instruction_, schedule.units()) {}
 
   /// The whole program; once per object.
   Program run();
@@ -70,6 +71,7 @@ class TileLowering : LinearLowering {
   const CtaGrid grid_;
   const TileMemory memory_;
   const std::int64_t groups_;  // of a k-tile
+  const ImageFit fit_;
   ViewId weight_rows_ = -1, word_tile_ = -1, word_ring_ = -1;
   ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
   std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from

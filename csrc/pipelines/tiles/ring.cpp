@@ -28,21 +28,20 @@ void TileLowering::declare_words() {
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
                     {tile_words, b * 128, 128, 4, 1});
-  words_ = reg("words", Scalar::u32,
-               warps_over(5, 0, 2) * local({1, 1, b * s_.units() / kUnits, 1, 1}) *
-                   spatial({1, 1, 1, kLanes, 1}) * local({1, 1, 1, 1, 4}));
+  words_ = reg("words", Scalar::u32, warps_over(5, 0, 2) * fit_.words(expr_.bits));
 }
 
 void TileLowering::declare_groups() {
   const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
-  const auto loaded_layout = warps_over(5, 1, 4) * local({groups_, 1, 1, 1, 1}) *
-                             spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 2 * s_.units()});
-  const auto rows_layout = spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) *
-                           local({groups_, 1}) *
-                           lifted(local({2 * s_.units()}) * spatial({8}) * replicated(4, 1));
   for (PerGroup& part : per_group_) {
-    part.loaded = reg(part.name + "_table", part.scalar, loaded_layout);
-    part.rows = reg(part.name, part.scalar, rows_layout);
+    // Scales multiply operands or sums; zero points are part of operands, or offset sums.
+    const bool zeros = &part != &per_group_.front() || !expr_.scale;
+    const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
+    part.loaded =
+        reg(part.name + "_table", part.scalar, warps_over(5, 1, 4) * fit_.loaded(groups_, of_a));
+    part.rows =
+        reg(part.name, part.scalar,
+            spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(groups_, of_a));
     part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
     if (whole_row()) continue;
@@ -65,7 +64,7 @@ void TileLowering::declare_activations() {
 
 Layout TileLowering::warps_over(int rank, int block, int part) const {
   std::vector<std::int64_t> over_blocks(rank, 1), over_parts(rank, 1);
-  const auto parts = kUnits / s_.units();
+  const auto parts = fit_.warps_of_block();
   over_blocks[block] = s_.warps_n / parts;
   over_parts[part] = parts;
   return spatial(over_blocks) * spatial(over_parts) * replicated(s_.warps_m, rank);

@@ -3,6 +3,7 @@
 // Codes to operands, by the shifts, masks and look-ups that kernels execute.
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "layout/bit_plan.h"
 #include "layout/field_plan.h"
@@ -13,11 +14,27 @@
 
 namespace ladder {
 
+std::int64_t Interpreter::slot_of_half(RegisterId operand, int unit, int r, int half) const {
+  // All lanes have the same slots of a unit, so those of the first.
+  const Coordinates& at = coordinates_[operand];
+  for (std::int64_t slot = 0; slot < at.slots; ++slot) {
+    const auto *c = at.at(0, slot), *first = at.at(0, 0);
+    const auto row = c[1] - first[1], column = c[2] - first[2];
+    if (row == 16 * unit + r % 2 * 8 && column == r / 2 * 8 + half) return slot;
+  }
+  fault(program_.registers[operand].name, " has no half ", half, " of register ", r, " of unit ",
+        unit);
+}
+
 template <class Op, class Decode>
 void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decode& decode) {
   const auto slots = program_.registers[i.from].layout.slot_count();
   const int units = static_cast<int>(program_.registers[i.to].layout.slot_count() / 8);
   const auto first = value(block, i.block) * units * bits, step = value(block, i.step);
+  std::vector<std::int64_t> slot;
+  for (int of = 0; of < units * 8; ++of) {
+    slot.push_back(slot_of_half(i.to, of / 8, of / 2 % 4, of % 2));
+  }
   for (int thread = 0; thread < program_.threads; ++thread) {
     for (int unit = 0; unit < units; ++unit) {
       std::array<std::uint32_t, 8> words;
@@ -28,7 +45,7 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
         const std::uint32_t both =
             decode(thread, unit, r, static_cast<int>(4 * step + r), words.data());
         for (int half = 0; half < 2; ++half) {
-          set(block, i.to, thread * 8 * units + unit * 8 + r * 2 + half,
+          set(block, i.to, thread * 8 * units + slot[unit * 8 + r * 2 + half],
               both >> (16 * half) & 0xffff);
         }
       }
@@ -65,7 +82,7 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const FieldPlan& plan = field_plan(f.bits, f.place);
   const int carry = f.place + f.bits - 1;
   const auto group = value(block, i.group);
-  const auto scale_of = [&](int thread, int slot) {
+  const auto scale_of = [&](int thread, std::int64_t slot) {
     if (i.scales < 0) return 1.0;
     const auto row = coordinates_[i.to].at(thread, slot)[1];
     const auto of_row = slot_of_row(i.scales, thread, group, row);
@@ -82,7 +99,7 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
       both |= carried * ((1u << (15 - carry)) - 1);
     }
     if (f.factor == 1 && i.scales < 0) return both;
-    const double factor = f.factor * scale_of(thread, unit * 8 + r * 2);
+    const double factor = f.factor * scale_of(thread, slot_of_half(i.to, unit, r, 0));
     const auto scaled = [&](std::uint32_t bits) {
       return to_bits(operand, to_number(operand, bits) * factor);
     };

@@ -118,6 +118,8 @@ class Interpreter {
   void cast(Block& block, const Cast& i);
 
   // decode.cpp
+  /// Where an A operand keeps a half of register `r` of the image's fragment of a unit.
+  std::int64_t slot_of_half(RegisterId operand, int unit, int r, int half) const;
   /// Sets both halves of every register of the step to decode(thread, unit, register of the step,
   /// pair of the unit, words of the unit).
   template <class Op, class Decode>

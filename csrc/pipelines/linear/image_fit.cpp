@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lane L of a wave: t = L / 16 picks columns 2 t, 2 t + 1 and the same plus 8 of A and B, and four
+// rows of sums; h = L / 8 % 2 the block and g = L % 8 the row of A. The instruction's row i is row
+// i % 8 of block i / 8, of one unit and parity, so sums of lane L are rows 4 (t % 2) .. + 3 of
+// block t / 2.
+#include "pipelines/linear/image_fit.h"
+
+#include "base/error.h"
+#include "layout/weight_image.h"
+
+namespace ladder {
+
+ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
+    : row_(row), units_(units), wave_(row.fragment == Fragment::wave) {
+  const bool known = wave_ ? row.m == 16 && row.n == 16 && row.k == 16 && units == 2 * kUnits
+                           : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
+  if (!known) fail<Unsupported>(row.name, " with ", 16 * units, " rows reads no weight image");
+}
+
+Layout ImageFit::a() const {
+  if (!wave_) return local({1, units_, 1}) * lifted(row_.a());
+  return {{1, 128, 16},
+          {{2, 4, 2}, {1, 2, 64}, {1, 8, 1}},
+          {{1, 4, 16}, {1, 2, 8}, {2, 2, 8}, {2, 2, 1}}};
+}
+
+Layout ImageFit::b(std::int64_t tokens) const {
+  if (!wave_) return local({1, tokens / row_.n, 1}) * lifted(row_.b());
+  return local({1, tokens / 16, 1}) *
+         Layout{{1, 16, 16}, {{2, 4, 2}, {1, 16, 1}}, {{2, 2, 8}, {2, 2, 1}}};
+}
+
+Layout ImageFit::sums(std::int64_t tokens) const {
+  if (!wave_) {
+    return local({1, units_, 1}) * local({1, 1, tokens / row_.n}) * lifted(row_.d());
+  }
+  Layout out{{1, 128, tokens}, {{1, 2, 64}, {1, 2, 4}, {2, 16, 1}}, {{1, 4, 16}, {1, 2, 8}}};
+  if (tokens > 16) out.slots.push_back({2, tokens / 16, 16});
+  out.slots.push_back({1, 4, 1});
+  return out;
+}
+
+Layout ImageFit::zero_row() const {
+  if (!wave_) return lifted(row_.a());
+  return {{1, 16, 16}, {{2, 4, 2}, {1, 16, 1}}, {{2, 2, 8}, {2, 2, 1}}};
+}
+
+Layout ImageFit::zero_sum(std::int64_t tokens) const {
+  return local({1, 1, tokens / row_.n}) * lifted(row_.d());
+}
+
+Layout ImageFit::zeros() const {
+  if (!wave_) return zero_fragment();
+  return {{1, 128, 2}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}, {2, 2, 1}}};
+}
+
+Layout ImageFit::words(int bits) const {
+  if (!wave_) {
+    return local({1, 1, bits * units_ / kUnits, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
+           local({1, 1, 1, 1, 4});
+  }
+  const Layout lanes{{2, 1, 1, kLanes, 1}, {{3, 4, 1}, {0, 2, 1}, {3, 8, 4}}, {}};
+  return local({1, 1, bits, 1, 1}) * lanes * local({1, 1, 1, 1, 4});
+}
+
+Layout ImageFit::loaded(std::int64_t groups, bool of_a) const {
+  const Layout each = local({groups, 1, 1, 1, 1});
+  if (!wave_) return each * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 2 * units_});
+  if (of_a) {
+    return each * Layout{{1, 2, 8, 4, 8}, {{3, 4, 1}, {1, 2, 1}, {2, 8, 1}}, {{4, 8, 1}}};
+  }
+  return each * Layout{{1, 2, 8, 4, 8}, {{1, 2, 1}, {2, 2, 4}, {3, 16, 0}}, {{2, 4, 1}, {4, 8, 1}}};
+}
+
+Layout ImageFit::rows(std::int64_t groups, bool of_a) const {
+  const Layout each = local({groups, 1});
+  if (!wave_) return each * lifted(local({2 * units_}) * spatial({8}) * replicated(4, 1));
+  if (of_a) return each * Layout{{1, 128}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}}};
+  return each * Layout{{1, 128}, {{1, 2, 64}, {1, 2, 4}, {1, 16, 0}}, {{1, 4, 1}, {1, 8, 8}}};
+}
+
+}  // namespace ladder

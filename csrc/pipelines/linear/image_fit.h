@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the lanes of a matrix instruction share 64 x 64 blocks of the weight image, as layouts over
+// one warp (or wave) in rows, columns and tokens of the layer. An instruction sums over its columns
+// in any order, and its rows may be any rows: a wave of 64 lanes takes eight rows of each of two
+// blocks, all of one parity, and of 16 columns the four that the image has in one lane's word. So
+// its lanes read the image that was made for 32.
+#pragma once
+
+#include <cstdint>
+
+#include "device/instructions.h"
+#include "layout/layout.h"
+
+namespace ladder {
+
+class ImageFit {
+ public:
+  /// `units` of 16 rows of a warp: 1, 2 or 4 of a block, or for waves 8, which are two blocks.
+  /// Throws Unsupported for an instruction whose lanes read the image in no way that is known.
+  ImageFit(const MatrixInstruction& row, std::int64_t units);
+
+  /// Blocks along N that a warp has, and warps that share one: one of them is 1.
+  std::int64_t blocks_of_warp() const { return wave_ ? 2 : 1; }
+  std::int64_t warps_of_block() const { return wave_ ? 1 : 4 / units_; }
+  /// B comes through the load-matrix instruction, else by plain loads.
+  bool loads_matrices() const { return !wave_; }
+
+  Layout a() const;                            ///< [1, rows, 16]: one k-step
+  Layout b(std::int64_t tokens) const;         ///< [1, tokens, 16]
+  Layout sums(std::int64_t tokens) const;      ///< [1, rows, tokens]
+  Layout zero_row() const;                     ///< [1, 16, 16]: A of one instruction
+  Layout zero_sum(std::int64_t tokens) const;  ///< [1, 16, tokens]
+  Layout zeros() const;                        ///< [1, rows, 2]: each row of A twice
+  /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4].
+  Layout words(int bits) const;
+  /// Scales or zero points of `groups`, of the rows of A or of sums: as loaded from [groups, blocks
+  /// along N, 8, 4, 8], and by row: [groups, rows].
+  Layout loaded(std::int64_t groups, bool of_a) const;
+  Layout rows(std::int64_t groups, bool of_a) const;
+
+ private:
+  const MatrixInstruction& row_;
+  const std::int64_t units_;
+  const bool wave_;
+};
+
+}  // namespace ladder
