@@ -33,6 +33,9 @@ constexpr std::int64_t kBlock = 64;  ///< rows and columns of a block
 constexpr int kLanes = 32;
 constexpr int kUnits = 4;  ///< row units of 16 in a block
 
+/// Which of the two rows of a unit that a lane has: codes of one parity may lie at other offsets.
+constexpr std::int64_t row_parity(std::int64_t row) { return row / 8 % 2; }
+
 /// Words of the image of an [n, k] matrix of `bits`-bit codes.
 constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {
   return round_up(n, kBlock) / kBlock * (round_up(k, kBlock) / kBlock) * 128 * bits;

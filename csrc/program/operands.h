@@ -71,14 +71,14 @@ struct ZeroOperand {
   Affine group;
   int exponent;
 };
-/// to[w, row, n] += zero[group, row] * sum[w, row, n] * 2^exponent[row / 8 % 2]; a `sum` of 16 rows
-/// repeats over the row units of a block.
+/// to[w, row, n] += zero[group, row] * sum[w, row, n] * 2^exponent[row_parity(row)]; a `sum` of 16
+/// rows repeats over the row units of a block.
 struct Offset {
   RegisterId to, zero, sum;
   Affine group;
   int exponent[2];
 };
-/// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row / 8 % 2]; without a
+/// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row_parity(row)]; without a
 /// scale, the power of two only.
 struct Scale {
   RegisterId to, acc, scale;

@@ -150,7 +150,7 @@ struct Mma {
   const MatrixInstruction* row;
   RegisterId acc, a, b;
 };
-/// to[w, row, n] = value[row / 8 % 2]; a tile of one or two dimensions takes value[0].
+/// to[w, row, n] = value[row_parity(row)]; a tile of one or two dimensions takes value[0].
 struct Fill {
   RegisterId to;
   double value[2];

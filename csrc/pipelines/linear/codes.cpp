@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/error.h"
 #include "layout/digits.h"
 #include "layout/in_place.h"
 #include "layout/weight_image.h"
@@ -68,6 +69,9 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
       expr_.scale == Scalar::e8m0 && std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
   for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
     o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
+  }
+  if (zero[0] != zero[1] && !fit.mixes_parities()) {
+    fail<Unsupported>(instruction_.name, " has no zero point in place");
   }
   if (zero[0] != 0) {
     o.zero_row = reg("zero", operand_, tiling.a_warps * fit.zero_row());

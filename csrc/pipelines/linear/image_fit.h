@@ -23,6 +23,8 @@ class ImageFit {
   /// Blocks along N that a warp has, and warps that share one: one of them is 1.
   std::int64_t blocks_of_warp() const { return wave_ ? 2 : 1; }
   std::int64_t warps_of_block() const { return wave_ ? 1 : 4 / units_; }
+  /// One instruction has rows of both parities (row_parity); else of one.
+  bool mixes_parities() const { return !wave_; }
   /// B comes through the load-matrix instruction, else by plain loads.
   bool loads_matrices() const { return !wave_; }
 

@@ -20,6 +20,10 @@ constexpr std::int64_t kFewestTiles = 4;
 struct WarpTile {
   int rows, tokens;
 };
+constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 48}, {32, 48},
+                                   {32, 96}, {64, 16}, {32, 16}, {64, 24}, {32, 128}};
+// Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
+constexpr int kFewestWarps = 4, kMostWarps = 16;
 
 /// Parts of K for `tiles` tiles of `k_tiles` k-tiles each: one, and the two that leave the fullest
 /// multiprocessor least to do. Adding up parts counts as some k-tiles.
@@ -46,75 +50,65 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   const Device& device = *decisions.device;
   std::vector<TileSchedule> all;
   if (expr.max_m < kFewestTokens || !device.async_copy()) return all;
-  const int n = decisions.whole.core.instruction->n;
-  const auto columns_of_k = round_up(expr.k, kBlock);
   const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
+  // In place takes one more product for each 16 rows of a warp where there is a zero point.
+  const bool in_place = expr.element == nullptr && expr.zero == 0;
+
+  const auto add = [&](TileSchedule s) {
+    for (const int stages : {3, 4, 6}) {
+      const int fit = std::min(stages, s.k_tiles);
+      if (fit == s.stages) break;
+      s.stages = fit;
+      for (const Route route : {Route::multiply_add, Route::in_place}) {
+        if (route == Route::in_place && !in_place) continue;
+        s.route = route;
+        for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
+          if (place == ScalePlace::sums && !both_places) continue;
+          s.scale_place = place;
+          all.push_back(s);
+        }
+      }
+    }
+  };
+  const auto add_splits = [&](TileSchedule s) {
+    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles;
+    const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.columns);
+    for (const auto splits : splits_for(tiles, k_tiles, device.multiprocessors)) {
+      // Groups of several k-tiles stay whole.
+      const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / s.columns;
+      const auto of_cta = ceil_div(k_tiles, splits);
+      s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_cta, std::max<std::int64_t>(sharing, 1))
+                                              : of_cta);
+      const auto parts = grid_of(s, expr).splits;
+      s.reduction = parts == 1                    ? Reduction::none
+                    : parts <= device.max_cluster ? Reduction::cluster
+                                                  : Reduction::ordered;
+      add(s);
+    }
+  };
+
   // As few tiles of tokens as the most that a CTA has allows, and twice as many.
   const auto fewest = ceil_div(expr.max_m, std::int64_t{kMostTokensOfCta});
+  const std::int64_t pair = 2 * decisions.whole.core.instruction->n;  // what load-matrix brings
   for (const std::int64_t token_tiles : {fewest, 2 * fewest}) {
-    const auto tokens =
-        static_cast<int>(round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{2} * n));
+    const auto tokens = static_cast<int>(round_up(ceil_div(expr.max_m, token_tiles), pair));
     if (token_tiles > fewest && tokens < 32) continue;
-    for (const WarpTile warp : {WarpTile{64, 32},
-                                {32, 64},
-                                {32, 32},
-                                {64, 64},
-                                {64, 48},
-                                {32, 48},
-                                {32, 96},
-                                {64, 16},
-                                {32, 16},
-                                {64, 24},
-                                {32, 128}}) {
+    for (const WarpTile warp : kWarpTiles) {
       if (tokens % warp.tokens != 0) continue;
-      const int warps_m = tokens / warp.tokens;
       for (const int rows : {256, 128, 64}) {
-        const int warps_n = rows / warp.rows, warps = warps_n * warps_m;
-        if (rows % warp.rows != 0 || warps < 4 || warps > 16) continue;
+        const int warps_n = rows / warp.rows, warps_m = tokens / warp.tokens;
         for (const int columns : {128, 64}) {
           for (const int ctas : {1, 2, 3}) {
-            if (ctas * warps > 16) continue;
-            const auto tiles = ceil_div(round_up(expr.n, kBlock), rows) * token_tiles;
-            const auto all_tiles = ceil_div(columns_of_k, columns);
-            for (const auto splits : splits_for(tiles, all_tiles, device.multiprocessors)) {
-              auto k_tiles = ceil_div(all_tiles, splits);
-              // Groups of several k-tiles stay whole.
-              if (const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / columns;
-                  splits > 1 && sharing > 1) {
-                k_tiles = round_up(k_tiles, sharing);
-              }
-              TileSchedule s{.rows = rows,
-                             .tokens = tokens,
-                             .columns = columns,
-                             .warps_n = warps_n,
-                             .warps_m = warps_m,
-                             .k_tiles = static_cast<int>(k_tiles),
-                             .stages = 2,
-                             .reduction = Reduction::none,
-                             .route = Route::multiply_add,
-                             .dependent_launch = dependent_launch,
-                             .ctas_per_sm = ctas,
-                             .token_tiles = static_cast<int>(token_tiles)};
-              const auto parts = grid_of(s, expr).splits;
-              if (parts > 1) {
-                s.reduction = parts <= device.max_cluster ? Reduction::cluster : Reduction::ordered;
-              }
-              for (const int stages : {3, 4, 6}) {
-                s.stages = static_cast<int>(std::min<std::int64_t>(stages, k_tiles));
-                for (const Route route : {Route::multiply_add, Route::in_place}) {
-                  if (route == Route::in_place && (expr.element != nullptr || expr.zero != 0)) {
-                    continue;  // one more product for each 16 rows of a warp
-                  }
-                  s.route = route;
-                  s.scale_place = ScalePlace::usual;
-                  all.push_back(s);
-                  if (!both_places) continue;
-                  s.scale_place = ScalePlace::sums;
-                  all.push_back(s);
-                }
-                if (s.stages < stages) break;
-              }
-            }
+            const int warps = warps_n * warps_m;
+            if (warps < kFewestWarps || warps > kMostWarps || ctas * warps > kMostWarps) continue;
+            add_splits({.rows = rows,
+                        .tokens = tokens,
+                        .columns = columns,
+                        .warps_n = warps_n,
+                        .warps_m = warps_m,
+                        .dependent_launch = dependent_launch,
+                        .ctas_per_sm = ctas,
+                        .token_tiles = static_cast<int>(token_tiles)});
           }
         }
       }

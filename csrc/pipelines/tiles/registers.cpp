@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "layout/weight_image.h"
 #include "schedule/decoding_cost.h"
 
 namespace ladder {
@@ -10,9 +11,10 @@ namespace {
 
 // What NVRTC 13.0 uses, of 1008 kernels of 24 types: addresses of the ring, the loop, and values
 // between instructions; codes of odd widths, whose last bits are put together; floats of which sums
-// are scaled; and the scales, and zero points, of four groups and more.
-constexpr std::int64_t kOthers = 32, kOddWidth = 2, kScaledFloats = 30, kGroups = 44,
-                       kZerosOfGroups = 16;
+// are scaled; sums of groups that are narrower than a block of the image, of which those of the
+// next begin before the last are scaled; and zero points of several groups.
+constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16;
+constexpr double kNarrowGroups = 0.875;  // of the sums
 
 // Between the last product and y: what a thread adds up, and the next part of it.
 std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
@@ -37,8 +39,10 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
   const auto words = s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth);
   const auto operands = 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, expr);
+  const bool narrow = totals && expr.group_size() < kBlock;
+  const auto begun = narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) : 0;
   const auto of_groups =
-      (totals && groups >= 4 ? kGroups : 0) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
+      static_cast<std::int64_t>(begun) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
       (totals && decoding_kind(expr) == Decoding::Kind::fields ? kScaledFloats : 0);
   const auto products =
       sums + words + operands + of_groups + decoding_registers(expr, s.scale_place);

@@ -78,7 +78,7 @@ std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, i
 void Interpreter::fill(Block& block, const Fill& i) {
   for_each(i.to, [&](int, std::int64_t index, const std::int64_t* at) {
     const bool by_row = coordinates_[i.to].rank > 2;
-    set_number(block, i.to, index, i.value[by_row ? at[1] / 8 % 2 : 0]);
+    set_number(block, i.to, index, i.value[by_row ? row_parity(at[1]) : 0]);
   });
 }
 
@@ -113,7 +113,7 @@ void Interpreter::scale(Block& block, const Scale& i) {
       const auto slot = slot_of_row(i.scale, thread, group, at[1]);
       s = number(block, i.scale, thread * coordinates_[i.scale].slots + slot);
     }
-    const auto factor = static_cast<float>(std::ldexp(s, i.exponent[at[1] / 8 % 2]));
+    const auto factor = static_cast<float>(std::ldexp(s, i.exponent[row_parity(at[1])]));
     const float product = static_cast<float>(number(block, i.acc, index)) * factor;
     const float before = i.accumulate ? static_cast<float>(number(block, i.to, index)) : 0.0f;
     set_number(block, i.to, index, before + product);

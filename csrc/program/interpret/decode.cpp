@@ -162,8 +162,8 @@ void Interpreter::offset(Block& block, const Offset& i) {
   const auto sums = coordinates_[i.sum].slots, slots = coordinates_[i.to].slots;
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
     const auto slot = slot_of_row(i.zero, thread, group, at[1]);
-    const auto zero = static_cast<float>(
-        std::ldexp(number(block, i.zero, thread * zeros.slots + slot), i.exponent[at[1] / 8 % 2]));
+    const auto zero = static_cast<float>(std::ldexp(
+        number(block, i.zero, thread * zeros.slots + slot), i.exponent[row_parity(at[1])]));
     const auto sum = static_cast<float>(number(block, i.sum, thread * sums + index % slots % sums));
     set_number(block, i.to, index, static_cast<float>(number(block, i.to, index)) + zero * sum);
   });

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "codegen/cuda/emit/emitter.h"
+#include "layout/weight_image.h"
 
 namespace ladder::cuda {
 void Emitter::mma(const Mma& i) {
@@ -89,7 +90,7 @@ void Emitter::scale(const Scale& i) {
   std::set<std::int64_t> declared;
   for (std::int64_t s = 0; s < reg(i.acc).layout.slot_count(); ++s) {
     const auto row = reg(i.acc).layout(0, s)[1];
-    const int exponent = i.exponent[row / 8 % 2];
+    const int exponent = i.exponent[row_parity(row)];
     const auto factor = i.scale < 0 ? literal(std::ldexp(1.0, exponent))
                                     : factor_of_row(i.scale, i.group, row, exponent, declared);
     line(reg(i.to).name, "[", s, "] ", i.accumulate ? "+=" : "=", " ",
@@ -103,7 +104,7 @@ void Emitter::offset(const Offset& i) {
   const auto sums = reg(i.sum).layout.slot_count();
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     const auto row = reg(i.to).layout(0, s)[1];
-    const auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row / 8 % 2], declared);
+    const auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row_parity(row)], declared);
     line(reg(i.to).name, "[", s, "] += ", zero, " * ", reg(i.sum).name, "[", s % sums, "];");
   }
 }
@@ -124,7 +125,7 @@ void Emitter::fill(const Fill& i) {
     const bool f32 = to.scalar == Scalar::f32;
     const bool by_row = to.layout.shape.size() > 2;
     const auto row = by_row ? to.layout(0, w * 32 / bits_of(to))[1] : 0;
-    const double value = i.value[row / 8 % 2];
+    const double value = i.value[row_parity(row)];
     const auto bits = to_bits(to.scalar, value);
     line(to.name, "[", w, "] = ", f32 ? literal(value) : hex(repeated(bits, bits_of(to))), ";");
   }
