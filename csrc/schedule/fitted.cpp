@@ -6,8 +6,6 @@
 namespace ladder::fitted {
 namespace {
 
-constexpr std::string_view kFittedOn = "h200";
-
 /// In which a quarter of a multiprocessor issues one m16n8k16; 0: not published.
 double matrix_cycles(const Device& device) {
   const MatrixInstruction* row = tile_instruction(Scalar::f16);

@@ -15,6 +15,8 @@
 //   exponents, shares                    as they are
 #pragma once
 
+#include <string_view>
+
 #include "device/device.h"
 
 namespace ladder::fitted {
@@ -38,6 +40,9 @@ constexpr Way kOneRound = {3.4, 0.3, 0.23, 0, 0.3},
               kEngine = {2.7, 0, 0, 0.75, 0.3, 1, 6, 1.1},
               kApart = {2.8, 1.55, 0, 0.43, 0, 0.92, 12},
               kTogether = {2.3, 2.25, 0, 0.75, 0, 1, 1.75};
+
+/// The row of the device.
+constexpr std::string_view kFittedOn = "h200";
 
 /// At which cycles were counted; kernels ran between it and the row's, which is the boost clock.
 constexpr double kClock = 1.755e9;

@@ -31,6 +31,15 @@ constexpr double kOverlap = 4;
 // Seconds: launch and first bytes; meeting in a cluster; a ticket and its fences.
 constexpr double kLaunch = 2.9e-6, kCluster = 0.8e-6, kTicket = 1.3e-6;
 
+/// In which a scheduler issues one matrix instruction. What is not published counts as on the
+/// device on which the rest was fitted.
+double matrix_cycles(const Device& device, const MatrixInstruction& mma) {
+  const double rate = operations_per_second(device, mma);
+  if (rate <= 0) return matrix_cycles(ladder::device(fitted::kFittedOn), mma);
+  return 2.0 * mma.m * mma.n * mma.k * fitted::carried_to(device).clock * device.schedulers *
+         device.multiprocessors / rate;
+}
+
 double fullest(double ctas, double places) { return std::ceil(ctas / places) * places / ctas; }
 
 }  // namespace
@@ -51,8 +60,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
                        (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
 
   // Cycles of one scheduler for one k-tile of one warp.
-  const double mma_cycles = 2.0 * mma.m * mma.n * mma.k * carried.clock * device.schedulers *
-                            device.multiprocessors / operations_per_second(device, mma);
+  const double mma_cycles = matrix_cycles(device, mma);
   const double products = (units + (product ? 1 : 0)) * tokens / mma.n * steps;
   const double decoding = kBeside * units * decoding_cycles(expr, s.route, s.scale_place) * steps /
                           (static_cast<double>(kBlock) / mma.k);

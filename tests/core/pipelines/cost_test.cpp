@@ -139,5 +139,24 @@ TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
   EXPECT_EQ(of(integers, slow).fixed_seconds, of(integers, device("h200")).fixed_seconds);
 }
 
+// Rates of mma.sync on a B200 are not published.
+TEST(Cost, of_tiles_is_finite_on_every_device_and_falls_with_the_matrix_rate) {
+  for (const char* name : {"a100", "rtx4090", "h200", "b200"}) {
+    const Linear expr{4, 8, 128, Scalar::f16, 64, 8192, 8192};
+    const auto decisions = decide(expr, device(name));
+    const auto all = tile_space(decisions, false);
+    ASSERT_FALSE(all.empty());
+    for (const TileSchedule& schedule : all) {
+      ASSERT_TRUE(std::isfinite(cost(schedule, decisions).seconds)) << name << to_string(schedule);
+    }
+  }
+  const Linear expr{4, 8, 128, Scalar::f16, 128, 8192, 8192};
+  Device slow = device("h200");
+  slow.f16_flops /= 2;
+  const auto schedule = tile_space(decide(expr, slow), false).front();
+  EXPECT_GT(cost(schedule, decide(expr, slow)).issue_seconds,
+            1.5 * cost(schedule, decide(expr, device("h200"))).issue_seconds);
+}
+
 }  // namespace
 }  // namespace ladder
