@@ -80,9 +80,10 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
       s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_cta, std::max<std::int64_t>(sharing, 1))
                                               : of_cta);
       const auto parts = grid_of(s, expr).splits;
-      s.reduction = parts == 1                    ? Reduction::none
-                    : parts <= device.max_cluster ? Reduction::cluster
-                                                  : Reduction::ordered;
+      const bool cluster = parts <= device.max_cluster && s.rows % (2 * parts) == 0;
+      s.reduction = parts == 1 ? Reduction::none
+                    : cluster  ? Reduction::cluster
+                               : Reduction::ordered;
       add(s);
     }
   };
