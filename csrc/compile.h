@@ -20,7 +20,7 @@ struct Compiled {
 
 /// The whole compiler. Needs no device: the row says what there is to know of it.
 /// Throws InvalidArgument for an expression without meaning, Unsupported for one that the device
-/// cannot serve or that no target writes for.
+/// cannot serve, that a library multiplies (DenseSchedule), or that no target writes for.
 Compiled compile(const Linear& expr, const Device& device, bool dependent_launch = false);
 
 /// The same with the schedule chosen.

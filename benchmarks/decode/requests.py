@@ -155,7 +155,8 @@ def tiles(activation="f16", bits=4, group=128, shapes=PEERS):
                 k_tiles = -(-k // (columns * splits))
                 k_tiles += k_tiles % max(group // columns, 1)
                 splits = -(-k // (columns * k_tiles))
-                reduction = "none" if splits == 1 else "cluster" if splits <= 8 else "ordered"
+                cluster = splits <= 8 and rows % (2 * splits) == 0
+                reduction = "none" if splits == 1 else "cluster" if cluster else "ordered"
                 beside = f"token tiles {token_tiles}, " if token_tiles > 1 else ""
                 for stages in (3, 4):
                     yield (

@@ -5,7 +5,7 @@
 //     codes | scales | zeros | scale2 | gather
 //
 // Codes are the image of layout/weight_image.h; the others are the parameters of the same names of
-// program/lower.h. Those that the weight has not take no room. Each begins at a multiple of 128
+// pipelines/lower.h. Those that the weight has not take no room. Each begins at a multiple of 128
 // bytes, a line of the memory system.
 #pragma once
 

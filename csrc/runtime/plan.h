@@ -36,7 +36,7 @@ struct Plan {
 std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch);
 
 /// What to compile where there is no plan, in order: the scheduler's own choices, diversified
-/// (schedule/diversified.h).
+/// (pipelines/diversified.h).
 std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch);
 
 /// The scheduler's best guesses, diversified, that no store knows to be rejected, at most `count`,

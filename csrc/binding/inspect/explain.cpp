@@ -155,11 +155,11 @@ std::vector<Section> explain(const Request& request) {
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   const Decisions decisions = decide(expr, machine);
   auto all = candidates(decisions, request.dependent_launch);
-  const double best_seconds = all.empty() ? 1 : all.front().cost.seconds;
+  const double best_seconds = all.front().cost.seconds;
   all = diversified(pruned(std::move(all), decisions, best_seconds),
                     static_cast<std::size_t>(std::max(request.candidates, 0)));
   out.emplace_back("candidates", candidates_text(all, request));
-  if (all.empty() || !all.front().dropped.empty()) {
+  if (!all.front().dropped.empty()) {
     return without_program("no kernel serves it: every candidate was dropped");
   }
   if (is_dense(all.front().schedule)) {

@@ -46,7 +46,7 @@ Cost cost(const DenseSchedule&, const Decisions& decisions) {
 }
 
 std::vector<DenseSchedule> dense_space(const Decisions& decisions) {
-  if (decisions.expr.max_m <= kMostDecodeTokens || decisions.whole.places.empty()) return {};
+  if (!objection(DenseSchedule{}, decisions).empty()) return {};
   return {DenseSchedule{}};
 }
 

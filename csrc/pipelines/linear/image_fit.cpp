@@ -7,7 +7,6 @@
 #include "pipelines/linear/image_fit.h"
 
 #include "base/error.h"
-#include "layout/weight_image.h"
 
 namespace ladder {
 

@@ -11,6 +11,7 @@
 
 #include "device/instructions.h"
 #include "layout/layout.h"
+#include "layout/weight_image.h"
 
 namespace ladder {
 
@@ -20,9 +21,8 @@ class ImageFit {
   /// Throws Unsupported for an instruction whose lanes read the image in no way that is known.
   ImageFit(const MatrixInstruction& row, std::int64_t units);
 
-  /// Blocks along N that a warp has, and warps that share one: one of them is 1.
-  std::int64_t blocks_of_warp() const { return wave_ ? 2 : 1; }
-  std::int64_t warps_of_block() const { return wave_ ? 1 : 4 / units_; }
+  /// Warps that share a block along N.
+  std::int64_t warps_of_block() const { return wave_ ? 1 : kUnits / units_; }
   /// One instruction has rows of both parities (row_parity); else of one.
   bool mixes_parities() const { return !wave_; }
   /// B comes through the load-matrix instruction, else by plain loads.

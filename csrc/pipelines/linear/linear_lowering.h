@@ -64,7 +64,8 @@ class LinearLowering {
   RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
   RegisterId zero_rows() const { return per_group_.back().rows; }
 
-  // codes.cpp: the products of a group of columns, whose scale and zero point are `group_`'s.
+  // codes.cpp: the products of a group of columns, whose scale and zero point are those of
+  // `operands_.group`.
   /// Of those types that are looked up.
   Statement declare_table(std::int64_t words);
   bool has_table() const { return decoding_.kind == Decoding::Kind::table; }

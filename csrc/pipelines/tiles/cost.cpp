@@ -12,6 +12,9 @@
 namespace ladder {
 namespace {
 
+// Nothing here was fitted: no tile kernel was timed yet. What is said to be measured was so in
+// decode kernels, the rest is guessed.
+
 // Beside a matrix instruction each other instruction takes about a clock of its scheduler, on
 // whatever pipe (docs/dev/notebook_gpu.md, sixteen tokens), where decoding_cycles() counts two for
 // operations on integers.
@@ -67,7 +70,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
   const double scaling = totals ? groups * units * (tokens / 2 + kScaleCycles) : 0;
   const double loads = kLoadMatrixCycles * steps * tokens / 16;
   const double warp = products * mma_cycles + decoding + scaling + loads + kTileCycles;
-  const double warps = static_cast<double>(s.threads()) / 32;
+  const double warps = static_cast<double>(s.warps_n) * s.warps_m;
   const double per_sm = ctas / device.multiprocessors;
   const double resident = std::min<double>(s.ctas_per_sm, std::ceil(per_sm));
   const auto together = static_cast<std::size_t>(resident * warps / device.schedulers);
