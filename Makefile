@@ -56,6 +56,7 @@ shards  = seq 0 $$(($(SHARDS) - 1)) | $(NVRTC) GTEST_TOTAL_SHARDS=$(SHARDS) xarg
 
 cpp-test: build-tests
 	$(call shards,build/tests/core/core_tests)
+	$(call shards,build/tests/core/cpu_tests)
 	build/tests/runtime/runtime_tests --gtest_brief=1
 	build/tests/driver/driver_tests --gtest_brief=1
 
@@ -126,6 +127,7 @@ sanitize: setup
 	  -DLADDER_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 	cmake --build build/sanitize --parallel $(JOBS)
 	build/sanitize/tests/core/core_tests --gtest_brief=1
+	build/sanitize/tests/core/cpu_tests --gtest_brief=1
 
 # Coverage-guided fuzzing of the bit stream and the spellings of types, for a minute.
 fuzz: setup  # needs clang-14 and libclang-rt-14-dev

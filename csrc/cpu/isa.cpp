@@ -28,10 +28,17 @@ bool has(Isa isa) { return isa == Isa::generic; }
 
 }  // namespace
 
+std::vector<Isa> built_isas() {
+#if defined(LADDER_X86)
+  return {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+#else
+  return {Isa::generic};
+#endif
+}
+
 std::vector<Isa> available_isas() {
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16})
-    if (has(isa)) isas.push_back(isa);
+  std::vector<Isa> isas = built_isas();
+  std::erase_if(isas, [](Isa isa) { return !has(isa); });
   return isas;
 }
 

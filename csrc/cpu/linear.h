@@ -22,6 +22,8 @@ enum class Isa {
   avx512_bf16,  ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
 };
 
+/// Those with kernels in this build, narrowest first: those of the processor's family.
+std::vector<Isa> built_isas();
 /// Those that this machine can run, narrowest first; never empty.
 std::vector<Isa> available_isas();
 std::string_view name(Isa isa);
