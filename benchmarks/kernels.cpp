@@ -119,7 +119,7 @@ int run(const std::string& out, const Device& device) {
         continue;
       }
       const auto path = out + "/" + std::to_string(number);
-      write(path + ".cubin", binary.cubin.data(), binary.cubin.size());
+      write(path + ".cubin", binary.bytes.data(), binary.bytes.size());
       write(path + ".cu", compiled.source.data(), compiled.source.size());
       const auto workspace = workspace_of(expr, schedule);
       if (widths.insert(expr.bits).second) write_positions(out, expr.bits);

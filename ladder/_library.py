@@ -29,7 +29,7 @@ def find_compiler() -> None:
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for folder in ("cu13/lib", "cuda_nvrtc/lib"):
             if (Path(root) / folder).is_dir():
-                torch.ops.ladder.add_nvrtc_directory(str(Path(root) / folder))
+                torch.ops.ladder.add_compiler_directory("CUDA", str(Path(root) / folder))
 
 
 def log_notices() -> None:

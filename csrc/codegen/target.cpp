@@ -5,14 +5,70 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "codegen/cuda/dequantize.h"
+#include "codegen/cuda/driver.h"
 #include "codegen/cuda/emit.h"
+#include "codegen/cuda/image_kernels.h"
+#include "codegen/cuda/quantize.h"
+#include "codegen/cuda/quantize_tensor.h"
+#include "codegen/cuda/toolchain.h"
 
 namespace ladder {
 namespace {
 
+constexpr ImageKernels kCudaImage = {
+    .pack_tile = &cuda::pack_tile,
+    .dequantize_tile = &cuda::dequantize_tile,
+    .pack = &cuda::pack_source,
+    .unpack = &cuda::unpack_source,
+    .permute = &cuda::permute_source,
+    .dequantize = &cuda::dequantize_source,
+};
+
+constexpr QuantizeKernels kCudaQuantize = {
+    .measure = &cuda::measure_source,
+    .pack_rows = &cuda::pack_rows_source,
+    .is_of_tensor = &cuda::is_of_tensor,
+    .quantize_launch = &cuda::quantize_launch,
+    .quantize = &cuda::quantize_source,
+    .tensor_launch = &cuda::tensor_launch,
+    .tensor_extent = &cuda::tensor_extent_source,
+    .tensor_errors = &cuda::tensor_errors_source,
+    .tensor_choose = &cuda::tensor_choose_source,
+    .tensor_codes = &cuda::tensor_codes_source,
+};
+
+constexpr Toolchain kCudaToolchain = {
+    .add_directory = &cuda::add_nvrtc_directory,
+    .directories = &cuda::nvrtc_directories,
+    .version = &cuda::compiler_version,
+    .architectures = &cuda::architectures,
+    .objection = &cuda::compiler_objection,
+    .flags = &cuda::target_for,
+    .compile = &cuda::compile,
+};
+
+constexpr Driver kCudaDriver = {
+    .name = "CUDA driver",
+    .present = &cuda::driver_present,
+    .properties = &cuda::properties,
+    .load = &cuda::load,
+    .capture_of = &cuda::capture_of,
+    .keep_with = &cuda::keep_with,
+    .stream_id = &cuda::stream_id,
+    .event = &cuda::event,
+    .zeroed_memory = &cuda::zeroed_memory,
+};
+
 // To add one: its row, and a folder beside this file.
 constexpr Target kTargets[] = {
-    {"CUDA", Family::nvidia, &cuda::emit},
+    {.name = "CUDA",
+     .family = Family::nvidia,
+     .emit = &cuda::emit,
+     .image = &kCudaImage,
+     .quantize = &kCudaQuantize,
+     .toolchain = kCudaToolchain,
+     .driver = kCudaDriver},
 };
 
 const Target* find(Family family) {
@@ -20,20 +76,41 @@ const Target* find(Family family) {
   return found == std::end(kTargets) ? nullptr : &*found;
 }
 
+/// Of those that write kernels.
 std::string names() {
   std::string out;
-  for (const Target& target : kTargets) out += joined(out.empty() ? "" : ", ", target.name);
+  for (const Target& target : kTargets) {
+    if (target.emit != nullptr) out += joined(out.empty() ? "" : ", ", target.name);
+  }
   return out;
 }
 
 }  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+const Target& target_called(std::string_view name) {
+  std::string known;
+  for (const Target& target : kTargets) {
+    if (target.name == name) return target;
+    known += joined(known.empty() ? "" : ", ", target.name);
+  }
+  fail<InvalidArgument>("no target is called ", name, "; there are ", known);
+}
+
+const Target& target_of(Family family) {
+  const Target* const target = find(family);
+  if (target == nullptr) fail<Unsupported>("no target is for such devices; there are ", names());
+  return *target;
+}
 
 std::string no_target(const Device& device) {
   const auto why = [&](const auto&... rest) {
     return joined("no target writes kernels for ", device.name, " (", device.architecture,
                   ") yet: ", rest...);
   };
-  if (find(device.family) == nullptr) return why("there is ", names(), " alone");
+  const Target* const target = find(device.family);
+  if (target == nullptr || target->emit == nullptr) return why("there is ", names(), " alone");
   if (!has_tile_programs(device)) {
     const MatrixInstruction& oldest = *tile_instruction(Scalar::f16);
     return why("tile programs multiply by ", oldest.name, ", which needs sm_", oldest.architecture);
@@ -44,6 +121,22 @@ std::string no_target(const Device& device) {
 const Target& target_of(const Device& device) {
   if (const auto why_not = no_target(device); !why_not.empty()) fail<Unsupported>(why_not);
   return *find(device.family);
+}
+
+std::string emit(const Target& target, const Program& program) {
+  if (target.emit == nullptr) fail<Unsupported>("no program is written in ", target.name, " yet");
+  return target.emit(program);
+}
+
+const ImageKernels& image_kernels(const Target& target) {
+  if (target.image == nullptr) fail<Unsupported>(target.name, " has no kernels of images yet");
+  return *target.image;
+}
+
+const QuantizeKernels& quantize_kernels(const Target& target) {
+  if (target.quantize == nullptr)
+    fail<Unsupported>(target.name, " has no kernels that quantise yet");
+  return *target.quantize;
 }
 
 }  // namespace ladder

@@ -22,7 +22,7 @@
 #include <system_error>
 #include <thread>
 
-#include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 
 extern char** environ;
 
@@ -57,12 +57,13 @@ int unnamed_file(std::string_view text) {
 }
 
 /// Starts the helper with `source` as its input; -1 when that fails.
-pid_t start(const std::string& program, const std::string& source, const KernelStore& store,
-            const std::string& target) {
-  const int input = unnamed_file(source);
+pid_t start(const std::string& program, const KernelKey& key, const KernelStore& store,
+            const Target& target) {
+  const int input = unnamed_file(key.source);
   if (input < 0) return -1;
-  std::vector<std::string> words{program, store.folder(), store.key_folder(), target};
-  for (const auto& directory : cuda::nvrtc_directories()) words.push_back(directory);
+  std::vector<std::string> words{program, store.folder(), store.key_folder(),
+                                 std::string(target.name), key.flags};
+  for (const auto& directory : target.toolchain.directories()) words.push_back(directory);
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -137,12 +138,12 @@ Turns& turns() {
 }
 
 void compile_one(const std::string& program, const KernelKey& key, const KernelStore& store,
-                 Deadline deadline) {
+                 const Target& target, Deadline deadline) {
   const std::string digest = key.digest();
   Turns& all = turns();
   if (!all.take(digest, deadline)) return;
   if (!store.find(key)) {
-    const pid_t child = start(program, key.source, store, key.flags);
+    const pid_t child = start(program, key, store, target);
     if (child >= 0) wait_for(child);
   }
   all.give_back(digest);
@@ -154,12 +155,13 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
                    const KernelStore& store, Deadline deadline) {
   const std::string program = helper();
   if (program.empty() || sources.empty() || !store.writable()) return;
-  const std::string target = cuda::target_for(device.architecture),
-                    compiler = cuda::compiler_version();
+  const Target& target = target_of(device.family);
+  const std::string flags = target.toolchain.flags(device.architecture),
+                    compiler = target.toolchain.version();
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i; (i = next++) < sources.size();) {
-      compile_one(program, {sources[i], compiler, target}, store, deadline);
+      compile_one(program, {sources[i], compiler, flags}, store, target, deadline);
     }
   };
   const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
@@ -176,15 +178,16 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
 void stop_compiling_ahead() { turns().stop(); }
 
 int compile_from_input(const std::string& folder, const std::string& key_folder,
-                       const std::string& target,
-                       const std::vector<std::string>& nvrtc_directories) {
+                       const std::string& target, const std::string& flags,
+                       const std::vector<std::string>& directories) {
   const std::string source{std::istreambuf_iterator<char>(std::cin),
                            std::istreambuf_iterator<char>()};
-  for (const auto& directory : nvrtc_directories) cuda::add_nvrtc_directory(directory);
   try {
-    const KernelKey key{source, cuda::compiler_version(), target};
+    const Toolchain& toolchain = target_called(target).toolchain;
+    for (const auto& directory : directories) toolchain.add_directory(directory);
+    const KernelKey key{source, toolchain.version(), flags};
     const KernelStore store(folder, {.key_folder = key_folder});
-    store.find_or(key, [&] { return cuda::compile(source, target); });
+    store.find_or(key, [&] { return toolchain.compile(source, flags); });
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

@@ -14,9 +14,9 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// Not the largest time: clocks are added to it.
 inline Deadline never() { return std::chrono::steady_clock::now() + std::chrono::hours(24); }
 
-/// Compiles `sources` into `store`, each in a process of its own (NVRTC compiles one kernel at a
-/// time in a process), all threads of this process together no more at a time than the machine has
-/// processors. Returns when all have ended; a source that another thread is compiling is waited
+/// Compiles `sources` into `store`, each in a process of its own (compilers that are libraries take
+/// one kernel at a time), all threads of this process together no more at a time than the machine
+/// has processors. Returns when all have ended; a source that another thread is compiling is waited
 /// for. What fails is left to whoever asks for the kernel; so is what would begin after `deadline`,
 /// and everything where there is no helper program beside this library.
 void compile_ahead(const std::vector<std::string>& sources, const Device& device,
@@ -26,10 +26,11 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
 /// is about to exit.
 void stop_compiling_ahead();
 
-/// What the helper program does: compiles its standard input for `target` into the store at
-/// `folder`, whose entries have the key of `key_folder`. Returns its exit status.
+/// What the helper program does: compiles its standard input, in the language of `target`, with
+/// `flags` into the store at `folder`, whose entries have the key of `key_folder`. Returns its exit
+/// status.
 int compile_from_input(const std::string& folder, const std::string& key_folder,
-                       const std::string& target,
-                       const std::vector<std::string>& nvrtc_directories);
+                       const std::string& target, const std::string& flags,
+                       const std::vector<std::string>& directories);
 
 }  // namespace ladder

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "codegen/cuda/driver.h"
 #include "runtime/device_row.h"
+#include "runtime/gpus.h"
 
 namespace ladder {
 namespace {
@@ -36,7 +36,7 @@ class Pool {
     if (rest_.count < wanted) {
       const auto chunk = std::max(kChunk, wanted);
       const auto bytes = static_cast<std::size_t>(chunk) * sizeof(std::uint32_t);
-      rest_ = {static_cast<std::uint32_t*>(cuda::zeroed_memory(bytes, ordinal_)), chunk};
+      rest_ = {static_cast<std::uint32_t*>(gpus().driver.zeroed_memory(bytes, ordinal_)), chunk};
     }
     const Run run{rest_.first, wanted};
     rest_ = {rest_.first + wanted, rest_.count - wanted};
@@ -136,7 +136,7 @@ std::uint32_t* of_graph(int ordinal, std::int64_t count, void* graph) {
   auto captured = std::make_unique<Captured>(Captured{pool, pool.take(count)});
   const Run run = captured->run;
   try {
-    cuda::keep_with(graph, ordinal, captured.get(), let_go);
+    gpus().driver.keep_with(graph, ordinal, captured.get(), let_go);
   } catch (...) {
     pool.give_back(run);
     throw;
@@ -149,9 +149,10 @@ std::uint32_t* of_graph(int ordinal, std::int64_t count, void* graph) {
 
 std::uint32_t* take_counters(int ordinal, std::int64_t count, void* stream) {
   LADDER_CHECK(count > 0, count, " counters");
-  if (const auto capture = cuda::capture_of(stream, ordinal)) [[unlikely]]
+  const Driver& driver = gpus().driver;
+  if (const auto capture = driver.capture_of(stream, ordinal)) [[unlikely]]
     return of_graph(ordinal, count, capture->graph);
-  return of_stream(ordinal, count, cuda::stream_id(stream, ordinal));
+  return of_stream(ordinal, count, driver.stream_id(stream, ordinal));
 }
 
 }  // namespace ladder

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "codegen/target.h"
+#include "runtime/gpus.h"
 
 namespace ladder {
 namespace {
@@ -58,14 +59,64 @@ bool has_name(const std::vector<std::string>& words, std::string_view row) {
   return false;
 }
 
-/// The name that nvcc gives to a capability; architectures with instructions of their own end in a.
-std::string architecture(int capability) {
-  return "sm_" + std::to_string(capability) + (capability >= 90 ? "a" : "");
+/// The row that a machine is likest to.
+struct Suggested {
+  const Device* row = nullptr;
+  bool named = false;  ///< by the driver, too
+};
+
+Suggested nvidia_row(const Properties& p, const std::vector<std::string>& words) {
+  const Device *named = nullptr, *nearest = nullptr;
+  for (const Device& row : devices()) {
+    if (row.family != Family::nvidia || !no_target(row).empty()) continue;
+    if (row.capability > p.capability) continue;
+    if (row.capability == p.capability && has_name(words, row.name)) named = &row;
+    if (nearest == nullptr || row.capability > nearest->capability) nearest = &row;
+  }
+  if (nearest == nullptr) {
+    const int oldest = tile_instruction(Scalar::f16)->architecture;
+    fail<Unsupported>(p.name, " has compute capability ", p.capability / 10, ".", p.capability % 10,
+                      "; kernels need ", oldest / 10, ".", oldest % 10);
+  }
+  return {named != nullptr ? named : nearest, named != nullptr};
+}
+
+/// "gfx942" of "gfx942:sramecc+:xnack-".
+std::string_view without_features(std::string_view architecture) {
+  return architecture.substr(0, architecture.find(':'));
+}
+
+Suggested amd_row(const Properties& p, const std::vector<std::string>& words) {
+  const std::string_view architecture = without_features(p.architecture);
+  Suggested found;
+  std::string known;
+  for (const Device& row : devices()) {
+    if (row.family != Family::cdna) continue;
+    if (known.find(row.architecture) == std::string::npos) {
+      known += joined(known.empty() ? "" : ", ", row.architecture);
+    }
+    if (row.architecture != architecture || found.named) continue;
+    const bool named = has_name(words, row.name);
+    if (found.row == nullptr || named) found = {&row, named};
+  }
+  if (found.row == nullptr) {
+    fail<Unsupported>(p.name, " is ", architecture, "; ladder knows ", known);
+  }
+  return found;
+}
+
+/// The part of a whole machine that `p` is; 1: all of it.
+double share_of(const Properties& p, const Device& row, bool slice) {
+  double share = 1;
+  if (slice) share = p.memory_bytes / row.global.capacity_bytes;
+  // A partition of an AMD package (CPX, DPX) has some of its dies, and may see all of its memory.
+  if (row.family == Family::cdna) share = double(p.multiprocessors) / row.multiprocessors;
+  return std::min(share, 1.0);
 }
 
 /// `row` with the driver's numbers: all of them for a machine that it does not name, else those
 /// that differ.
-Device overlaid(const cuda::Properties& p, const Device& row, bool named, bool slice) {
+Device overlaid(const Properties& p, const Device& row, bool named, bool slice) {
   Device out = row;
   const auto take = [&](double& number, double told, double step) {
     if (told > 0 && !(named && same(told, number))) number = rounded(told, step);
@@ -73,9 +124,9 @@ Device overlaid(const cuda::Properties& p, const Device& row, bool named, bool s
   take(out.global.capacity_bytes, p.memory_bytes, kCapacityStep);
   take(out.global.bytes_per_second, p.bytes_per_second, kRateStep);
   take(out.l2.capacity_bytes, p.l2_bytes, kL2Step);
-  if (const double share = p.memory_bytes / row.global.capacity_bytes; slice && share < 1) {
-    // A slice (MIG) has its part of the memory and of what leads there, whatever the driver tells
-    // of the bus.
+  if (const double share = share_of(p, row, slice); share < 1) {
+    // A slice (MIG) or partition has its part of the memory and of what leads there, whatever the
+    // driver tells of the bus.
     double &rate = out.global.bytes_per_second, &l2 = out.l2.capacity_bytes;
     rate = std::min(rate, rounded(share * row.global.bytes_per_second, kRateStep));
     l2 = std::min(l2, std::max(rounded(share * row.l2.capacity_bytes, kL2Step), kL2Step));
@@ -89,11 +140,14 @@ Device overlaid(const cuda::Properties& p, const Device& row, bool named, bool s
     out.*rate *= faster;
   }
   if (row.l2.bytes_per_second > 0) out.l2.bytes_per_second *= faster;
-  out.capability = out.generation = p.capability;
-  out.shared.capacity_bytes = p.shared_bytes;
-  out.shared_per_block_bytes = p.shared_per_block_bytes;
-  out.registers = p.registers;
-  out.threads = p.threads;
+  if (p.capability > 0) out.capability = out.generation = p.capability;
+  const auto told = [](auto& number, int value) {
+    if (value > 0) number = value;
+  };
+  told(out.shared.capacity_bytes, p.shared_bytes);
+  told(out.shared_per_block_bytes, p.shared_per_block_bytes);
+  told(out.registers, p.registers);
+  told(out.threads, p.threads);
   out.max_cluster =
       std::min(row.max_cluster, p.max_cluster > 0 ? p.max_cluster : p.multiprocessors);
   return out;
@@ -121,19 +175,22 @@ struct Found {
   Device row;
 };
 
-const Device& kept(const cuda::Properties& p, Device row, bool as_in_table) {
+const Device& kept(const Properties& p, Device row, bool as_in_table) {
   static std::mutex mutex;
   static std::deque<Found> all;  // rows point at the names, so they must not move
   const std::string text = description(p.name, row);
   const std::lock_guard lock(mutex);
   for (const Found& found : all) {
-    if (found.description == text && numbers_of(found.row) == numbers_of(row)) return found.row;
+    if (found.description == text && found.architecture == p.architecture &&
+        numbers_of(found.row) == numbers_of(row)) {
+      return found.row;
+    }
   }
-  Found& found = all.emplace_back(Found{p.name, architecture(p.capability), text, row});
+  Found& found = all.emplace_back(Found{p.name, p.architecture, text, row});
   found.row.found = found.description;
+  found.row.architecture = found.architecture;
   if (as_in_table) return found.row;
   found.row.name = found.name;
-  found.row.architecture = found.architecture;
   constexpr std::string_view kDriver = "asked of the driver, or of the nearest row";
   found.row.sources = {kDriver, kDriver, "per multiprocessor and cycle as the nearest row",
                        kDriver};
@@ -142,23 +199,13 @@ const Device& kept(const cuda::Properties& p, Device row, bool as_in_table) {
 
 }  // namespace
 
-const Device& device_row(const cuda::Properties& properties) {
+const Device& device_row(const Properties& properties) {
   const auto words = words_of(properties.name);
-  const Device *named = nullptr, *nearest = nullptr;
-  for (const Device& row : devices()) {
-    if (!no_target(row).empty() || row.capability > properties.capability) continue;
-    if (row.capability == properties.capability && has_name(words, row.name)) named = &row;
-    if (nearest == nullptr || row.capability > nearest->capability) nearest = &row;
-  }
-  if (nearest == nullptr) {
-    const int oldest = tile_instruction(Scalar::f16)->architecture;
-    fail<Unsupported>(properties.name, " has compute capability ", properties.capability / 10, ".",
-                      properties.capability % 10, "; kernels need ", oldest / 10, ".", oldest % 10);
-  }
-  const Device& suggested = named != nullptr ? *named : *nearest;
+  const Suggested suggested =
+      properties.capability > 0 ? nvidia_row(properties, words) : amd_row(properties, words);
   const bool slice = std::ranges::find(words, "mig") != words.end();
-  const Device row = overlaid(properties, suggested, named != nullptr, slice);
-  return kept(properties, row, named != nullptr && numbers_of(row) == numbers_of(suggested));
+  const Device row = overlaid(properties, *suggested.row, suggested.named, slice);
+  return kept(properties, row, suggested.named && numbers_of(row) == numbers_of(*suggested.row));
 }
 
 const Device& device_row(int ordinal) {
@@ -167,7 +214,7 @@ const Device& device_row(int ordinal) {
   static std::mutex mutex;
   static std::array<const Device*, kMaxDevices> rows{};
   const std::lock_guard lock(mutex);
-  if (rows[ordinal] == nullptr) rows[ordinal] = &device_row(cuda::properties(ordinal));
+  if (rows[ordinal] == nullptr) rows[ordinal] = &device_row(gpus().driver.properties(ordinal));
   return *rows[ordinal];
 }
 

@@ -101,7 +101,7 @@ std::string KernelStore::objection() const {
   return faccessat(folder->descriptor(), ".", W_OK, AT_EACCESS) == 0 ? "" : "is read-only";
 }
 
-std::optional<cuda::Binary> KernelStore::find(const KernelKey& key) const {
+std::optional<MachineCode> KernelStore::find(const KernelKey& key) const {
   const auto entry = owned(owned(open(), "kernels"), key.digest());
   if (!entry) return std::nullopt;
   const json about = parsed_json(entry->read("about.json", kMostAboutBytes), kKernelFormat);
@@ -116,33 +116,33 @@ std::optional<cuda::Binary> KernelStore::find(const KernelKey& key) const {
     return std::nullopt;
   }
   if (entry->modified() + kTouchSeconds < seconds_now()) entry->touch();  // for clean()
-  return cuda::Binary{*cubin,
-                      static_cast<int>(number_at(about, "registers")),
-                      static_cast<int>(number_at(about, "stack_bytes")),
-                      static_cast<int>(number_at(about, "spill_bytes")),
-                      "",
-                      text_at(about, "warning").value_or("")};
+  return MachineCode{*cubin,
+                     static_cast<int>(number_at(about, "registers")),
+                     static_cast<int>(number_at(about, "stack_bytes")),
+                     static_cast<int>(number_at(about, "spill_bytes")),
+                     "",
+                     text_at(about, "warning").value_or("")};
 }
 
 void KernelStore::keep(const Folder& kernels, const KernelKey& key,
-                       const cuda::Binary& binary) const {
+                       const MachineCode& binary) const {
   const auto secret = user_key(options_.key_folder, options_.user);
   if (!secret) return;  // nobody would load it
   const std::string digest = key.digest(), staged = digest + "." + random_hex(8) + ".staged";
   json about{{"format", kKernelFormat},
              {"compiler", key.compiler},
              {"flags", key.flags},
-             {"cubin", digest_of(binary.cubin)},
+             {"cubin", digest_of(binary.bytes)},
              {"registers", binary.registers},
              {"stack_bytes", binary.stack_bytes},
              {"spill_bytes", binary.spill_bytes},
              {"warning", binary.warning}};
-  about["code"] = code_of(*secret, written(about), key.source, binary.cubin);
+  about["code"] = code_of(*secret, written(about), key.source, binary.bytes);
   try {
     const auto folder = kernels.make_folder(staged, 0755);
     if (!folder || !folder->is_private_to(options_.user)) return;
     folder->write_new("source.cu", key.source, 0644);
-    folder->write_new("kernel.cubin", binary.cubin, 0644);
+    folder->write_new("kernel.cubin", binary.bytes, 0644);
     folder->write_new("about.json", written(about) + "\n", 0644);
     folder->sync();
     kernels.remove(digest);  // what is in the way is torn, altered or foreign
@@ -154,8 +154,8 @@ void KernelStore::keep(const Folder& kernels, const KernelKey& key,
   }
 }
 
-cuda::Binary KernelStore::find_or(const KernelKey& key,
-                                  const std::function<cuda::Binary()>& compile) const {
+MachineCode KernelStore::find_or(const KernelKey& key,
+                                 const std::function<MachineCode()>& compile) const {
   if (auto found = find(key)) return *found;
   if (!writable()) return compile();
   const auto folder = Folder::make(folder_, 0755);
@@ -165,7 +165,7 @@ cuda::Binary KernelStore::find_or(const KernelKey& key,
   if (!kernels || !kernels->is_private_to(options_.user)) return compile();
   const FileLock lock(*kernels, key.digest() + ".lock", kKernelPatience);
   if (auto found = find(key)) return *found;  // another process was faster
-  cuda::Binary binary = compile();
+  MachineCode binary = compile();
   if (lock.state() == FileLock::State::busy) return binary;
   if (lock.held()) {
     // What others staged for this digest is of processes that died.

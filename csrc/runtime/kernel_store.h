@@ -23,7 +23,7 @@
 #include <optional>
 #include <string>
 
-#include "codegen/cuda/toolchain.h"
+#include "codegen/toolchain.h"
 #include "runtime/folder.h"
 #include "runtime/kernel_key.h"
 #include "runtime/plan_file.h"
@@ -63,9 +63,9 @@ class KernelStore {
   bool writable() const { return objection().empty(); }
 
   /// The entry of `key`, or nothing when there is none that is whole and this user's.
-  std::optional<cuda::Binary> find(const KernelKey& key) const;
+  std::optional<MachineCode> find(const KernelKey& key) const;
   /// The entry of `key`; where there is none, what `compile` returns, which is then kept.
-  cuda::Binary find_or(const KernelKey& key, const std::function<cuda::Binary()>& compile) const;
+  MachineCode find_or(const KernelKey& key, const std::function<MachineCode()>& compile) const;
 
   /// The stored schedule of `problem`, or nothing; with how many it was measured beside.
   std::optional<std::string> plan(const std::string& problem) const;
@@ -83,7 +83,7 @@ class KernelStore {
   /// A folder in `inside`, if it is there and owned.
   std::optional<Folder> owned(const std::optional<Folder>& inside, const std::string& name) const;
   std::optional<Folder> open() const;
-  void keep(const Folder& kernels, const KernelKey& key, const cuda::Binary& binary) const;
+  void keep(const Folder& kernels, const KernelKey& key, const MachineCode& binary) const;
   void look_at_size(const Folder& kernels) const;
 
   std::string folder_;

@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "codegen/target.h"
 #include "runtime/device_row.h"
+#include "runtime/gpus.h"
 #include "runtime/kernel_store.h"
 #include "runtime/notices.h"
 
@@ -49,10 +51,11 @@ const KernelStore& keeper(const std::vector<KernelStore>& all) {
 }
 
 KernelKey key_of(const std::string& source, const Device& device) {
-  return {source, cuda::compiler_version(), cuda::target_for(device.architecture)};
+  const Toolchain& toolchain = target_of(device.family).toolchain;
+  return {source, toolchain.version(), toolchain.flags(device.architecture)};
 }
 
-std::optional<cuda::Binary> found_in(const std::vector<KernelStore>& all, const KernelKey& key) {
+std::optional<MachineCode> found_in(const std::vector<KernelStore>& all, const KernelKey& key) {
   for (const KernelStore& store : all) {
     if (auto found = store.find(key)) return found;
   }
@@ -79,11 +82,12 @@ KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what) {
   return KernelStore(user_cache_folder()).clean(within);
 }
 
-cuda::Binary binary_of(const std::string& source, const Device& device) {
+MachineCode binary_of(const std::string& source, const Device& device) {
   const KernelKey key = key_of(source, device);
   const auto all = snapshot();
   if (auto found = found_in(all, key)) return *found;
-  return keeper(all).find_or(key, [&] { return cuda::compile(source, key.flags); });
+  return keeper(all).find_or(
+      key, [&] { return target_of(device.family).toolchain.compile(source, key.flags); });
 }
 
 void compile_missing(const std::vector<std::string>& sources, const Device& device,
@@ -98,18 +102,18 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
 
 bool known_to_be_rejected(const std::string& source, const Device& device) {
   const auto found = found_in(snapshot(), key_of(source, device));
-  return found && !cuda::rejection(*found).empty();
+  return found && !rejection(*found).empty();
 }
 
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes) {
   // Weights of many shapes share the kernels that pack and dequantise them.
   return loaded_once(digest_of(source), ordinal, [&] {
-    const cuda::Binary binary = binary_of(source, device_row(ordinal));
-    if (const auto why_not = cuda::rejection(binary); !why_not.empty()) {
+    const MachineCode binary = binary_of(source, device_row(ordinal));
+    if (const auto why_not = rejection(binary); !why_not.empty()) {
       fail<Unsupported>(name, ": ", why_not);
     }
-    return std::make_shared<const cuda::Kernel>(binary.cubin, name, ordinal, shared_bytes);
+    return SharedKernel(gpus().driver.load(binary.bytes, name, ordinal, shared_bytes));
   });
 }
 

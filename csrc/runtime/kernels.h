@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/toolchain.h"
+#include "codegen/toolchain.h"
 #include "device/device.h"
 #include "runtime/compile_ahead.h"
 #include "runtime/kernel_store.h"
@@ -23,17 +23,17 @@ void use_store(const std::string& folder, bool trust_kernels);
 KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what);
 
 /// Machine code for `source` on `device`, compiled only if no store has it.
-cuda::Binary binary_of(const std::string& source, const Device& device);
+MachineCode binary_of(const std::string& source, const Device& device);
 
 /// Has the stores compile what they lack of `sources`, several at a time, as compile_ahead does.
 void compile_missing(const std::vector<std::string>& sources, const Device& device,
                      Deadline deadline = never());
 
-/// Whether a store has the kernel of `source` and it is not to be run: cuda::rejection.
+/// Whether a store has the kernel of `source` and it is not to be run: rejection().
 bool known_to_be_rejected(const std::string& source, const Device& device);
 
-/// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where cuda::rejection
-/// rejects it.
+/// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where rejection() has
+/// a reason.
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
                          unsigned shared_bytes);
 

@@ -11,7 +11,7 @@ namespace {
 
 struct Place {
   std::mutex loading;
-  std::weak_ptr<const cuda::Kernel> kernel;
+  std::weak_ptr<const Kernel> kernel;
 };
 
 std::shared_ptr<Place> place_of(const std::string& digest, int ordinal) {

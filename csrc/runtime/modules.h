@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "codegen/cuda/driver.h"
+#include "codegen/driver.h"
 
 namespace ladder {
 
-using SharedKernel = std::shared_ptr<const cuda::Kernel>;
+using SharedKernel = std::shared_ptr<const Kernel>;
 
 /// The kernel whose source has this digest on device `ordinal`: the one that somebody has, else
 /// what `load` makes. Threads that ask at once wait for the one that loads.

@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/joined.h"
-#include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
+#include "runtime/gpus.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
@@ -66,7 +66,8 @@ Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather
 
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                        const Device& device) {
-  if (auto why = cuda::compiler_objection(device.architecture); !why.empty()) return why;
+  if (auto why = target_of(device.family).toolchain.objection(device.architecture); !why.empty())
+    return why;
   // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
   if (n > kMostTilesOfRows * kBlock) {
     return joined(n, " rows, of at most ", kMostTilesOfRows * kBlock);
@@ -99,7 +100,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   Slot& slot = this->slot(ordinal, activation, m);
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (cuda::capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
@@ -132,7 +133,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
   const std::lock_guard lock(compiling_);
   const LinearKernel* now = slot.load(std::memory_order_acquire);
   if (now == &kernel) {
-    if (cuda::capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
     refused_[{ordinal, activation, interval_of(m)}].insert(kernel.schedule);
     now = first_kernel(ordinal, activation, m);
     slot.store(now, std::memory_order_release);
@@ -255,7 +256,7 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (cuda::capturing(stream, ordinal))
+    if (gpus().driver.capturing(stream, ordinal))
       refuse_in_capture(type_, n_, k_, kTokenIntervals.back() + 1);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);

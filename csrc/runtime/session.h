@@ -66,7 +66,7 @@ constexpr std::size_t kOperands = 10;
 struct LinearKernel {
   SharedKernel kernel;           ///< null for a candidate
   std::unique_ptr<Trial> trial;  ///< of a candidate
-  cuda::Launch launch;
+  Launch launch;
   std::vector<Operand> operands;
   Workspace workspace;
   std::string schedule;
@@ -134,7 +134,7 @@ class Session {
             std::int64_t measured);
 
   /// Kernels between the canonical form, the image and dense values; arguments as
-  /// codegen/cuda/image_kernels.h and dequantize.h say. Where compiler or driver refuse one, the
+  /// codegen/weight_kernels.h says. Where compiler or driver refuse one, the
   /// device has failed (runtime/notices.h): ToolchainError, then and for every other.
   enum class Transform { pack, unpack, permute, dequantize_f16, dequantize_bf16, dequantize_f32 };
   const LinearKernel& transform(int ordinal, Transform which, void* stream);

@@ -4,10 +4,9 @@
 
 #include "base/error.h"
 #include "base/integers.h"
-#include "codegen/cuda/dequantize.h"
-#include "codegen/cuda/image_kernels.h"
 #include "compile.h"
 #include "layout/weight_image.h"
+#include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/session.h"
 
@@ -43,10 +42,10 @@ const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisi
     if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
   }
   SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared);
-  const cuda::Launch launch{{extent(kSplit), extent(kTile), 1},
-                            static_cast<unsigned>(program.threads),
-                            shared,
-                            program.dependent_launch};
+  const Launch launch{{extent(kSplit), extent(kTile), 1},
+                      static_cast<unsigned>(program.threads),
+                      shared,
+                      program.dependent_launch};
   // The row knows what whole multiprocessors hold; of this very kernel only the driver does.
   if (program.cluster > 1 && kernel->resident_clusters(launch) == 0) {
     fail<Unsupported>(program.name, ": a cluster of ", program.cluster, " blocks with ", shared,
@@ -60,24 +59,25 @@ const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisi
 }
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
+  const ImageKernels& kernels = image_kernels(gpus());
   const int bits = type_.element->bits;
   const auto dequantize = [&](Scalar out) {
     // Activations and tokens do not matter to it.
-    return cuda::dequantize_source(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
+    return kernels.dequantize(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
   };
   std::string source, name = "dequantize";
-  cuda::ImageTile tile = cuda::dequantize_tile(bits);
+  ImageTile tile = kernels.dequantize_tile(bits);
   std::int64_t columns = 0;
   switch (which) {
     case Transform::pack:
     case Transform::unpack:
       name = which == Transform::pack ? "pack" : "unpack";
-      source = which == Transform::pack ? cuda::pack_source(bits) : cuda::unpack_source(bits);
-      tile = cuda::pack_tile(bits);
+      source = which == Transform::pack ? kernels.pack(bits) : kernels.unpack(bits);
+      tile = kernels.pack_tile(bits);
       break;
     case Transform::permute:
       name = "permute";
-      source = cuda::permute_source(bits);
+      source = kernels.permute(bits);
       tile.threads = 256;
       columns = 256 * 32 / bits;  // what 256 words begin
       break;

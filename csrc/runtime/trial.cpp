@@ -6,16 +6,18 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/gpus.h"
+
 namespace ladder {
 namespace {
 
 /// A kernel that somebody had, and what must have passed before it may go.
 struct Loser {
   SharedKernel kernel;
-  std::map<std::uint64_t, cuda::Event> events = {};
+  std::map<std::uint64_t, std::unique_ptr<Event>> events = {};
 
   bool busy() const {
-    return !std::ranges::all_of(events, [](const auto& each) { return each.second.passed(); });
+    return !std::ranges::all_of(events, [](const auto& each) { return each.second->passed(); });
   }
 };
 
@@ -42,22 +44,23 @@ void let_go(void* object) {
 
 }  // namespace
 
-bool Trial::launch(const cuda::Launch& launch, void* stream, void** arguments) {
+bool Trial::launch(const Launch& launch, void* stream, void** arguments) {
   const std::lock_guard lock(mutex_);
   if (kernel_ == nullptr) return false;
-  if (const auto capture = cuda::capture_of(stream, ordinal_)) {
+  const Driver& driver = gpus().driver;
+  if (const auto capture = driver.capture_of(stream, ordinal_)) {
     if (capture->id != capture_) {
       auto held = std::make_unique<SharedKernel>(kernel_);
-      cuda::keep_with(capture->graph, ordinal_, held.get(), let_go);
+      driver.keep_with(capture->graph, ordinal_, held.get(), let_go);
       held.release();
       capture_ = capture->id;
     }
     return kernel_->launch(launch, stream, arguments);
   }
-  cuda::Event& event =
-      events_.try_emplace(cuda::stream_id(stream, ordinal_), ordinal_).first->second;
+  std::unique_ptr<Event>& event = events_[driver.stream_id(stream, ordinal_)];
+  if (event == nullptr) event = driver.event(ordinal_);
   if (!kernel_->launch(launch, stream, arguments)) return false;
-  event.record(stream);
+  event->record(stream);
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "runtime/modules.h"
@@ -18,8 +19,8 @@ class Trial {
  public:
   Trial(SharedKernel kernel, int ordinal) : ordinal_(ordinal), kernel_(std::move(kernel)) {}
 
-  /// As cuda::Kernel::launch; false also when it has lost.
-  [[nodiscard]] bool launch(const cuda::Launch& launch, void* stream, void** arguments);
+  /// As Kernel::launch; false also when it has lost.
+  [[nodiscard]] bool launch(const Launch& launch, void* stream, void** arguments);
 
   /// It has lost: no launch starts from now on. Its module is left to unload_losers().
   void lose();
@@ -27,9 +28,9 @@ class Trial {
  private:
   int ordinal_;
   std::mutex mutex_;
-  SharedKernel kernel_;                          // null once it has lost
-  std::uint64_t capture_ = 0;                    // the last one that has it
-  std::map<std::uint64_t, cuda::Event> events_;  // behind the last launch on each stream, by id
+  SharedKernel kernel_;                                     // null once it has lost
+  std::uint64_t capture_ = 0;                               // the last one that has it
+  std::map<std::uint64_t, std::unique_ptr<Event>> events_;  // behind the last launch on each stream
 };
 
 /// Unloads what has lost, has ended everywhere and is in no graph. Waits for nothing: what is still

@@ -9,24 +9,9 @@ from __future__ import annotations
 #: L2, 16-bit operations per second, and why no kernels are compiled for it.
 _Row = tuple[str, str, str, int, float, float, float, float, str]
 
-def compiler_architectures() -> list[int]:
-    """
-    What it compiles for, 90 for sm_90; empty where it does not say.
-    """
-
-def compiler_version() -> str:
-    """
-    "nvrtc 13.0"; empty where there is none.
-    """
-
-def driver_present() -> bool:
-    """
-    Whether there is a CUDA driver.
-    """
-
 def found(ordinal: int) -> _Row:
     """
-    The row that stands for a CUDA device of this machine. NotImplementedError: none does.
+    The row that stands for a GPU of this machine. NotImplementedError: none does.
     """
 
 def rows() -> list[_Row]:
@@ -34,4 +19,11 @@ def rows() -> list[_Row]:
     Every row by name: name, architecture, family, multiprocessors, bytes and bytes per second of
     its memory, bytes of L2, 16-bit operations per second, and why no kernels are compiled for it;
     empty: they are.
+    """
+
+def targets() -> list[tuple[str, bool, str, list[str]]]:
+    """
+    Languages of kernels: name, whether this machine has the driver of its devices, its compiler
+    ("nvrtc 13.0"; empty where there is none) and what that compiles for; empty where it does not
+    say.
     """

@@ -84,15 +84,29 @@ def find() -> dict[str, Any]:
     from ladder._C import devices as native
 
     _library.find_compiler()
+    languages = targets()
     return {
         "cpu": torch.ops.ladder.cpu_isas().split(),
-        "driver": native.driver_present(),
+        "driver": languages["CUDA"]["driver"],
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
-        "nvrtc": native.compiler_version() or None,
-        "nvrtc_architectures": native.compiler_architectures(),
+        "nvrtc": languages["CUDA"]["compiler"],
+        "nvrtc_architectures": [
+            int(each.removeprefix("sm_")) for each in languages["CUDA"]["architectures"]
+        ],
         "gpus": gpus(),
         "known": [dict(zip(_FIELDS, row, strict=True)) for row in native.rows()],
+    }
+
+
+def targets() -> dict[str, dict[str, Any]]:
+    """By the name of each language of kernels: driver (whether this machine has that of its
+    devices), compiler (None: there is none) and architectures that it compiles for."""
+    from ladder._C import devices as native
+
+    return {
+        name: {"driver": driver, "compiler": compiler or None, "architectures": architectures}
+        for name, driver, compiler, architectures in native.targets()
     }
 
 

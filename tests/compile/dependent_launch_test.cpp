@@ -28,7 +28,7 @@ TEST_P(DependentLaunch, has_a_kernel_without_spills_that_waits) {
       for (const Schedule& schedule : schedules_to_try(decisions, true)) {
         const auto source = compile(decisions, schedule).source;
         ASSERT_THAT(source, ::testing::HasSubstr("{  // dependent_wait"));
-        found = cuda::rejection(cuda::compile(source, row.architecture)).empty();
+        found = rejection(cuda::compile(source, row.architecture)).empty();
         if (found) break;
       }
       EXPECT_TRUE(found) << to_string(expr) << " on " << name;

@@ -64,7 +64,7 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
     if (clean.size() == kCount || looked_at == most) break;
     ASSERT_TRUE(candidate.dropped.empty()) << candidate.dropped;
     const auto source = compile(decide(expr, target), candidate.schedule).source;
-    const auto rejection = cuda::rejection(binary_of(source, target));
+    const auto rejection = ladder::rejection(binary_of(source, target));
     if (rejection.empty()) clean.push_back(to_string(candidate.schedule));
     ++looked_at;
   }

@@ -8,17 +8,19 @@
 #include <vector>
 
 #include "base/error.h"
-#include "codegen/cuda/driver.h"
 #include "fakes/cuda.h"
 #include "runtime/device_row.h"
+#include "runtime/gpus.h"
 #include "runtime/modules.h"
 
 namespace ladder {
 namespace {
 
-constexpr cuda::Launch kLaunch{{1, 1, 1}, 32, 0, false};
+constexpr Launch kLaunch{{1, 1, 1}, 32, 0, false};
 
-SharedKernel load() { return std::make_shared<const cuda::Kernel>("cubin", "kernel", 0, 1024); }
+const Driver& driver() { return gpus().driver; }
+
+SharedKernel load() { return driver().load("machine code", "kernel", 0, 1024); }
 
 TEST(Kernel, is_loaded_once_by_threads_that_ask_at_once) {
   fake::set_load_time(30);
@@ -60,15 +62,15 @@ TEST(Kernel, comes_and_goes_beside_a_capture_of_another_thread) {
   void* const graph = fake::begin_capture(stream);
   std::thread([] { load(); }).join();
   EXPECT_TRUE(fake::capture_holds(stream));
-  std::thread([] { cuda::zeroed_memory(1024, 0); }).join();
+  std::thread([] { driver().zeroed_memory(1024, 0); }).join();
   EXPECT_TRUE(fake::capture_holds(stream));
   std::thread([] {
-    cuda::Event event(0);
-    event.record(fake::new_stream());
-    EXPECT_TRUE(event.passed());
+    const auto event = driver().event(0);
+    event->record(fake::new_stream());
+    EXPECT_TRUE(event->passed());
   }).join();
   EXPECT_TRUE(fake::capture_holds(stream));
-  std::thread([] { cuda::properties(6); }).join();
+  std::thread([] { driver().properties(6); }).join();
   EXPECT_TRUE(fake::capture_holds(stream));
   fake::end_capture(stream);
   fake::destroy_graph(graph);
@@ -82,7 +84,7 @@ TEST(Kernel, says_that_the_driver_has_no_room_for_it) {
 }
 
 TEST(Machine, is_described_by_the_driver) {
-  const auto p = cuda::properties(0);
+  const auto p = driver().properties(0);
   EXPECT_EQ(p.name, "NVIDIA H200");
   EXPECT_EQ(p.capability, 90);
   EXPECT_EQ(p.multiprocessors, 132);
@@ -94,13 +96,13 @@ TEST(Machine, is_described_by_the_driver) {
 
 TEST(Machine, has_clusters_as_large_as_fit) {
   fake::machine(5).largest_cluster = 4;
-  EXPECT_EQ(cuda::properties(5).max_cluster, 4);
+  EXPECT_EQ(driver().properties(5).max_cluster, 4);
   fake::machine(5).largest_cluster = 0;
-  EXPECT_EQ(cuda::properties(5).max_cluster, 1);
+  EXPECT_EQ(driver().properties(5).max_cluster, 1);
   fake::machine(5).capability = 89;
-  EXPECT_EQ(cuda::properties(5).max_cluster, 1);
+  EXPECT_EQ(driver().properties(5).max_cluster, 1);
   const int loads = fake::loads();
-  cuda::properties(5);
+  driver().properties(5);
   EXPECT_EQ(fake::loads(), loads);  // nothing to ask
 }
 

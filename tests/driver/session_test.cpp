@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "codegen/cuda/toolchain.h"
 #include "fakes/cuda.h"
+#include "runtime/gpus.h"
 
 namespace ladder {
 namespace {
@@ -29,7 +29,7 @@ class Sessions : public ::testing::Test {
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
     store_ = folder;
     setenv("LADDER_CACHE", folder.c_str(), 1);
-    cuda::add_nvrtc_directory(LADDER_FAKES);
+    gpus().toolchain.add_directory(LADDER_FAKES);
   }
   static void TearDownTestSuite() {
     unsetenv("LADDER_CACHE");

@@ -8,15 +8,16 @@
 #include <thread>
 
 #include "fakes/cuda.h"
+#include "runtime/gpus.h"
 
 namespace ladder {
 namespace {
 
-constexpr cuda::Launch kLaunch{{1, 1, 1}, 32, 0, false};
+constexpr Launch kLaunch{{1, 1, 1}, 32, 0, false};
 
 class Candidates : public ::testing::Test {
  protected:
-  Candidates() : trial_(std::make_shared<const cuda::Kernel>("cubin", "candidate", 0, 0), 0) {}
+  Candidates() : trial_(gpus().driver.load("machine code", "candidate", 0, 0), 0) {}
   ~Candidates() override { EXPECT_EQ(fake::mistakes(), ""); }
 
   bool start() { return trial_.launch(kLaunch, stream_, nullptr); }
@@ -81,7 +82,7 @@ TEST_F(Candidates, stay_while_any_of_two_graphs_has_them) {
 }
 
 TEST_F(Candidates, stay_while_somebody_else_has_their_kernel) {
-  auto kernel = std::make_shared<const cuda::Kernel>("cubin", "shared", 0, 0);
+  SharedKernel kernel = gpus().driver.load("machine code", "shared", 0, 0);
   Trial trial(kernel, 0);
   EXPECT_TRUE(trial.launch(kLaunch, stream_, nullptr));
   trial.lose();

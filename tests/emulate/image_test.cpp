@@ -40,7 +40,7 @@ Words words_of(const emulate::Guarded& memory, std::size_t count) {
 }
 
 /// Blocks for an [n, k] weight of which each takes 64 rows by so many blocks of 64 columns.
-emulate::Launch launch_of(std::int64_t n, std::int64_t k, cuda::ImageTile tile) {
+emulate::Launch launch_of(std::int64_t n, std::int64_t k, ImageTile tile) {
   const auto tiles = [](std::int64_t extent, std::int64_t of) {
     return static_cast<unsigned>((extent + of - 1) / of);
   };

@@ -114,7 +114,7 @@ class QuantizeDevice {
   /// `state`, where it is not null, is what the kernels of a whole matrix leave.
   Parts quantized(std::size_t which, const std::vector<float>& weight, std::int64_t n,
                   std::int64_t k, const TType& type, bool searches,
-                  cuda::TensorState* state = nullptr) const {
+                  TensorState* state = nullptr) const {
     const Sizes sizes(type, n, k);
     const bool packed = type.zero == Zero::quantized;
     const auto from = guarded(weight.size() * 4, weight.data()), found = guarded(4);
@@ -149,7 +149,7 @@ class QuantizeDevice {
     EXPECT_EQ(run({{blocks, 1}, {1, 1}, threads, 0, 1}, [&] { kernels_[kernel](parameters); }), "");
   }
 
-  void run_quantize(std::size_t kernel, const cuda::QuantizeLaunch& launch, void* from, void* found,
+  void run_quantize(std::size_t kernel, const QuantizeLaunch& launch, void* from, void* found,
                     Stores to, unsigned height, unsigned width, bool searches) const {
     unsigned search = searches ? 1 : 0, warps = launch.threads / 32;
     void* parameters[] = {from,      found,   to.codes, to.scales, to.zeros,
@@ -158,9 +158,9 @@ class QuantizeDevice {
   }
 
   /// What the op starts, in its order (csrc/binding/torch/quantize.cpp).
-  void run_tensor_kernels(std::size_t first_kernel, cuda::TensorLaunch launch, void* from,
-                          void* found, Stores to, cuda::TensorState* left) const {
-    const auto ends = guarded(8 * launch.parts), state = guarded(sizeof(cuda::TensorState)),
+  void run_tensor_kernels(std::size_t first_kernel, TensorLaunch launch, void* from, void* found,
+                          Stores to, TensorState* left) const {
+    const auto ends = guarded(8 * launch.parts), state = guarded(sizeof(TensorState)),
                sums = guarded(static_cast<std::size_t>(8 * launch.sums));
     void* of_extent[] = {from, ends.data(), &launch.count, &launch.parts};
     run_kernel(first_kernel, launch.parts, 256, of_extent);

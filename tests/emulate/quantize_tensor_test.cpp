@@ -67,7 +67,7 @@ TEST(EmulatedTensorQuantize, adds_errors_of_a_matrix_in_the_order_of_the_process
     if (type.scale == nullptr) continue;  // nothing is tried
     for (const auto& [n, k] : shapes) {
       const auto weight = weight_of(n, k, static_cast<unsigned>(i));
-      cuda::TensorState state;
+      TensorState state;
       const auto parts = device.quantized(i, weight, n, k, type, true, &state);
       const float unit = type.scale2 != nullptr ? parts.scale2 : 1.0f;
       const double error = cpu::generic_quantize_kernels().error(

@@ -91,7 +91,7 @@ refused(ValueError, "operation nonsense is not one of", builder.binary, "nonsens
 builder.store(tile, to, [0, builder.x])
 done = builder.finish().with_barriers()
 done.verify("h200")
-assert done.parameters(tokens=1) == [("y", "f32", False, 64)] and "twice" in done.cuda_source()
+assert done.parameters(tokens=1) == [("y", "f32", False, 64)] and "twice" in done.source("CUDA")
 memory = bytearray(256)
 import ctypes  # noqa: E402
 

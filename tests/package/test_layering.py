@@ -76,6 +76,19 @@ def test_no_layer_includes_a_later_one_and_only_the_binding_sees_torch():
     assert list(violations_of_cpp()) == []
 
 
+def test_only_its_own_folder_and_the_table_of_targets_name_a_target():
+    """DESIGN: a target is a row; what is not its own says what it wants of any of them."""
+    named = re.compile(r"\b(cuda|hip)::|codegen/(cuda|hip)/")
+    for path in sorted((ROOT / "csrc").rglob("*")):
+        relative = path.relative_to(ROOT / "csrc")
+        if path.suffix not in (".h", ".cpp") or relative.name.startswith("target"):
+            continue
+        own = relative.parts[1] if relative.parts[0] == "codegen" else ""
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for found in named.finditer(line.split("//")[0]):
+                assert own == (found[1] or found[2]), f"{relative}:{number}: {line.strip()}"
+
+
 def test_no_python_module_imports_a_later_layer():
     assert list(violations_of_python()) == []
 

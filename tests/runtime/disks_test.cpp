@@ -15,8 +15,8 @@ int work_on(const KernelStore& store, const std::string& before) {
   for (int i = 0; i < 3; ++i) {
     const KernelKey key{"kernel " + std::to_string(i) + std::string(9000, 'x'), "nvrtc 13.0",
                         "sm_90a"};
-    const auto compile = [&] { return cuda::compile(key.source, key.flags); };
-    if (store.find_or(key, compile).cubin != key.flags + "\n" + key.source) return 1;
+    const auto compile = [&] { return gpus().toolchain.compile(key.source, key.flags); };
+    if (store.find_or(key, compile).bytes != key.flags + "\n" + key.source) return 1;
     store.keep_plan("new " + std::to_string(i), std::string(500, 'p'));
     if (store.plan("before") != before) return 2;
   }
@@ -87,7 +87,7 @@ TEST_F(Robustness, a_read_only_folder_is_read_and_costs_what_was_to_be_kept) {
   }
   ASSERT_EQ(as_user([&](const KernelStore& mine) {
               mine.keep_plan("before", "plan");
-              return mine.find_or(key, [&] { return compile(key); }).cubin == code_of(key) ? 0 : 1;
+              return mine.find_or(key, [&] { return compile(key); }).bytes == code_of(key) ? 0 : 1;
             }),
             0);
   chmod((fs::path(cache()) / "kernels").c_str(), 0500);
@@ -98,7 +98,7 @@ TEST_F(Robustness, a_read_only_folder_is_read_and_costs_what_was_to_be_kept) {
               mine.keep_plan("after", "plan");
               if (mine.plan("before") != "plan" || mine.plan("after")) return 3;
               const KernelKey other = numbered(2);
-              if (mine.find_or(other, [&] { return compile(other); }).cubin != code_of(other)) {
+              if (mine.find_or(other, [&] { return compile(other); }).bytes != code_of(other)) {
                 return 4;
               }
               return mine.find(other) ? 5 : 0;

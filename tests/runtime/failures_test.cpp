@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "fakes/fakes.h"
+#include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
 #include "runtime/session.h"
@@ -24,7 +25,7 @@ class Failure : public StoreTest {
   void alone(const Body& body) {
     const int status = in_child([&] {
       setenv("LADDER_CACHE", cache().c_str(), 1);
-      cuda::add_nvrtc_directory(LADDER_FAKES);
+      gpus().toolchain.add_directory(LADDER_FAKES);
       fake_nvrtc.compiled = fake_cuda.loaded = 0;
       body();
       return HasFailure() ? 1 : 0;
@@ -76,9 +77,9 @@ TEST_F(Failure, to_know_the_device_is_none_where_an_older_architecture_will_do) 
     old_compiler({80, 86});
     ASSERT_NE(weight().linear(0, Scalar::f16, 1, nullptr), nullptr);
     const auto binary = binary_of("a kernel", device("h200"));
-    EXPECT_THAT(binary.cubin, testing::StartsWith("compute_86\n"));
-    EXPECT_THAT(binary_of("a kernel", device("rtx4090")).cubin, testing::StartsWith("sm_86\n"));
-    EXPECT_THAT(binary_of("a kernel", device("a100")).cubin, testing::StartsWith("sm_80\n"));
+    EXPECT_THAT(binary.bytes, testing::StartsWith("compute_86\n"));
+    EXPECT_THAT(binary_of("a kernel", device("rtx4090")).bytes, testing::StartsWith("sm_86\n"));
+    EXPECT_THAT(binary_of("a kernel", device("a100")).bytes, testing::StartsWith("sm_80\n"));
   });
 }
 

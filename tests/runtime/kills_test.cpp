@@ -63,7 +63,7 @@ TEST_F(Robustness, killed_while_storing_nothing_wrong_is_found_and_no_plan_is_lo
         const int number = 1000 * kill + i;
         const KernelKey key{"kernel " + std::to_string(i % 7) + std::string(20000, 'x'),
                             "nvrtc 13.0", "sm_90a"};
-        if (there.find_or(key, [&] { return compile(key); }).cubin != code_of(key)) abort();
+        if (there.find_or(key, [&] { return compile(key); }).bytes != code_of(key)) abort();
         if (i % 3 == 0) there.clean({.unused_seconds = 0});
         there.keep_plan(std::to_string(number), "plan");
         said.say(number);
@@ -78,7 +78,7 @@ TEST_F(Robustness, killed_while_storing_nothing_wrong_is_found_and_no_plan_is_lo
   for (int i = 0; i < 7; ++i) {
     const KernelKey key{"kernel " + std::to_string(i) + std::string(20000, 'x'), "nvrtc 13.0",
                         "sm_90a"};
-    EXPECT_EQ(there.find_or(key, [&] { return compile(key); }).cubin, code_of(key));
+    EXPECT_EQ(there.find_or(key, [&] { return compile(key); }).bytes, code_of(key));
   }
   EXPECT_EQ(whole_entries(), 7u);
   there.keep_plan("last", "plan");
@@ -130,7 +130,7 @@ TEST_F(Robustness, eight_processes_keep_all_plans_and_compile_each_kernel_once) 
         std::ofstream(folder_ / "compilations", std::ios::app) << 'x';
         return compile(key);
       });
-      right = right && binary.cubin == code_of(key);
+      right = right && binary.bytes == code_of(key);
       there.keep_plan(std::to_string(100 * process + i), "plan");
     }
     _exit(right ? 0 : 1);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "fakes/fakes.h"
+#include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/plan.h"
 #include "runtime/session.h"
@@ -19,7 +20,7 @@ class Robustness : public StoreTest {
   void SetUp() override {
     StoreTest::SetUp();
     setenv("LADDER_CACHE", cache().c_str(), 1);
-    cuda::add_nvrtc_directory(LADDER_FAKES);
+    gpus().toolchain.add_directory(LADDER_FAKES);
   }
   void TearDown() override {
     unsetenv("LADDER_CACHE");
@@ -27,7 +28,9 @@ class Robustness : public StoreTest {
   }
 
   static std::string code_of(const KernelKey& key) { return key.flags + "\n" + key.source; }
-  static cuda::Binary compile(const KernelKey& key) { return cuda::compile(key.source, key.flags); }
+  static MachineCode compile(const KernelKey& key) {
+    return gpus().toolchain.compile(key.source, key.flags);
+  }
 
   /// Of the user's cache: entries that are found, and each as it was compiled.
   std::size_t whole_entries() const {
@@ -40,7 +43,7 @@ class Robustness : public StoreTest {
       const auto found = there.find(key);
       if (!found) ADD_FAILURE() << each.path() << " is an entry and not found";
       if (found) {
-        EXPECT_EQ(found->cubin, code_of(key));
+        EXPECT_EQ(found->bytes, code_of(key));
       }
       ++count;
     }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ladder._C.devices: the rows of csrc/device/, and what of them this machine has.
 #include "binding/inspect/inspect.h"
-#include "codegen/cuda/driver.h"
-#include "codegen/cuda/toolchain.h"
 #include "codegen/target.h"
 #include "device/device.h"
 #include "runtime/device_row.h"
@@ -45,6 +43,17 @@ std::vector<Row> rows() {
   return found;
 }
 
+using Language = std::tuple<std::string, bool, std::string, std::vector<std::string>>;
+
+std::vector<Language> languages() {
+  std::vector<Language> found;
+  for (const Target& target : targets()) {
+    found.emplace_back(target.name, target.driver.present(), target.toolchain.version(),
+                       target.toolchain.architectures());
+  }
+  return found;
+}
+
 }  // namespace
 
 void add_devices(python::Module& module) {
@@ -57,13 +66,12 @@ void add_devices(python::Module& module) {
       "for it; empty: they are.");
   m.def(
       "found", [](int ordinal) { return row_of(device_row(ordinal)); },
-      "The row that stands for a CUDA device of this machine. NotImplementedError: none does.",
+      "The row that stands for a GPU of this machine. NotImplementedError: none does.",
       arg("ordinal"));
-  m.def("driver_present", fn<&cuda::driver_present>, "Whether there is a CUDA driver.");
-  m.def("compiler_version", fn<&cuda::compiler_version>,
-        "\"nvrtc 13.0\"; empty where there is none.");
-  m.def("compiler_architectures", fn<&cuda::supported_architectures>,
-        "What it compiles for, 90 for sm_90; empty where it does not say.");
+  m.def("targets", fn<&languages>,
+        "Languages of kernels: name, whether this machine has the driver of its devices, its "
+        "compiler (\"nvrtc 13.0\"; empty where there is none) and what that compiles for; empty "
+        "where it does not say.");
 }
 
 }  // namespace ladder::inspect

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "binding/inspect/inspect.h"
-#include "codegen/cuda/emit.h"
+#include "codegen/target.h"
 #include "device/device.h"
 #include "program/builder.h"
 #include "program/interpret.h"
@@ -134,7 +134,13 @@ void add_program(python::Module& m) {
            [](const Program& p, const std::string& name) {
              verify(p, device(name).shared_per_block_bytes);
            })
-      .def("cuda_source", [](const Program& p) { return cuda::emit(p); })
+      .def(
+          "source",
+          [](const Program& p, const std::string& target) {
+            return emit(target_called(target), p);
+          },
+          "The kernel in the language of `target`. NotImplementedError: it writes none yet.",
+          arg("target"))
       .def("interpret", fn<&run>, "", arg("memory"), arg("tokens"))
       .def("__str__", [](const Program& p) { return to_string(p); });
 }

@@ -6,9 +6,10 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "binding/torch/cuda.h"
-#include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 #include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
+#include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
 
@@ -22,7 +23,8 @@ std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool 
   try {
     if (auto why = device_failure(ordinal); !why.empty()) return why;
     const Device& row = device_row(ordinal);
-    if (const auto why = cuda::compiler_objection(row.architecture); !why.empty()) {
+    if (const auto why = target_of(row.family).toolchain.objection(row.architecture);
+        !why.empty()) {
       report_failure(ordinal, why);
       return why;
     }
@@ -123,7 +125,11 @@ std::int64_t token_interval(std::int64_t m) {
 }
 
 void stop_compiling() { stop_compiling_ahead(); }
-void search_directory(std::string directory) { cuda::add_nvrtc_directory(std::move(directory)); }
+/// Where the compiler of the language `target` may be.
+void search_directory(std::string target, std::string directory) {
+  target_called(target).toolchain.add_directory(std::move(directory));
+}
+
 void use_store_folder(std::string folder, bool trust) { use_store(folder, trust); }
 std::string notices() { return take_notices(); }
 
@@ -155,7 +161,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep, "
       "int measured=0) -> ()");
   m.def("token_interval(int m) -> int");
-  m.def("add_nvrtc_directory(str directory) -> ()");
+  m.def("add_compiler_directory(str target, str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
   m.def("load_transforms(int weight, int device, ScalarType dtype) -> str");
@@ -173,7 +179,7 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("stop_compiling_ahead", TORCH_BOX(&stop_compiling));
   m.impl("use_schedule", TORCH_BOX(&use_schedule));
   m.impl("token_interval", TORCH_BOX(&token_interval));
-  m.impl("add_nvrtc_directory", TORCH_BOX(&search_directory));
+  m.impl("add_compiler_directory", TORCH_BOX(&search_directory));
   m.impl("use_store", TORCH_BOX(&use_store_folder));
   m.impl("take_notices", TORCH_BOX(&notices));
   m.impl("load_transforms", TORCH_BOX(&load_transforms));

@@ -2,7 +2,7 @@
 // Runs the text of a tile program on CUDA tensors. Shapes are the caller's to check.
 #include "base/error.h"
 #include "binding/torch/tensors.h"
-#include "codegen/cuda/driver.h"
+#include "codegen/driver.h"
 #include "runtime/kernels.h"
 
 namespace ladder::binding {
@@ -29,10 +29,10 @@ void run_program(std::string source, std::string name, std::int64_t grid_x, std:
   std::vector<void*> pointers;
   for (void*& address : addresses) pointers.push_back(&address);
   pointers.push_back(&count);
-  const cuda::Launch launch{{static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y), 1},
-                            static_cast<unsigned>(threads),
-                            static_cast<unsigned>(shared_bytes),
-                            false};
+  const Launch launch{{static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y), 1},
+                      static_cast<unsigned>(threads),
+                      static_cast<unsigned>(shared_bytes),
+                      false};
   if (!kernel->launch(launch, stream, pointers.data())) {
     fail<Unsupported>("the device has no room for ", name, ": blocks of ", threads, " threads and ",
                       shared_bytes, " bytes of shared memory");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The op that quantises, on the CPU and on CUDA devices.
-#include "codegen/cuda/quantize.h"
+#include "cpu/quantize.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "binding/torch/cuda.h"
-#include "codegen/cuda/quantize_tensor.h"
-#include "cpu/quantize.h"
+#include "codegen/target.h"
+#include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/modules.h"
 #include "runtime/notices.h"
@@ -85,7 +85,7 @@ SharedKernel loaded(const std::string& source, const char* name, std::int32_t or
 
 /// Starts `kernel` with pointers, then numbers. Throws Unsupported if the driver refuses it.
 template <std::size_t Pointers, std::size_t Numbers>
-void start(const SharedKernel& kernel, const cuda::Launch& launch, void* stream,
+void start(const SharedKernel& kernel, const Launch& launch, void* stream,
            std::array<void*, Pointers> pointers, std::array<std::uint32_t, Numbers> numbers) {
   std::array<void*, Pointers + Numbers> arguments;
   for (std::size_t i = 0; i < Pointers; ++i) arguments[i] = &pointers[i];
@@ -99,14 +99,14 @@ void start(const SharedKernel& kernel, const cuda::Launch& launch, void* stream,
 void pack_rows(const Tensor& codes, const Tensor& words, int bits, std::int32_t ordinal,
                void* stream) {
   const std::int64_t n = words.size(0), width = words.size(1), k = codes.size(1);
-  const auto kernel = loaded(cuda::pack_rows_source(bits), "pack_rows", ordinal);
-  const auto rows = static_cast<unsigned>(std::min(n, cuda::kMostRows));
+  const auto kernel = loaded(quantize_kernels(gpus()).pack_rows(bits), "pack_rows", ordinal);
+  const auto rows = static_cast<unsigned>(std::min(n, kMostRows));
   start<2, 2>(kernel, {{static_cast<unsigned>((width + 255) / 256), rows, 1}, 256, 0, false},
               stream, {address(codes), address(words)},
               {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(k)});
 }
 
-/// Where kernels put what they give: codes and zeros as the kernels of codegen/cuda/quantize.h do.
+/// Where kernels put what they give: codes and zeros as QuantizeKernels do.
 struct Stores {
   void *codes, *scales, *zeros, *scale2;
 };
@@ -115,9 +115,10 @@ struct Stores {
 class BlockKernel {
  public:
   BlockKernel(const TType& type, const Tensor& weight, bool search)
-      : launch_(cuda::quantize_launch(type, weight.size(0), weight.size(1))),
+      : launch_(quantize_kernels(gpus()).quantize_launch(type, weight.size(0), weight.size(1))),
         search_(search),
-        kernel_(loaded(cuda::quantize_source(type), "quantize", weight.get_device_index())) {}
+        kernel_(loaded(quantize_kernels(gpus()).quantize(type), "quantize",
+                       weight.get_device_index())) {}
 
   void start_on(void* stream, const Tensor& weight, const Tensor& found, const Stores& to) const {
     start<6, 4>(
@@ -128,7 +129,7 @@ class BlockKernel {
   }
 
  private:
-  cuda::QuantizeLaunch launch_;
+  QuantizeLaunch launch_;
   bool search_;
   SharedKernel kernel_;
 };
@@ -137,12 +138,14 @@ class BlockKernel {
 class TensorKernels {
  public:
   TensorKernels(const TType& type, const Tensor& weight, bool search)
-      : launch_(cuda::tensor_launch(type, weight.size(0), weight.size(1), search)) {
+      : launch_(
+            quantize_kernels(gpus()).tensor_launch(type, weight.size(0), weight.size(1), search)) {
     const auto ordinal = weight.get_device_index();
-    extent_ = loaded(cuda::tensor_extent_source(), "extent", ordinal);
-    if (launch_.sums > 0) errors_ = loaded(cuda::tensor_errors_source(type), "errors", ordinal);
-    choose_ = loaded(cuda::tensor_choose_source(type), "choose", ordinal);
-    codes_ = loaded(cuda::tensor_codes_source(type), "codes", ordinal);
+    const QuantizeKernels& sources = quantize_kernels(gpus());
+    extent_ = loaded(sources.tensor_extent(), "extent", ordinal);
+    if (launch_.sums > 0) errors_ = loaded(sources.tensor_errors(type), "errors", ordinal);
+    choose_ = loaded(sources.tensor_choose(type), "choose", ordinal);
+    codes_ = loaded(sources.tensor_codes(type), "codes", ordinal);
   }
 
   void start_on(void* stream, const Tensor& weight, const Tensor& found, const Stores& to) const {
@@ -150,8 +153,8 @@ class TensorKernels {
       return stable::new_empty(weight, {bytes}, ScalarType::Byte);
     };
     const Tensor ends = space(8 * static_cast<std::int64_t>(launch_.parts));
-    const Tensor state = space(sizeof(cuda::TensorState)), sums = space(8 * launch_.sums);
-    const cuda::Launch whole{{launch_.parts, 1, 1}, 256, 0, false};
+    const Tensor state = space(sizeof(TensorState)), sums = space(8 * launch_.sums);
+    const Launch whole{{launch_.parts, 1, 1}, 256, 0, false};
     start<2, 2>(extent_, whole, stream, {address(weight), address(ends)},
                 {launch_.count, launch_.parts});
     for (const auto& [first, last] : launch_.phases) {
@@ -170,7 +173,7 @@ class TensorKernels {
   }
 
  private:
-  cuda::TensorLaunch launch_;
+  TensorLaunch launch_;
   SharedKernel extent_, errors_, choose_, codes_;
 };
 
@@ -188,7 +191,7 @@ std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType
   const std::int64_t n = weight.size(0), k = weight.size(1), groups = type.groups(k);
   const int bits = type.element->bits;
   const auto ordinal = weight.get_device_index();
-  const auto measure = loaded(cuda::measure_source(), "measure", ordinal);
+  const auto measure = loaded(quantize_kernels(gpus()).measure(), "measure", ordinal);
   const Kernels kernels(type, weight, search);
   void* const stream = current_stream(ordinal);
 
@@ -202,7 +205,7 @@ std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType
   stable::call("aten::zero_", "", std::array{stable::from(found)});
 
   const auto parts_measured =
-      static_cast<unsigned>(std::min<std::int64_t>(cuda::kMeasureBlocks, (n * k + 255) / 256));
+      static_cast<unsigned>(std::min<std::int64_t>(kMeasureBlocks, (n * k + 255) / 256));
   start<2, 2>(measure, {{parts_measured, 1, 1}, 256, 0, false}, stream,
               {address(weight), address(found)},
               {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(k)});
@@ -219,8 +222,9 @@ std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType
 
 std::optional<std::vector<Tensor>> quantize_by_kernels(const Tensor& weight, const TType& type,
                                                        bool search) {
-  return cuda::is_of_tensor(type) ? quantize_by<TensorKernels>(weight, type, search)
-                                  : quantize_by<BlockKernel>(weight, type, search);
+  return quantize_kernels(gpus()).is_of_tensor(type)
+             ? quantize_by<TensorKernels>(weight, type, search)
+             : quantize_by<BlockKernel>(weight, type, search);
 }
 
 /// On the CPU and back.

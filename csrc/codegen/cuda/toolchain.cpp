@@ -130,11 +130,6 @@ std::vector<std::string> nvrtc_directories() {
   return directories();
 }
 
-std::string rejection(const Binary& binary) {
-  if (binary.spill_bytes > 0) return joined("spills ", binary.spill_bytes, " bytes of registers");
-  return binary.warning;
-}
-
 std::string compiler_version() {
   const Nvrtc* api = nvrtc();
   if (api == nullptr) return {};
@@ -153,6 +148,12 @@ std::vector<int> supported_architectures() {
   std::vector<int> all(static_cast<std::size_t>(count));
   if (api->architectures(all.data()) != 0) return {};
   return all;
+}
+
+std::vector<std::string> architectures() {
+  std::vector<std::string> names;
+  for (const int each : supported_architectures()) names.push_back(joined("sm_", each));
+  return names;
 }
 
 std::string target_for(std::string_view architecture, const std::vector<int>& supported) {
@@ -188,7 +189,7 @@ std::string target_for(std::string_view architecture) {
   return target;
 }
 
-Binary compile(std::string_view source, std::string_view target) {
+MachineCode compile(std::string_view source, std::string_view target) {
   const Nvrtc* api = nvrtc();
   if (api == nullptr) fail<Unsupported>(kNoCompiler);
   auto check = [&](Result result, const char* what) {
@@ -205,7 +206,7 @@ Binary compile(std::string_view source, std::string_view target) {
   const auto option = "--gpu-architecture=" + std::string(target);
   const char* options[] = {option.c_str(), "--std=c++17", "--ptxas-options=-v"};
   const Result result = api->compile(program, 3, options);
-  Binary out{};
+  MachineCode out{};
   std::size_t size = 0;
   if (api->log_size(program, &size) == 0 && size > 1) {
     out.log.resize(size);
@@ -218,14 +219,14 @@ Binary compile(std::string_view source, std::string_view target) {
   }
   if (target.starts_with("compute_")) {
     check(api->ptx_size(program, &size), "nvrtcGetPTXSize");
-    out.cubin.resize(size);
-    check(api->ptx(program, out.cubin.data()), "nvrtcGetPTX");
-    out.cubin.resize(size - 1);  // the zero at its end is that of the string again
+    out.bytes.resize(size);
+    check(api->ptx(program, out.bytes.data()), "nvrtcGetPTX");
+    out.bytes.resize(size - 1);  // the zero at its end is that of the string again
     return out;
   }
   check(api->cubin_size(program, &size), "nvrtcGetCUBINSize");
-  out.cubin.resize(size);
-  check(api->cubin(program, out.cubin.data()), "nvrtcGetCUBIN");
+  out.bytes.resize(size);
+  check(api->cubin(program, out.bytes.data()), "nvrtcGetCUBIN");
   out.registers = number_before(out.log, "Used (\\d+) registers");
   out.stack_bytes = number_before(out.log, "(\\d+) bytes stack frame");
   out.spill_bytes = number_before(out.log, "(\\d+) bytes spill stores") +

@@ -4,11 +4,11 @@
 // either. Compiling needs no device.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "codegen/toolchain.h"
 
 namespace ladder::cuda {
 
@@ -22,6 +22,8 @@ std::string compiler_version();
 
 /// Architectures that this machine's NVRTC compiles for, 90 for sm_90; empty where it does not say.
 std::vector<int> supported_architectures();
+/// The same as "sm_90".
+std::vector<std::string> architectures();
 
 /// What to compile for when a device of `architecture`, "sm_90a", is to run it and the compiler
 /// knows `supported`: the same, else an older one of the same major number ("sm_86" for sm_89),
@@ -33,25 +35,11 @@ std::string target_for(std::string_view architecture);
 /// Why nothing can be compiled for `architecture` on this machine; empty: it can.
 std::string compiler_objection(std::string_view architecture);
 
-/// Machine code, or PTX.
-struct Binary {
-  std::string cubin;
-  int registers;    ///< per thread; this and the next are 0 of PTX, whose assembler is the driver
-  int stack_bytes;  ///< per thread, of which spills are a part
-  int spill_bytes;  ///< stores and loads
-  std::string log;
-  /// The first line by which the assembler says that it gave up what the source asks for: C7508,
-  /// registers that do not change hands; C7510 and the like, matrix instructions that wait for each
-  /// other. Empty: none.
-  std::string warning = {};
-};
-
-/// Why `binary` is not to be run, though it would be right: it spills, or has a warning. Empty: it
-/// is.
-std::string rejection(const Binary& binary);
-
-/// Compiles `source` for `target`: "sm_90a", or "compute_90" for PTX. Throws ToolchainError with
-/// the compiler's log; Unsupported when there is no NVRTC.
-Binary compile(std::string_view source, std::string_view target);
+/// Compiles `source` for `target`: "sm_90a", or "compute_90" for PTX, of which MachineCode has no
+/// registers: its assembler is the driver. MachineCode::warning is the first line by which the
+/// assembler says that it gave up what the source asks for: C7508, registers that do not change
+/// hands; C7510 and the like, matrix instructions that wait for each other. Throws ToolchainError
+/// with the compiler's log; Unsupported when there is no NVRTC.
+MachineCode compile(std::string_view source, std::string_view target);
 
 }  // namespace ladder::cuda

@@ -80,7 +80,7 @@ TEST(Toolchain, kernels_for_every_architecture_compile_without_spills) {
     const auto binary = cuda::compile(compile(decide(kExpr, row), kOnce).source, row.architecture);
     EXPECT_EQ(binary.spill_bytes, 0) << name;
     EXPECT_GT(binary.registers, 0) << name;
-    EXPECT_EQ(binary.cubin.substr(1, 3), "ELF") << name;
+    EXPECT_EQ(binary.bytes.substr(1, 3), "ELF") << name;
   }
   const auto ring = cuda::compile(compile(decide(kExpr, device("h200")), kRing).source, "sm_90a");
   EXPECT_EQ(ring.spill_bytes, 0);
@@ -93,9 +93,9 @@ TEST(Toolchain, what_the_assembler_gave_up_rejects_a_kernel_and_so_do_spills) {
       "few(float* y) { asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\"); y[0] = 1; }";
   const auto of = [&](const std::string& head) { return cuda::compile(head + body, "sm_90a"); };
   const auto rejected = of("extern \"C\" __global__ void ");
-  EXPECT_THAT(cuda::rejection(rejected), ::testing::HasSubstr("C7508"));
-  EXPECT_EQ(cuda::rejection(of("extern \"C\" __global__ void __launch_bounds__(256, 1) ")), "");
-  EXPECT_EQ(cuda::rejection({"code", 255, 24, 16, ""}), "spills 16 bytes of registers");
+  EXPECT_THAT(rejection(rejected), ::testing::HasSubstr("C7508"));
+  EXPECT_EQ(rejection(of("extern \"C\" __global__ void __launch_bounds__(256, 1) ")), "");
+  EXPECT_EQ(rejection({"code", 255, 24, 16, ""}), "spills 16 bytes of registers");
 }
 
 TEST(Toolchain, a_source_that_does_not_compile_is_reported_with_the_compilers_log) {

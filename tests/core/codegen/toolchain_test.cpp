@@ -53,7 +53,7 @@ TEST(Toolchain, lists_what_it_compiles_for_and_compiles_for_all_of_it) {
   constexpr const char* kKernel = "extern \"C\" __global__ void nothing() {}";
   for (const int each : supported) {
     const auto target = "sm_" + std::to_string(each);
-    EXPECT_EQ(compile(kKernel, target).cubin.substr(1, 3), "ELF") << target;
+    EXPECT_EQ(compile(kKernel, target).bytes.substr(1, 3), "ELF") << target;
   }
   EXPECT_EQ(compiler_objection("sm_90a"), "");
   EXPECT_THAT(compiler_objection("sm_30"), testing::HasSubstr("none of which runs on"));
@@ -63,7 +63,7 @@ TEST(Toolchain, gives_ptx_where_the_driver_is_to_compile) {
   if (compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
   const auto target = target_for("sm_999a");
   ASSERT_EQ(target.substr(0, 8), "compute_");
-  const auto ptx = compile("extern \"C\" __global__ void nothing() {}", target).cubin;
+  const auto ptx = compile("extern \"C\" __global__ void nothing() {}", target).bytes;
   EXPECT_THAT(ptx, testing::HasSubstr(".target sm_" + target.substr(8)));
   EXPECT_THAT(ptx, testing::HasSubstr(".entry nothing"));
   EXPECT_EQ(ptx.find('\0'), std::string::npos);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "codegen/cuda/driver.h"
 #include "expr/of_ttype.h"
 #include "pipelines/schedule.h"
 #include "runtime/plan.h"
@@ -25,10 +26,11 @@ struct Told {
   int max_cluster = 8;
 };
 
-cuda::Properties properties(const Told& t) {
+Properties properties(const Told& t) {
   const bool hopper = t.capability == 90 || t.capability == 100, a100 = t.capability == 80;
   const int shared = hopper ? 228 : a100 ? 164 : 100;
   return {.name = t.name,
+          .architecture = cuda::architecture_of(t.capability),
           .capability = t.capability,
           .multiprocessors = t.multiprocessors,
           .clock = t.clock_mhz * 1e6,

@@ -47,11 +47,11 @@ TEST_F(Attack, an_altered_binary_is_not_loaded_though_its_digest_is_right) {
   put(entry() / "kernel.cubin", altered);
   put(entry() / "about.json", about);
   EXPECT_EQ(store().find(key_), std::nullopt);
-  EXPECT_EQ(store({.trust_kernels = true}).find(key_)->cubin, altered);  // only the code objects
+  EXPECT_EQ(store({.trust_kernels = true}).find(key_)->bytes, altered);  // only the code objects
 }
 
 TEST_F(Attack, a_spill_that_is_denied_is_not_believed) {
-  store().find_or(key_, [] { return cuda::Binary{"machine code", 255, 8, 64, "", ""}; });
+  store().find_or(key_, [] { return MachineCode{"machine code", 255, 8, 64, "", ""}; });
   std::string about = contents(entry() / "about.json");
   const std::string spills = "\"spill_bytes\": 64";
   about.replace(about.find(spills), spills.size(), "\"spill_bytes\": 0");
@@ -62,8 +62,8 @@ TEST_F(Attack, a_spill_that_is_denied_is_not_believed) {
 // The whole entry, or any of its files, under the name of another kernel.
 TEST_F(Attack, an_entry_of_another_kernel_is_not_loaded) {
   const KernelKey other = numbered(1);
-  store().find_or(key_, [] { return cuda::Binary{"one", 40, 0, 0, "", ""}; });
-  store().find_or(other, [] { return cuda::Binary{"two", 40, 0, 0, "", ""}; });
+  store().find_or(key_, [] { return MachineCode{"one", 40, 0, 0, "", ""}; });
+  store().find_or(other, [] { return MachineCode{"two", 40, 0, 0, "", ""}; });
   const fs::path kept = folder_ / "kept";
   fs::copy(entry(), kept);
   const std::vector<std::vector<const char*>> parts{{"kernel.cubin"},
@@ -81,7 +81,7 @@ TEST_F(Attack, an_entry_of_another_kernel_is_not_loaded) {
     for (const char* name : names) {
       fs::copy(kept / name, entry() / name, fs::copy_options::overwrite_existing);
     }
-    EXPECT_EQ(store().find(key_)->cubin, "one");
+    EXPECT_EQ(store().find(key_)->bytes, "one");
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(Attack, a_folder_of_another_user_is_neither_read_for_kernels_nor_written)
   const KernelStore foreign = store({.user = static_cast<long>(geteuid()) + 1});
   EXPECT_FALSE(foreign.writable());
   EXPECT_EQ(foreign.find(key_), std::nullopt);
-  EXPECT_EQ(ask(foreign).cubin, "machine code");
+  EXPECT_EQ(ask(foreign).bytes, "machine code");
   EXPECT_EQ(compilations(), 2u);
 }
 
@@ -241,7 +241,7 @@ TEST_F(Attack, what_is_no_file_is_not_waited_for) {
   mkfifo((fs::path(place()) / "plans.lock").c_str(), 0600);
   mkfifo((entry().string() + ".lock").c_str(), 0600);
   EXPECT_EQ(store().plan("a"), std::nullopt);
-  EXPECT_EQ(ask(store()).cubin, "machine code");
+  EXPECT_EQ(ask(store()).bytes, "machine code");
   store().keep_plan("a", "tokens 8");
   EXPECT_EQ(store().plan("a"), "tokens 8");
   EXPECT_TRUE(store().find(key_).has_value());

@@ -18,7 +18,7 @@ class Clean : public StoreTest {
   void fill(int count, std::size_t bytes) const {
     for (int i = 0; i < count; ++i) {
       store().find_or(numbered(i),
-                      [&] { return cuda::Binary{std::string(bytes, 'x'), 40, 0, 0, "", ""}; });
+                      [&] { return MachineCode{std::string(bytes, 'x'), 40, 0, 0, "", ""}; });
       set_used(numbered(i), (i + 1) * 3600);
     }
   }
@@ -120,7 +120,7 @@ TEST_F(Clean, a_store_of_a_limited_size_keeps_it) {
   const auto limited = store({.capacity_bytes = 300000, .looks_seconds = 0});
   for (int i = 0; i < 20; ++i) {
     limited.find_or(numbered(i),
-                    [&] { return cuda::Binary{std::string(50000, 'x'), 40, 0, 0, "", ""}; });
+                    [&] { return MachineCode{std::string(50000, 'x'), 40, 0, 0, "", ""}; });
     EXPECT_TRUE(has(i));  // what is kept now is not what goes
     set_used(numbered(i), 3600 + 20 - i);
   }
@@ -130,9 +130,9 @@ TEST_F(Clean, a_store_of_a_limited_size_keeps_it) {
 
 TEST_F(Clean, the_size_is_looked_at_now_and_then) {
   const auto limited = store({.capacity_bytes = 1, .looks_seconds = 3600});
-  limited.find_or(numbered(0), [&] { return cuda::Binary{"x", 40, 0, 0, "", ""}; });  // looks
+  limited.find_or(numbered(0), [&] { return MachineCode{"x", 40, 0, 0, "", ""}; });  // looks
   set_used(numbered(0), 3600);
-  limited.find_or(numbered(1), [&] { return cuda::Binary{"x", 40, 0, 0, "", ""}; });
+  limited.find_or(numbered(1), [&] { return MachineCode{"x", 40, 0, 0, "", ""}; });
   EXPECT_TRUE(has(0));
 }
 

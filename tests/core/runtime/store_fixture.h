@@ -58,13 +58,13 @@ class StoreTest : public testing::Test {
   }
 
   /// Counts compilations in a file, so that other processes count too.
-  cuda::Binary compiled() const {
+  MachineCode compiled() const {
     std::ofstream(folder_ / "compilations", std::ios::app) << 'x';
     return {"machine code", 40, 8, 0, "log", "(C7510) serialised"};
   }
   std::size_t compilations() const { return contents(folder_ / "compilations").size(); }
-  cuda::Binary ask(const KernelStore& store) const { return ask(store, key_); }
-  cuda::Binary ask(const KernelStore& store, const KernelKey& key) const {
+  MachineCode ask(const KernelStore& store) const { return ask(store, key_); }
+  MachineCode ask(const KernelStore& store, const KernelKey& key) const {
     return store.find_or(key, [&] { return compiled(); });
   }
   KernelStore store(KernelStore::Options options = {}) const {

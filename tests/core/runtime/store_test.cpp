@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/cuda/toolchain.h"
 #include "runtime/compile_ahead.h"
 #include "runtime/file_lock.h"
 #include "store_fixture.h"
@@ -14,14 +15,14 @@ namespace {
 
 TEST_F(StoreTest, what_was_compiled_once_is_found_by_the_next_store) {
   EXPECT_EQ(store().find(key_), std::nullopt);
-  EXPECT_EQ(ask(store()).cubin, "machine code");
+  EXPECT_EQ(ask(store()).bytes, "machine code");
   const auto again = store().find(key_);
   ASSERT_TRUE(again.has_value());
-  EXPECT_EQ(again->cubin, "machine code");
+  EXPECT_EQ(again->bytes, "machine code");
   EXPECT_EQ(again->registers, 40);
   EXPECT_EQ(again->stack_bytes, 8);
-  EXPECT_EQ(cuda::rejection(*again), "(C7510) serialised");
-  EXPECT_EQ(ask(store()).cubin, "machine code");
+  EXPECT_EQ(rejection(*again), "(C7510) serialised");
+  EXPECT_EQ(ask(store()).bytes, "machine code");
   EXPECT_EQ(compilations(), 1u);
 }
 
@@ -48,7 +49,7 @@ TEST_F(StoreTest, a_torn_file_is_rebuilt_whichever_it_is) {
     const auto whole = contents(entry() / file);
     for (const std::string& torn : {whole.substr(0, whole.size() / 2), std::string()}) {
       put(entry() / file, torn);
-      EXPECT_EQ(ask(store()).cubin, "machine code") << file;
+      EXPECT_EQ(ask(store()).bytes, "machine code") << file;
       EXPECT_EQ(compilations(), ++compiled) << file;
     }
     fs::remove(entry() / file);
@@ -69,7 +70,7 @@ TEST_F(StoreTest, processes_that_want_one_kernel_compile_it_once) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return compiled();
       });
-      _exit(binary.cubin == "machine code" ? 0 : 1);
+      _exit(binary.bytes == "machine code" ? 0 : 1);
     }
     children.push_back(child);
   }
@@ -93,7 +94,7 @@ TEST_F(StoreTest, a_process_that_dies_while_it_writes_leaves_nothing_that_is_rea
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(ask(store()).cubin, "machine code");
+  EXPECT_EQ(ask(store()).bytes, "machine code");
   EXPECT_EQ(compilations(), 1u);
   EXPECT_FALSE(fs::exists(entry().string() + ".1.staged"));
 }
@@ -110,8 +111,8 @@ TEST_F(StoreTest, a_folder_that_cannot_be_made_costs_the_store_and_not_the_kerne
   std::ofstream(folder_ / "file") << "not a folder";
   const KernelStore there((folder_ / "file" / "store").string(), {.key_folder = cache()});
   EXPECT_EQ(there.objection(), "cannot be made in " + (folder_ / "file").string());
-  EXPECT_EQ(ask(there).cubin, "machine code");
-  EXPECT_EQ(ask(there).cubin, "machine code");
+  EXPECT_EQ(ask(there).bytes, "machine code");
+  EXPECT_EQ(ask(there).bytes, "machine code");
   EXPECT_EQ(compilations(), 2u);
 }
 
@@ -124,7 +125,7 @@ TEST_F(StoreTest, kernels_compiled_ahead_are_all_there_but_what_does_not_compile
     const auto found = store().find({source, cuda::compiler_version(), "sm_90a"});
     ASSERT_EQ(found.has_value(), source != sources.back()) << source;
     if (found) {
-      EXPECT_EQ(found->cubin.substr(1, 3), "ELF");
+      EXPECT_EQ(found->bytes.substr(1, 3), "ELF");
     }
   }
 }
@@ -210,7 +211,7 @@ TEST_F(StoreTest, plans_that_cannot_be_read_now_are_not_replaced) {
 }
 
 TEST_F(StoreTest, a_log_that_is_not_utf8_is_kept_and_found) {
-  const auto quoting = [&] { return cuda::Binary{"machine code", 40, 8, 0, "", "(C7510) \xff"}; };
+  const auto quoting = [&] { return MachineCode{"machine code", 40, 8, 0, "", "(C7510) \xff"}; };
   store().find_or(key_, quoting);
   ASSERT_TRUE(store().find(key_).has_value());
   EXPECT_EQ(store().find(key_)->warning, "(C7510) \xef\xbf\xbd");

@@ -84,7 +84,7 @@ TEST_F(Key, is_neither_made_nor_read_where_others_can_write) {
   for (const mode_t mode : {0777, 0770, 0702}) {
     chmod(cache().c_str(), mode);
     EXPECT_EQ(key(), std::nullopt) << std::oct << mode;
-    EXPECT_EQ(ask(store()).cubin, "machine code");
+    EXPECT_EQ(ask(store()).bytes, "machine code");
     EXPECT_FALSE(fs::exists(entry())) << "nobody would load it";
   }
   EXPECT_EQ(user_key(cache(), static_cast<long>(geteuid()) + 1), std::nullopt);

@@ -4,14 +4,28 @@
 #include "codegen/cuda/driver/api.h"
 
 namespace ladder::cuda {
+namespace {
 
-Kernel::Kernel(const std::string& cubin, const std::string& name, int ordinal,
-               unsigned shared_bytes)
+class CudaKernel final : public Kernel {
+ public:
+  CudaKernel(const std::string& code, const std::string& name, int ordinal, unsigned shared_bytes);
+  ~CudaKernel() override;
+  [[nodiscard]] bool launch(const Launch& launch, void* stream, void** arguments) const override;
+  int resident_clusters(const Launch& launch) const override;
+
+ private:
+  Context context_;
+  void* module_ = nullptr;
+  void* function_ = nullptr;
+};
+
+CudaKernel::CudaKernel(const std::string& code, const std::string& name, int ordinal,
+                       unsigned shared_bytes)
     : context_(primary_context(ordinal)) {
   const Driver& api = driver();
   const Current current(context_);
   const Relaxed relaxed;
-  check(api.load(&module_, cubin.data()), "cuModuleLoadData");
+  check(api.load(&module_, code.data()), "cuModuleLoadData");
   try {
     check(api.function(&function_, module_, name.c_str()), "cuModuleGetFunction");
     // Also has a lazily loaded function loaded now and not in the middle of a capture.
@@ -26,7 +40,7 @@ Kernel::Kernel(const std::string& cubin, const std::string& name, int ordinal,
   }
 }
 
-Kernel::~Kernel() {
+CudaKernel::~CudaKernel() {
   try {
     const Current current(context_);
     const Relaxed relaxed;
@@ -36,7 +50,7 @@ Kernel::~Kernel() {
   }
 }
 
-bool Kernel::launch(const Launch& launch, void* stream, void** arguments) const {
+bool CudaKernel::launch(const Launch& launch, void* stream, void** arguments) const {
   LaunchAttribute dependent{.id = kProgrammaticStreamSerialization};
   dependent.value.number = 1;
   const LaunchConfig config{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
@@ -53,7 +67,7 @@ bool Kernel::launch(const Launch& launch, void* stream, void** arguments) const 
   return true;
 }
 
-int Kernel::resident_clusters(const Launch& launch) const {
+int CudaKernel::resident_clusters(const Launch& launch) const {
   const LaunchConfig config{.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                             .block = {launch.threads, 1, 1},
                             .shared_bytes = launch.shared_bytes};
@@ -63,6 +77,13 @@ int Kernel::resident_clusters(const Launch& launch) const {
   if (result == kOutOfResources || result == kInvalidCluster) return 0;
   check(result, "cuOccupancyMaxActiveClusters");
   return count;
+}
+
+}  // namespace
+
+std::unique_ptr<const Kernel> load(const std::string& code, const std::string& name, int ordinal,
+                                   unsigned shared_bytes) {
+  return std::make_unique<const CudaKernel>(code, name, ordinal, shared_bytes);
 }
 
 }  // namespace ladder::cuda

@@ -44,6 +44,10 @@ int largest_cluster(int ordinal, int shared_per_block_bytes) {
 
 }  // namespace
 
+std::string architecture_of(int capability) {
+  return "sm_" + std::to_string(capability) + (capability >= 90 ? "a" : "");
+}
+
 Properties properties(int ordinal) {
   const Driver& api = driver();
   const int device = device_of(ordinal);
@@ -60,6 +64,7 @@ Properties properties(int ordinal) {
   check(api.device_memory(&bytes, device), "cuDeviceTotalMem");
   out.memory_bytes = static_cast<double>(bytes);
   out.capability = 10 * attribute(kMajor) + attribute(kMinor);
+  out.architecture = architecture_of(out.capability);
   out.multiprocessors = attribute(kMultiprocessors);
   out.clock = 1e3 * attribute(kClockKHz);
   out.l2_bytes = attribute(kL2Bytes);

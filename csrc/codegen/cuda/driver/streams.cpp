@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, what they record, and memory.
-#include <utility>
+#include <memory>
 
 #include "base/error.h"
 #include "codegen/cuda/driver.h"
@@ -53,31 +53,38 @@ std::uint64_t stream_id(void* stream, int ordinal) {
   return id;
 }
 
-Event::Event(int ordinal) : ordinal_(ordinal) {
-  const Current current(primary_context(ordinal));
-  check(driver().event_create(&event_, kDisableTiming), "cuEventCreate");
-}
+namespace {
 
-Event::Event(Event&& other) noexcept
-    : ordinal_(other.ordinal_), event_(std::exchange(other.event_, nullptr)) {}
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(int ordinal) : ordinal_(ordinal) {
+    const Current current(primary_context(ordinal));
+    check(driver().event_create(&event_, kDisableTiming), "cuEventCreate");
+  }
+  ~CudaEvent() override { driver().event_destroy(event_); }
 
-Event::~Event() {
-  if (event_ != nullptr) driver().event_destroy(event_);
-}
+  void record(void* stream) override {
+    const Current current(primary_context(ordinal_));
+    check(driver().event_record(event_, stream), "cuEventRecord");
+  }
 
-void Event::record(void* stream) {
-  const Current current(primary_context(ordinal_));
-  check(driver().event_record(event_, stream), "cuEventRecord");
-}
+  bool passed() const override {
+    const Current current(primary_context(ordinal_));
+    const Relaxed relaxed;
+    const Result result = driver().event_query(event_);
+    if (result == kNotReady) return false;
+    check(result, "cuEventQuery");
+    return true;
+  }
 
-bool Event::passed() const {
-  const Current current(primary_context(ordinal_));
-  const Relaxed relaxed;
-  const Result result = driver().event_query(event_);
-  if (result == kNotReady) return false;
-  check(result, "cuEventQuery");
-  return true;
-}
+ private:
+  int ordinal_;
+  void* event_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Event> event(int ordinal) { return std::make_unique<CudaEvent>(ordinal); }
 
 // The legacy stream would wait for other streams and break what they capture; one that blocks for
 // nobody is waited for by us.
