@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build build-tests setup cpp-test kill-test compile-test compile-matrix emulate-test python-test serving-test test-vllm wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix emulate-test python-test serving-test test-vllm wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -21,7 +21,7 @@ export CCACHE_ABSSTDERR  := 1
 demo: build
 	$(PY) examples/demo.py
 
-test: lint cpp-test compile-test emulate-test python-test serving-test wheel-test
+test: lint cpp-test neon-test compile-test emulate-test python-test serving-test wheel-test
 
 # --- set-up ---------------------------------------------------------------------------------------
 
@@ -31,11 +31,11 @@ $(VENV)/.ready: requirements.txt .ci/setup
 	PYTHON=$(PYTHON) VENV=$(VENV) bash .ci/setup
 	@touch $@
 
+CMAKE_TOOLS = -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+  $(shell command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # $(call configure,OPTIONS): a build folder keeps the options that it was given before.
-configure = cmake -S . -B build -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(1) \
-  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
-  $(shell command -v ccache >/dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log \
-  || { cat build.log; exit 1; }; rm -f build.log
+configure = cmake -S . -B build -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(1) $(CMAKE_TOOLS) \
+  > build.log || { cat build.log; exit 1; }; rm -f build.log
 
 # The libraries in ladder/ and no test.
 build: setup
@@ -59,6 +59,23 @@ cpp-test: build-tests
 	$(call shards,build/tests/core/cpu_tests)
 	build/tests/runtime/runtime_tests --gtest_brief=1
 	build/tests/driver/driver_tests --gtest_brief=1
+
+# ladder_core and cpu_tests for 64-bit ARM, run by qemu: the NEON kernels, and that the rest compiles.
+NEON_MISSING = $(shell command -v aarch64-linux-gnu-g++ >/dev/null || echo aarch64-linux-gnu-g++) \
+  $(shell command -v qemu-aarch64-static >/dev/null || echo qemu-aarch64-static)
+neon-test: setup
+	@if [ "$$(uname -m)" = aarch64 ]; then \
+	  echo "neon-test: nothing to do, cpu_tests are native on aarch64"; \
+	elif [ -n "$(strip $(NEON_MISSING))" ]; then \
+	  echo "neon-test: SKIPPED, no NEON kernel is tested: $(strip $(NEON_MISSING)) not found"; \
+	else $(MAKE) --no-print-directory run-neon-test; fi
+
+run-neon-test:
+	@cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
+	  -DLADDER_PYTHON=OFF -DLADDER_TESTS=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" $(CMAKE_TOOLS) \
+	  > build-aarch64.log 2>&1 || { cat build-aarch64.log; exit 1; }; rm -f build-aarch64.log
+	cmake --build build/aarch64 --target cpu_tests --parallel $(JOBS)
+	$(call shards,qemu-aarch64-static -L /usr/aarch64-linux-gnu build/aarch64/tests/core/cpu_tests)
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
 kill-test: build-tests

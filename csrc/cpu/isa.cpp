@@ -19,9 +19,11 @@ bool has(Isa isa) {
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
     case Isa::avx512_bf16: return has(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
+    default: return false;
   }
-  return false;
 }
+#elif defined(LADDER_AARCH64)
+bool has(Isa isa) { return isa == Isa::generic || isa == Isa::neon; }
 #else
 bool has(Isa isa) { return isa == Isa::generic; }
 #endif
@@ -31,6 +33,8 @@ bool has(Isa isa) { return isa == Isa::generic; }
 std::vector<Isa> built_isas() {
 #if defined(LADDER_X86)
   return {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+#elif defined(LADDER_AARCH64)
+  return {Isa::generic, Isa::neon};
 #else
   return {Isa::generic};
 #endif
@@ -48,6 +52,7 @@ std::string_view name(Isa isa) {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::neon: return "neon";
   }
   return "unknown";
 }
@@ -60,9 +65,10 @@ const Kernels& kernels_of(Isa isa) {
     case Isa::avx2: return avx2_kernels();
     case Isa::avx512: return avx512_kernels();
     case Isa::avx512_bf16: return avx512_bf16_kernels();
-#else
-    default: break;
+#elif defined(LADDER_AARCH64)
+    case Isa::neon: return neon_kernels();
 #endif
+    default: break;
   }
   fail<InternalError>("instruction set ", name(isa), " has no kernels");
 }

@@ -117,6 +117,8 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& avx512_bf16_kernels();
+#elif defined(LADDER_AARCH64)
+const Kernels& neon_kernels();
 #endif
 
 }  // namespace ladder::cpu

@@ -20,6 +20,7 @@ enum class Isa {
   avx2,         ///< x86-64-v3: AVX2, FMA, F16C, BMI2
   avx512,       ///< AVX-512 F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later)
   avx512_bf16,  ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
+  neon,         ///< what every aarch64 processor has: ARMv8-A with Advanced SIMD
 };
 
 /// Those with kernels in this build, narrowest first: those of the processor's family.

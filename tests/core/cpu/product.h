@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "cpu/linear.h"
 #include "cpu/random_weight.h"
@@ -19,10 +20,11 @@ namespace ladder::cpu {
 
 using testing::RandomWeight;
 
+/// Found once: a product asks for it at every number.
 inline const Element& format_of(Float dtype) {
-  return element(dtype == Float::float32   ? "float32"
-                 : dtype == Float::float16 ? "float16"
-                                           : "bfloat16");
+  static const Element* const formats[] = {&element("float32"), &element("float16"),
+                                           &element("bfloat16")};
+  return *formats[static_cast<int>(dtype)];
 }
 
 /// A float matrix in a buffer of exactly its size.
@@ -69,16 +71,19 @@ struct Case {
   bool bias = false;
 };
 
-/// Numbers of row r, column c of y, x and bias.
 struct Product {
   Numbers x, bias, y;
+  std::vector<double> x_values;  ///< [m, k], as x holds them
 };
 
 template <class Value>
 Product product(const RandomWeight& w, Isa isa, Case c, Value x_value, const Gemm& gemm = {}) {
-  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}};
+  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}, {}};
   for (std::int64_t t = 0; t < c.m; ++t)
-    for (std::int64_t i = 0; i < w.k; ++i) p.x.set(t, i, x_value(t, i));
+    for (std::int64_t i = 0; i < w.k; ++i) {
+      p.x.set(t, i, x_value(t, i));
+      p.x_values.push_back(p.x.get(t, i));
+    }
   for (std::int64_t r = 0; r < w.n; ++r) p.bias.set(0, r, static_cast<double>(r % 5) - 2);
   linear(w.view(), p.x.matrix(), c.bias ? p.bias.bytes.get() : nullptr, p.y.matrix(), isa, serial,
          gemm);
@@ -89,7 +94,8 @@ inline double exact_sum(const RandomWeight& w, const Product& p, bool bias, std:
                         std::int64_t r) {
   double sum = bias ? p.bias.get(0, r) : 0;
   for (std::int64_t i = 0; i < w.k; ++i)
-    sum += p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)];
+    sum += p.x_values[static_cast<std::size_t>(t * w.k + i)] *
+           w.values[static_cast<std::size_t>(r * w.k + i)];
   return sum;
 }
 
@@ -126,7 +132,8 @@ inline void expect_within_bound(const RandomWeight& w, Isa isa, Case c, unsigned
     for (std::int64_t r = 0; r < w.n; ++r) {
       double magnitude = c.bias ? std::abs(p.bias.get(0, r)) : 0;
       for (std::int64_t i = 0; i < w.k; ++i)
-        magnitude += std::abs(p.x.get(t, i) * w.values[static_cast<std::size_t>(r * w.k + i)]);
+        magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
+                              w.values[static_cast<std::size_t>(r * w.k + i)]);
       const double expected = exact_sum(w, p, c.bias, t, r);
       const double bound = 6 * std::sqrt(static_cast<double>(w.k)) * 0x1p-24 * magnitude +
                            std::ldexp(std::abs(expected), -q);

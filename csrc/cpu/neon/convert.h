@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of Kernels that are not loops over weights; contracts in cpu/kernels.h.
+#pragma once
+
+#include "cpu/kernels.h"
+
+namespace ladder::cpu::neon {
+
+void widen(const void* from, Float dtype, std::int64_t count, float* to);
+void narrow(const float* from, std::int64_t count, Float dtype, void* to);
+void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
+void gather(const float* values, std::int64_t size, const std::int32_t* index, std::int64_t count,
+            float* to);
+void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
+              std::int64_t tokens, float* y, std::int64_t y_stride);
+
+}  // namespace ladder::cpu::neon
