@@ -14,6 +14,7 @@ bool has(Isa isa) {
     case Isa::avx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
              __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    case Isa::avx_vnni: return has(Isa::avx2) && __builtin_cpu_supports("avxvnni");
     case Isa::avx512:
       return has(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -32,7 +33,7 @@ bool has(Isa isa) { return isa == Isa::generic; }
 
 std::vector<Isa> built_isas() {
 #if defined(LADDER_X86)
-  return {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+  return {Isa::generic, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16};
 #elif defined(LADDER_AARCH64)
   return {Isa::generic, Isa::neon};
 #else
@@ -50,6 +51,7 @@ std::string_view name(Isa isa) {
   switch (isa) {
     case Isa::generic: return "generic";
     case Isa::avx2: return "avx2";
+    case Isa::avx_vnni: return "avx_vnni";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::neon: return "neon";
@@ -62,7 +64,8 @@ const Kernels& kernels_of(Isa isa) {
   switch (isa) {
     case Isa::generic: return generic_kernels();
 #if defined(LADDER_X86)
-    case Isa::avx2: return avx2_kernels();
+    case Isa::avx2:
+    case Isa::avx_vnni: return avx2_kernels();
     case Isa::avx512: return avx512_kernels();
     case Isa::avx512_bf16: return avx512_bf16_kernels();
 #elif defined(LADDER_AARCH64)
@@ -71,6 +74,25 @@ const Kernels& kernels_of(Isa isa) {
     default: break;
   }
   fail<InternalError>("instruction set ", name(isa), " has no kernels");
+}
+
+const int8::Kernels& int8_kernels_of(Isa isa) {
+  LADDER_REQUIRE(has(isa), "this machine cannot run the ", name(isa), " kernels");
+  switch (isa) {
+    case Isa::generic: return int8::generic_kernels();
+#if defined(LADDER_X86)
+    case Isa::avx2: return int8::avx2_kernels();
+    case Isa::avx_vnni: return int8::avx_vnni_kernels();
+    case Isa::avx512:
+    case Isa::avx512_bf16:
+      return __builtin_cpu_supports("avx512vnni") ? int8::avx512_vnni_kernels()
+                                                  : int8::avx2_kernels();
+#elif defined(LADDER_AARCH64)
+    case Isa::neon: return int8::generic_kernels();
+#endif
+    default: break;
+  }
+  fail<InternalError>("instruction set ", name(isa), " has no kernels for x of 8 bits");
 }
 
 }  // namespace ladder::cpu

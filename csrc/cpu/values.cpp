@@ -64,7 +64,7 @@ const QuantizeKernels& quantize_kernels_of(Isa isa) {
   LADDER_REQUIRE(std::ranges::find(isas, isa) != isas.end(), "this machine cannot run the ",
                  name(isa), " kernels");
 #if defined(LADDER_X86)
-  if (isa == Isa::avx2) return avx2_quantize_kernels();
+  if (isa == Isa::avx2 || isa == Isa::avx_vnni) return avx2_quantize_kernels();
   if (isa == Isa::avx512 || isa == Isa::avx512_bf16) return avx512_quantize_kernels();
 #endif
   return generic_quantize_kernels();

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops import activations
 from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
-from ladder.ops.transforms import check_activations, linear_by_values, transformed
+from ladder.ops.transforms import check_activations, check_bias, linear_by_values, transformed
 from ladder.types import TType, _checked, parse
 
 _ops = torch.ops.ladder
@@ -55,6 +56,7 @@ def linear(
     scale2: Tensor | None = None,
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
+    activation_type: str | None = None,
 ) -> Tensor:
     """``y[..., n] = sum_k x[..., k] * value(w)[n, k] + bias[n]``, accumulated in float32.
 
@@ -63,22 +65,57 @@ def linear(
         qweight: [N, ceil(K * bits / 32)] int32, from :func:`pack`.
         type: tType of the weight; the other parts are as :class:`ladder.Weight` says.
         bias: [N] in the dtype of ``x``.
+        activation_type: "int8" rounds ``x`` to 8 bits first, on the CPU: see Error.
     Returns:
         [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
         ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
+        Gradients go through the rounding of "int8" as if it were not there.
     Raises:
         InvalidArgument: ``x`` has no dimension or another dtype; a part does not fit ``type``, K or
-            N; the message has both values.
+            N; the message has both values; an ``activation_type`` that is not known.
+        Unsupported: ``activation_type`` on a device that has no kernels for it, or with a type or
+            ``g_idx`` that it does not take: :func:`ladder.ops.activations.objection` says why.
     Error:
         Within :func:`ladder.testing.bound`; exact when every partial sum is an integer below 2**24.
+
+        With "int8", x is :func:`ladder.ops.activations.round_activations`, at most
+        s = max |x| / 254 (1 + 2**-22) away in each block of 32 or 128 columns; and each value of
+        a code is the one that :func:`ladder.ops.activations.int8` gives, v8 for v: that of the
+        format for integers and all formats whose values are whole multiples of a power of two
+        within 255 of each other, else at most max |v| / 254 away. Products of rounded numbers are
+        summed exactly within a block and a group, their float32 sums as above. So
+
+        ``|y - y64| <= sum_k s |w| + sum_k |x8| |v8 - v| scale + bound(x8, w8)``
+
+        where zeros that are no integers ("original", "rescale") are subtracted from sums, so that
+        w8 of the bound is larger than the weight by 2 scale |v|. A result is exact when the
+        largest magnitude of each block is 127 times a power of two of which all x are multiples,
+        and scales are such powers.
     """
+    parts = (qweight, scales, zeros, scale2, g_idx)
+    if activation_type is None:
+        op = _ops.linear
+    else:
+        op = _ops.linear_int8
+        if not torch.compiler.is_compiling():  # else the op's fake does
+            _check_int8(x, g_idx, str(type), activation_type)
     if transformed():
         check_activations(x)
-        values = _checked(
-            _ops.dequantize, qweight, scales, zeros, scale2, g_idx, str(type), x.shape[-1]
-        )
-        return linear_by_values(x, values, bias)
-    return _checked(_ops.linear, x, qweight, scales, zeros, scale2, g_idx, bias, str(type))
+        values = _checked(_ops.dequantize, *parts, str(type), x.shape[-1])
+        if activation_type is None:
+            return linear_by_values(x, values, bias)
+        check_bias(bias, x, values.shape[0])
+        y = linear_by_values(activations.round_activations(x, parse(type)), values, None)
+        return (y if bias is None else y + bias).to(x.dtype)
+    return _checked(op, x, *parts, bias, str(type))
+
+
+def _check_int8(x: Tensor, g_idx: Tensor | None, type: str, activation_type: str = "int8") -> None:
+    activations.check(activation_type, parse(type), x.shape[-1] if x.dim() else 0)
+    if g_idx is not None:
+        raise Unsupported(activations.NO_G_IDX)
+    if x.device.type not in ("cpu", "meta"):
+        raise Unsupported(activations.no_kernels(x.device.type))
 
 
 def dequantize(
@@ -163,6 +200,24 @@ def _(
     return x.new_empty((*x.shape[:-1], qweight.shape[0]))
 
 
+@torch.library.register_fake("ladder::linear_int8")
+def _(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    scale2: Tensor | None,
+    g_idx: Tensor | None,
+    bias: Tensor | None,
+    type: str,
+) -> Tensor:
+    check_activations(x)
+    _check_int8(x, g_idx, type)
+    if x.device != qweight.device:
+        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
+    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+
+
 # --- gradients: the weight is frozen, x and bias are not -----------------------------------------
 
 
@@ -183,4 +238,5 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, None, None, None, None, None, grad_bias, None
 
 
-torch.library.register_autograd("ladder::linear", _backward, setup_context=_setup_context)
+for _name in ("linear", "linear_int8"):  # through the rounding of x straight on
+    torch.library.register_autograd(f"ladder::{_name}", _backward, setup_context=_setup_context)

@@ -12,7 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.activations import no_kernels
 from ladder.ops.transforms import check_activations
 from ladder.types import FLOAT_DTYPES, Element, element, parse
 
@@ -126,6 +127,11 @@ def linear(
     return torch.nn.functional.linear(x, values.to(x.dtype), bias)
 
 
+def linear_int8(x: Tensor, *_: object) -> Tensor:
+    """Refused: x of 8 bits has kernels on the CPU only."""
+    raise Unsupported(no_kernels(x.device.type))
+
+
 def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     """Quantises on the CPU, where every type is at home, and brings the parts back."""
     parts = torch.ops.ladder.quantize(weight.cpu(), type, search)
@@ -137,7 +143,7 @@ def _register() -> torch.library.Library:
     ``torch._dynamo``, which takes seconds."""
     library = torch.library.Library("ladder", "IMPL")
     for device in DEVICES:
-        for function in (pack, unpack, dequantize, linear, quantize):
+        for function in (pack, unpack, dequantize, linear, linear_int8, quantize):
             if (function, device) != (quantize, "cuda"):  # csrc/binding/torch/quantize.cpp
                 library.impl(function.__name__, function, device.upper())
     return library

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch.ops.ladder.linear on the CPU.
+#include "cpu/int8/linear.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <iomanip>
+#include <sstream>
 
 #include "base/error.h"
 #include "binding/torch/tensors.h"
+#include "cpu/int8/codes.h"
 
 namespace ladder::binding {
 namespace {
@@ -27,13 +32,14 @@ void torch_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, 
       std::array{view(x, {m, k}, {k, 1}), view(w, {k, n}, {1, k}), view(y, {m, n}, {y_stride, 1})});
 }
 
-Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
-              std::optional<Tensor> scale2, std::optional<Tensor> g_idx, std::optional<Tensor> bias,
-              std::string type) {
+/// What the products on the CPU have in common: `multiply` gets views of checked arguments.
+template <class Multiply>
+Tensor product(const Tensor& x, const WeightArguments& parts, const std::optional<Tensor>& bias,
+               const std::string& type, Multiply multiply) {
   LADDER_REQUIRE(x.dim() >= 1, "x has no dimension; its last one must be in_features");
   LADDER_REQUIRE(x.is_cpu(), "x is not on the cpu, and qweight is");
   const std::int64_t k = x.size(x.dim() - 1);
-  const WeightView view = view_weight({qweight, scales, zeros, scale2, g_idx}, ttype(type), k);
+  const WeightView view = view_weight(parts, ttype(type), k);
   check_g_idx(view);
   const cpu::Float kind = float_kind(x.scalar_type(), "x");
   if (bias.has_value()) {
@@ -50,17 +56,58 @@ Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optio
   shape.push_back(view.n);
   const Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
   Tensor y = stable::new_empty(x, shape);
-  cpu::linear(
-      view,
-      {.data = const_cast<void*>(rows.const_data_ptr()),
-       .dtype = kind,
-       .rows = m,
-       .columns = k,
-       .stride = k},
-      bias.has_value() ? bias->const_data_ptr() : nullptr,
-      {.data = y.mutable_data_ptr(), .dtype = kind, .rows = m, .columns = view.n, .stride = view.n},
-      cpu_isa(), torch_parallel, torch_gemm);
+  multiply(view,
+           cpu::Matrix{.data = const_cast<void*>(rows.const_data_ptr()),
+                       .dtype = kind,
+                       .rows = m,
+                       .columns = k,
+                       .stride = k},
+           bias.has_value() ? bias->const_data_ptr() : nullptr,
+           cpu::Matrix{.data = y.mutable_data_ptr(),
+                       .dtype = kind,
+                       .rows = m,
+                       .columns = view.n,
+                       .stride = view.n});
   return y;
+}
+
+Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
+              std::optional<Tensor> scale2, std::optional<Tensor> g_idx, std::optional<Tensor> bias,
+              std::string type) {
+  return product(x, {qweight, scales, zeros, scale2, g_idx}, bias, type, [](const auto&... a) {
+    cpu::linear(a..., cpu_isa(), torch_parallel, torch_gemm);
+  });
+}
+
+Tensor linear_int8(Tensor x, Tensor qweight, std::optional<Tensor> scales,
+                   std::optional<Tensor> zeros, std::optional<Tensor> scale2,
+                   std::optional<Tensor> g_idx, std::optional<Tensor> bias, std::string type) {
+  return product(x, {qweight, scales, zeros, scale2, g_idx}, bias, type,
+                 [](const auto&... a) { cpu::int8::linear(a..., cpu_isa(), torch_parallel); });
+}
+
+/// Why weights of `type` with k columns take no x of 8 bits, "" when they do, and what becomes of
+/// both, as JSON: columns of x that share a scale, and the values that codes then have.
+std::string int8_info(std::string type, std::int64_t k) {
+  const TType& parsed = ttype(type);
+  std::string objection;
+  std::ostringstream values;
+  bool exact = false;
+  values << std::setprecision(9);
+  try {
+    cpu::int8::check_type(parsed, k);
+    const auto& codes = cpu::int8::codes_of(*parsed.element);
+    exact = codes.exact;
+    for (int code = 0; code < 1 << parsed.element->bits; ++code)
+      values << (code > 0 ? ", " : "")
+             << static_cast<float>(codes.u[code] - codes.zero) * codes.step;
+  } catch (const Unsupported& error) {
+    objection = error.what();
+  }
+  std::ostringstream out;
+  out << "{\"objection\": \"" << objection << "\", \"block\": " << cpu::int8::x_block(parsed, k)
+      << ", \"exact\": " << (exact ? "true" : "false") << ", \"values\": [" << values.str() << "]}";
+  return out.str();
 }
 
 std::string cpu_isas() {
@@ -93,13 +140,21 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "linear(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
       "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+  m.def(
+      "linear_int8(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
+      "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+  m.def("int8_info(str type, int k) -> str");
   m.def("cpu_isas() -> str");
   m.def("use_cpu_isa(str name) -> str");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) { m.impl("linear", TORCH_BOX(&linear)); }
+STABLE_TORCH_LIBRARY_IMPL(ladder, CPU, m) {
+  m.impl("linear", TORCH_BOX(&linear));
+  m.impl("linear_int8", TORCH_BOX(&linear_int8));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
+  m.impl("int8_info", TORCH_BOX(&int8_info));
   m.impl("cpu_isas", TORCH_BOX(&cpu_isas));
   m.impl("use_cpu_isa", TORCH_BOX(&use_cpu_isa));
 }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Few tokens: rows of the weight stay packed and are decoded in registers. More: tiles of rows are
+// decoded to bytes once and multiplied by all tokens.
+#include "cpu/int8/linear.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "cpu/int8/codes.h"
+#include "cpu/isa.h"
+#include "cpu/job.h"
+
+namespace ladder::cpu::int8 {
+namespace {
+
+/// So much of x, arranged, is multiplied by all rows before the next tokens are.
+constexpr std::int64_t kTokenBytes = 4 * 1024 * 1024;
+
+std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
+
+/// A weight as these kernels see it: scales and zeros are read by what cpu::linear reads them with.
+struct Packed {
+  Weight weight;
+  Job job;
+};
+
+Packed read(const WeightView& view, const cpu::Kernels& floats, const Kernels& kernels) {
+  const TType& type = *view.type;
+  check_type(type, view.k);
+  if (view.g_idx != nullptr)
+    fail<Unsupported>(
+        "activation_type int8 does not take a weight with g_idx: the columns of a group are no "
+        "neighbours, so their products have no common scale");
+  Packed packed{.weight = read_weight(view, floats)};
+  Job& job = packed.job;
+  job.bits = type.element->bits;
+  job.codes = &codes_of(*type.element);
+  job.k = view.k;
+  job.padded_k = std::max(kBlock, round_up(view.k, kBlock));
+  job.row_bytes = packed.weight.job.row_bytes;
+  job.block = x_block(type, view.k);
+  std::int64_t columns = type.block.columns;
+  if (columns == 0 || columns >= view.k) columns = job.padded_k;
+  // Scales are in the order of groups, spread where vectors do not divide groups evenly.
+  const bool even = columns % kBlock == 0 || kBlock % columns == 0;
+  job.group = even ? columns : columns % 32 == 0 ? 32 : columns % 16 == 0 ? 16 : 8;
+  std::vector<std::int32_t>& spread = packed.weight.group_of;
+  spread.clear();
+  if (!even) {
+    const std::int64_t last = packed.weight.groups - 1;
+    for (std::int64_t at = 0; at < job.padded_k; at += job.group)
+      spread.push_back(static_cast<std::int32_t>(std::min(at / columns, last)));
+    packed.weight.job.padded_k = static_cast<std::int64_t>(spread.size());
+  }
+  job.unit = std::min(job.block, job.group);
+  job.integer_zeros = packed.weight.job.integer_zeros;
+  job.float_zeros = packed.weight.job.float_zeros;
+  job.zero =
+      job.codes->zero - kernels.less(job) + (type.zero == Zero::midpoint ? 1 << (job.bits - 1) : 0);
+  return packed;
+}
+
+struct Call {
+  const Packed& packed;
+  const Kernels& kernels;
+  const cpu::Kernels& floats;
+  const std::uint8_t* x;  ///< [m] arranged tokens
+  std::int64_t token_bytes, token, m;
+  const float* bias;  ///< float32 [n], or null
+  float factor;
+  const Matrix& y;
+};
+
+/// y[:, row .. row + count) = sums * factor + bias, from `sums` [m][stride].
+void finish(const Call& call, std::int64_t row, std::int64_t count, float* sums,
+            std::int64_t stride) {
+  for (std::int64_t t = 0; t < call.m; ++t) {
+    float* mine = sums + t * stride;
+    for (std::int64_t i = 0; i < count; ++i) {
+      mine[i] *= call.factor;
+      if (call.bias != nullptr) mine[i] += call.bias[row + i];
+    }
+    auto* to = static_cast<std::uint8_t*>(call.y.data) +
+               ((call.token + t) * call.y.stride + row) * size_of(call.y.dtype);
+    call.floats.narrow(mine, count, call.y.dtype, to);
+  }
+}
+
+/// Rows [begin, begin + count) as kernels take them; `scales` has read them.
+Row row_of(const Scales& scales, std::int64_t row) {
+  const Rows rows = scales.rows(row);
+  return {rows.codes[0], rows.scales[0]};
+}
+
+void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
+  Scales scales(call.packed.weight);
+  Buffer sums(call.m * kChunk);
+  float out[16];
+  for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
+    const std::int64_t count = std::min(kChunk, end - chunk);
+    scales.read(chunk, count);
+    for (std::int64_t row = 0; row < count; ++row) {
+      const Row mine = row_of(scales, chunk + row);
+      for (std::int64_t token = 0; token < call.m; token += call.kernels.few) {
+        const int tokens =
+            static_cast<int>(std::min<std::int64_t>(call.kernels.few, call.m - token));
+        call.kernels.dot(call.packed.job, mine, call.x + token * call.token_bytes, tokens, out);
+        for (int t = 0; t < tokens; ++t) sums.data()[(token + t) * kChunk + row] = out[t];
+      }
+    }
+    finish(call, chunk, count, sums.data(), kChunk);
+  }
+}
+
+void many_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
+  const Job& job = call.packed.job;
+  const std::int64_t height = call.kernels.tile_rows;
+  // One preparation of scales has kChunk rows: a tile takes several.
+  std::vector<Scales> scales;
+  for (std::int64_t r = 0; r < height; r += kChunk) scales.emplace_back(call.packed.weight);
+  Buffer tile(call.kernels.tile_bytes(job) / 4);
+  Buffer sums(call.m * height);
+  Row rows[64];
+  for (std::int64_t first = begin; first < end; first += height) {
+    const std::int64_t count = std::min(height, end - first);
+    for (std::int64_t r = 0; r < count; r += kChunk)
+      scales[static_cast<std::size_t>(r / kChunk)].read(first + r, std::min(kChunk, count - r));
+    for (std::int64_t r = 0; r < height; ++r) {
+      const std::int64_t row = std::min(r, count - 1);
+      rows[r] = row_of(scales[static_cast<std::size_t>(row / kChunk)], first + row);
+    }
+    call.kernels.decode(job, rows, tile.data());
+    call.kernels.multiply(job, tile.data(), call.x, call.m, sums.data(), height);
+    finish(call, first, count, sums.data(), height);
+  }
+}
+
+}  // namespace
+
+std::int64_t x_block(const TType& type, std::int64_t k) {
+  const std::int64_t columns = type.block.columns;
+  return columns == 0 || columns >= k || columns % 128 == 0 ? 128 : 32;
+}
+
+void linear(const WeightView& view, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
+            const Parallel& parallel) {
+  LADDER_REQUIRE(x.columns == view.k, "x has ", x.columns, " columns, the weight ", view.k);
+  LADDER_REQUIRE(y.columns == view.n, "y has ", y.columns, " columns, the weight ", view.n,
+                 " rows");
+  LADDER_REQUIRE(x.rows == y.rows, "x has ", x.rows, " rows, y ", y.rows);
+  LADDER_REQUIRE(x.dtype == y.dtype, "x and y have different dtypes");
+  const cpu::Kernels& floats = kernels_of(isa);
+  const Kernels& kernels = int8_kernels_of(isa);
+  const Packed packed = read(view, floats, kernels);
+  const Job& job = packed.job;
+  if (x.rows == 0 || view.n == 0) return;
+
+  const bool dots = x.rows <= kernels.most_dots(job);
+  const std::int64_t token_bytes = kernels.token_bytes(job, !dots);
+  const std::int64_t most =
+      dots ? x.rows
+           : std::clamp<std::int64_t>(kTokenBytes / token_bytes / 12 * 12, 24, x.rows + 24);
+  Buffer arranged(std::min(most, x.rows) * token_bytes / 4);
+  Buffer wide_bias(bias != nullptr ? view.n : 0);
+  if (bias != nullptr) floats.widen(bias, x.dtype, view.n, wide_bias.data());
+  Call call{.packed = packed,
+            .kernels = kernels,
+            .floats = floats,
+            .x = arranged.bytes(),
+            .token_bytes = token_bytes,
+            .token = 0,
+            .m = x.rows,
+            .bias = bias != nullptr ? wide_bias.data() : nullptr,
+            .factor = job.codes->step * (view.scale2 != nullptr ? *view.scale2 : 1.0f),
+            .y = y};
+  // A thread takes whole chunks or tiles, and at least some microseconds of work.
+  const std::int64_t height = dots ? kChunk : kernels.tile_rows;
+  const std::int64_t tiles = ceil_div(view.n, height);
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 131072 / (job.padded_k * height * std::min(most, x.rows)));
+  for (; call.token < x.rows; call.token += most) {
+    call.m = std::min(most, x.rows - call.token);
+    parallel(call.m, std::max<std::int64_t>(1, 65536 / job.padded_k),
+             [&](std::int64_t begin, std::int64_t end) {
+               Buffer wide(job.padded_k);
+               for (std::int64_t row = begin; row < end; ++row) {
+                 floats.widen(static_cast<const std::uint8_t*>(x.data) +
+                                  (call.token + row) * x.stride * size_of(x.dtype),
+                              x.dtype, job.k, wide.data());
+                 kernels.arrange(job, !dots, wide.data(), arranged.bytes() + row * token_bytes);
+               }
+             });
+    parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+      (dots ? few_tokens : many_tokens)(call, begin * height, std::min(end * height, view.n));
+    });
+  }
+}
+
+}  // namespace ladder::cpu::int8
