@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import ladder
+from ladder.ops.cpu import cpu_isa
 
 
 def processor() -> str:
@@ -30,10 +31,9 @@ def require_gpu() -> None:
 
 def describe(command: str) -> str:
     """Machine, software and command, as Markdown."""
-    isas = torch.ops.ladder.cpu_isas().split()
     lines = [
         f"- command: `{command}`",
-        f"- processor: {processor()}, {torch.get_num_threads()} threads, ladder uses {isas[-1]}",
+        f"- processor: {processor()}, {torch.get_num_threads()} threads, ladder uses {cpu_isa()}",
         f"- software: ladder {ladder.__version__}, torch {torch.__version__}",
     ]
     if torch.cuda.is_available():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import Any
 
 from ladder.cli.output import Json, print_json, print_table
@@ -25,7 +27,8 @@ def devices(as_json: Json = False) -> None:
         return
     gpus = [f"{gpu['name']}: {gpu['kernels']}" for gpu in found["gpus"]]
     lines = {
-        "CPU": ", ".join(found["cpu"]),
+        "CPU": found["cpu_name"],
+        "CPU kernels": _cpu_kernels(found),
         "CUDA driver": "found" if found["driver"] else "none",
         "torch": f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}",
         "NVRTC": _compiler(found) or "none: pip install nvidia-cuda-nvrtc",
@@ -54,6 +57,21 @@ _FIELDS = (
 )  # fmt: skip
 
 
+def _cpu_kernels(found: dict[str, Any]) -> str:
+    others = [name for name in reversed(found["cpu"]) if name != found["cpu_in_use"]]
+    also = f"; it also runs {', '.join(others)}" if others else ""
+    missing = f"; not {', '.join(found['cpu_missing'])}" if found["cpu_missing"] else ""
+    return f"{found['cpu_in_use']} in use{also}{missing}"
+
+
+def _cpu_name() -> str:
+    """The model name of the processor, or its architecture where the system does not tell."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def _compiler(found: dict[str, Any]) -> str:
     names = ", ".join(f"sm_{each}" for each in found["nvrtc_architectures"])
     return f"{found['nvrtc']} for {names}" if names else found["nvrtc"] or ""
@@ -75,18 +93,26 @@ def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def find() -> dict[str, Any]:
-    """What ``--json`` prints: cpu (instruction sets that it has and kernels use, the widest last),
-    driver, torch, torch_cuda, nvrtc and nvrtc_architectures (90 for sm_90), gpus (name, capability,
-    row, kernels) and known, the rows of csrc/device/."""
+    """What ``--json`` prints.
+
+    cpu_name, the processor; cpu, the instruction sets that it has and kernels use, the widest last;
+    cpu_in_use; cpu_missing, those with kernels that it lacks. driver, torch, torch_cuda, nvrtc and
+    nvrtc_architectures (90 for sm_90), gpus (name, capability, row, kernels) and known, the rows of
+    csrc/device/."""
     import torch
 
     from ladder import _library
     from ladder._C import devices as native
+    from ladder.ops.cpu import cpu_isa, cpu_isas
 
     _library.find_compiler()
+    built = torch.ops.ladder.built_cpu_isas().split()
     languages = targets()
     return {
-        "cpu": torch.ops.ladder.cpu_isas().split(),
+        "cpu_name": _cpu_name(),
+        "cpu": cpu_isas(),
+        "cpu_in_use": cpu_isa(),
+        "cpu_missing": [name for name in built if name not in cpu_isas()],
         "driver": languages["CUDA"]["driver"],
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,

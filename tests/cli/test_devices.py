@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+import ladder
 from ladder._C import devices as native
 from ladder.bounds.machines import machines
 from ladder.cli import main
@@ -40,6 +41,20 @@ def test_what_the_machine_has_is_said(capsys):
         assert found["nvrtc"].startswith("nvrtc ") and 90 in found["nvrtc_architectures"]
         assert f"{found['nvrtc']} for sm_" in run(capsys)
     assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
+def test_the_instruction_set_in_use_is_said_with_those_that_could_be(capsys):
+    found = json.loads(run(capsys, "--json"))
+    assert found["cpu_name"] and found["cpu_in_use"] == found["cpu"][-1]
+    assert not {*found["cpu"]} & {*found["cpu_missing"]}
+    built = torch.ops.ladder.built_cpu_isas().split()
+    assert {*found["cpu"], *found["cpu_missing"]} == {*built}
+    try:
+        assert ladder.use_cpu_isa("generic") == "generic"
+        assert json.loads(run(capsys, "--json"))["cpu_in_use"] == "generic"
+        assert "generic in use" in run(capsys)
+    finally:
+        assert ladder.use_cpu_isa() == found["cpu_in_use"]
 
 
 @pytest.fixture

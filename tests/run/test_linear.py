@@ -10,6 +10,7 @@ from drawn import KINDS, exact_weight, formula, grouped, integers
 from torch import nn
 
 import ladder
+from ladder.ops.cpu import cpu_isa, cpu_isas
 from ladder.testing import SIGNIFICANT_BITS, assert_linear_close
 from ladder.types import parse, register_type, type_names
 
@@ -280,8 +281,14 @@ def test_a_result_does_not_depend_on_the_instruction_set():
     x = integers((3, K), torch.float32)
     wanted = weight.linear(x)
     try:
-        for isa in torch.ops.ladder.cpu_isas().split():
-            torch.ops.ladder.use_cpu_isa(isa)
+        for isa in cpu_isas():
+            assert ladder.use_cpu_isa(isa) == cpu_isa() == isa
             assert torch.equal(weight.linear(x), wanted), isa
     finally:
-        torch.ops.ladder.use_cpu_isa("")
+        assert ladder.use_cpu_isa() == cpu_isas()[-1]
+
+
+def test_an_instruction_set_that_the_machine_lacks_is_refused_with_those_that_it_has():
+    with pytest.raises(ladder.InvalidArgument, match=f'"sse9" is not one .*{cpu_isas()[-1]}'):
+        ladder.use_cpu_isa("sse9")
+    assert cpu_isa() == cpu_isas()[-1]
