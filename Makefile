@@ -58,7 +58,8 @@ cpp-test: build-tests
 	$(call shards,build/tests/core/core_tests)
 	$(call shards,build/tests/core/cpu_tests)
 	build/tests/runtime/runtime_tests --gtest_brief=1
-	build/tests/driver/driver_tests --gtest_brief=1
+	for tests in driver hip_driver hip_bare hip_old hip_none; do \
+	  build/tests/driver/$${tests}_tests --gtest_brief=1 || exit 1; done
 
 # ladder_core and cpu_tests for 64-bit ARM, run by qemu: the NEON kernels, and that the rest compiles.
 NEON_MISSING = $(shell command -v aarch64-linux-gnu-g++ >/dev/null || echo aarch64-linux-gnu-g++) \

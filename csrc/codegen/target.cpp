@@ -12,6 +12,9 @@
 #include "codegen/cuda/quantize.h"
 #include "codegen/cuda/quantize_tensor.h"
 #include "codegen/cuda/toolchain.h"
+#include "codegen/hip/driver.h"
+#include "codegen/hip/libraries.h"
+#include "codegen/hip/toolchain.h"
 
 namespace ladder {
 namespace {
@@ -41,7 +44,7 @@ constexpr QuantizeKernels kCudaQuantize = {
 constexpr Toolchain kCudaToolchain = {
     .add_directory = &cuda::add_nvrtc_directory,
     .directories = &cuda::nvrtc_directories,
-    .version = &cuda::compiler_version,
+    .version = [](std::string_view) { return cuda::compiler_version(); },
     .architectures = &cuda::architectures,
     .objection = &cuda::compiler_objection,
     .flags = &cuda::target_for,
@@ -60,6 +63,28 @@ constexpr Driver kCudaDriver = {
     .zeroed_memory = &cuda::zeroed_memory,
 };
 
+constexpr Toolchain kHipToolchain = {
+    .add_directory = &hip::add_directory,
+    .directories = &hip::directories,
+    .version = &hip::compiler_version,
+    .architectures = &hip::architectures,
+    .objection = &hip::compiler_objection,
+    .flags = &hip::flags_for,
+    .compile = &hip::compile,
+};
+
+constexpr Driver kHipDriver = {
+    .name = "HIP driver",
+    .present = &hip::driver_present,
+    .properties = &hip::properties,
+    .load = &hip::load,
+    .capture_of = &hip::capture_of,
+    .keep_with = &hip::keep_with,
+    .stream_id = &hip::stream_id,
+    .event = &hip::event,
+    .zeroed_memory = &hip::zeroed_memory,
+};
+
 // To add one: its row, and a folder beside this file.
 constexpr Target kTargets[] = {
     {.name = "CUDA",
@@ -69,6 +94,13 @@ constexpr Target kTargets[] = {
      .quantize = &kCudaQuantize,
      .toolchain = kCudaToolchain,
      .driver = kCudaDriver},
+    {.name = "HIP",
+     .family = Family::cdna,
+     .emit = nullptr,
+     .image = nullptr,
+     .quantize = nullptr,
+     .toolchain = kHipToolchain,
+     .driver = kHipDriver},
 };
 
 const Target* find(Family family) {

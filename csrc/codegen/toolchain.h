@@ -30,8 +30,9 @@ struct Toolchain {
   void (*add_directory)(std::string directory);
   /// Those that were added, in order.
   std::vector<std::string> (*directories)();
-  /// "nvrtc 13.0", or nothing when there is none on this machine. Part of the key of a kernel.
-  std::string (*version)();
+  /// The compiler that takes `flags`, or the first that there is where they are empty: "nvrtc
+  /// 13.0"; nothing when there is none on this machine. Part of the key of a kernel.
+  std::string (*version)(std::string_view flags);
   /// What this machine's compiler compiles for: "sm_90"; empty where it does not say.
   std::vector<std::string> (*architectures)();
   /// Why nothing can be compiled for `architecture` on this machine; empty: it can.

@@ -157,7 +157,7 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
   if (program.empty() || sources.empty() || !store.writable()) return;
   const Target& target = target_of(device.family);
   const std::string flags = target.toolchain.flags(device.architecture),
-                    compiler = target.toolchain.version();
+                    compiler = target.toolchain.version(flags);
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i; (i = next++) < sources.size();) {
@@ -185,7 +185,7 @@ int compile_from_input(const std::string& folder, const std::string& key_folder,
   try {
     const Toolchain& toolchain = target_called(target).toolchain;
     for (const auto& directory : directories) toolchain.add_directory(directory);
-    const KernelKey key{source, toolchain.version(), flags};
+    const KernelKey key{source, toolchain.version(flags), flags};
     const KernelStore store(folder, {.key_folder = key_folder});
     store.find_or(key, [&] { return toolchain.compile(source, flags); });
     return 0;

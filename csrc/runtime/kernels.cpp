@@ -52,7 +52,8 @@ const KernelStore& keeper(const std::vector<KernelStore>& all) {
 
 KernelKey key_of(const std::string& source, const Device& device) {
   const Toolchain& toolchain = target_of(device.family).toolchain;
-  return {source, toolchain.version(), toolchain.flags(device.architecture)};
+  const std::string flags = toolchain.flags(device.architecture);
+  return {source, toolchain.version(flags), flags};
 }
 
 std::optional<MachineCode> found_in(const std::vector<KernelStore>& all, const KernelKey& key) {

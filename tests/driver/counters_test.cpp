@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 
 namespace ladder {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels and machines as the driver has them.
+// Kernels as a driver has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "fakes/cuda.h"
-#include "runtime/device_row.h"
+#include "fakes/driver.h"
 #include "runtime/gpus.h"
 #include "runtime/modules.h"
 
@@ -81,29 +80,6 @@ TEST(Kernel, says_that_the_driver_has_no_room_for_it) {
   fake::refuse_launches(1);
   EXPECT_FALSE(kernel->launch(kLaunch, nullptr, nullptr));
   EXPECT_TRUE(kernel->launch(kLaunch, nullptr, nullptr));
-}
-
-TEST(Machine, is_described_by_the_driver) {
-  const auto p = driver().properties(0);
-  EXPECT_EQ(p.name, "NVIDIA H200");
-  EXPECT_EQ(p.capability, 90);
-  EXPECT_EQ(p.multiprocessors, 132);
-  EXPECT_EQ(p.clock, 1.98e9);
-  EXPECT_EQ(p.bytes_per_second, 2 * 3201e6 * 6144 / 8);
-  EXPECT_EQ(p.max_cluster, 8);
-  EXPECT_EQ(device_row(0).name, "h200");
-}
-
-TEST(Machine, has_clusters_as_large_as_fit) {
-  fake::machine(5).largest_cluster = 4;
-  EXPECT_EQ(driver().properties(5).max_cluster, 4);
-  fake::machine(5).largest_cluster = 0;
-  EXPECT_EQ(driver().properties(5).max_cluster, 1);
-  fake::machine(5).capability = 89;
-  EXPECT_EQ(driver().properties(5).max_cluster, 1);
-  const int loads = fake::loads();
-  driver().properties(5);
-  EXPECT_EQ(fake::loads(), loads);  // nothing to ask
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 #include "runtime/gpus.h"
 
 namespace ladder {

@@ -26,7 +26,7 @@ class Failure : public StoreTest {
     const int status = in_child([&] {
       setenv("LADDER_CACHE", cache().c_str(), 1);
       gpus().toolchain.add_directory(LADDER_FAKES);
-      fake_nvrtc.compiled = fake_cuda.loaded = 0;
+      fake_nvrtc.compiled = fake_driver.loaded = 0;
       body();
       return HasFailure() ? 1 : 0;
     });
@@ -49,7 +49,7 @@ TEST_F(Failure, of_nothing_has_kernels_and_no_notice) {
     const LinearKernel* kernel = weight().linear(0, Scalar::f16, 1, nullptr);
     ASSERT_NE(kernel, nullptr);
     weight().transform(0, Session::Transform::pack, nullptr);
-    EXPECT_GT(fake_cuda.loaded, 1);
+    EXPECT_GT(fake_driver.loaded, 1);
     EXPECT_FALSE(notices_pending());
     EXPECT_EQ(take_notices(), "");
     EXPECT_EQ(device_failure(0), "");
@@ -103,26 +103,26 @@ TEST_F(Failure, of_the_compiler_is_said_once_and_goes_the_dense_way) {
 
 TEST_F(Failure, of_the_driver_is_said_once_and_goes_the_dense_way) {
   alone([] {
-    fake_cuda.load_result = 222;
+    fake_driver.load_result = 222;
     EXPECT_EQ(weight().linear(0, Scalar::f16, 1, nullptr), nullptr);
     EXPECT_THAT(take_notices(), HasSubstr("cuModuleLoadData: CUDA_ERROR_FAKE"));
-    const int loaded = fake_cuda.loaded;
+    const int loaded = fake_driver.loaded;
     EXPECT_EQ(weight().linear(0, Scalar::f16, 1, nullptr), nullptr);
-    EXPECT_EQ(fake_cuda.loaded, loaded);
+    EXPECT_EQ(fake_driver.loaded, loaded);
   });
 }
 
 // Without the kernels that pack and unpack, a device is not asked again for any weight.
 TEST_F(Failure, of_what_every_weight_needs_is_the_device_s) {
   alone([] {
-    fake_cuda.load_result = 222;
+    fake_driver.load_result = 222;
     const auto fails = ThrowsMessage<ToolchainError>(HasSubstr("CUDA_ERROR_FAKE"));
     EXPECT_THAT([] { weight().transform(0, Session::Transform::pack, nullptr); }, fails);
     EXPECT_THAT(device_failure(0), HasSubstr("CUDA_ERROR_FAKE"));
     EXPECT_EQ(device_failure(1), "");
-    const int loaded = fake_cuda.loaded;
+    const int loaded = fake_driver.loaded;
     EXPECT_THAT([] { weight(192).transform(0, Session::Transform::unpack, nullptr); }, fails);
-    EXPECT_EQ(fake_cuda.loaded, loaded);
+    EXPECT_EQ(fake_driver.loaded, loaded);
     const std::string notices = take_notices();
     EXPECT_EQ(lines(notices), 1u);
     EXPECT_THAT(notices, HasSubstr("cuda:0 has no kernels, weights go through torch"));

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 #include "robustness.h"
 
 namespace ladder {

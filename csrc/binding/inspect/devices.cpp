@@ -48,7 +48,7 @@ using Language = std::tuple<std::string, bool, std::string, std::vector<std::str
 std::vector<Language> languages() {
   std::vector<Language> found;
   for (const Target& target : targets()) {
-    found.emplace_back(target.name, target.driver.present(), target.toolchain.version(),
+    found.emplace_back(target.name, target.driver.present(), target.toolchain.version(""),
                        target.toolchain.architectures());
   }
   return found;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "fakes/cuda_state.h"
+#include "fakes/driver_state.h"
 #include "fakes/fakes.h"
 
 using namespace fake;
@@ -17,31 +17,8 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotReady = 600,
               kOutOfResources = 701, kUnsupportedInCapture = 900, kInvalidated = 901;
-constexpr int kRelaxed = 2;
-
-thread_local int capture_mode = 0;
 thread_local void* current_context = nullptr;
 void* const kContext = reinterpret_cast<void*>(0xc0);
-
-/// What an unsafe call of this thread does to captures.
-bool forbidden() {
-  bool any = false;
-  for (auto& [handle, stream] : state->streams) {
-    if (stream.graph == nullptr || capture_mode == kRelaxed) continue;
-    stream.broken = any = true;
-  }
-  return any;
-}
-
-/// What the legacy stream does to them, in every mode.
-bool legacy(void* stream) {
-  bool any = false;
-  if (stream != nullptr) return false;
-  for (auto& [handle, each] : state->streams) {
-    if (each.graph != nullptr) each.broken = any = true;
-  }
-  return any;
-}
 
 }  // namespace
 
@@ -66,7 +43,7 @@ int cuGetErrorString(int, const char** text) {
 
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
-  return fake_cuda.device_result;
+  return fake_driver.device_result;
 }
 
 int cuDeviceGetName(char* name, int size, int device) {
@@ -117,11 +94,11 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 }
 
 int cuModuleLoadData(void** module, const void*) {
-  ++fake_cuda.loaded;
-  if (fake_cuda.load_result != kSuccess) return fake_cuda.load_result;
+  ++fake_driver.loaded;
+  if (fake_driver.load_result != kSuccess) return fake_driver.load_result;
   {
     const Lock lock(mutex);
-    if (forbidden()) return kUnsupportedInCapture;
+    if (breaks_captures()) return kUnsupportedInCapture;
     ++state->loads;
     *module = &state->modules.emplace_back();
   }
@@ -131,7 +108,7 @@ int cuModuleLoadData(void** module, const void*) {
 
 int cuModuleUnload(void* module) {
   const Lock lock(mutex);
-  if (forbidden()) return kUnsupportedInCapture;
+  if (breaks_captures()) return kUnsupportedInCapture;
   auto* mine = static_cast<Module*>(module);
   if (mine->unloaded) state->mistakes += "unloads " + mine->name + " twice\n";
   mine->unloaded = true;
@@ -232,7 +209,7 @@ int cuStreamCreate(void** stream, unsigned flags) {
 
 int cuStreamSynchronize(void* handle) {
   const Lock lock(mutex);
-  if (forbidden() || legacy(handle)) return kUnsupportedInCapture;
+  if (breaks_captures() || breaks_captures_as_legacy(handle)) return kUnsupportedInCapture;
   for (auto [words, count] : state->streams.at(handle).zeroing) std::fill_n(words, count, 0u);
   return kSuccess;
 }
@@ -257,7 +234,7 @@ int cuEventRecord(void* event, void* stream) {
 
 int cuEventQuery(void* event) {
   const Lock lock(mutex);
-  if (forbidden()) return kUnsupportedInCapture;
+  if (breaks_captures()) return kUnsupportedInCapture;
   const auto found = state->streams.find(state->events.at(event));
   return found != state->streams.end() && found->second.busy ? kNotReady : kSuccess;
 }
@@ -271,7 +248,7 @@ int cuEventDestroy_v2(void* event) {
 
 int cuMemAlloc_v2(std::uintptr_t* memory, std::size_t bytes) {
   const Lock lock(mutex);
-  if (forbidden()) return kUnsupportedInCapture;
+  if (breaks_captures()) return kUnsupportedInCapture;
   void* made = std::malloc(bytes);
   std::memset(made, 0xcd, bytes);
   *memory = reinterpret_cast<std::uintptr_t>(made);
@@ -282,7 +259,7 @@ int cuMemFree_v2(std::uintptr_t) { return kSuccess; }
 
 int cuMemsetD32Async(std::uintptr_t memory, unsigned word, std::size_t count, void* stream) {
   const Lock lock(mutex);
-  if (legacy(stream)) return kUnsupportedInCapture;
+  if (breaks_captures_as_legacy(stream)) return kUnsupportedInCapture;
   if (word != 0 || !state->streams.contains(stream)) return kInvalidValue;
   state->streams.at(stream).zeroing.emplace_back(reinterpret_cast<std::uint32_t*>(memory), count);
   return kSuccess;

@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-struct FakeNvrtc {
+struct FakeCompiler {
   int major = 13, minor = 0;
   int architectures[16] = {75, 80, 86, 89, 90, 100, 120};
   int count = 7;
@@ -14,11 +14,15 @@ struct FakeNvrtc {
   int compile_ms = 0;
   std::atomic<int> compiled = 0;
 };
-extern "C" FakeNvrtc fake_nvrtc;
+extern "C" FakeCompiler fake_nvrtc;
+extern "C" FakeCompiler fake_hiprtc;
 
-struct FakeCuda {
+struct FakeDriver {
   int load_result = 0;    ///< of loading a module
   int device_result = 0;  ///< of asking for a device
+  // Of HIP's alone.
+  int init_result = 0, function_result = 0, retain_result = 0, allocate_result = 0;
+  int devices = 8;
   std::atomic<int> loaded = 0;
 };
-extern "C" FakeCuda fake_cuda;
+extern "C" FakeDriver fake_driver;

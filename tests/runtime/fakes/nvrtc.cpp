@@ -11,7 +11,7 @@
 
 #include "fakes.h"
 
-FakeNvrtc fake_nvrtc;
+FakeCompiler fake_nvrtc;
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fake driver (cuda.h) knows: tests set and see it in cuda.cpp, ladder's calls come in
-// cuda_driver.cpp.
+// What the fake driver (driver.h) knows: tests set and see it in driver.cpp, ladder's calls come in
+// cuda_driver.cpp and hip_driver.cpp.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 
 namespace fake {
 
@@ -35,6 +35,7 @@ struct Stream {
 };
 struct Module {
   std::string name = {};
+  int device = 0;
   bool unloaded = false;
 };
 
@@ -48,6 +49,7 @@ struct State {
   std::list<Module> modules;
   std::map<void*, void*> events;  // the stream on which it was recorded
   std::vector<Launched> launches;
+  std::vector<std::size_t> argument_bytes;
   std::string mistakes;
   int loads = 0, load_time = 0, refuse = 0;
 };
@@ -55,6 +57,13 @@ struct State {
 extern std::recursive_mutex mutex;
 extern State* const state;
 using Lock = std::lock_guard<std::recursive_mutex>;
+
+/// Of the calling thread.
+inline thread_local int capture_mode = 0;
+/// What an unsafe call of this thread does to captures; whether there was one.
+bool breaks_captures();
+/// What the legacy stream does to them, in every mode.
+bool breaks_captures_as_legacy(void* stream);
 
 /// One reference less; the last one has a thread of the driver destroy the object.
 void release(UserObject* object);

@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "fakes/cuda_state.h"
+#include "fakes/driver_state.h"
 #include "fakes/fakes.h"
 
-FakeCuda fake_cuda;
+FakeDriver fake_driver;
 
 namespace fake {
 
 std::recursive_mutex mutex;
 State* const state = new State;  // ladder keeps what it has to the end
+
+bool breaks_captures() {
+  constexpr int kRelaxed = 2;
+  bool any = false;
+  for (auto& [handle, stream] : state->streams) {
+    if (stream.graph == nullptr || capture_mode == kRelaxed) continue;
+    stream.broken = any = true;
+  }
+  return any;
+}
+
+bool breaks_captures_as_legacy(void* stream) {
+  bool any = false;
+  if (stream != nullptr) return false;
+  for (auto& [handle, each] : state->streams) {
+    if (each.graph != nullptr) each.broken = any = true;
+  }
+  return any;
+}
 
 void release(UserObject* object) {
   if (--object->references > 0) return;
@@ -95,6 +114,11 @@ int loaded_now() {
 
 void set_load_time(int milliseconds) { state->load_time = milliseconds; }
 void refuse_launches(int count) { state->refuse = count; }
+
+void set_argument_bytes(std::vector<std::size_t> bytes) {
+  const Lock lock(mutex);
+  state->argument_bytes = std::move(bytes);
+}
 
 std::vector<Launched> launches() {
   const Lock lock(mutex);

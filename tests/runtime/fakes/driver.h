@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CUDA driver for tests: libcuda.so.1 as ladder finds it, with the rules of the real one that
-// ladder must keep, and what a test sets and sees of it.
+// A driver for tests, as libcuda.so.1 (cuda_driver.cpp) and as libamdhip64.so.6 (hip_driver.cpp):
+// found as ladder finds the real ones, with the rules of theirs that ladder must keep, and what a
+// test sets and sees of it.
 //
 //   captures     what is unsafe beside one is refused and breaks it, unless the calling thread is
 //                in relaxed mode; so is every use of the legacy stream (CUDA driver API, stream
-//                management)
+//                management; HIP's follows it)
 //   memory       holds garbage until a memset whose stream was waited for
 //   user objects are destroyed with the last graph that has them, by a thread of the driver
 //   handles      of destroyed streams come again, their ids do not
@@ -18,7 +19,7 @@
 namespace fake {
 
 struct Machine {
-  std::string name = "NVIDIA H200";
+  std::string name = "NVIDIA H200", architecture;  ///< the latter of HIP's
   int capability = 90, multiprocessors = 132;
   double memory_bytes = 150.1e9;
   int clock_khz = 1980000, memory_khz = 3201000, bus_bits = 6144, l2_bytes = 60 << 20;
@@ -47,7 +48,12 @@ struct Launched {
   std::string kernel;
   void* stream;
   bool captured;
+  int device = 0;
+  unsigned grid[3] = {}, threads = 0, shared_bytes = 0;
+  std::vector<std::string> arguments = {};  ///< their bytes, as the test said how many
 };
+/// Bytes of each argument of the kernels that are launched from now on.
+void set_argument_bytes(std::vector<std::size_t> bytes);
 int loads();
 int loaded_now();
 /// Milliseconds that a load takes.

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "fakes/cuda.h"
+#include "fakes/driver.h"
 #include "runtime/gpus.h"
 
 namespace ladder {
