@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is ``ladder.Linear`` on the CPU, against what the machine and torch can do?
+"""How fast is ``ladder.Linear`` on the CPU, against what the machine, torch and ggml can do?
 
-    python benchmarks/cpu_linear.py [--threads 2] [--repeats 15] [--out FILE.md]
+    python benchmarks/cpu_linear.py [--threads 2] [--repeats 15] [--isa avx2] [--ggml FOLDER]
+        [--out FILE.md [--append]]
 
-Every figure of a row is measured in turns with its peer, so that a busy machine slows both.
-Weights are rotated through enough copies that they come from memory, not from a cache.
+Every figure of a row is measured in turns with its peer, so that a busy machine slows both, and is
+a median with the least of all turns behind it. Weights are rotated through enough copies that they
+come from memory, not from a cache. ``--isa avx2`` limits ladder, torch, oneDNN and MKL alike.
 """
 
 from __future__ import annotations
@@ -12,26 +14,41 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
-import platform
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
 import torch
 import torch.nn.functional as F
+from ggml_peer import Ggml
+from machine import busy, processor
 
 import ladder
 import ladder.types
 from ladder import ops
 
+#: What limits the libraries of torch to an instruction set; they read it when they are loaded.
+LIMITS = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    }
+}
 GROUP = 128
 #: Rotated weights fill this much: several times any last-level cache of a desktop or server slice.
 ROTATE_BYTES = 160 << 20
+#: Numbers of tokens: one, around the limits between the ways that a product can take, many.
+TOKENS = (1, 4, 5, 8, 16, 17, 32, 64, 128, 191, 192, 512)
+#: A format whose decoding takes long: values by table in four bytes, none of 16 bits.
+SLOWEST = "benchmark_table7,group=128,scale=float16"
 
 
 def read_bandwidth(threads: int):
@@ -39,7 +56,9 @@ def read_bandwidth(threads: int):
     source = Path(__file__).parent / "read_bandwidth.cpp"
     folder = Path(tempfile.mkdtemp())
     library = folder / "read_bandwidth.so"
-    command = ["g++", "-std=c++20", "-O3", "-march=native", "-mprefer-vector-width=512", "-shared"]
+    narrow = torch.backends.cpu.get_cpu_capability() == "AVX2"
+    flags = ["-march=haswell"] if narrow else ["-march=native", "-mprefer-vector-width=512"]
+    command = ["g++", "-std=c++20", "-O3", *flags, "-shared"]
     subprocess.run([*command, "-fPIC", "-pthread", source, "-o", library], check=True)
     read = ctypes.CDLL(str(library)).sum
     read.restype = ctypes.c_int64
@@ -50,8 +69,21 @@ def read_bandwidth(threads: int):
     ), size
 
 
-def in_turns(functions, repeats: int) -> list[float]:
-    """Median seconds per call of each function, all measured in turns, so that what else a shared
+class Times(NamedTuple):
+    """Seconds of a call."""
+
+    median: float
+    least: float
+
+    def us(self) -> str:
+        return f"{self.median * 1e6:.0f} ({self.least * 1e6:.0f})"
+
+    def ms(self) -> str:
+        return f"{self.median * 1e3:.2f} ({self.least * 1e3:.2f})"
+
+
+def in_turns(functions, repeats: int) -> list[Times]:
+    """Seconds per call of each function, all measured in turns, so that what else a shared
     machine does slows all of them. One thread is timed by the processor time it got, which other
     programs cannot take away."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
@@ -63,7 +95,7 @@ def in_turns(functions, repeats: int) -> list[float]:
             start = clock()
             f()
             mine.append(clock() - start)
-    return [statistics.median(t) for t in times]
+    return [Times(statistics.median(t), min(t)) for t in times]
 
 
 def rotated(make, size: int):
@@ -132,10 +164,10 @@ def bandwidth_table(report: Report, repeats: int, threads: int, size: int) -> No
                     run(x)
 
             turn, plain = in_turns([every_copy, read], repeats)
-            ours = turn / calls
-            rate, limit = bytes_ / ours / 1e9, read_bytes / plain / 1e9
+            ours = Times(*(seconds / calls for seconds in turn))
+            rate, limit = bytes_ / ours.median / 1e9, read_bytes / plain.median / 1e9
             report(
-                f"| {spelling} | {name(dtype)} | {ours * 1e6:.0f} | {rate:.1f} | {limit:.1f} "
+                f"| {spelling} | {name(dtype)} | {ours.us()} | {rate:.1f} | {limit:.1f} "
                 f"| **{rate / limit:.0%}** |"
             )
 
@@ -159,23 +191,23 @@ def int4pack_table(report: Report, repeats: int, size: int) -> None:
             turns = 2 if dtype == torch.float32 and m > 4 else repeats * max(1, 16 // m)
             ours, theirs = in_turns([lambda x=x: run(x), peer], turns)
             report(
-                f"| {name(dtype)} | {m} | {ours * 1e3:.3f} | {theirs * 1e3:.3f} "
-                f"| **{theirs / ours:.2f}** |"
+                f"| {name(dtype)} | {m} | {ours.ms()} | {theirs.ms()} "
+                f"| **{theirs.median / ours.median:.2f}** |"
             )
 
 
 def dense_table(report: Report, repeats: int, size: int) -> None:
     report("\n## One token, every type of 1 to 8 bits, against `F.linear` on float32 weights\n")
-    report("| type | bits | µs | F.linear µs | times faster |")
-    report("|---|---|---|---|---|")
+    report("| type | bits | µs | F.linear µs | times faster | least / least |")
+    report("|---|---|---|---|---|---|")
     dense = rotated(lambda: torch.randn(size, size), size * size * 4)
     x = torch.randn(1, size)
     for spelling in weight_types():
         run, _, weight = packed(spelling, size, size)
         ours, theirs = in_turns([lambda: run(x), lambda: F.linear(x, next(dense))], repeats)
         report(
-            f"| {spelling} | {weight.type.bits} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} "
-            f"| **{theirs / ours:.1f}** |"
+            f"| {spelling} | {weight.type.bits} | {ours.us()} | {theirs.us()} "
+            f"| **{theirs.median / ours.median:.1f}** | {ours.least / theirs.least:.2f} |"
         )
 
 
@@ -196,59 +228,97 @@ def weight_types() -> list[str]:
 
 
 def large_table(report: Report, repeats: int, size: int) -> None:
-    report("\n## Many tokens, against `F.linear` on the dequantised weights\n")
+    report("\n## More tokens, against `F.linear` on unquantised weights of the dtype of x\n")
     report("| weight | x | M | ladder ms | F.linear ms | share of its speed |")
     report("|---|---|---|---|---|---|")
-    run, _, weight = packed("uint4,group=128,scale=float16,zero=midpoint", size, size)
-    repeats_of_rows = size // weight.shape[0]
-    for dtype, ms in ((torch.float32, (16, 64, 128, 512)), (torch.bfloat16, (16, 64, 512))):
-        whole = weight.dequantize().repeat(repeats_of_rows, 1).to(dtype)
-        dense = rotated(whole.clone, size * size * 4)
-        for m in ms:
-            x = torch.randn(m, size).to(dtype)
-            ours, theirs = in_turns(
-                [lambda: run(x), lambda: F.linear(x, next(dense))], max(3, repeats // 2)
-            )
+    # The quickest and the slowest to decode.
+    for spelling in ("uint4,group=128,scale=float16,zero=midpoint", SLOWEST):
+        run, _, _ = packed(spelling, size, size)
+        for dtype in (torch.float32, torch.bfloat16):
+            dense = rotated(lambda dtype=dtype: torch.randn(size, size).to(dtype), size * size * 4)
+            for m in TOKENS:
+                x = torch.randn(m, size).to(dtype)
+                turns = [lambda x=x: run(x), lambda x=x: F.linear(x, next(dense))]
+                ours, theirs = in_turns(turns, max(3, repeats // (1 + m // 32)))
+                report(
+                    f"| {spelling.split(',')[0]} | {name(dtype)} | {m} | {ours.ms()} "
+                    f"| {theirs.ms()} | **{theirs.median / ours.median:.2f}** |"
+                )
+
+
+def ggml_table(report: Report, repeats: int, threads: int, size: int, folder: Path) -> None:
+    ggml = Ggml(folder)
+    report("\n## Against ggml, whose products quantise x to 8 bits\n")
+    report(f"ggml built for {ggml.isas()}; ladder multiplies x as it is, float32.\n")
+    report("| M | ladder | ms | ggml | ms | times faster |")
+    report("|---|---|---|---|---|---|")
+    weight = torch.randn(size, size)
+    for ours_type, theirs_type in (
+        ("uint4,group=32,scale=float16,zero=midpoint", "q4_0"),
+        ("uint4,group=128,scale=float16,zero=midpoint", "q4_0"),
+        ("int8,group=32,scale=float16", "q8_0"),
+    ):
+        run, _, _ = packed(ours_type, size, size)
+        copies = max(2, -(-ROTATE_BYTES // (size * ggml.row_bytes(theirs_type, size))))
+        for m in (1, 4, 16, 64, 512):
+            x = torch.randn(m, size)
+            peer = ggml.product(theirs_type, weight, x, threads, copies)
+            turns = max(3, repeats // (1 + m // 32))
+            ours, theirs = in_turns([lambda x=x: run(x), peer], turns)
             report(
-                f"| uint4 | {name(dtype)} | {m} | {ours * 1e3:.2f} | {theirs * 1e3:.2f} "
-                f"| **{theirs / ours:.2f}** |"
+                f"| {m} | {ours_type} | {ours.ms()} | {theirs_type} | {theirs.ms()} "
+                f"| **{theirs.median / ours.median:.2f}** |"
             )
+            del peer
 
 
 def name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor() or platform.machine()
-    return f"{model}, kernels {torch.ops.ladder.cpu_isas().split()[-1]}, torch {torch.__version__}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    tables = ["bandwidth", "int4pack", "large", "dense", "ggml"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--size", type=int, default=4096, help="N and K, a multiple of 128")
-    parser.add_argument("--only", nargs="*", default=["bandwidth", "int4pack", "large", "dense"])
+    parser.add_argument("--isa", default="", help="use no more than this instruction set")
+    parser.add_argument("--ggml", type=Path, help="folder of ggml's shared libraries")
+    parser.add_argument("--only", nargs="*", choices=tables, default=tables)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--append", action="store_true", help="add to the file of --out")
     arguments = parser.parse_args()
+    limits = LIMITS.get(arguments.isa, {})
+    if any(os.environ.get(name) != limit for name, limit in limits.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **limits})
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    isa = torch.ops.ladder.use_cpu_isa(arguments.isa)
+    generator = torch.Generator().manual_seed(7)
+    values = torch.randn(128, generator=generator, dtype=torch.float64).sort().values
+    ladder.register_type(SLOWEST.split(",")[0], bits=7, values=values.float().tolist())
     report = Report()
     clock = "processor" if arguments.threads == 1 else "wall"
-    report("# CPU linear\n")
+    report(f"# CPU linear, {isa}, {arguments.threads} threads\n")
     report(
-        f"{machine()}; {arguments.threads} threads; N = K = {arguments.size}; median of "
-        f"{arguments.repeats} turns, {clock} time.\n"
+        f"{processor()}, kernels {isa}, torch {torch.__version__} with "
+        f"{torch.backends.cpu.get_cpu_capability()}; N = K = {arguments.size}; median (and least) "
+        f"of {arguments.repeats} turns, {clock} time."
     )
-    report(
-        f"`python benchmarks/cpu_linear.py --threads {arguments.threads} "
-        f"--repeats {arguments.repeats}`"
-    )
+    if limits:
+        given = ", ".join(f"{variable}={limit}" for variable, limit in limits.items())
+        report(f"Torch, oneDNN and MKL are limited alike: {given}.")
+    options = [f"--threads {arguments.threads}", f"--repeats {arguments.repeats}"]
+    options += [f"--isa {arguments.isa}"] if arguments.isa else []
+    options += ["--ggml FOLDER"] if arguments.ggml else []
+    report(f"\n`python benchmarks/cpu_linear.py {' '.join(options)}`")
+    before = busy()
+    if before > 0.05:
+        report(
+            f"\n**Other programs use {before:.0%} of the processors: do not trust the figures.**"
+        )
     if "bandwidth" in arguments.only:
         bandwidth_table(report, arguments.repeats, arguments.threads, arguments.size)
     if "int4pack" in arguments.only:
@@ -257,8 +327,17 @@ def main() -> None:
         large_table(report, arguments.repeats, arguments.size)
     if "dense" in arguments.only:
         dense_table(report, arguments.repeats, arguments.size)
+    if "ggml" in arguments.only and arguments.ggml:
+        folder = arguments.ggml
+        ggml_table(report, arguments.repeats, arguments.threads, arguments.size, folder)
+    after = busy()
+    if after > 0.05:
+        report(f"\n**Other programs use {after:.0%} of the processors now that it ends.**")
     if arguments.out:
-        arguments.out.write_text("\n".join(report.lines) + "\n")
+        text = "\n".join(report.lines) + "\n"
+        if arguments.append and arguments.out.exists():
+            text = arguments.out.read_text() + "\n" + text
+        arguments.out.write_text(text)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from pathlib import Path
 
 import torch
@@ -21,6 +22,22 @@ def processor() -> str:
         if line.startswith("model name")
     ]
     return names[0] if names else platform.machine()
+
+
+def busy(seconds: float = 0.5) -> float:
+    """Share of the processors' time that others take, the machine's host included: measured while
+    this program sleeps. 0 where the system does not say."""
+
+    def idle_and_all() -> tuple[int, int]:
+        numbers = [int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return numbers[3] + numbers[4], sum(numbers)
+
+    if not Path("/proc/stat").exists():
+        return 0.0
+    idle, whole = idle_and_all()
+    time.sleep(seconds)
+    idle_later, whole_later = idle_and_all()
+    return 1 - (idle_later - idle) / max(1, whole_later - whole)
 
 
 def require_gpu() -> None:

@@ -60,6 +60,7 @@ Weight read_weight(const WeightView& view, const Kernels& kernels) {
   job.group_columns = columns >= view.k ? job.padded_k : columns;
   job.integer_zeros = type.zero == Zero::integer || type.zero == Zero::quantized;
   job.float_zeros = type.zero == Zero::original || type.zero == Zero::rescale;
+  job.offsets = type.zero == Zero::rescale;
   if (job.storage == Storage::codes)
     job.tables = &tables_of(element, type.zero == Zero::midpoint ? 1 << (element.bits - 1) : 0);
   if (job.grouping == Grouping::columns) {

@@ -43,6 +43,22 @@ struct alignas(64) Tables {
   bool linear;
   std::int32_t flip;
   float first;
+  /// Values are in order at equal distances: value(c) = (c ^ flip) * step + first, step a power of
+  /// two. 1 for linear ones; 0 where values are otherwise.
+  float step;
+  /// Codes with the format's upper bit set have the values of those without, with the other sign.
+  bool mirrored_by_sign;
+  /// Of 6 to 8 bits, with the above: the upper two bytes of the value of code 16 h + l, l below 16,
+  /// are sums of one that h chooses and one that l chooses, for every h but 0; and the lower of the
+  /// two does not depend on h.
+  bool split;
+  /// Sign, this many exponent bits, mantissa: the code's bits put at those of a float16 give
+  /// value / half_factor, a power of two. 0 where they do not.
+  int half_exponent;
+  float half_factor;
+  /// The three above hold but for the codes c with (c & nan_mask) == nan_code, which are NaN.
+  /// Formats of 8 bits only; nan_mask is 0 where there are none.
+  std::uint8_t nan_mask, nan_code;
 };
 
 /// What the kernels know about a weight matrix.
@@ -58,6 +74,7 @@ struct Job {
   std::int64_t group_columns;  ///< columns per group; padded_k for one group. Not for `columns`.
   bool integer_zeros;          ///< RowScales::zero is not all zeros, but integers
   bool float_zeros;            ///< RowScales::zero or offset are any numbers
+  bool offsets;                ///< RowScales::offset is not all zeros
 };
 
 /// Scales of one row. The value of a weight is (decode(code) - zero) * scale - offset.
@@ -84,6 +101,9 @@ struct Kernels {
   int few;                   ///< `dot` takes up to this many tokens at once, 16 at most
   /// Most tokens for which `dot`, over and over, is quicker than `decode` and `multiply`.
   std::int64_t (*most_dots)(const Job& job);
+  /// From so many tokens on a library's product of rows decoded to memory is quicker than
+  /// `multiply`.
+  std::int64_t many;
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);

@@ -19,8 +19,6 @@
 namespace ladder::cpu {
 namespace {
 
-/// From this many tokens on the matrix product of a library is worth decoding into memory.
-constexpr std::int64_t kMany = 192;
 /// So much of x is multiplied by all rows before the next tokens are, as the second-level cache
 /// holds beside a decoded tile; but so many tokens at least, because decoding to float32 takes the
 /// time of 8 tokens, to pairs of bfloat16 that of 2.
@@ -151,7 +149,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
     weight.kernels = widest.bfloat16;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
-  const bool library = gemm && x.rows >= kMany && k > 0 && kernels.column_size == 4;
+  const bool library = gemm && x.rows >= kernels.many && k > 0 && kernels.column_size == 4;
   // Rows a power of two apart would share the few lines of one set of the first-level cache. A
   // library copes by itself, and wants rows without gaps.
   weight.job.stride = library || k % 128 != 0 ? k : k + 64 / kernels.column_size;

@@ -35,19 +35,19 @@ void narrow_lanes(const float* from, Float dtype, void* to) {
 void widen(const void* from, Float dtype, std::int64_t count, float* to) {
   const auto* p = static_cast<const std::uint8_t*>(from);
   const std::int64_t size = dtype == Float::float32 ? 4 : 2;
-  const std::uint8_t* const end = p + count * size;
-  for (; count > 0; count -= kLanes, to += kLanes, p += kLanes * size) {
-    const __m256 value = dtype == Float::float32   ? Plain<Storage::float32>::values(p, end, {})
-                         : dtype == Float::float16 ? Plain<Storage::float16>::values(p, end, {})
-                                                   : Plain<Storage::bfloat16>::values(p, end, {});
-    if (count >= kLanes) {
-      _mm256_storeu_ps(to, value);
-    } else {
-      alignas(32) float last[kLanes];
-      _mm256_store_ps(last, value);
-      for (int i = 0; i < count; ++i) to[i] = last[i];
-    }
-  }
+  const auto value = [&](const std::uint8_t* at) {
+    return dtype == Float::float32   ? Plain<Storage::float32>::one(at)
+           : dtype == Float::float16 ? Plain<Storage::float16>::one(at)
+                                     : Plain<Storage::bfloat16>::one(at);
+  };
+  for (; count >= kLanes; count -= kLanes, to += kLanes, p += kLanes * size)
+    _mm256_storeu_ps(to, value(p));
+  if (count <= 0) return;
+  alignas(32) std::uint8_t bytes[32] = {};
+  alignas(32) float last[kLanes];
+  for (std::int64_t i = 0; i < count * size; ++i) bytes[i] = p[i];
+  _mm256_store_ps(last, value(bytes));
+  for (int i = 0; i < count; ++i) to[i] = last[i];
 }
 
 void narrow(const float* from, std::int64_t count, Float dtype, void* to) {

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decoding 8 neighbouring columns, which are `bits` whole bytes, to 8 float32 in their natural
-// order. A decoder D has
-//   Table, Table table(const Tables&)
-//   Table folded(Table, Affine)          kFolds: scale and zero go into the table once per group
-//   __m256 values(p, end, table)         the 8 values whose codes start at p; reads none at `end`
+// Decoding in registers, a step of 32 or 64 columns at a time. A step is units of 8 c columns: lane
+// j of a unit's vector i is column c j + i. c is the decoder's choice: the codes of a lane lie next
+// to each other, so that byte permutations within the halves of a register bring them there. x is
+// put into the same order once per call, so the order costs nothing.
+//
+// A decoder D has
+//   kVectors                            c, the vectors of a unit
+//   kSteps                              vectors of a step, a multiple of c
+//   Table, Table table(const Tables&)   what it needs in registers
+//   kZeros, Table less(Table, zero)     where zeros are subtracted, see Zeros
+//   kFactor                             values times Tables::half_factor are the format's
+//   kChecked                            steps are bytes, which Tables::nan_mask says to look at
+//   values(p, table, out)               decodes the step at p, reading its bytes and no others
 #pragma once
 
 #include <immintrin.h>
@@ -15,136 +23,224 @@ namespace ladder::cpu::avx2 {
 namespace {
 
 constexpr int kLanes = 8;
+constexpr std::int64_t kBlock = 64;  // columns: a whole number of every decoder's steps
 
-/// The numbers that turn decoded values into weights.
-struct Affine {
-  __m256 scale, zero, offset;
-  __m256 operator()(__m256 value) const {
-    // One rounding for scale * value - offset: see the generic kernel.
-    return _mm256_fmsub_ps(_mm256_sub_ps(value, zero), scale, offset);
-  }
+/// Where a decoder's zeros are subtracted.
+enum class Zeros {
+  none,    ///< its formats have no zeros
+  table,   ///< any, in the table: one for all lanes
+  number,  ///< whole ones, in the table: one for each lane; others from the values
+  value,   ///< from the values
 };
 
-/// 8 bytes at p; those from `end` on are zeros.
-inline std::uint64_t window(const std::uint8_t* p, const std::uint8_t* end) {
-  std::uint64_t bytes = 0;
-  if (end - p >= 8)
-    __builtin_memcpy(&bytes, p, 8);
-  else
-    for (std::int64_t i = 0; i < end - p; ++i) bytes |= std::uint64_t{p[i]} << (8 * i);
-  return bytes;
+/// 32 bytes for byte permutations, which see each 16 by itself: index(i) for byte i.
+struct Bytes {
+  alignas(32) std::uint8_t at[32];
+};
+template <class Index>
+constexpr Bytes bytes(Index index) {
+  Bytes result{};
+  for (int i = 0; i < 32; ++i) result.at[i] = static_cast<std::uint8_t>(index(i));
+  return result;
+}
+inline __m256i load(const Bytes& b) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(b.at));
+}
+constexpr int kNone = 0x80;  ///< an index that gives a zero byte
+
+inline __m128i load_16(const std::uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+inline __m256i load_32(const std::uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
-/// 1 to 4 bits: 8 codes fit 32 bits, which every lane shifts by its own amount. Permutations
-/// ignore the bits of an index above those they need.
+/// 32 codes of 5 to 8 bits, 16 in each half of the register: those of the lower half from byte 0
+/// on, those of the upper from byte first_byte<kBits>(1).
+template <int kBits>
+inline __m256i load_halves(const std::uint8_t* p) {
+  if constexpr (kBits == 8) return load_32(p);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(p)), load_16(p + 4 * kBits - 16),
+                                 1);
+}
+template <int kBits>
+constexpr int first_byte(int half) {
+  return half == 0 ? 0 : 16 - 2 * kBits;
+}
+/// The index of byte `byte` of half `half`'s codes in what load_halves gives, or kNone past them.
+template <int kBits>
+constexpr int byte_of(int half, int byte) {
+  return byte < 2 * kBits ? first_byte<kBits>(half) + byte : kNone;
+}
+
+/// 16 values in both halves of a register, one byte of each.
+inline __m256i plane(const std::uint8_t* p) { return _mm256_broadcastsi128_si256(load_16(p)); }
+
+inline __m256 floats(__m256i v) { return _mm256_castsi256_ps(v); }
+
+/// The upper 16 bits of each lane as a float32; the lower 16, moved there.
+inline __m256 upper(__m256i pairs) {
+  return floats(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+}
+inline __m256 lower(__m256i pairs) { return floats(_mm256_slli_epi32(pairs, 16)); }
+
+/// 1 to 3 bits: 8 codes fit a lane, a shift brings each to where a permutation of 8 values looks.
+/// Permutations ignore the bits of an index above those they need.
 template <int kBits>
 struct Narrow {
-  static constexpr bool kFolds = true;
+  static constexpr int kVectors = 8, kSteps = 8;
+  static constexpr Zeros kZeros = Zeros::table;
+  static constexpr bool kFactor = false, kChecked = false;
   struct Table {
-    __m256 low, high;
+    __m256 values;
   };
-  static Table table(const Tables& t) {
-    return {_mm256_load_ps(t.values), _mm256_load_ps(t.values + kLanes)};
+  static Table table(const Tables& t) { return {_mm256_load_ps(t.values)}; }
+  static Table less(const Table& t, __m256 zero) { return {_mm256_sub_ps(t.values, zero)}; }
+
+  static __m256i lanes(const std::uint8_t* p) {
+    if constexpr (kBits == 1) {
+      return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    } else if constexpr (kBits == 2) {
+      return _mm256_cvtepu16_epi32(load_16(p));
+    } else {
+      static constexpr Bytes kThree =
+          bytes([](int i) { return i % 4 == 3 ? kNone : i / 16 * 4 + i % 16 / 4 * 3 + i % 4; });
+      const __m256i both =
+          _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(p)), load_16(p + 8), 1);
+      return _mm256_shuffle_epi8(both, load(kThree));
+    }
   }
-  static Table folded(const Table& t, const Affine& affine) {
-    return {affine(t.low), affine(t.high)};
-  }
-  static __m256 values(const std::uint8_t* p, const std::uint8_t* end, const Table& t) {
-    const __m256i shifts = _mm256_setr_epi32(0, kBits, 2 * kBits, 3 * kBits, 4 * kBits, 5 * kBits,
-                                             6 * kBits, 7 * kBits);
-    const auto bytes = static_cast<std::int32_t>(window(p, end));
-    const __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(bytes), shifts);
-    const __m256 low = _mm256_permutevar8x32_ps(t.low, codes);
-    if constexpr (kBits < 4) return low;
-    const __m256 high = _mm256_permutevar8x32_ps(t.high, codes);
-    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+  static void values(const std::uint8_t* p, const Table& t, __m256 (&out)[kSteps]) {
+    const __m256i codes = lanes(p);
+#pragma GCC unroll 8
+    for (int i = 0; i < kSteps; ++i)
+      out[i] = _mm256_permutevar8x32_ps(t.values, _mm256_srli_epi32(codes, kBits * i));
   }
 };
 
-/// 8 codes of 5 to 8 bits, one per lane.
-template <int kBits>
-inline std::uint64_t code_bytes(const std::uint8_t* p, const std::uint8_t* end) {
-  return _pdep_u64(window(p, end), 0x0101010101010101u * ((1u << kBits) - 1));
-}
-inline __m256i lanes(std::uint64_t bytes) {
-  return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<std::int64_t>(bytes)));
-}
-
-/// 5 to 8 bits, Tables::linear: arithmetic in place of a look-up.
-template <int kBits>
-struct Integer {
-  static constexpr bool kFolds = false;
+/// 4 bits: look-ups of 32 bytes give one byte of 32 values. kExact: the values are bfloat16
+/// numbers, whose two bytes, interleaved, are pairs that a shift and a mask take apart.
+template <bool kExact>
+struct Nibbles {
+  static constexpr int kVectors = 8, kSteps = 8;
+  static constexpr Zeros kZeros = kExact ? Zeros::value : Zeros::none;
+  static constexpr bool kFactor = false, kChecked = false;
   struct Table {
-    __m256i flip;
-    __m256 first;
+    __m256i planes[4];
   };
   static Table table(const Tables& t) {
-    return {_mm256_set1_epi32(t.flip), _mm256_set1_ps(t.first)};
+    return {{plane(t.planes[0]), plane(t.planes[1]), plane(t.planes[2]), plane(t.planes[3])}};
   }
-  static __m256 values(const std::uint8_t* p, const std::uint8_t* end, const Table& t) {
-    const __m256i codes = _mm256_xor_si256(lanes(code_bytes<kBits>(p, end)), t.flip);
-    return _mm256_add_ps(_mm256_cvtepi32_ps(codes), t.first);
+  static void values(const std::uint8_t* p, const Table& t, __m256 (&out)[kSteps]) {
+    // Interleaving two planes takes bytes 2 d, 2 d + 1, 8 + 2 d and 9 + 2 d of each half to lane d;
+    // four planes, bytes d, 4 + d, 8 + d and 12 + d.
+    static constexpr Bytes kOrder = bytes([](int i) {
+      return kExact ? i % 8 / 2 * 4 + i % 16 / 8 * 2 + i % 2 : i % 4 * 4 + i % 16 / 4;
+    });
+    const __m256i mask = _mm256_set1_epi8(0x0f);
+    const __m256i both = _mm256_shuffle_epi8(load_32(p), load(kOrder));
+    half(_mm256_and_si256(both, mask), t, out);
+    half(_mm256_and_si256(_mm256_srli_epi16(both, 4), mask), t, out + 1);
+  }
+
+ private:
+  /// The vectors of every other column.
+  static void half(__m256i codes, const Table& t, __m256* out) {
+    const __m256i p3 = _mm256_shuffle_epi8(t.planes[3], codes);
+    const __m256i p2 = _mm256_shuffle_epi8(t.planes[2], codes);
+    const __m256i low = _mm256_unpacklo_epi8(p2, p3), high = _mm256_unpackhi_epi8(p2, p3);
+    if constexpr (kExact) {
+      out[0] = lower(low);
+      out[2] = upper(low);
+      out[4] = lower(high);
+      out[6] = upper(high);
+    } else {
+      const __m256i p1 = _mm256_shuffle_epi8(t.planes[1], codes);
+      const __m256i p0 = _mm256_shuffle_epi8(t.planes[0], codes);
+      const __m256i low_end = _mm256_unpacklo_epi8(p0, p1);
+      const __m256i high_end = _mm256_unpackhi_epi8(p0, p1);
+      out[0] = floats(_mm256_unpacklo_epi16(low_end, low));
+      out[2] = floats(_mm256_unpackhi_epi16(low_end, low));
+      out[4] = floats(_mm256_unpacklo_epi16(high_end, high));
+      out[6] = floats(_mm256_unpackhi_epi16(high_end, high));
+    }
   }
 };
 
-/// 5 bits: a look-up among 32 is four among 8.
-struct Five {
-  static constexpr bool kFolds = false;
+/// 5 to 8 bits at equal distances: a code put into the mantissa of a power of two makes the number
+/// that many steps above it. One subtraction is left, and takes the zero, too.
+template <int kBits>
+struct Even {
+  static constexpr int kVectors = 4, kSteps = 4;
+  static constexpr Zeros kZeros = Zeros::number;
+  static constexpr bool kFactor = false, kChecked = false;
   struct Table {
-    __m256 quarter[4];
+    __m256i power[2];  ///< for a code at bit 0 of a lane, and at bit kBits; flips its sign bit, too
+    __m256 minus[2];
   };
   static Table table(const Tables& t) {
-    return {{_mm256_load_ps(t.values), _mm256_load_ps(t.values + 8), _mm256_load_ps(t.values + 16),
-             _mm256_load_ps(t.values + 24)}};
+    Table result;
+    // 2^23 steps for a code at bit 0, and 2^kBits less for one at bit kBits.
+    const __m256 powers[2] = {_mm256_set1_ps(0x1p23f * t.step),
+                              _mm256_set1_ps(0x1p23f / (1 << kBits) * t.step)};
+    for (int i = 0; i < 2; ++i) {
+      result.power[i] = _mm256_xor_si256(_mm256_castps_si256(powers[i]),
+                                         _mm256_set1_epi32(t.flip << (kBits * i)));
+      result.minus[i] = _mm256_sub_ps(powers[i], _mm256_set1_ps(t.first));
+    }
+    return result;
   }
-  static __m256 values(const std::uint8_t* p, const std::uint8_t* end, const Table& t) {
-    const __m256i codes = lanes(code_bytes<5>(p, end));
-    const __m256 bit3 = _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28));
-    const __m256 bit4 = _mm256_castsi256_ps(_mm256_slli_epi32(codes, 27));
-    const __m256 low = _mm256_blendv_ps(_mm256_permutevar8x32_ps(t.quarter[0], codes),
-                                        _mm256_permutevar8x32_ps(t.quarter[1], codes), bit3);
-    const __m256 high = _mm256_blendv_ps(_mm256_permutevar8x32_ps(t.quarter[2], codes),
-                                         _mm256_permutevar8x32_ps(t.quarter[3], codes), bit3);
-    return _mm256_blendv_ps(low, high, bit4);
+  static Table less(const Table& t, __m256 zero) {
+    return {{t.power[0], t.power[1]},
+            {_mm256_add_ps(t.minus[0], zero), _mm256_add_ps(t.minus[1], zero)}};
   }
-};
+  /// The four codes of a lane from its bit 0 on.
+  static __m256i lanes(const std::uint8_t* p) {
+    if constexpr (kBits == 8) return load_32(p);
+    static constexpr Bytes kOrder =
+        bytes([](int i) { return byte_of<kBits>(i / 16, i % 16 / 4 * 4 * kBits / 8 + i % 4); });
+    const __m256i moved = _mm256_shuffle_epi8(load_halves<kBits>(p), load(kOrder));
+    if constexpr (kBits == 6) return moved;
+    return _mm256_srlv_epi32(moved, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4));
+  }
+  static void values(const std::uint8_t* p, const Table& t, __m256 (&out)[kSteps]) {
+    const __m256i first = lanes(p), second = _mm256_srli_epi32(first, 2 * kBits);
+    out[0] = value<0>(first, t);
+    out[1] = value<1>(first, t);
+    out[2] = value<0>(second, t);
+    out[3] = value<1>(second, t);
+  }
 
-/// 6 to 8 bits of any meaning: eight loads from the table. A hardware gather of eight took 33
-/// cycles on Zen 4, four times as long.
-template <int kBits>
-struct Wide {
-  static constexpr bool kFolds = false;
-  struct Table {
-    const float* values;
-  };
-  static Table table(const Tables& t) { return {t.values}; }
-  static __m256 values(const std::uint8_t* p, const std::uint8_t* end, const Table& t) {
-    const std::uint64_t c = code_bytes<kBits>(p, end);
-    const auto at = [&](int i) { return t.values[c >> (8 * i) & 0xff]; };
-    return _mm256_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+ private:
+  template <int kAt>
+  static __m256 value(__m256i codes, const Table& t) {
+    const __m256i mask = _mm256_set1_epi32(((1 << kBits) - 1) << (kBits * kAt));
+    const __m256i one = _mm256_and_si256(codes, mask);
+    return _mm256_sub_ps(floats(_mm256_xor_si256(one, t.power[kAt])), t.minus[kAt]);
   }
 };
 
 /// float16, bfloat16 and float32 weights.
 template <Storage kStorage>
 struct Plain {
-  static constexpr bool kFolds = false;
+  static constexpr int kVectors = 1, kSteps = 4;
+  static constexpr Zeros kZeros = Zeros::none;
+  static constexpr bool kFactor = false, kChecked = false;
+  static constexpr int kSize = kStorage == Storage::float32 ? 4 : 2;
   struct Table {};
   static Table table(const Tables&) { return {}; }
-  static __m256 values(const std::uint8_t* p, const std::uint8_t* end, const Table&) {
-    alignas(32) std::uint8_t buffer[32] = {};
-    constexpr std::int64_t kSize = kStorage == Storage::float32 ? 32 : 16;
-    if (end - p < kSize) {
-      for (std::int64_t i = 0; i < end - p; ++i) buffer[i] = p[i];
-      p = buffer;
-    }
+  static __m256 one(const std::uint8_t* p) {
     if constexpr (kStorage == Storage::float32) {
       return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
     } else {
-      const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+      const __m128i half = load_16(p);
       if constexpr (kStorage == Storage::float16) return _mm256_cvtph_ps(half);
-      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+      return floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
     }
+  }
+  static void values(const std::uint8_t* p, const Table&, __m256 (&out)[kSteps]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kSteps; ++i) out[i] = one(p + i * kLanes * kSize);
   }
 };
 

@@ -8,32 +8,38 @@ namespace ladder::cpu {
 namespace {
 
 const avx2::Loops& loops(const Job& job) {
-  using namespace avx2;
-  switch (job.storage) {
-    case Storage::float16: return loops_of<Plain<Storage::float16>>(job);
-    case Storage::bfloat16: return loops_of<Plain<Storage::bfloat16>>(job);
-    case Storage::float32: return loops_of<Plain<Storage::float32>>(job);
-    case Storage::codes: break;
-  }
-  const bool linear = job.tables->linear;
-  switch (job.bits) {
-    case 1: return loops_of<Narrow<1>>(job);
-    case 2: return loops_of<Narrow<2>>(job);
-    case 3: return loops_of<Narrow<3>>(job);
-    case 4: return loops_of<Narrow<4>>(job);
-    case 5: return linear ? loops_of<Integer<5>>(job) : loops_of<Five>(job);
-    case 6: return linear ? loops_of<Integer<6>>(job) : loops_of<Wide<6>>(job);
-    case 7: return linear ? loops_of<Integer<7>>(job) : loops_of<Wide<7>>(job);
-    default: return linear ? loops_of<Integer<8>>(job) : loops_of<Wide<8>>(job);
-  }
+  if (job.storage != Storage::codes) return avx2::plain_loops(job);
+  return job.bits <= 4 ? avx2::narrow_loops(job) : avx2::wide_loops(job);
 }
 
-std::int64_t position(const Job&, std::int64_t column) { return column; }
+/// Column c j + i of a unit of 8 c is lane j of vector i.
+std::int64_t position(const Job& job, std::int64_t column) {
+  const std::int64_t vectors = loops(job).vectors;
+  const std::int64_t within = column % (vectors * avx2::kLanes);
+  return column - within + within % vectors * avx2::kLanes + within / vectors;
+}
 
 void arrange(const Job& job, const void* x, Float dtype, void* to) {
   auto* out = static_cast<float*>(to);
-  avx2::widen(x, dtype, job.k, out);
-  for (std::int64_t i = job.k; i < job.padded_k; ++i) out[i] = 0;
+  const int vectors = loops(job).vectors;
+  if (vectors == 1) {
+    avx2::widen(x, dtype, job.k, out);
+    for (std::int64_t i = job.k; i < job.padded_k; ++i) out[i] = 0;
+    return;
+  }
+  const __m256i strided =
+      _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(vectors));
+  const std::int64_t size = dtype == Float::float32 ? 4 : 2, unit = vectors * avx2::kLanes;
+  for (std::int64_t begin = 0; begin < job.padded_k; begin += unit) {
+    alignas(32) float natural[avx2::kBlock] = {};
+    const std::int64_t left = job.k - begin;
+    if (left > 0)
+      avx2::widen(static_cast<const std::uint8_t*>(x) + begin * size, dtype,
+                  left < unit ? left : unit, natural);
+    for (int i = 0; i < vectors; ++i)
+      _mm256_storeu_ps(out + begin + i * avx2::kLanes,
+                       _mm256_i32gather_ps(natural + i, strided, 4));
+  }
 }
 
 void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
@@ -51,10 +57,11 @@ void decode(const Job& job, const Rows& rows, void* out) {
 }  // namespace
 
 const Kernels& avx2_kernels() {
-  static constexpr Kernels kernels{.block = avx2::kLanes,
+  static constexpr Kernels kernels{.block = avx2::kBlock,
                                    .column_size = 4,
                                    .few = 4,
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
+                                   .many = 1024,
                                    .position = position,
                                    .arrange = arrange,
                                    .dot = dot,

@@ -161,6 +161,7 @@ const Kernels& generic_kernels() {
                                    .column_size = 4,
                                    .few = kFew,
                                    .most_dots = [](const Job&) -> std::int64_t { return kFew; },
+                                   .many = 192,
                                    .position = position,
                                    .arrange = arrange,
                                    .dot = dot,

@@ -83,6 +83,7 @@ const Kernels& neon_kernels() {
                                    .column_size = 4,
                                    .few = 4,
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
+                                   .many = 192,
                                    .position = position,
                                    .arrange = arrange,
                                    .dot = dot,
