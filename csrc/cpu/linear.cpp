@@ -20,10 +20,10 @@ namespace ladder::cpu {
 namespace {
 
 /// So much of x is multiplied by all rows before the next tokens are, as the second-level cache
-/// holds beside a decoded tile; but so many tokens at least, because decoding to float32 takes the
-/// time of 8 tokens, to pairs of bfloat16 that of 2.
+/// holds beside a decoded tile; but so many tokens at least, because decoding takes the time of 8
+/// tokens, with pairs of bfloat16 that of 16.
 constexpr std::int64_t kTokenBytes = 512 * 1024;
-constexpr std::int64_t kLeastTokens[] = {24, 126};  // pairs, float32
+constexpr std::int64_t kLeastTokens[] = {240, 126};  // pairs, float32
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
 
@@ -77,25 +77,31 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// Tiles are as high as one preparation of scales: of 4096 columns 256 KiB, which the second-level
-/// cache holds beside what it reads of x.
+/// Tiles are as high as one preparation of scales, or two with pairs: of 4096 columns 256 KiB,
+/// which the second-level cache holds beside what it reads of x.
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
-  Scales scales(call.weight);
-  Buffer tiles(kChunk * job.stride * call.kernels.column_size / 4);
-  Buffer sums(call.m * kChunk);
-  for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
-    const std::int64_t count = std::min(kChunk, end - chunk);
-    scales.read(chunk, count);
-    Rows quads[kChunk / kRows];
+  const std::int64_t row_bytes = job.stride * call.kernels.column_size;
+  const std::int64_t height = call.kernels.column_size == 4 ? kChunk : 2 * kChunk;
+  std::vector<Scales> scales;
+  scales.reserve(2);
+  for (std::int64_t i = 0; i < height / kChunk; ++i) scales.emplace_back(call.weight);
+  Buffer tiles(height * row_bytes / 4);
+  Buffer sums(call.m * height);
+  for (std::int64_t first = begin; first < end; first += height) {
+    const std::int64_t stop = std::min(first + height, end);
+    Rows quads[2 * kChunk / kRows];
     int quad = 0;
-    for (; quad * kRows < count; ++quad) {
-      quads[quad] = scales.rows(chunk + quad * kRows);
-      call.kernels.decode(job, quads[quad],
-                          tiles.bytes() + quad * kRows * job.stride * call.kernels.column_size);
+    for (std::int64_t chunk = first; chunk < stop; chunk += kChunk) {
+      Scales& mine = scales[static_cast<std::size_t>((chunk - first) / kChunk)];
+      mine.read(chunk, std::min(kChunk, stop - chunk));
+      for (std::int64_t row = chunk; row < std::min(chunk + kChunk, stop); row += kRows, ++quad) {
+        quads[quad] = mine.rows(row);
+        call.kernels.decode(job, quads[quad], tiles.bytes() + quad * kRows * row_bytes);
+      }
     }
-    call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), kChunk);
-    finish(call, 0, call.m, chunk, count, sums.data(), kChunk);
+    call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), height);
+    finish(call, 0, call.m, first, stop - first, sums.data(), height);
   }
 }
 
@@ -176,9 +182,10 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   if (library) return many_tokens(call, parallel, gemm);
   const bool dots = x.rows <= kernels.most_dots(weight.job);
   const std::int64_t x_bytes = std::max<std::int64_t>(1, weight.job.stride * kernels.column_size);
-  const std::int64_t most =
+  const std::int64_t limit =
       dots ? x.rows
            : std::max(kLeastTokens[kernels.column_size == 4], kTokenBytes / x_bytes / 6 * 6);
+  const std::int64_t most = ceil_div(x.rows, ceil_div(x.rows, limit));  // passes of one size
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = ceil_div(view.n, kRows);
   const std::int64_t grain = std::max<std::int64_t>(

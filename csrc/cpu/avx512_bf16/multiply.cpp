@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decoded pairs times some tokens.
+// Decoded pairs times some tokens. Rows lie across the lanes: a register holds one pair of each of
+// 16 rows, and a token's pair is broadcast to all of them. So a sum needs no reduction, and a group
+// costs one multiply-add per 16 sums where it ends. (With K across the lanes it costs that for
+// every sum: a quarter of the products of a group of 128.)
 #include "cpu/avx512_bf16/multiply.h"
 
 #include "cpu/avx512_bf16/loops.h"
@@ -8,70 +11,140 @@
 namespace ladder::cpu::avx512_bf16 {
 namespace {
 
-/// 4 rows by 6 tokens: the 24 sums of a group and 4 weights fill the registers. The totals wait in
-/// the first-level cache; once per group they are loaded, added to and stored.
-constexpr int kTokens = 6;
-/// Columns after which the next rows are taken: 6 tokens of x (12 KiB) stay in the first level.
-constexpr std::int64_t kPiece = 1024;
+constexpr int kHeight = 16;  ///< rows of a panel
+/// 2 panels by 12 tokens: 24 sums, 2 registers of weights and a broadcast, and 14 loads serve 24
+/// products. The last panel of an odd number is multiplied by itself.
+constexpr int kPanels = 2;
+constexpr int kTokens = 12;
+/// Columns after which the next tokens are taken: 32 rows (32 KiB) and 12 tokens (12 KiB) of them
+/// stay in the first-level cache.
+constexpr std::int64_t kPiece = 512;
 
-template <int kCount, bool kByLane>
-void tile(const Job& job, const Rows& rows, const std::uint16_t* w, const std::uint16_t* x,
-          std::int64_t column, std::int64_t stop, float* y, std::int64_t y_stride) {
-  alignas(64) float totals[kCount][kRows][kLanes] = {};
-  const std::int64_t stride = job.stride;
-  const std::int64_t group_columns = kByLane ? kBlock : job.group_columns;
-  [[maybe_unused]] const auto lanes = [&] {
-    if constexpr (kByLane)
-      return avx512::Lanes(job);
-    else
-      return 0;
-  }();
-  const bool accumulate = column > 0;
-  for (std::int64_t group = column / group_columns; column < stop; ++group) {
-    __m512 part[kCount][kRows];
-#pragma GCC unroll 6
-    for (int t = 0; t < kCount; ++t)
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) part[t][r] = _mm512_setzero_ps();
-    const std::int64_t group_end = (group + 1) * group_columns;
-    const std::int64_t end = group_end < stop ? group_end : stop;
-    for (; column < end; column += kWords) {
-      __m512i weights[kRows];
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) weights[r] = _mm512_load_si512(w + r * stride + column);
-#pragma GCC unroll 6
-      for (int t = 0; t < kCount; ++t) {
-        const __m512i token = _mm512_load_si512(x + t * stride + column);
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) part[t][r] = multiply_add(part[t][r], weights[r], token);
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      __m512 scale;
-      if constexpr (kByLane)
-        scale = lanes.spread(rows.scales[r].scale, group);
-      else
-        scale = _mm512_set1_ps(rows.scales[r].scale[group]);
-#pragma GCC unroll 6
-      for (int t = 0; t < kCount; ++t)
-        _mm512_store_ps(totals[t][r],
-                        _mm512_fmadd_ps(part[t][r], scale, _mm512_load_ps(totals[t][r])));
-    }
+/// Dword j of row r to dword r of row j.
+inline void transpose(__m512i (&v)[kHeight]) {
+  __m512i w[kHeight];
+#pragma GCC unroll 8
+  for (int i = 0; i < kHeight; i += 2) {
+    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
   }
-  for (int t = 0; t < kCount; ++t) {
-    __m128 sum = avx512::totals(_mm512_load_ps(totals[t][0]), _mm512_load_ps(totals[t][1]),
-                                _mm512_load_ps(totals[t][2]), _mm512_load_ps(totals[t][3]));
-    if (accumulate) sum = _mm_add_ps(sum, _mm_loadu_ps(y + t * y_stride));
-    _mm_storeu_ps(y + t * y_stride, sum);
+  // Quarter q of v[4 b + d]: dwords 4 q + d of rows 4 b to 4 b + 3.
+#pragma GCC unroll 4
+  for (int i = 0; i < kHeight; i += 4) {
+    v[i] = _mm512_unpacklo_epi64(w[i], w[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi64(w[i], w[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int d = 0; d < 4; ++d) {
+    const __m512i first = _mm512_shuffle_i32x4(v[d], v[4 + d], 0x88);   // q 0, 2 of b 0, 1
+    const __m512i second = _mm512_shuffle_i32x4(v[d], v[4 + d], 0xdd);  // q 1, 3
+    const __m512i third = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0x88);
+    const __m512i fourth = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0xdd);
+    w[d] = _mm512_shuffle_i32x4(first, third, 0x88);
+    w[4 + d] = _mm512_shuffle_i32x4(second, fourth, 0x88);
+    w[8 + d] = _mm512_shuffle_i32x4(first, third, 0xdd);
+    w[12 + d] = _mm512_shuffle_i32x4(second, fourth, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kHeight; ++i) v[i] = w[i];
+}
+
+/// Pairs [column, end) of `height` rows to `out`, [pairs][kHeight] dwords; zeros for other rows.
+void across(const std::uint16_t* w, std::int64_t stride, int height, std::int64_t column,
+            std::int64_t end, std::uint32_t* out) {
+  for (; column < end; column += kWords, out += kLanes * kHeight) {
+    __m512i v[kHeight];
+#pragma GCC unroll 16
+    for (int r = 0; r < kHeight; ++r)
+      v[r] = r < height ? _mm512_load_si512(w + r * stride + column) : _mm512_setzero_si512();
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < kHeight; ++i) _mm512_store_si512(out + i * kHeight, v[i]);
   }
 }
 
-using Tile = void (*)(const Job&, const Rows&, const std::uint16_t*, const std::uint16_t*,
-                      std::int64_t, std::int64_t, float*, std::int64_t);
-template <bool kByLane>
-constexpr Tile kTiles[] = {nullptr,          tile<1, kByLane>, tile<2, kByLane>, tile<3, kByLane>,
-                           tile<4, kByLane>, tile<5, kByLane>, tile<6, kByLane>};
+/// What one call of `tile` multiplies.
+struct Piece {
+  const std::uint32_t* weights;  ///< [panel][columns / 2][kHeight] pairs
+  std::int64_t column, end;
+  std::int64_t group_columns;
+  const float* scales;  ///< [group][kPanels][kHeight]
+  __mmask16 rows[kPanels];
+};
+
+/// y[t * y_stride + r] of kCount tokens, added to where the piece is not the row's first.
+template <int kWide, int kCount>
+void tile(const Piece& piece, const std::uint16_t* x, std::int64_t stride, float* y,
+          std::int64_t y_stride) {
+  // Pairs of one group: whole blocks, or a run of lanes of each vector of one block.
+  const bool whole = piece.group_columns % kBlock == 0;
+  const std::int64_t lanes = whole ? kLanes : piece.group_columns / 8;
+  const std::int64_t panel = (piece.end - piece.column) / 2 * kHeight;
+  bool accumulate = piece.column > 0;
+  for (std::int64_t block = piece.column; block < piece.end;) {
+    const std::int64_t group = block / piece.group_columns;
+    const std::int64_t group_end = (group + 1) * piece.group_columns;
+    const std::int64_t end = !whole                  ? block + kBlock
+                             : group_end < piece.end ? group_end
+                                                     : piece.end;
+    for (std::int64_t lane = 0; lane < kLanes; lane += lanes) {
+      __m512 part[kCount][kWide];
+#pragma GCC unroll 12
+      for (int t = 0; t < kCount; ++t)
+#pragma GCC unroll 2
+        for (int p = 0; p < kWide; ++p) part[t][p] = _mm512_setzero_ps();
+      for (std::int64_t column = block; column < end; column += kWords) {
+        const std::uint32_t* w = piece.weights + (column - piece.column) / 2 * kHeight;
+        for (std::int64_t j = lane; j < lane + lanes; ++j) {
+          __m512i weights[kWide];
+#pragma GCC unroll 2
+          for (int p = 0; p < kWide; ++p)
+            weights[p] = _mm512_load_si512(w + p * panel + j * kHeight);
+          const std::uint16_t* token = x + column + 2 * j;
+#pragma GCC unroll 12
+          for (int t = 0; t < kCount; ++t) {
+            std::int32_t pair;
+            __builtin_memcpy(&pair, token + t * stride, 4);
+            const __m512i pairs = _mm512_set1_epi32(pair);
+#pragma GCC unroll 2
+            for (int p = 0; p < kWide; ++p)
+              part[t][p] = multiply_add(part[t][p], weights[p], pairs);
+          }
+        }
+      }
+      const std::int64_t g = whole ? group : group + lane / lanes;
+#pragma GCC unroll 2
+      for (int p = 0; p < kWide; ++p) {
+        const __m512 scale = _mm512_loadu_ps(piece.scales + (g * kPanels + p) * kHeight);
+#pragma GCC unroll 12
+        for (int t = 0; t < kCount; ++t) {
+          float* to = y + t * y_stride + p * kHeight;
+          const __m512 sum =
+              accumulate ? _mm512_maskz_loadu_ps(piece.rows[p], to) : _mm512_setzero_ps();
+          _mm512_mask_storeu_ps(to, piece.rows[p], _mm512_fmadd_ps(part[t][p], scale, sum));
+        }
+      }
+      accumulate = true;
+    }
+    block = end;
+  }
+}
+
+using Tile = void (*)(const Piece&, const std::uint16_t*, std::int64_t, float*, std::int64_t);
+template <int kWide, int... kCounts>
+constexpr void fill(Tile (&tiles)[kTokens + 1], std::integer_sequence<int, kCounts...>) {
+  ((tiles[kCounts + 1] = tile<kWide, kCounts + 1>), ...);
+}
+struct Tiles {
+  Tile by_tokens[kPanels + 1][kTokens + 1] = {};
+  constexpr Tiles() {
+    fill<1>(by_tokens[1], std::make_integer_sequence<int, kTokens>{});
+    fill<2>(by_tokens[2], std::make_integer_sequence<int, kTokens>{});
+  }
+};
+constexpr Tiles kTiles;
 
 }  // namespace
 
@@ -80,21 +153,43 @@ void multiply(const Job& job, const Rows* quads, int count, const void* tiles, c
   const auto* w = static_cast<const std::uint16_t*>(tiles);
   const auto* x = static_cast<const std::uint16_t*>(arranged);
   const std::int64_t k = job.padded_k, stride = job.stride;
-  const Tile* const by_tokens = job.grouping == Grouping::lanes ? kTiles<true> : kTiles<false>;
-  std::int64_t column = 0;
-  do {
-    const std::int64_t end = column + kPiece < k ? column + kPiece : k;
-    for (std::int64_t token = 0; token < tokens;) {
-      // 7 and 8 tokens are 4 + 3 and 4 + 4, not 6 and a remainder that reuses little.
-      const std::int64_t left = tokens - token;
-      const std::int64_t some = left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
-      for (int quad = 0; quad < count; ++quad)
-        by_tokens[some](job, quads[quad], w + quad * kRows * stride, x + token * stride, column,
-                        end, y + token * y_stride + quad * kRows, y_stride);
-      token += some;
+  const std::int64_t groups = (k + job.group_columns - 1) / job.group_columns;
+  constexpr int kQuads = kHeight / kRows;
+  alignas(64) std::uint32_t pairs[kPanels * kPiece / 2 * kHeight];
+  // Scales of the groups that a piece touches: the narrowest have 8 columns.
+  alignas(64) float scales[kPiece / 8 * kPanels * kHeight];
+  for (int quad = 0; quad < count; quad += kPanels * kQuads) {
+    const int rows = (count - quad < kPanels * kQuads ? count - quad : kPanels * kQuads) * kRows;
+    const int wide = rows > kHeight ? 2 : 1;
+    Piece piece{pairs, 0, 0, job.group_columns, nullptr, {}};
+    for (int p = 0; p < wide; ++p) {
+      const int height = rows - p * kHeight;
+      piece.rows[p] = static_cast<__mmask16>(height >= kHeight ? 0xffff : (1u << height) - 1);
     }
-    column = end;
-  } while (column < k);
+    do {
+      piece.end = piece.column + kPiece < k ? piece.column + kPiece : k;
+      for (int p = 0; p < wide; ++p)
+        across(w + p * kHeight * stride, stride, rows - p * kHeight, piece.column, piece.end,
+               pairs + p * (piece.end - piece.column) / 2 * kHeight);
+      const std::int64_t first = piece.column / job.group_columns;
+      for (std::int64_t g = first; g < groups && g * job.group_columns < piece.end; ++g)
+        for (int r = 0; r < wide * kHeight; ++r)
+          scales[(g - first) * kPanels * kHeight + r] =
+              r < rows ? quads[quad + r / kRows].scales[r % kRows].scale[g] : 0.0f;
+      piece.scales = scales - first * kPanels * kHeight;
+      for (std::int64_t token = 0; token < tokens;) {
+        // Parts of one size, not full ones and a remainder that reuses little.
+        const std::int64_t parts = (tokens - token + kTokens - 1) / kTokens;
+        const std::int64_t some = (tokens - token + parts - 1) / parts;
+        kTiles.by_tokens[wide][some](piece, x + token * stride, stride, y + token * y_stride,
+                                     y_stride);
+        token += some;
+      }
+      piece.column = piece.end;
+    } while (piece.column < k);
+    w += kPanels * kHeight * stride;
+    y += kPanels * kHeight;
+  }
 }
 
 }  // namespace ladder::cpu::avx512_bf16

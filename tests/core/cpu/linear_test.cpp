@@ -178,6 +178,20 @@ TEST_P(EveryIsa, reads_the_named_block_types) {
     }
 }
 
+// More columns than a piece of a row and more tokens than a tile of each of the kernels have;
+// groups that end within a piece, with it, and past it.
+TEST_P(EveryIsa, adds_up_the_pieces_of_long_rows) {
+  for (const std::int64_t k : {512, 1300, 2100})
+    for (const std::int64_t columns : {16, 64, 128, 768, 1024, 0})
+      for (const std::int64_t m : {24, 57}) {
+        const TType type{
+            .element = &element("int3"), .block = {1, columns}, .scale = &element("float16")};
+        const RandomWeight w(type, 19, k, Draw::exact, false, static_cast<unsigned>(k + columns));
+        for (const Float dtype : {Float::float32, Float::bfloat16})
+          ASSERT_NO_FATAL_FAILURE(expect_exact(w, GetParam(), {.dtype = dtype, .m = m}, 9));
+      }
+}
+
 TEST_P(EveryIsa, gives_large_products_to_the_library) {
   const RandomWeight w(ttype("uint4,group=32,scale=float16,zero=quantized"), 13, 70, Draw::exact,
                        false, 3);
