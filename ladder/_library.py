@@ -20,11 +20,24 @@ def load() -> None:
             "or `pip install .` and leave its folder"
         )
     torch.ops.load_library(str(path))
+    # The library looks which of torch's own libraries are loaded; torch knows.
+    if torch.version.hip or torch.version.cuda:
+        torch.ops.ladder.use_gpus_of(target())
+
+
+def target() -> str:
+    """The language of kernels for torch's devices of type "cuda": "HIP" where torch was built for
+    ROCm, which calls AMD's GPUs so."""
+    return "HIP" if torch.version.hip else "CUDA"
 
 
 @functools.cache
 def find_compiler() -> None:
-    """Tells the library where pip put NVRTC, which no loader searches."""
+    """Tells the library where pip put NVRTC, which no loader searches, and torch's wheels for ROCm
+    their hiprtc."""
+    if torch.version.hip:
+        folder = str(Path(torch.__file__).parent / "lib")
+        torch.ops.ladder.add_compiler_directory("HIP", folder)
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for folder in ("cu13/lib", "cuda_nvrtc/lib"):
@@ -39,7 +52,15 @@ def log_notices() -> None:
         _log.warning("%s", line)
 
 
+def current_stream(device: int) -> int:
+    """The stream of a device that torch uses now, as a number: for the library, as
+    ``ladder::current_stream``, where torch's own do not export it."""
+    return torch.cuda.current_stream(device).cuda_stream
+
+
 load()
 _fragment = torch.library.Library("ladder", "FRAGMENT")
 _fragment.define("log_notices() -> ()")
 _fragment.impl("log_notices", log_notices, "CompositeExplicitAutograd")
+_fragment.define("current_stream(int device) -> int")
+_fragment.impl("current_stream", current_stream, "CompositeExplicitAutograd")

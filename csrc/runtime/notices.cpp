@@ -37,12 +37,16 @@ std::string take_notices() {
   return text;
 }
 
+std::string no_kernels_on(int ordinal, const std::string& why) {
+  return joined("cuda:", ordinal, " has no kernels, weights go through torch: ", first_line(why));
+}
+
 void report_failure(int ordinal, const std::string& why) {
   {
     const std::lock_guard lock(mutex);
     if (!failures.emplace(ordinal, first_line(why)).second) return;
   }
-  notice(joined("cuda:", ordinal, " has no kernels, weights go through torch: ", first_line(why)));
+  notice(no_kernels_on(ordinal, why));
 }
 
 std::string device_failure(int ordinal) {

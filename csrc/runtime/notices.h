@@ -16,6 +16,9 @@ bool notices_pending();
 /// Lines to log, oldest first, each of them once: "... is read-only: new kernels go to ...".
 std::string take_notices();
 
+/// The line for a device whose weights all go through torch.
+std::string no_kernels_on(int ordinal, const std::string& why);
+
 /// Device `ordinal` loads none of the kernels that every weight needs, as the compiler or the
 /// driver says in `why`: a notice, and what device_failure() says from now on. The first reason
 /// stays.

@@ -26,12 +26,15 @@ def devices(as_json: Json = False) -> None:
         print_json(found)
         return
     gpus = [f"{gpu['name']}: {gpu['kernels']}" for gpu in found["gpus"]]
+    rocm = f", ROCm {found['torch_hip']}" if found["torch_hip"] else ""
     lines = {
         "CPU": found["cpu_name"],
         "CPU kernels": _cpu_kernels(found),
         "CUDA driver": "found" if found["driver"] else "none",
-        "torch": f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}",
+        "torch": f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}{rocm}",
         "NVRTC": _compiler(found) or "none: pip install nvidia-cuda-nvrtc",
+        "HIP driver": "found" if found["hip_driver"] else "none",
+        "HIP compiler": _hip_compiler(found) or "none: hiprtc of ROCm, or clang-19 and lld-19",
         **{f"cuda:{index}": text for index, text in enumerate(gpus)},
     }
     print_table("This machine", ("what", "found"), list(lines.items()))
@@ -77,6 +80,11 @@ def _compiler(found: dict[str, Any]) -> str:
     return f"{found['nvrtc']} for {names}" if names else found["nvrtc"] or ""
 
 
+def _hip_compiler(found: dict[str, Any]) -> str:
+    names = ", ".join(found["hip_architectures"]) or "no architecture that ladder knows"
+    return f"{found['hip_compiler']} for {names}" if found["hip_compiler"] else ""
+
+
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
     why = row["no_kernels"].partition(" yet: ")[2] or row["no_kernels"]
     compiled = f"none: {why}" if why else "compiled"
@@ -96,9 +104,9 @@ def find() -> dict[str, Any]:
     """What ``--json`` prints.
 
     cpu_name, the processor; cpu, the instruction sets that it has and kernels use, the widest last;
-    cpu_in_use; cpu_missing, those with kernels that it lacks. driver, torch, torch_cuda, nvrtc and
-    nvrtc_architectures (90 for sm_90), gpus (name, capability, row, kernels) and known, the rows of
-    csrc/device/."""
+    cpu_in_use; cpu_missing, those with kernels that it lacks. driver, torch, torch_cuda, torch_hip,
+    nvrtc and nvrtc_architectures (90 for sm_90), hip_driver, hip_compiler and hip_architectures,
+    gpus (name, capability, row, kernels) and known, the rows of csrc/device/."""
     import torch
 
     from ladder import _library
@@ -116,10 +124,14 @@ def find() -> dict[str, Any]:
         "driver": languages["CUDA"]["driver"],
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
+        "torch_hip": torch.version.hip,
         "nvrtc": languages["CUDA"]["compiler"],
         "nvrtc_architectures": [
             int(each.removeprefix("sm_")) for each in languages["CUDA"]["architectures"]
         ],
+        "hip_driver": languages["HIP"]["driver"],
+        "hip_compiler": languages["HIP"]["compiler"],
+        "hip_architectures": languages["HIP"]["architectures"],
         "gpus": gpus(),
         "known": [dict(zip(_FIELDS, row, strict=True)) for row in native.rows()],
     }

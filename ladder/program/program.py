@@ -41,7 +41,7 @@ class Program:
 
     @property
     def cuda_source(self) -> str:
-        """The kernel's complete text, which includes nothing."""
+        """The kernel's complete text in CUDA C++, which includes nothing."""
         return self._core.source("CUDA")
 
     def __call__(self, *arguments: Tensor, tokens: int = 1) -> None:
@@ -71,7 +71,7 @@ class Program:
             _library.find_compiler()
             core, (x, y) = self._core, self._core.grid
             torch.ops.ladder.run_program(
-                core.source("CUDA"), core.name, x, y, core.threads, core.shared_bytes,
+                core.source(_library.target()), core.name, x, y, core.threads, core.shared_bytes,
                 list(arguments), tokens,
             )  # fmt: skip
             return

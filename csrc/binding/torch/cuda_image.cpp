@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops into and out of weight images.
-#include <dlfcn.h>
-
 #include <sstream>
 
 #include "base/error.h"
@@ -10,20 +8,6 @@
 #include "types/weight.h"
 
 namespace ladder::binding {
-
-void* current_stream(std::int32_t ordinal) {
-  using Get = AOTITorchError (*)(std::int32_t, void**);
-  static const Get get = [] {
-    void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_NOW);
-    return library == nullptr
-               ? nullptr
-               : reinterpret_cast<Get>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
-  }();
-  if (get == nullptr) fail<Unsupported>("this torch was built without CUDA");
-  void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(get(ordinal, &stream));
-  return stream;
-}
 
 Tensor empty(std::span<const std::int64_t> shape, std::int32_t dtype, std::int32_t ordinal) {
   return stable::empty(shape, dtype, aoti_torch_device_type_cuda(), ordinal);
@@ -58,7 +42,7 @@ void require_image(const Tensor& image, const Session& session) {
 }
 
 void refused(const std::string& kernel) {
-  fail<ToolchainError>("cuLaunchKernelEx: the device has no room for the kernel ", kernel);
+  fail<ToolchainError>("the device has no room for the kernel ", kernel);
 }
 
 namespace {

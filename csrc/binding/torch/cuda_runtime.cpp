@@ -16,19 +16,32 @@
 namespace ladder::binding {
 namespace {
 
+/// Why no weight has kernels on a device, whatever its type, said once; empty: some may.
+std::string device_objection(int ordinal) {
+  try {
+    const Device& row = device_row(ordinal);
+    if (auto why = target_of(row.family).toolchain.objection(row.architecture); !why.empty()) {
+      report_failure(ordinal, why);
+      return why;
+    }
+    if (const auto why = no_target(row); !why.empty()) fail<Unsupported>(why);
+    image_kernels(gpus());
+    return {};
+  } catch (const Unsupported& error) {
+    // No driver, no row, or nothing is written for such devices: nothing has failed.
+    notice(no_kernels_on(ordinal, error.what()));
+    return error.what();
+  }
+}
+
 std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool gather,
                          std::int64_t device) {
   if (n < 1 || k < 1) return "the weight is empty";
   const auto ordinal = static_cast<int>(device);
   try {
     if (auto why = device_failure(ordinal); !why.empty()) return why;
-    const Device& row = device_row(ordinal);
-    if (const auto why = target_of(row.family).toolchain.objection(row.architecture);
-        !why.empty()) {
-      report_failure(ordinal, why);
-      return why;
-    }
-    return no_kernels(ttype(type), n, k, gather, row);
+    if (auto why = device_objection(ordinal); !why.empty()) return why;
+    return no_kernels(ttype(type), n, k, gather, device_row(ordinal));
   } catch (const Unsupported& error) {
     return error.what();
   } catch (const ToolchainError& error) {

@@ -52,8 +52,8 @@ void check_g_idx(const WeightView& weight);
 /// The instruction set that CPU ops use (the op use_cpu_isa).
 cpu::Isa cpu_isa();
 
-/// The cudaStream_t that torch uses now. Torch is not linked: this library also serves CPU builds.
-/// Throws Unsupported where torch has no CUDA.
+/// The cudaStream_t or hipStream_t that torch uses now. Torch is not linked: this library also
+/// serves CPU builds. Throws Unsupported where torch has no GPUs.
 void* current_stream(std::int32_t ordinal);
 
 /// The float dtypes of activations. Throws InvalidArgument for others.
