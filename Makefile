@@ -71,12 +71,15 @@ neon-test: setup
 	  echo "neon-test: SKIPPED, no NEON kernel is tested: $(strip $(NEON_MISSING)) not found"; \
 	else $(MAKE) --no-print-directory run-neon-test; fi
 
+QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 run-neon-test:
 	@cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
 	  -DLADDER_PYTHON=OFF -DLADDER_TESTS=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" $(CMAKE_TOOLS) \
 	  > build-aarch64.log 2>&1 || { cat build-aarch64.log; exit 1; }; rm -f build-aarch64.log
 	cmake --build build/aarch64 --target cpu_tests --parallel $(JOBS)
-	$(call shards,qemu-aarch64-static -L /usr/aarch64-linux-gnu build/aarch64/tests/core/cpu_tests)
+	$(call shards,$(QEMU) build/aarch64/tests/core/cpu_tests)
+	for cpu in cortex-a72 neoverse-n1; do $(QEMU) -cpu $$cpu build/aarch64/tests/core/cpu_tests \
+	  --gtest_brief=1 --gtest_filter='CpuIsas*:*whole_tables*' || exit 1; done
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
 kill-test: build-tests

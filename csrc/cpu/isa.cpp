@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/isa.h"
 
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(LADDER_AARCH64)
+#include <sys/auxv.h>
+#endif
+
 #include "base/error.h"
 
 namespace ladder::cpu {
@@ -24,7 +30,31 @@ bool has(Isa isa) {
   }
 }
 #elif defined(LADDER_AARCH64)
-bool has(Isa isa) { return isa == Isa::generic || isa == Isa::neon; }
+/// Whether the system says that the processor has an extension of ARMv8-A.
+#if defined(__APPLE__)
+bool says(const char* name) {
+  int value = 0;
+  std::size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool has_dotprod() { return says("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return says("hw.optional.arm.FEAT_I8MM"); }
+#else
+// Of <asm/hwcap.h>, whose older versions lack the second.
+constexpr unsigned long kDotprod = 1ul << 20, kI8mm = 1ul << 13;
+bool has_dotprod() { return (getauxval(AT_HWCAP) & kDotprod) != 0; }
+bool has_i8mm() { return (getauxval(AT_HWCAP2) & kI8mm) != 0; }
+#endif
+
+bool has(Isa isa) {
+  switch (isa) {
+    case Isa::generic:
+    case Isa::neon: return true;
+    case Isa::neon_dotprod: return has_dotprod();
+    case Isa::neon_i8mm: return has_dotprod() && has_i8mm();
+    default: return false;
+  }
+}
 #else
 bool has(Isa isa) { return isa == Isa::generic; }
 #endif
@@ -35,7 +65,7 @@ std::vector<Isa> built_isas() {
 #if defined(LADDER_X86)
   return {Isa::generic, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16};
 #elif defined(LADDER_AARCH64)
-  return {Isa::generic, Isa::neon};
+  return {Isa::generic, Isa::neon, Isa::neon_dotprod, Isa::neon_i8mm};
 #else
   return {Isa::generic};
 #endif
@@ -55,6 +85,8 @@ std::string_view name(Isa isa) {
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::neon: return "neon";
+    case Isa::neon_dotprod: return "neon_dotprod";
+    case Isa::neon_i8mm: return "neon_i8mm";
   }
   return "unknown";
 }
@@ -69,7 +101,9 @@ const Kernels& kernels_of(Isa isa) {
     case Isa::avx512: return avx512_kernels();
     case Isa::avx512_bf16: return avx512_bf16_kernels();
 #elif defined(LADDER_AARCH64)
-    case Isa::neon: return neon_kernels();
+    case Isa::neon:
+    case Isa::neon_dotprod:
+    case Isa::neon_i8mm: return neon_kernels();
 #endif
     default: break;
   }
@@ -88,7 +122,9 @@ const int8::Kernels& int8_kernels_of(Isa isa) {
       return __builtin_cpu_supports("avx512vnni") ? int8::avx512_vnni_kernels()
                                                   : int8::avx2_kernels();
 #elif defined(LADDER_AARCH64)
-    case Isa::neon: return int8::generic_kernels();
+    case Isa::neon: return int8::neon_kernels();
+    case Isa::neon_dotprod: return int8::neon_dotprod_kernels();
+    case Isa::neon_i8mm: return int8::neon_i8mm_kernels();
 #endif
     default: break;
   }

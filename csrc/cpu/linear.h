@@ -16,12 +16,15 @@ namespace ladder::cpu {
 
 /// Instruction sets that have kernels of their own, narrowest first.
 enum class Isa {
-  generic,      ///< plain C++
-  avx2,         ///< x86-64-v3: AVX2, FMA, F16C, BMI2
-  avx_vnni,     ///< AVX2 with dot products of bytes (Alder Lake, Zen 5 and later): for x of 8 bits
-  avx512,       ///< AVX-512 F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later)
-  avx512_bf16,  ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
-  neon,         ///< what every aarch64 processor has: ARMv8-A with Advanced SIMD
+  generic,       ///< plain C++
+  avx2,          ///< x86-64-v3: AVX2, FMA, F16C, BMI2
+  avx_vnni,      ///< AVX2 with dot products of bytes (Alder Lake, Zen 5 and later): for x of 8 bits
+  avx512,        ///< AVX-512 F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later)
+  avx512_bf16,   ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
+  neon,          ///< what every aarch64 processor has: ARMv8-A with Advanced SIMD
+  neon_dotprod,  ///< the same with sdot for x of 8 bits (Cortex-A76, Neoverse N1, Apple A11 and
+                 ///< later)
+  neon_i8mm,     ///< the same with smmla for x of 8 bits (Neoverse V1 and N2, Apple M2 and later)
 };
 
 /// Those with kernels in this build, narrowest first: those of the processor's family.

@@ -91,6 +91,10 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx_vnni_kernels();
 const Kernels& avx512_vnni_kernels();
+#elif defined(LADDER_AARCH64)
+const Kernels& neon_kernels();
+const Kernels& neon_dotprod_kernels();
+const Kernels& neon_i8mm_kernels();
 #endif
 
 }  // namespace ladder::cpu::int8

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "cpu/fenced.h"
+#include "cpu/isa.h"
 #include "cpu/product.h"
 #include "cpu/random_weight.h"
 
@@ -269,7 +270,23 @@ TEST_P(EveryIsa, finds_every_nan_in_a_row_and_leaves_its_neighbours) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(built_isas()),
+/// Less those that differ in products with x of 8 bits only.
+std::vector<Isa> isas_of_their_own() {
+  std::vector<Isa> isas;
+  std::vector<const Kernels*> kernels;
+  for (const Isa isa : built_isas()) {
+    const auto available = available_isas();
+    if (std::ranges::find(available, isa) != available.end()) {
+      const Kernels* const mine = &kernels_of(isa);
+      if (std::ranges::find(kernels, mine) != kernels.end()) continue;
+      kernels.push_back(mine);
+    }
+    isas.push_back(isa);
+  }
+  return isas;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(isas_of_their_own()),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 TEST(CpuLinear, refuses_shapes_that_do_not_fit_with_both_numbers) {
