@@ -65,7 +65,7 @@ constexpr Driver kCudaDriver = {
 
 constexpr Toolchain kHipToolchain = {
     .add_directory = &hip::add_directory,
-    .directories = &hip::directories,
+    .directories = &hip::directories_for_others,
     .version = &hip::compiler_version,
     .architectures = &hip::architectures,
     .objection = &hip::compiler_objection,

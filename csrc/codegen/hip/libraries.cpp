@@ -29,6 +29,14 @@ std::vector<std::string> directories() {
   return added();
 }
 
+std::vector<std::string> directories_for_others() {
+  std::vector<std::string> all = directories();
+  if (const std::filesystem::path driver = loaded("libamdhip64"); !driver.empty()) {
+    all.insert(all.begin(), driver.parent_path().string());
+  }
+  return all;
+}
+
 std::vector<std::string> roots() {
   std::vector<std::string> all;
   if (const char* root = std::getenv("ROCM_PATH"); root != nullptr) all.emplace_back(root);

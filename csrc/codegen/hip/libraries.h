@@ -12,6 +12,9 @@ namespace ladder::hip {
 /// A directory that is searched first. torch's wheels bundle ROCm's libraries beside their own.
 void add_directory(std::string directory);
 std::vector<std::string> directories();
+/// The same behind that of the driver that this process has loaded: for a process that has none, so
+/// that it finds the same compilers.
+std::vector<std::string> directories_for_others();
 
 /// Roots of installed ROCm: ROCM_PATH, then /opt/rocm.
 std::vector<std::string> roots();

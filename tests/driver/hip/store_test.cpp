@@ -68,6 +68,8 @@ TEST_F(Stores, have_what_processes_of_their_own_compiled_for_hip) {
   const Device row = of("gfx942");
   const std::vector<std::string> sources = {"one of hip", "two of hip"};
   gpus().toolchain.add_directory(LADDER_FAKES);
+  // The process that compiles has no driver: it looks for hiprtc beside ours.
+  EXPECT_THAT(gpus().toolchain.directories().front(), EndsWith("/fakes/hip"));
   compile_missing(sources, row);
   const int before = fake_hiprtc.compiled;
   for (const auto& source : sources) EXPECT_THAT(binary_of(source, row).bytes, EndsWith(source));
