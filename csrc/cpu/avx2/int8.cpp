@@ -17,7 +17,6 @@ inline __m256i pairs_to_fours(__m256i v) { return _mm256_madd_epi16(v, _mm256_se
 
 /// Codes up to 63: sums of products stay in 16 bits for a while.
 struct Small : V256 {
-  using Part = Int;
   static constexpr int kTokens = 4, kVectors = 2;
 
   static Int dot(Int acc, Int u, Int x) {
@@ -27,40 +26,36 @@ struct Small : V256 {
     return add(acc, pairs_to_fours(_mm256_add_epi16(_mm256_maddubs_epi16(u1, x1),
                                                     _mm256_maddubs_epi16(u2, x2))));
   }
-  static int run(const Job& job) { return kMostSum / (2 * kMostX * job.codes->most); }
-  static Part begin(Int) { return none(); }
-  static Part step(Part part, Int u, Int x) {
-    return _mm256_add_epi16(part, _mm256_maddubs_epi16(u, x));
+  static constexpr bool kRuns = true;
+  static std::int64_t run(const Job& job) { return kMostSum / (2 * kMostX * job.codes->most); }
+  static void step(Int& sum, Int u, Int x) {
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(u, x));
   }
-  static Int end(Int acc, Part part) { return add(acc, pairs_to_fours(part)); }
+  static Int end(Int acc, Int sum) { return add(acc, pairs_to_fours(sum)); }
 };
 
 /// Codes up to 127.
 struct Middle : V256 {
-  using Part = Int;
   static constexpr int kTokens = 4, kVectors = 2;
 
   static Int dot(Int acc, Int u, Int x) { return Small::dot(acc, u, x); }
   static Int dot(Int acc, Int u1, Int x1, Int u2, Int x2) { return dot(dot(acc, u1, x1), u2, x2); }
-  static int run(const Job&) { return 1 << 20; }
-  static Part begin(Int acc) { return acc; }
-  static Part step(Part part, Int u, Int x) { return dot(part, u, x); }
-  static Int end(Int, Part part) { return part; }
+  static constexpr bool kRuns = false;
+  static std::int64_t run(const Job&) { return 0; }
+  static void step(Int& sum, Int u, Int x) { sum = dot(sum, u, x); }
 };
 
 /// The others, as u - 128.
 struct Signed : V256 {
-  using Part = Int;
   static constexpr int kTokens = 4, kVectors = 2;
 
   static Int dot(Int acc, Int u, Int x) {
     return Small::dot(acc, _mm256_abs_epi8(u), _mm256_sign_epi8(x, u));
   }
   static Int dot(Int acc, Int u1, Int x1, Int u2, Int x2) { return dot(dot(acc, u1, x1), u2, x2); }
-  static int run(const Job&) { return 1 << 20; }
-  static Part begin(Int acc) { return acc; }
-  static Part step(Part part, Int u, Int x) { return dot(part, u, x); }
-  static Int end(Int, Part part) { return part; }
+  static constexpr bool kRuns = false;
+  static std::int64_t run(const Job&) { return 0; }
+  static void step(Int& sum, Int u, Int x) { sum = dot(sum, u, x); }
 };
 
 enum class Size { small, middle, large };

@@ -39,7 +39,9 @@ struct alignas(64) Codes {
 inline constexpr std::int64_t kBlock = 128;
 
 /// What the kernels know about a weight matrix and x.
-struct Job {
+struct alignas(64) Job {
+  /// Of the lanes of tokens.h: the group that the first and the second half of each are in.
+  std::int32_t first_group[16], second_group[16];
   int bits;
   const Codes* codes;
   std::int64_t k;          ///< columns

@@ -54,6 +54,12 @@ Packed read(const WeightView& view, const cpu::Kernels& floats, const Kernels& k
       spread.push_back(static_cast<std::int32_t>(std::min(at / columns, last)));
     packed.weight.job.padded_k = static_cast<std::int64_t>(spread.size());
   }
+  for (int lane = 0; lane < 16; ++lane) {
+    const bool pairs = job.bits == 4;  // even and odd columns: one group has both
+    const int column = lane / 4 * 32 + lane % 4 * (pairs ? 8 : 4);
+    job.first_group[lane] = static_cast<std::int32_t>(column / job.group);
+    job.second_group[lane] = static_cast<std::int32_t>((column + (pairs ? 0 : 16)) / job.group);
+  }
   job.unit = std::min(job.block, job.group);
   job.integer_zeros = packed.weight.job.integer_zeros;
   job.float_zeros = packed.weight.job.float_zeros;
@@ -94,8 +100,37 @@ Row row_of(const Scales& scales, std::int64_t row) {
   return {rows.codes[0], rows.scales[0]};
 }
 
+/// Asks for the scales and zeros of a row some time before they are read: they are a stream of their
+/// own, too short for the hardware to foresee.
+class Ahead {
+ public:
+  explicit Ahead(const WeightView& view) : view_(view) {
+    const TType& type = *view.type;
+    const std::int64_t groups = type.groups(view.k);
+    if (type.block.rows != 1) return;
+    if (type.scale != nullptr) scale_bytes_ = groups * std::max(1, type.scale->bits / 8);
+    if (type.zero == Zero::integer) zero_bytes_ = groups;
+    if (type.zero == Zero::quantized) zero_bytes_ = row_words(groups, type.element->bits) * 4;
+    if (type.zero == Zero::original || type.zero == Zero::rescale) zero_bytes_ = scale_bytes_;
+  }
+  void row(std::int64_t row) const {
+    if (row >= view_.n) return;
+    ask(view_.scales, row, scale_bytes_);
+    ask(view_.zeros, row, zero_bytes_);
+  }
+
+ private:
+  static void ask(const void* data, std::int64_t row, std::int64_t bytes) {
+    const auto* from = static_cast<const std::uint8_t*>(data) + row * bytes;
+    for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+  }
+  const WeightView& view_;
+  std::int64_t scale_bytes_ = 0, zero_bytes_ = 0;
+};
+
 void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   Scales scales(call.packed.weight);
+  const Ahead ahead(*call.packed.weight.view);
   Buffer sums(call.m * kChunk);
   float out[16];
   for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
@@ -103,6 +138,7 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
     scales.read(chunk, count);
     for (std::int64_t row = 0; row < count; ++row) {
       const Row mine = row_of(scales, chunk + row);
+      ahead.row(chunk + row + kChunk);
       for (std::int64_t token = 0; token < call.m; token += call.kernels.few) {
         const int tokens =
             static_cast<int>(std::min<std::int64_t>(call.kernels.few, call.m - token));

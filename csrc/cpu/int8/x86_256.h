@@ -98,9 +98,9 @@ constexpr Words256 words256(Index index) {
 inline __m256i load(const Bytes256& b) { return V256::load(b.at); }
 inline __m256i load(const Words256& w) { return V256::load(w.at); }
 
-/// 16 bytes at p, those from `end` on zeros.
+/// 16 bytes at p, those from `end` on zeros; all where that is null.
 inline __m128i load_16(const std::uint8_t* p, const std::uint8_t* end) {
-  if (end - p >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  if (end == nullptr || end - p >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   alignas(16) std::uint8_t some[16] = {};
   for (std::int64_t i = 0; i < end - p; ++i) some[i] = p[i];
   return _mm_load_si128(reinterpret_cast<const __m128i*>(some));
@@ -197,7 +197,7 @@ struct D256 : Map256<kBits, kKind, kSigned> {
   static constexpr bool kPacked = kBits == 4;
 
   static __m256i packed(const std::uint8_t* p, const std::uint8_t* end) {
-    if (end - p >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if (end == nullptr || end - p >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return load_two(p, p + 16, end);
   }
   static __m256i low(__m256i packed, const Table& t) {
@@ -222,7 +222,7 @@ struct D256 : Map256<kBits, kKind, kSigned> {
           bytes256([](int i) { return i / 16 * 4 + 2 + i / 8 % 2; });
       static constexpr Bytes256 kBit = bytes256([](int i) { return 1 << i % 8; });
       std::int64_t eight = 0;
-      const std::int64_t left = end - p;
+      const std::int64_t left = end == nullptr ? 8 : end - p;
       if (left >= 8)
         __builtin_memcpy(&eight, p, 8);
       else if (left > 0)  // rows are whole words

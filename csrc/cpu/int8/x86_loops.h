@@ -7,13 +7,14 @@
 //   kTokens, kVectors                of a tile: kTokens tokens by kVectors * kLanes rows
 //   dot(acc, u, x)                   acc += in each lane sum of 4 products; u as D gives it
 //   dot(acc, u1, x1, u2, x2)         the same for two vectors
-//   Part, begin(acc), step(part, u, x), end(acc, part), run(job)
-//                                    the same in a row of at most `run` products
+//   step(sum, u, x)                  sum += as dot; or, with kRuns, in a form of which `end(acc, sum)`
+//                                    adds up to `run(job)`
 //   transpose(v), total(sum)         kLanes vectors of dwords; the sum of all lanes
 //   and names for instructions
 // D, a step of 8 * kLanes columns, the first and second halves of tokens.h side by side:
 //   Table, Table table(const Codes&)
-//   halves(p, end, table, first, second)  of bits * kLanes bytes at p; reads none at `end`
+//   halves(p, end, table, first, second)  of bits * kLanes bytes at p; reads none at `end`,
+//                                    or, where that is null, 16 bytes more
 //   kPacked                          `packed(p, end)`, and `low`, `high` of it are the halves
 #pragma once
 
@@ -25,7 +26,7 @@ namespace ladder::cpu::int8 {
 namespace {
 
 /// Weights are read ahead by this much, so that memory answers in time.
-constexpr std::int64_t kAhead = 2048;
+constexpr std::int64_t kAhead = 4096;
 
 /// From a row's scales, one per group, to the lanes of a step.
 template <class V>
@@ -34,16 +35,8 @@ struct Spread {
   std::int64_t step_groups;       ///< groups of a step
   std::int64_t group_steps;       ///< steps of a group, or 1
 
-  explicit Spread(const Job& job) {
-    alignas(64) std::int32_t index[2][V::kLanes];
-    for (int lane = 0; lane < V::kLanes; ++lane) {
-      const bool even = job.bits == 4;
-      const int column = lane / 4 * 32 + lane % 4 * (even ? 8 : 4);
-      index[0][lane] = static_cast<std::int32_t>(column / job.group);
-      index[1][lane] = static_cast<std::int32_t>((column + (even ? 0 : 16)) / job.group);
-    }
-    first = V::load(index[0]);
-    second = V::load(index[1]);
+  explicit Spread(const Job& job)
+      : first(V::load(job.first_group)), second(V::load(job.second_group)) {
     constexpr std::int64_t kStep = 8 * V::kLanes;
     step_groups = kStep / job.group;
     group_steps = job.group > kStep ? job.group / kStep : 1;
@@ -51,78 +44,93 @@ struct Spread {
 };
 
 /// One row by kTokens tokens, read from its first byte to its last; the sums of even and of odd
-/// steps hide the latency of an addition. kSplit: as tokens.h says.
-template <class V, class D, bool kSplit, int kTokens>
-void dot(const Job& job, const Row& row, const void* x, float* out) {
+/// steps hide the latency of an addition. kSplit: as tokens.h says. kZeros: zeros are stored.
+template <class V, class D, bool kSplit, bool kZeros, int kTokens>
+void dot_row(const Job& job, const Row& row, const void* x, float* out) {
   constexpr std::int64_t kStep = 8 * V::kLanes, kHalves = kBlock / kStep;
   using Int = typename V::Int;
   using Float = typename V::Float;
-  const std::int64_t token = token_bytes(job, false);
+  const std::int64_t token = token_bytes(job, false), bytes = job.bits * V::kLanes;
   const auto table = D::table(*job.codes);
   const Spread<V> spread(job);
   const std::uint8_t* p = row.codes;
   const std::uint8_t* const end = p + job.row_bytes;
-  const Int zero_more = V::broadcast(job.zero);
-  Float even[kTokens], odd[kTokens];
-  for (int t = 0; t < kTokens; ++t) even[t] = odd[t] = V::no_floats();
+  const auto* pieces = static_cast<const std::uint8_t*>(x);
+  [[maybe_unused]] const Int zero_more = V::broadcast(job.zero);
+  [[maybe_unused]] const Float float_zero_more = V::broadcast(static_cast<float>(job.zero));
+  [[maybe_unused]] const bool integers = job.integer_zeros;
+  Float sums[2][kTokens];
+#pragma GCC unroll 4
+  for (int t = 0; t < kTokens; ++t) sums[0][t] = sums[1][t] = V::no_floats();
   std::int64_t group = 0, within = 0;
-  for (std::int64_t step = 0; step < job.padded_k / kStep; ++step, p += job.bits * V::kLanes) {
-    V::prefetch(p + kAhead);
+  // Half h of a piece, from `some`, where all bytes of its codes are, or to the end of the row.
+  const auto step = [&](int h, const std::uint8_t* some, Float(&sum)[kTokens]) {
     Int first, second;
-    D::halves(p, end, table, first, second);
-    const std::int64_t half = step % kHalves * V::kLanes;
-    const auto* pieces = static_cast<const std::uint8_t*>(x) +
-                         step / kHalves * static_cast<std::int64_t>(sizeof(Piece));
+    D::halves(p, some, table, first, second);
+    for (std::int64_t line = 0; line < bytes; line += 64) V::prefetch(p + kAhead + line);
+    const std::int64_t half = h * V::kLanes;
     const Float scale = V::spread(row.scales.scale + group, spread.first);
     [[maybe_unused]] Float scale2;
     if constexpr (kSplit) scale2 = V::spread(row.scales.scale + group, spread.second);
-    Int zero, zero2;
-    if (job.integer_zeros) {
-      zero = V::add(V::to_int(V::spread(row.scales.zero + group, spread.first)), zero_more);
-      if constexpr (kSplit)
-        zero2 = V::add(V::to_int(V::spread(row.scales.zero + group, spread.second)), zero_more);
-    }
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {
       const auto& piece = *reinterpret_cast<const Piece*>(pieces + t * token);
-      Int acc = V::load(piece.first_sum + half);
-      if (job.integer_zeros) acc = V::multiply_low(acc, zero);
-      if (job.float_zeros) acc = V::none();
       const Int x1 = V::load(piece.first + 4 * half), x2 = V::load(piece.second + 4 * half);
       const Float x_scale = V::load(piece.scale + half);
-      Float sum = even[t];
+      // What sums of products begin with; floats instead go to the total.
+      const auto start = [&](const std::int32_t* x_sums, [[maybe_unused]] const Int& index,
+                             [[maybe_unused]] Float s) {
+        Int acc = V::load(x_sums + half);
+        if constexpr (kZeros) {
+          if (integers) {
+            const Int z = V::to_int(V::spread(row.scales.zero + group, index));
+            acc = V::multiply_low(acc, V::add(z, zero_more));
+          } else {
+            const Float z = V::add(V::spread(row.scales.zero + group, index), float_zero_more);
+            const Float offset = V::spread(row.scales.offset + group, index);
+            sum[t] = V::multiply_add(V::multiply(V::to_float(acc), x_scale),
+                                     V::multiply_add(z, s, offset), sum[t]);
+            acc = V::none();
+          }
+        }
+        return acc;
+      };
+      const Int acc = start(piece.first_sum, spread.first, scale);
       if constexpr (kSplit) {
-        Int acc2 = V::load(piece.second_sum + half);
-        if (job.integer_zeros) acc2 = V::multiply_low(acc2, zero2);
-        if (job.float_zeros) acc2 = V::none();
-        sum =
-            V::multiply_add(V::to_float(V::dot(acc, first, x1)), V::multiply(scale, x_scale), sum);
-        sum = V::multiply_add(V::to_float(V::dot(acc2, second, x2)), V::multiply(scale2, x_scale),
-                              sum);
+        const Int acc2 = start(piece.second_sum, spread.second, scale2);
+        sum[t] = V::multiply_add(V::to_float(V::dot(acc, first, x1)), V::multiply(scale, x_scale),
+                                 sum[t]);
+        sum[t] = V::multiply_add(V::to_float(V::dot(acc2, second, x2)),
+                                 V::multiply(scale2, x_scale), sum[t]);
       } else {
-        sum = V::multiply_add(V::to_float(V::dot(acc, first, x1, second, x2)),
-                              V::multiply(scale, x_scale), sum);
+        sum[t] = V::multiply_add(V::to_float(V::dot(acc, first, x1, second, x2)),
+                                 V::multiply(scale, x_scale), sum[t]);
       }
-      if (job.float_zeros) {
-        // The sums are those of -q: see tokens.h.
-        const auto more = [&](Float s, const Int& index, const std::int32_t* sums) {
-          const Float z = V::add(V::spread(row.scales.zero + group, index),
-                                 V::broadcast(static_cast<float>(job.zero)));
-          const Float offset = V::spread(row.scales.offset + group, index);
-          sum = V::multiply_add(V::multiply(V::to_float(V::load(sums + half)), x_scale),
-                                V::multiply_add(z, s, offset), sum);
-        };
-        more(scale, spread.first, piece.first_sum);
-        if constexpr (kSplit) more(scale2, spread.second, piece.second_sum);
-      }
-      even[t] = odd[t];
-      odd[t] = sum;
     }
-    group += spread.step_groups;
-    within = within + 1 == spread.group_steps ? 0 : within + 1;
-    if (spread.step_groups == 0) group += within == 0;
+    p += bytes;
+    if (spread.step_groups != 0)
+      group += spread.step_groups;
+    else if (++within == spread.group_steps)
+      within = 0, ++group;
+    if (h == kHalves - 1) pieces += sizeof(Piece);
+  };
+  // Two pieces of 512 bits, or one of 256, at once, so far from the end that loads need no masks.
+  const std::int64_t steps = job.padded_k / kStep;
+  std::int64_t done = 0;
+  for (; done + 2 <= steps && end - p >= 2 * bytes + 16; done += 2) {
+    step(0, nullptr, sums[0]);
+    step(kHalves - 1, nullptr, sums[1]);
   }
-  for (int t = 0; t < kTokens; ++t) out[t] = V::total(V::add(even[t], odd[t]));
+  for (; done < steps; ++done) step(static_cast<int>(done % kHalves), end, sums[0]);
+#pragma GCC unroll 4
+  for (int t = 0; t < kTokens; ++t) out[t] = V::total(V::add(sums[0][t], sums[1][t]));
+}
+
+template <class V, class D, bool kSplit, int kTokens>
+void dot(const Job& job, const Row& row, const void* x, float* out) {
+  if (job.integer_zeros || job.float_zeros)
+    return dot_row<V, D, kSplit, true, kTokens>(job, row, x, out);
+  dot_row<V, D, kSplit, false, kTokens>(job, row, x, out);
 }
 
 /// A tile: for every 4 bytes of a token those of kRows rows; then scales and zeros, rows within
@@ -230,7 +238,7 @@ void multiply_tokens(const Job& job, const std::uint8_t* tile, const std::uint8_
   const Tokens token = tokens_of(job);
   const std::int64_t dwords = job.unit / 4, unit_columns = job.unit;
   const std::int64_t group_units = job.group / job.unit, block_units = job.block / job.unit;
-  const int run = V::run(job);
+  [[maybe_unused]] const std::int64_t run = V::run(job);
   std::int64_t group = begin / group_units, within = begin % group_units;
   std::int64_t block = begin / block_units, block_within = begin % block_units;
   const std::uint8_t* w = tile + begin * unit_columns * kRows;
@@ -262,14 +270,8 @@ void multiply_tokens(const Job& job, const std::uint8_t* tile, const std::uint8_
         for (int v = 0; v < kVectors; ++v)
           acc[t][v] = job.float_zeros ? V::none() : V::broadcast(sum_of(t));
     }
-    for (std::int64_t d = 0; d < dwords; d += run) {
-      const std::int64_t stop = d + run < dwords ? d + run : dwords;
-      typename V::Part part[kCount][kVectors];
-#pragma GCC unroll 8
-      for (int t = 0; t < kCount; ++t)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) part[t][v] = V::begin(acc[t][v]);
-      for (std::int64_t i = d; i < stop; ++i, w += kRows * 4) {
+    const auto products = [&](Int(&to)[kCount][kVectors], std::int64_t from, std::int64_t to_end) {
+      for (std::int64_t i = from; i < to_end; ++i, w += kRows * 4) {
         Int u[kVectors];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) u[v] = V::load(w + v * kLanes * 4);
@@ -277,13 +279,25 @@ void multiply_tokens(const Job& job, const std::uint8_t* tile, const std::uint8_
         for (int t = 0; t < kCount; ++t) {
           const Int four = V::broadcast_four(q + t * token.bytes + 4 * i);
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) part[t][v] = V::step(part[t][v], u[v], four);
+          for (int v = 0; v < kVectors; ++v) V::step(to[t][v], u[v], four);
         }
       }
+    };
+    if constexpr (!V::kRuns) {
+      products(acc, 0, dwords);
+    } else {
+      for (std::int64_t d = 0; d < dwords; d += run) {
+        Int part[kCount][kVectors];
 #pragma GCC unroll 8
-      for (int t = 0; t < kCount; ++t)
+        for (int t = 0; t < kCount; ++t)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc[t][v] = V::end(acc[t][v], part[t][v]);
+          for (int v = 0; v < kVectors; ++v) part[t][v] = V::none();
+        products(part, d, d + run < dwords ? d + run : dwords);
+#pragma GCC unroll 8
+        for (int t = 0; t < kCount; ++t)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) acc[t][v] = V::end(acc[t][v], part[t][v]);
+      }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
