@@ -15,7 +15,7 @@ from typing import Any
 from ladder import integrations, ops, testing, types
 from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
-from ladder.nn.convert import convert
+from ladder.nn.convert import convert, set_activation_type
 from ladder.nn.linear import Linear
 from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
@@ -42,6 +42,7 @@ __all__ = [
     "optimize",
     "quantize",
     "register_type",
+    "set_activation_type",
     "testing",
     "ttype",
     "types",

@@ -31,10 +31,11 @@ from ladder.checkpoints.writer import (
     new_folder,
     write_json,
 )
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import SKIPPED, Left, covers, dense_weight, is_conv1d, linears, survey
+from ladder.ops import activations
 from ladder.quantization import METHODS, quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -60,6 +61,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     method: str = "search",
+    activation_type: str | None = None,
     skip: Iterable[str] = SKIPPED,
     force: bool = False,
     progress: Progress | None = None,
@@ -72,6 +74,8 @@ def convert(
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        activation_type: of every packed layer when the folder is loaded, as
+            :attr:`ladder.Linear.activation_type`.
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
             or in the files; each must name one.
         force: replace an existing ``dst``.
@@ -79,7 +83,8 @@ def convert(
     Raises:
         InvalidArgument: arguments out of range, ``dst`` exists, or a weight is not finite.
         CheckpointError: ``src`` is damaged or quantised already.
-        Unsupported: transformers, which knows the model's linear layers, is not installed.
+        Unsupported: ``activation_type`` does not take a layer's weight; or transformers, which
+            knows the model's linear layers, is not installed.
     """
     start = time.perf_counter()
     if method not in METHODS:
@@ -100,6 +105,9 @@ def convert(
     conversion, plans, dense = _plan(folder, shards, skip, ttype)
     if not plans:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
+    for name, plan in plans.items():
+        if why := activations.objection(activation_type, ttype, plan.k):
+            raise Unsupported(f"{name}: {why}")
     files = carried_files(folder, shards.files | {"config.json"})
     report = Report(
         str(folder),
@@ -111,7 +119,9 @@ def convert(
         tensors_carried=len(shards.home) - len(plans),
         conversion=conversion,
     )
-    stored = StoredConfig.describing(dict.fromkeys(plans, str(ttype)), dense)
+    stored = StoredConfig.describing(
+        dict.fromkeys(plans, str(ttype)), dense, activation_type=activation_type
+    )
     with new_folder(destination, force=force) as temporary:
         report.shards, report.bytes_after = write_shards(
             temporary,

@@ -12,6 +12,7 @@ from ladder import types
 from ladder._version import install_command
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.select import covers
+from ladder.ops.activations import ACTIVATION_TYPES
 
 QUANT_METHOD = "ladder"
 FORMAT_VERSION = 1
@@ -32,7 +33,8 @@ class StoredConfig:
     ``weight_type`` is the tType of every converted module that ``modules`` does not name.
     ``modules_to_not_convert`` names Linear modules that stay as they are. ``types`` defines the
     user's element types, ``{"bits": 3, "values": [8 numbers]}`` each. ``source`` is the
-    quantization_config that the folder was repacked from.
+    quantization_config that the folder was repacked from. ``activation_type`` is that of every
+    packed module.
 
     Raises:
         CheckpointError: a field has the wrong shape, a tType does not parse, or the version is
@@ -45,6 +47,7 @@ class StoredConfig:
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: Mapping[str, Any] | None = None
     format_version: int = FORMAT_VERSION
+    activation_type: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.format_version) is not int or self.format_version != FORMAT_VERSION:
@@ -58,6 +61,9 @@ class StoredConfig:
                 _fail(key, getattr(self, key), "not an object")
         if self.source is not None and not isinstance(self.source, Mapping):
             _fail("source", self.source, "not an object")
+        if self.activation_type not in (None, *ACTIVATION_TYPES):
+            known = ", ".join(ACTIVATION_TYPES)
+            _fail("activation_type", self.activation_type, f"none that this ladder knows: {known}")
         for name, meaning in self.types.items():
             _register(name, meaning)
         object.__setattr__(self, "weight_type", _canonical("weight_type", self.weight_type))
@@ -78,6 +84,7 @@ class StoredConfig:
             types={} if fields.get("types") is None else fields["types"],
             source=fields.get("source"),
             format_version=fields.get("format_version", 0),
+            activation_type=fields.get("activation_type"),
         )
 
     @classmethod
@@ -88,6 +95,7 @@ class StoredConfig:
         *,
         usual: str | None = None,
         source: Mapping[str, Any] | None = None,
+        activation_type: str | None = None,
     ) -> StoredConfig:
         """Return the config of a model.
 
@@ -96,7 +104,7 @@ class StoredConfig:
             dense: linear layers that stay as they are. A packed module of which one of these names
                 would speak as well is named in ``modules``.
             usual: ``weight_type``; by default the type that most modules have.
-            source: see the class.
+            source, activation_type: see the class.
         """
         usual = usual or Counter(types.values()).most_common(1)[0][0]
         left = tuple(sorted(dense))
@@ -105,7 +113,14 @@ class StoredConfig:
             for module, text in types.items()
             if text != usual or any(covers(entry, module) for entry in left)
         }
-        return cls(usual, modules, left, definitions([usual, *modules.values()]), source)
+        return cls(
+            usual,
+            modules,
+            left,
+            definitions([usual, *modules.values()]),
+            source,
+            activation_type=activation_type,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json holds. JSON-clean; from_dict reads it back."""
@@ -118,6 +133,8 @@ class StoredConfig:
         }
         if self.types:
             fields["types"] = {name: dict(meaning) for name, meaning in self.types.items()}
+        if self.activation_type is not None:
+            fields["activation_type"] = self.activation_type
         if self.source is not None:
             fields["source"] = dict(self.source)
         return fields

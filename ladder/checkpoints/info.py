@@ -28,14 +28,16 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Types, modules and sizes of a ladder or floating-point folder, or one that repack reads.
 
     Returns:
-        quant_method ("none" in floating point), bytes (of all tensors), types (type, modules,
-        weights, bytes, bits_per_weight: one row per type) and modules (name, n, k, type, act_order,
-        bytes). Modules are the quantised ones; in floating point all that :func:`dense_modules`
-        finds.
+        quant_method ("none" in floating point), activation_type (None: as x comes), bytes (of all
+        tensors), types (type, modules, weights, bytes, bits_per_weight: one row per type) and
+        modules (name, n, k, type, act_order, bytes). Modules are the quantised ones; in floating
+        point all that :func:`dense_modules` finds.
     Raises:
         InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
     method, shards, modules = _opened(path)
+    fields = read_json(Path(path) / "config.json").get("quantization_config") or {}
+    activation_type = fields.get("activation_type") if method == "ladder" else None
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
         row = rows.setdefault(
@@ -48,6 +50,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"]
     return {
         "quant_method": method,
+        "activation_type": activation_type,
         "bytes": shards.nbytes,
         "types": list(rows.values()),
         "modules": modules,

@@ -48,6 +48,10 @@ def convert(
         bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
     ] = None,
     method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
+    activations: Annotated[
+        str | None,
+        typer.Option(help="int8: x is rounded to 8 bits, on the CPU. \\[default: as it comes]"),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(help="Modules to leave: a name, or whole parts of names. Repeatable."),
@@ -73,6 +77,7 @@ def convert(
             group_size=group,
             symmetric=symmetric,
             method=method,
+            activation_type=activations,
             skip=tuple(skip) if skip else ("lm_head",),
             force=force,
             progress=progress,
@@ -110,7 +115,8 @@ def info(
         for row in summary["types"]
     ]
     print_table(
-        f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors",
+        f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors"
+        + (f", activations {summary['activation_type']}" if summary["activation_type"] else ""),
         ("type", "modules", "weights", "size", "bits/weight"),
         rows,
     )

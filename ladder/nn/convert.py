@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, is_linear, survey
+from ladder.nn.select import SKIPPED, covers, is_linear, survey
+from ladder.ops import activations
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -31,6 +33,7 @@ def convert(
     *,
     skip: Iterable[str] = SKIPPED,
     method: str = "search",
+    activation_type: str | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
     """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
@@ -44,6 +47,7 @@ def convert(
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        activation_type: as :attr:`Linear.activation_type`, of every layer.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
         progress: called with (name, done, count) after each layer.
@@ -52,7 +56,8 @@ def convert(
     Raises:
         InvalidArgument: an entry of ``skip`` that names no module; or a weight that cannot be
             quantised, naming its module. Modules before it have been replaced; the model computes
-            the same function of what it then holds.
+            the same function of what it then holds. So for activation types.
+        Unsupported: ``activation_type`` does not take a weight, naming its module.
     """
     if is_linear(model):
         raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
@@ -61,9 +66,11 @@ def convert(
     report = Conversion(left=layers.left)
     for done, layer in enumerate(layers.found, start=1):
         try:
-            packed = Linear.from_linear(layer.module, ttype, method=method)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{layer.name}: {error}") from None
+            packed = Linear.from_linear(
+                layer.module, ttype, method=method, activation_type=activation_type
+            )
+        except (InvalidArgument, Unsupported) as error:
+            raise type(error)(f"{layer.name}: {error}") from None
         packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
         replace(model, layer.names, layer.module, packed)
         report.add(layer.name, ttype, packed.out_features * packed.in_features)
@@ -71,6 +78,41 @@ def convert(
             progress(layer.name, done, len(layers.found))
     report.log()
     return report
+
+
+def set_activation_type(
+    model: nn.Module, activation_type: str | None, *, skip: Iterable[str] = ()
+) -> list[str]:
+    """Set :attr:`Linear.activation_type` of every packed layer of ``model``, in place, however it
+    came to be packed. What is saved with ``save_pretrained`` afterwards says so.
+
+    Args:
+        skip: names of modules to leave as they are, as :func:`convert`.
+    Returns:
+        The names of the layers.
+    Raises:
+        Unsupported: a layer's weight takes no such activations, naming it; nothing is changed then.
+        InvalidArgument: an unknown ``activation_type``.
+    """
+    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and not any(covers(entry, name) for entry in skip)
+    }
+    for name, layer in layers.items():
+        why = activations.objection(activation_type, layer.weight_type, layer.in_features)
+        if activation_type is not None and layer.g_idx is not None:
+            why = activations.NO_G_IDX
+        if why:
+            raise Unsupported(f"{name}: {why}")
+    for layer in layers.values():
+        layer.activation_type = activation_type
+    config: Any = getattr(getattr(model, "config", None), "quantization_config", None)
+    stored = getattr(config, "stored", None)
+    if stored is not None and not skip:
+        config.stored = dataclasses.replace(stored, activation_type=activation_type)
+    return list(layers)
 
 
 def replace(model: nn.Module, names: Iterable[str], old: nn.Module, new: nn.Module) -> None:

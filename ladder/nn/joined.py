@@ -39,6 +39,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "dtypes": lambda layer: layer.dtype,
     "devices": lambda layer: layer.device,
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
+    "activation types": lambda layer: layer.activation_type,
     "dependent_launch": lambda layer: layer.dependent_launch,
 }
 
@@ -51,7 +52,11 @@ def joined(layers: Sequence[Linear]) -> Linear:
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
-    linear = Linear.from_weight(join([layer.packed_weight for layer in layers]), bias)
+    linear = Linear.from_weight(
+        join([layer.packed_weight for layer in layers]),
+        bias,
+        activation_type=first.activation_type,
+    )
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

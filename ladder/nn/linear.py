@@ -17,10 +17,11 @@ from ladder._torch import func_level as _func_level
 from ladder.cuda.linear import linear_image
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.metadata import metadata
 from ladder.nn.packed import PackedModule
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
+from ladder.ops import activations
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -45,9 +46,11 @@ class Linear(PackedModule):
         bias: adds a bias [N] of ``dtype``.
         weight_type: element name completed by ``group_size`` and ``symmetric``, or full spelling.
         act_order: make room for ``g_idx``.
+        activation_type: see the property.
         dtype: of the bias, and of ``.weight`` as other code sees it.
     """
 
+    _activation_type: str | None = None  # on the class: loaders make instances in other ways
     _conv1d = False  #: whether the dense form is a Conv1D of transformers, its weight [K, N]
 
     def __init__(
@@ -60,6 +63,7 @@ class Linear(PackedModule):
         symmetric: bool | None = None,
         *,
         act_order: bool = False,
+        activation_type: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -72,9 +76,39 @@ class Linear(PackedModule):
         super().__init__(in_features, out_features, ttype, act_order, device, dtype)
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        self.activation_type = activation_type
+
+    @property
+    def activation_type(self) -> str | None:
+        """What x is rounded to before each product: None, as it comes, or "int8", 8 bits in blocks
+        of 32 or 128 columns with a scale each, multiplied as integers. :func:`ladder.ops.linear`
+        states the error. On the CPU; elsewhere calls raise Unsupported.
+
+        It is no part of the ``state_dict``; copies, pickles and the config of a model folder keep
+        it. Setting it raises Unsupported for weights that it does not take.
+        """
+        return self._activation_type
+
+    @activation_type.setter
+    def activation_type(self, wanted: str | None) -> None:
+        activations.check(wanted, self.weight_type, self.in_features)
+        if wanted is not None and self.g_idx is not None:
+            raise Unsupported(activations.NO_G_IDX)
+        if wanted != self._activation_type:
+            self._restore()
+            self._has_kernels = None  # of float x: prepare() asks again
+        self._activation_type = wanted
+
+    def _prepare(self) -> None:
+        if self._activation_type is None:
+            super()._prepare()
+        else:
+            self._has_kernels = False
 
     @classmethod
-    def from_weight(cls, weight: Weight, bias: Tensor | None = None) -> Linear:
+    def from_weight(
+        cls, weight: Weight, bias: Tensor | None = None, *, activation_type: str | None = None
+    ) -> Linear:
         """A module that holds ``weight`` (not a copy) and ``bias`` [N]."""
         n, k = weight.shape
         dtype = bias.dtype if bias is not None else None
@@ -84,6 +118,7 @@ class Linear(PackedModule):
             bias is not None,
             weight.type,
             act_order=weight.g_idx is not None,
+            activation_type=activation_type,
             device="meta",
             dtype=dtype,
         )
@@ -103,12 +138,14 @@ class Linear(PackedModule):
         symmetric: bool | None = None,
         *,
         method: str = "search",
+        activation_type: str | None = None,
     ) -> Linear:
         """Quantise an ``nn.Linear``, or a Conv1D of transformers; arguments as
         :func:`ladder.quantize`. The bias shares the memory of ``linear``'s.
 
         Raises:
             InvalidArgument: ``linear`` is something else, a packed layer included.
+            Unsupported: ``activation_type`` does not take such weights.
         """
         if isinstance(linear, PackedModule):
             raise InvalidArgument(
@@ -120,7 +157,7 @@ class Linear(PackedModule):
         weight = quantize(
             dense, weight_type, group_size=group_size, symmetric=symmetric, method=method
         )
-        module = cls.from_weight(weight, bias)
+        module = cls.from_weight(weight, bias, activation_type=activation_type)
         module.dtype, module._conv1d = dense.dtype, is_conv1d(linear)
         return module.train(linear.training)
 
@@ -218,6 +255,7 @@ class Linear(PackedModule):
             scale2=self.scale2,
             g_idx=self.g_idx,
             bias=bias,
+            activation_type=self._activation_type,
         )
 
     def _prepare_for_trace(self) -> None:
@@ -257,5 +295,6 @@ class Linear(PackedModule):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, weight_type={self._type_text}"
+            + (f", activation_type={self.activation_type}" if self.activation_type else "")
             + (", dependent_launch=True" if self.dependent_launch else "")
         )

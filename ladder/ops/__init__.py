@@ -111,7 +111,7 @@ def linear(
 
 
 def _check_int8(x: Tensor, g_idx: Tensor | None, type: str, activation_type: str = "int8") -> None:
-    activations.check(activation_type, parse(type), x.shape[-1] if x.dim() else 0)
+    activations.check(activation_type, parse(type), int(x.shape[-1]) if x.dim() else 0)
     if g_idx is not None:
         raise Unsupported(activations.NO_G_IDX)
     if x.device.type not in ("cpu", "meta"):

@@ -40,13 +40,12 @@ class Int8:
     Attributes:
         block: columns of x that share a scale.
         exact: codes keep their values; else each has the nearest multiple of one step.
-        values: [2**bits] float64, the values that codes have in such products, without scale and
-            zero.
+        values: by code, what codes mean in such products, without scale and zero.
     """
 
     block: int
     exact: bool
-    values: Tensor
+    values: tuple[float, ...]
 
 
 def objection(activation_type: str | None, ttype: TType, k: int) -> str:
@@ -78,8 +77,7 @@ def int8(ttype: TType, k: int) -> Int8:
 @functools.cache
 def _info(type: str, k: int) -> tuple[str, Int8]:
     info = json.loads(torch.ops.ladder.int8_info(type, k))
-    values = torch.tensor(info["values"], dtype=torch.float64)
-    return info["objection"], Int8(info["block"], info["exact"], values)
+    return info["objection"], Int8(info["block"], info["exact"], tuple(info["values"]))
 
 
 def round_activations(x: Tensor, ttype: TType) -> Tensor:

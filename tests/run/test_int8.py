@@ -157,7 +157,8 @@ def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
     half = half.repeat_interleave(how.block, -1)[..., :k]
     x8 = activations.round_activations(x, ttype).double()
     codes = weight.codes().long()
-    moved = (how.values - ttype.element.values).abs()[codes]
+    values = torch.tensor(how.values, dtype=torch.float64)
+    moved = (values - ttype.element.values).abs()[codes]
     scales = scales_of(weight)
     w8 = w.abs() + moved * scales
     if ttype.zero in ("original", "rescale"):  # subtracted after rounding

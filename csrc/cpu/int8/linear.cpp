@@ -100,8 +100,8 @@ Row row_of(const Scales& scales, std::int64_t row) {
   return {rows.codes[0], rows.scales[0]};
 }
 
-/// Asks for the scales and zeros of a row some time before they are read: they are a stream of their
-/// own, too short for the hardware to foresee.
+/// Asks for the scales and zeros of a row some time before they are read: they are a stream of
+/// their own, too short for the hardware to foresee.
 class Ahead {
  public:
   explicit Ahead(const WeightView& view) : view_(view) {

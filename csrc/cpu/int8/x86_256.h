@@ -197,7 +197,8 @@ struct D256 : Map256<kBits, kKind, kSigned> {
   static constexpr bool kPacked = kBits == 4;
 
   static __m256i packed(const std::uint8_t* p, const std::uint8_t* end) {
-    if (end == nullptr || end - p >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if (end == nullptr || end - p >= 32)
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return load_two(p, p + 16, end);
   }
   static __m256i low(__m256i packed, const Table& t) {

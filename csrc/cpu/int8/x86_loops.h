@@ -7,7 +7,8 @@
 //   kTokens, kVectors                of a tile: kTokens tokens by kVectors * kLanes rows
 //   dot(acc, u, x)                   acc += in each lane sum of 4 products; u as D gives it
 //   dot(acc, u1, x1, u2, x2)         the same for two vectors
-//   step(sum, u, x)                  sum += as dot; or, with kRuns, in a form of which `end(acc, sum)`
+//   step(sum, u, x)                  sum += as dot; or, with kRuns, in a form of which `end(acc,
+//   sum)`
 //                                    adds up to `run(job)`
 //   transpose(v), total(sum)         kLanes vectors of dwords; the sum of all lanes
 //   and names for instructions

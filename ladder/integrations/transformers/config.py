@@ -22,6 +22,7 @@ class LadderConfig(QuantizationConfigMixin):
         modules: tTypes, spelled in full, of single modules by name.
         modules_to_not_convert: names of modules to leave as they are, as ``skip`` of
             :func:`ladder.convert`; by default the output embedding and what is tied to it.
+        activation_type: as :attr:`ladder.Linear.activation_type`, of every packed layer.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
         InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules`` or
@@ -37,6 +38,7 @@ class LadderConfig(QuantizationConfigMixin):
         modules: Mapping[str, str | TType] | None = None,
         modules_to_not_convert: Sequence[str] | None = None,
         method: str = "search",
+        activation_type: str | None = None,
     ) -> None:
         if method not in METHODS:
             raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
@@ -47,7 +49,11 @@ class LadderConfig(QuantizationConfigMixin):
         #: None until the model is known.
         self.modules_to_not_convert = modules_to_not_convert
         self.stored = StoredConfig(
-            usual, named, tuple(modules_to_not_convert or ()), definitions([usual, *named.values()])
+            usual,
+            named,
+            tuple(modules_to_not_convert or ()),
+            definitions([usual, *named.values()]),
+            activation_type=activation_type,
         )
 
     @classmethod

@@ -34,7 +34,8 @@ class Quantize(ConversionOps):
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
             conv1d = is_conv1d(linear)
-            packed = Linear.from_weight(quantize(dense.T if conv1d else dense, text, method=method))
+            weight = quantize(dense.T if conv1d else dense, text, method=method)
+            packed = Linear.from_weight(weight)
             packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
             for buffer in packed.buffers():
                 buffer._is_hf_initialized = True

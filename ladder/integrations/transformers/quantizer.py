@@ -26,7 +26,7 @@ from ladder.integrations.transformers.tensor_parallel import (
     prepare,
     read_plan,
 )
-from ladder.nn.convert import replace
+from ladder.nn.convert import replace, set_activation_type
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
@@ -83,6 +83,8 @@ class Quantizer(HfQuantizer):
                     self._plan.check_applied(module, name)
                 module.finish(name, group)
         stored = self._stored_config(model)
+        if stored.activation_type is not None:
+            set_activation_type(model, stored.activation_type)
         self.quantization_config = LadderConfig.from_stored(stored)
         model.config.quantization_config = self.quantization_config
         model.quantization_method = self.quantization_config.quant_method
@@ -141,7 +143,12 @@ class LadderHfQuantizer(Quantizer):
         if self.pre_quantized:
             return stored
         packed = {n: str(m.weight_type) for n, m in model.named_modules() if isinstance(m, Linear)}
-        return StoredConfig.describing(packed, linears(model), usual=stored.weight_type)
+        return StoredConfig.describing(
+            packed,
+            linears(model),
+            usual=stored.weight_type,
+            activation_type=stored.activation_type,
+        )
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         model = super()._process_model_after_weight_loading(model, **kwargs)

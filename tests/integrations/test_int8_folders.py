@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model folders whose config says that activations have 8 bits."""
+
+import json
+
+import pytest
+import torch
+from hf_models import edit_config, load, logits
+
+import ladder
+from ladder.checkpoints.convert import convert
+from ladder.checkpoints.info import describe
+from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.transformers import LadderConfig
+
+
+def layers(model):
+    return [module for module in model.modules() if isinstance(module, ladder.Linear)]
+
+
+def written(folder):
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
+
+
+def test_what_is_quantised_while_loading_is_saved_and_read_back(dense_folder, tmp_path):
+    config = LadderConfig("uint4", 32, activation_type="int8")
+    model = load(dense_folder, quantization_config=config)
+    assert layers(model) and {each.activation_type for each in layers(model)} == {"int8"}
+    model.save_pretrained(tmp_path)
+    assert written(tmp_path)["activation_type"] == "int8"
+    again = load(tmp_path)
+    assert {each.activation_type for each in layers(again)} == {"int8"}
+    rounded = logits(again)
+    assert torch.equal(rounded, logits(model))
+    ladder.set_activation_type(again, None)
+    assert not torch.equal(rounded, logits(again))
+
+
+def test_what_is_set_on_a_loaded_model_is_saved(dense_folder, tmp_path):
+    model = load(dense_folder, quantization_config=LadderConfig("uint4", 32))
+    model.save_pretrained(tmp_path / "plain")
+    assert "activation_type" not in written(tmp_path / "plain")
+    names = ladder.set_activation_type(model, "int8")
+    assert len(names) == len(layers(model))
+    model.save_pretrained(tmp_path / "set")
+    assert torch.equal(logits(load(tmp_path / "set")), logits(model))
+    assert written(tmp_path / "set")["activation_type"] == "int8"
+
+
+def test_converted_folders_say_so(dense_folder, tmp_path):
+    convert(dense_folder, tmp_path / "a", "uint4", group_size=32, activation_type="int8")
+    assert describe(tmp_path / "a")["activation_type"] == "int8"
+    assert describe(dense_folder)["activation_type"] is None
+    assert {each.activation_type for each in layers(load(tmp_path / "a"))} == {"int8"}
+    with pytest.raises(Unsupported, match="q_proj: activation_type int8 does not take float8"):
+        convert(dense_folder, tmp_path / "b", "float8_e4m3", activation_type="int8")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_config_with_another_word_is_refused(dense_folder, tmp_path):
+    convert(dense_folder, tmp_path / "a", "uint4", group_size=32)
+    edit_config(tmp_path / "a", quantization_config=written(tmp_path / "a") | {
+        "activation_type": "int3"})  # fmt: skip
+    with pytest.raises(CheckpointError, match="activation_type is 'int3'"):
+        load(tmp_path / "a")
