@@ -16,6 +16,11 @@ NO_GPU = "needs a CUDA device, and torch finds none"
 #: The smallest run of each script, and what its report then has.
 SMALL = {
     "bounds.py": (["--rows", "2"], "| matmul 4096^3, integers | "),
+    "cpu_int8.py": (
+        [*("--size", "256", "--repeats", "1", "--threads", "1", "--only", "speed"),
+         *("--tokens-at-once", "1", "16")],
+        "| torch._int_mm | ",
+    ),
     "cpu_linear.py": (
         ["--size", "1024", "--repeats", "1", "--threads", "1", "--only", "int4pack"],
         "| bfloat16 | 16 | ",
