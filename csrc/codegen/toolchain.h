@@ -28,7 +28,8 @@ std::string rejection(const MachineCode& binary);
 struct Toolchain {
   /// Directories to search for the compiler before the system's own; a pip package's, say.
   void (*add_directory)(std::string directory);
-  /// Where another process is to search, to find the same compiler: those that were added, in order.
+  /// Where another process is to search, to find the same compiler: those that were added, in
+  /// order.
   std::vector<std::string> (*directories)();
   /// The compiler that takes `flags`, or the first that there is where they are empty: "nvrtc
   /// 13.0"; nothing when there is none on this machine. Part of the key of a kernel.
