@@ -49,6 +49,24 @@ def tokens_per_second(models: list, prompt: dict, count: int) -> tuple[list[floa
     return [count / best for best in seconds], made
 
 
+def linear_ms(model: torch.nn.Module, device: str) -> float:
+    """Milliseconds of all linear layers for one token, called one after the other, the best of 30.
+    What else a token takes is the host's: Python of ``generate``, small operators, attention."""
+    kinds = (ladder.Linear, torch.nn.Linear)
+    layers = [m for m in model.model.layers.modules() if isinstance(m, kinds)]
+    inputs = [torch.randn(1, 1, m.in_features, device=device, dtype=model.dtype) for m in layers]
+    best = float("inf")
+    with torch.inference_mode():
+        for _ in range(30):
+            start = time.perf_counter()
+            for layer, x in zip(layers, inputs, strict=True):
+                layer(x)
+            if x.is_cuda:
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+    return best * 1e3
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, default=HERE / "tiny-llama-gptq")
@@ -73,6 +91,7 @@ def main() -> None:
     prompt = tokenizer(PROMPT, return_tensors="pt").to(options.device)
     ladder.warmup(model)  # kernels for a GPU; nothing to do on a CPU
     speeds, made = tokens_per_second([dequantised, model], prompt, options.tokens)
+    in_layers = [linear_ms(m, options.device) for m in (dequantised, model)]
     console.print(f"[bold]{tokenizer.decode(made[0], skip_special_tokens=True)}[/]\n")
 
     tokens = load_tokens(options.source / "val_tokens.npy", limit=options.windows)
@@ -90,6 +109,8 @@ def main() -> None:
         ("bytes in memory, linear layers", linear_bytes(dequantised), linear_bytes(model), "{:,}"),
         ("bytes in memory, whole model", held_bytes(dequantised), held_bytes(model), "{:,}"),
         (f"tokens per second, {options.device}, batch 1", *speeds, "{:.1f}"),
+        ("milliseconds a token, all of it", *(1e3 / speed for speed in speeds), "{:.2f}"),
+        ("milliseconds a token, linear layers", *in_layers, "{:.2f}"),
     ]
     kind = model.model.layers[0].self_attn.q_proj.weight_type
     table = Table(title=f"{options.source.name}: {kind}, {str(dtype)[6:]} activations")

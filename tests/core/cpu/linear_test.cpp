@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -32,6 +33,28 @@ bool is_legal(const TType& type) {
     return false;
   }
 }
+
+/// Tables of a user's own, of every width: with all 24 bits of a float32, with those of a bfloat16,
+/// and those whose upper half is the lower with the other sign. Two values of each are small; the
+/// third have no zero.
+bool register_tables() {
+  for (int bits = 2; bits <= 8; ++bits)
+    for (const char* kind : {"long", "short", "signed"}) {
+      const int count = 1 << bits;
+      std::vector<double> values;
+      for (int i = 0; i < count; ++i) {
+        const int sign = kind[1] == 'i' && i >= count / 2 ? -1 : 1;
+        const int at = sign < 0 ? i - count / 2 : i;
+        const double whole = at < 2 ? at + (kind[1] == 'i' ? 0.5 : 0)
+                                    : (at * 37 % 128 + 130.0) / 32 * (1 + at / 128);
+        const double rest = at < 2 || kind[0] == 's' ? 0 : (at * 12345 % 4096 + 1) * 0x1p-20;
+        values.push_back(sign * (kind[1] != 'i' && at % 3 == 2 ? -1 : 1) * (whole + rest));
+      }
+      register_table(std::string(kind) + "_table" + std::to_string(bits), bits, values);
+    }
+  return true;
+}
+const bool kRegistered = register_tables();
 
 /// Every element with every zero kind that it can have.
 std::vector<TType> types(Block block, const char* scale) {

@@ -170,6 +170,8 @@ TEST(Quantize, keeps_a_zero_weight_zero) {
     if (type.element->name == "int1" || type.element->name == "fp4") continue;
     if (type.element->name == "uint1" && type.zero == Zero::none) continue;
     if (type.zero == Zero::rescale) continue;
+    if (type.element->name.starts_with("signed_table"))
+      continue;  // linear_test.cpp's, without zero
     const auto values = Quantized(weight, 1, 64, type).values();
     for (std::size_t i = 0; i < weight.size(); i += 3)
       ASSERT_EQ(values[i], 0) << to_string(type) << " " << i;
