@@ -5,6 +5,10 @@
 set(LADDER_GLIBC "" CACHE STRING "oldest glibc to run with, 2.28; empty: this machine's")
 
 if(LADDER_GLIBC)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    message(FATAL_ERROR "LADDER_GLIBC knows the symbols of x86-64, not of ${CMAKE_SYSTEM_PROCESSOR}: "
+                        "build in the container of manylinux_2_28 without it")
+  endif()
   enable_language(C)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   set(old ${CMAKE_BINARY_DIR}/glibc-${LADDER_GLIBC})

@@ -13,8 +13,6 @@
 
 #include <arm_neon.h>
 
-#include <cstring>
-
 #include "cpu/int8/tokens.h"
 #include "cpu/neon/codes.h"
 
@@ -95,9 +93,9 @@ void decode_codes(const Job& job, const Row* rows, std::uint8_t* tile) {
     std::uint8_t last[(kBlock / kColumns + 4) * kBytes + 16];
     if (whole < steps) {
       const std::int64_t left = job.row_bytes - whole * kBytes;
-      std::memset(last, 0, sizeof last);
+      __builtin_memset(last, 0, sizeof last);
       if (left > 0)
-        std::memcpy(last, rows[r].codes + whole * kBytes, static_cast<std::size_t>(left));
+        __builtin_memcpy(last, rows[r].codes + whole * kBytes, static_cast<std::size_t>(left));
     }
     for (std::int64_t step = 0; step < steps; ++step) {
       const std::uint8_t* const p =

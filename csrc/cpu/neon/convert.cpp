@@ -3,8 +3,6 @@
 // Formats of activations, scales and zeros.
 #include "cpu/neon/convert.h"
 
-#include <cstring>
-
 #include "cpu/neon/decode.h"
 
 namespace ladder::cpu::neon {
@@ -39,10 +37,10 @@ void widen_all(const std::uint8_t* p, std::int64_t count, float* to) {
   }
   if (count == 0) return;
   std::uint8_t bytes[D::kBytes] = {};
-  std::memcpy(bytes, p, static_cast<std::size_t>(count * D::kBytes / kColumns));
+  __builtin_memcpy(bytes, p, static_cast<std::size_t>(count * D::kBytes / kColumns));
   float last[kColumns];
   widen_all<D>(bytes, kColumns, last);
-  std::memcpy(to, last, static_cast<std::size_t>(count) * sizeof(float));
+  __builtin_memcpy(to, last, static_cast<std::size_t>(count) * sizeof(float));
 }
 
 }  // namespace
@@ -65,9 +63,9 @@ void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
   if (count == 0) return;
   float last[kLanes] = {};
   std::uint8_t bytes[kLanes * 4];
-  std::memcpy(last, from, static_cast<std::size_t>(count) * sizeof(float));
+  __builtin_memcpy(last, from, static_cast<std::size_t>(count) * sizeof(float));
   narrow_lanes(last, dtype, bytes);
-  std::memcpy(p, bytes, static_cast<std::size_t>(count * size));
+  __builtin_memcpy(p, bytes, static_cast<std::size_t>(count * size));
 }
 
 void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to) {

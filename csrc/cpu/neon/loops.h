@@ -3,8 +3,6 @@
 // The loops over the columns of a row, for any decoder.
 #pragma once
 
-#include <cstring>
-
 #include "cpu/neon/decode.h"
 
 namespace ladder::cpu::neon {
@@ -45,8 +43,8 @@ inline void walk(const Job& job, const typename D::Table& all, const std::uint8_
   std::uint8_t last[2 * (D::kLoads > D::kBytes ? D::kLoads : D::kBytes)];
   if (whole < steps) {
     const std::int64_t left = bytes - whole * D::kBytes;
-    std::memset(last, 0, sizeof last);
-    if (left > 0) std::memcpy(last, codes + whole * D::kBytes, static_cast<std::size_t>(left));
+    __builtin_memset(last, 0, sizeof last);
+    if (left > 0) __builtin_memcpy(last, codes + whole * D::kBytes, static_cast<std::size_t>(left));
   }
   std::int64_t column = 0, group = 0, group_end = job.group_columns;
   for (const bool copied : {false, true}) {
