@@ -143,8 +143,7 @@ struct Split {
   }
 };
 
-/// Any values: look-ups among 16 for each byte of a value. A look-up gives zero where the code is
-/// below its part of the table, so each part holds what is to be xored to the part before.
+/// Any values: look-ups among 16 for each byte of a value, chosen by the code's upper bits.
 /// kPlanes: 2 where values are bfloat16 numbers, else 4. kMirrored: Tables::mirrored_by_sign.
 template <int kBits, int kPlanes, bool kMirrored>
 struct Any {
@@ -153,45 +152,22 @@ struct Any {
   static constexpr bool kFactor = false, kChecked = kBits == 8 && kMirrored;
   static constexpr int kIndex = kMirrored ? kBits - 1 : kBits;  ///< bits that choose the value
   static constexpr int kParts = 1 << (kIndex - 4);
-  static constexpr int kRun = kParts < 8 ? kParts : 8;  ///< codes of 7 bits can be compared
   struct Table {
     __m256i parts[kPlanes][kParts];
   };
   static Table table(const Tables& t) {
     Table result;
-    for (int i = 0; i < kPlanes; ++i) {
-      const std::uint8_t* from = t.planes[4 - kPlanes + i];
-      for (int part = 0; part < kParts; ++part) {
-        const __m256i own = plane(from + 16 * part);
-        result.parts[i][part] =
-            part % kRun == 0 ? own : _mm256_xor_si256(own, plane(from + 16 * (part - 1)));
-      }
-    }
+    for (int i = 0; i < kPlanes; ++i)
+      for (int part = 0; part < kParts; ++part)
+        result.parts[i][part] = plane(t.planes[4 - kPlanes + i] + 16 * part);
     return result;
   }
   static void values(const std::uint8_t* p, const Table& t, __m256 (&out)[kSteps]) {
     const __m256i codes = code_bytes<kBits>(p);
-    __m256i index[kRun];
-    index[0] = kBits < 8 && !kMirrored
-                   ? codes
-                   : _mm256_and_si256(codes, _mm256_set1_epi8(static_cast<char>(16 * kRun - 1)));
-#pragma GCC unroll 8
-    for (int part = 1; part < kRun; ++part)
-      index[part] = _mm256_sub_epi8(index[0], _mm256_set1_epi8(static_cast<char>(16 * part)));
-    const auto look_up = [&](const __m256i* parts) {
-      __m256i byte = _mm256_shuffle_epi8(parts[0], index[0]);
-#pragma GCC unroll 8
-      for (int part = 1; part < kRun; ++part)
-        byte = _mm256_xor_si256(byte, _mm256_shuffle_epi8(parts[part], index[part]));
-      return byte;
-    };
     __m256i planes[kPlanes];
+    const __m256i index = kBits < 8 ? codes : _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
 #pragma GCC unroll 4
-    for (int i = 0; i < kPlanes; ++i) {
-      planes[i] = look_up(t.parts[i]);
-      if constexpr (kParts > kRun)
-        planes[i] = _mm256_blendv_epi8(planes[i], look_up(t.parts[i] + kRun), codes);
-    }
+    for (int i = 0; i < kPlanes; ++i) planes[i] = look_up<kIndex, 0>(codes, index, t.parts[i]);
     if constexpr (kMirrored) {
       const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(codes, 8 - kBits),
                                             _mm256_set1_epi8(static_cast<char>(0x80)));
@@ -207,6 +183,21 @@ struct Any {
       out[1] = with(out[1], _mm256_srli_epi32(low_end, 16));
       out[2] = with(out[2], _mm256_and_si256(high_end, mask));
       out[3] = with(out[3], _mm256_srli_epi32(high_end, 16));
+    }
+  }
+
+ private:
+  /// Look-ups among parts [kFirst, kFirst + 2^(kLeft - 4)). The choice is by the upper bit of
+  /// bytes.
+  template <int kLeft, int kFirst>
+  static __m256i look_up(__m256i codes, __m256i index, const __m256i (&parts)[kParts]) {
+    if constexpr (kLeft == 4) {
+      return _mm256_shuffle_epi8(parts[kFirst], index);
+    } else {
+      constexpr int kHalf = 1 << (kLeft - 5);
+      const __m256i bit = kLeft == 8 ? codes : _mm256_slli_epi16(codes, 8 - kLeft);
+      return _mm256_blendv_epi8(look_up<kLeft - 1, kFirst>(codes, index, parts),
+                                look_up<kLeft - 1, kFirst + kHalf>(codes, index, parts), bit);
     }
   }
 };
