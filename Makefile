@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix emulate-test python-test serving-test test-vllm wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -106,6 +106,10 @@ emulate-test: build-tests
 golden: build-tests
 	LADDER_RENEW_GOLDEN=1 build/tests/core/core_tests --gtest_brief=1 --gtest_filter='Golden*'
 	LADDER_RENEW_GOLDEN=1 $(PY) -m pytest -q tests/cli/test_explain.py
+
+# On a machine with an AMD GPU and a ROCm build of torch: correctness and times, as hip_report.md.
+test-hip: build
+	$(PY) benchmarks/hip_report.py
 
 python-test: build
 	$(PY) -m pytest tests -n $(JOBS) --maxprocesses 4 --dist worksteal \

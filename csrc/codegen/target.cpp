@@ -5,28 +5,38 @@
 
 #include "base/error.h"
 #include "base/joined.h"
-#include "codegen/cuda/dequantize.h"
 #include "codegen/cuda/driver.h"
 #include "codegen/cuda/emit.h"
-#include "codegen/cuda/image_kernels.h"
+#include "codegen/cuda/prelude.h"
 #include "codegen/cuda/quantize.h"
 #include "codegen/cuda/quantize_tensor.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/hip/driver.h"
+#include "codegen/hip/emit.h"
 #include "codegen/hip/libraries.h"
+#include "codegen/hip/prelude.h"
 #include "codegen/hip/toolchain.h"
+#include "codegen/weights/dequantize.h"
+#include "codegen/weights/image_kernels.h"
 
 namespace ladder {
 namespace {
 
-constexpr ImageKernels kCudaImage = {
-    .pack_tile = &cuda::pack_tile,
-    .dequantize_tile = &cuda::dequantize_tile,
-    .pack = &cuda::pack_source,
-    .unpack = &cuda::unpack_source,
-    .permute = &cuda::permute_source,
-    .dequantize = &cuda::dequantize_source,
+/// Kernels of images behind `prelude`, whose words are CUDA's; those that reorder columns need
+/// only the words, from `words`.
+template <std::string_view (*prelude)(), std::string_view (*words)()>
+constexpr ImageKernels kImageKernels = {
+    .pack_tile = &weights::pack_tile,
+    .dequantize_tile = &weights::dequantize_tile,
+    .pack = [](int bits) { return weights::pack_source(bits, prelude()); },
+    .unpack = [](int bits) { return weights::unpack_source(bits, prelude()); },
+    .permute = [](int bits) { return weights::permute_source(bits, words()); },
+    .dequantize = [](const Linear& expr,
+                     Scalar out) { return weights::dequantize_source(expr, out, prelude()); },
 };
+constexpr std::string_view no_words() { return {}; }
+constexpr ImageKernels kCudaImage = kImageKernels<&cuda::prelude, &no_words>;
+constexpr ImageKernels kHipImage = kImageKernels<&hip::words_prelude, &hip::words_prelude>;
 
 constexpr QuantizeKernels kCudaQuantize = {
     .measure = &cuda::measure_source,
@@ -96,8 +106,8 @@ constexpr Target kTargets[] = {
      .driver = kCudaDriver},
     {.name = "HIP",
      .family = Family::cdna,
-     .emit = nullptr,
-     .image = nullptr,
+     .emit = &hip::emit,
+     .image = &kHipImage,
      .quantize = nullptr,
      .toolchain = kHipToolchain,
      .driver = kHipDriver},

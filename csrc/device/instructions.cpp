@@ -32,13 +32,16 @@ constexpr Types kI8{"int8", "int32", Scalar::s32, 31};
 // DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2: sums of e4m3 products keep about 14 bits
 // on Hopper. Taken for every generation, as the least.
 constexpr Types kE4m3{"float8_e4m3", "float32", Scalar::f32, 14};
+// Of CDNA 3 and 4; the accumulators add in float32.
 constexpr Types kFnuz{"float8_e4m3fnuz", "float32", Scalar::f32, 24};
+constexpr Types kOcp{"float8_e4m3", "float32", Scalar::f32, 24};
 
 struct Range {
   int first, last;
 };
 
-constexpr MatrixInstruction mma(std::string_view name, Range range, Types types, int m, int k) {
+constexpr MatrixInstruction mma(std::string_view name, Range range, Types types, int m, int k,
+                                bool in_tiles = false) {
   return {name,
           Family::nvidia,
           range.first,
@@ -53,7 +56,8 @@ constexpr MatrixInstruction mma(std::string_view name, Range range, Types types,
           8,
           1,
           types.accumulator_bits,
-          kPtx};
+          kPtx,
+          in_tiles};
 }
 constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k) {
   return {name,
@@ -72,22 +76,12 @@ constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k) {
           types.accumulator_bits,
           kWgmma};
 }
-constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types, int mn, int k) {
-  return {name,
-          Family::cdna,
-          range.first,
-          range.last,
-          Fragment::wave,
-          types.operand,
-          types.sum,
-          types.accumulator,
-          mn,
-          mn,
-          k,
-          mn,
-          1,
-          types.accumulator_bits,
-          kMfma};
+constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types, int mn, int k,
+                                 bool in_tiles = false) {
+  return {name, Family::cdna, range.first, range.last, Fragment::wave, types.operand, types.sum,
+          types.accumulator, mn, mn, k, mn, 1, types.accumulator_bits, kMfma, in_tiles,
+          // Not those of CDNA 2: PyTorch notes, numerical accuracy.
+          range.last > 2 || types.accumulator == Scalar::s32};
 }
 constexpr MatrixInstruction vector(std::string_view name, Range range, Types types, int n, int k) {
   return {name,
@@ -112,24 +106,36 @@ constexpr MatrixInstruction kMatrix[] = {
      Scalar::f32, 8, 8, 4, 8, 4, 24, kPtx},
     mma("mma.m16n8k8.f16", {75, kNewest}, kF16, 16, 8),
     mma("mma.m8n8k16.s8", {75, kNewest}, kI8, 8, 16),
-    mma("mma.m16n8k16.f16", {80, kNewest}, kF16, 16, 16),
-    mma("mma.m16n8k16.bf16", {80, kNewest}, kBf16, 16, 16),
-    mma("mma.m16n8k32.s8", {80, kNewest}, kI8, 16, 32),
+    mma("mma.m16n8k16.f16", {80, kNewest}, kF16, 16, 16, true),
+    mma("mma.m16n8k16.bf16", {80, kNewest}, kBf16, 16, 16, true),
+    mma("mma.m16n8k32.s8", {80, kNewest}, kI8, 16, 32, true),
     mma("mma.m16n8k32.e4m3", {89, kNewest}, kE4m3, 16, 32),
     wgmma("wgmma.m64nNk16.f16", kF16, 16),
     wgmma("wgmma.m64nNk16.bf16", kBf16, 16),
     wgmma("wgmma.m64nNk32.s8", kI8, 32),
     wgmma("wgmma.m64nNk32.e4m3", kE4m3, 32),
-    mfma("v_mfma_f32_16x16x16_f16", {2, 3}, kF16, 16, 16),
-    mfma("v_mfma_f32_32x32x8_f16", {2, 3}, kF16, 32, 8),
-    mfma("v_mfma_f32_16x16x16_bf16_1k", {2, 3}, kBf16, 16, 16),
-    mfma("v_mfma_f32_32x32x8_bf16_1k", {2, 3}, kBf16, 32, 8),
-    mfma("v_mfma_i32_16x16x16_i8", {2, 2}, kI8, 16, 16),
-    mfma("v_mfma_i32_32x32x8_i8", {2, 2}, kI8, 32, 8),
-    mfma("v_mfma_i32_16x16x32_i8", {3, 3}, kI8, 16, 32),
-    mfma("v_mfma_i32_32x32x16_i8", {3, 3}, kI8, 32, 16),
+    mfma("v_mfma_f32_16x16x16f16", {2, 2}, kF16, 16, 16, true),
+    mfma("v_mfma_f32_32x32x8f16", {2, 2}, kF16, 32, 8),
+    mfma("v_mfma_f32_16x16x16bf16_1k", {2, 2}, kBf16, 16, 16, true),
+    mfma("v_mfma_f32_32x32x8bf16_1k", {2, 2}, kBf16, 32, 8),
+    mfma("v_mfma_i32_16x16x16i8", {2, 2}, kI8, 16, 16),
+    mfma("v_mfma_i32_32x32x8i8", {2, 2}, kI8, 32, 8),
+    mfma("v_mfma_f32_16x16x16_f16", {3, 4}, kF16, 16, 16, true),
+    mfma("v_mfma_f32_32x32x8_f16", {3, 4}, kF16, 32, 8),
+    mfma("v_mfma_f32_16x16x16_bf16", {3, 4}, kBf16, 16, 16, true),
+    mfma("v_mfma_f32_32x32x8_bf16", {3, 4}, kBf16, 32, 8),
+    mfma("v_mfma_i32_16x16x32_i8", {3, 4}, kI8, 16, 32),
+    mfma("v_mfma_i32_32x32x16_i8", {3, 4}, kI8, 32, 16),
     mfma("v_mfma_f32_16x16x32_fp8_fp8", {3, 3}, kFnuz, 16, 32),
     mfma("v_mfma_f32_32x32x16_fp8_fp8", {3, 3}, kFnuz, 32, 16),
+    mfma("v_mfma_f32_16x16x32_fp8_fp8", {4, 4}, kOcp, 16, 32),
+    mfma("v_mfma_f32_32x32x16_fp8_fp8", {4, 4}, kOcp, 32, 16),
+    mfma("v_mfma_f32_16x16x32_f16", {4, 4}, kF16, 16, 32),
+    mfma("v_mfma_f32_32x32x16_f16", {4, 4}, kF16, 32, 16),
+    mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32),
+    mfma("v_mfma_f32_32x32x16_bf16", {4, 4}, kBf16, 32, 16),
+    mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64),
+    mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
 };
@@ -147,11 +153,11 @@ constexpr CopyInstruction kCopies[] = {
     nvidia("ldmatrix.x4", 75, "shared", "registers", 16, 16, 2),
     nvidia("cp.async", 80, "global", "shared", 16, 32, 1),
     nvidia("cp.async.bulk", 90, "global", "shared", 16, 1, 1),
-    {"global_load_dwordx4", Family::cdna, 2, 3, "global", "registers", 16, 64, 1,
+    {"global_load_dwordx4", Family::cdna, 2, 4, "global", "registers", 16, 64, 1,
      "AMD Instinct MI200 and MI300 ISA"},
-    {"ds_read_b128", Family::cdna, 2, 3, "shared", "registers", 16, 64, 1,
+    {"ds_read_b128", Family::cdna, 2, 4, "shared", "registers", 16, 64, 1,
      "AMD Instinct MI200 and MI300 ISA"},
-    {"global_load_lds_dword", Family::cdna, 2, 3, "global", "shared", 4, 64, 1,
+    {"global_load_lds_dword", Family::cdna, 2, 4, "global", "shared", 4, 64, 1,
      "AMD Instinct MI200 and MI300 ISA"},
     {"vmovups.ymm", Family::x86, 256, 256, "shared", "registers", 32, 1, 1,
      "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"},
@@ -194,18 +200,34 @@ std::vector<const MatrixInstruction*> instructions(const Device& device, std::st
 double reached_share(const Device& device, const MatrixInstruction& row) {
   // A narrow vector on a machine with wide ones.
   if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
-  return row.fragment == Fragment::warp ? device.warp_share : 1;
+  if (row.fragment == Fragment::warp) return device.warp_share;
+  // CDNA 4 takes as many clocks for instructions of twice the depth.
+  return row.fragment == Fragment::wave && row.architecture < 4 && device.generation >= 4 ? 0.5 : 1;
 }
 
 double operations_per_second(const Device& device, const MatrixInstruction& row) {
   return rate_of(device, row.operand) * reached_share(device, row);
 }
 
-const MatrixInstruction* tile_instruction(Scalar operand) {
-  const bool bytes = operand == Scalar::u8 || operand == Scalar::s8;
-  const auto name = bytes ? "mma.m16n8k32.s8" : "mma.m16n8k16." + std::string(name_of(operand));
-  const auto row = std::ranges::find(kMatrix, name, &MatrixInstruction::name);
+namespace {
+
+const MatrixInstruction* tile_row(Scalar operand, const auto& taken) {
+  if (operand == Scalar::u8) operand = Scalar::s8;
+  const auto row = std::ranges::find_if(kMatrix, [&](const MatrixInstruction& each) {
+    return taken(each) && tile_operand(each) == operand;
+  });
   return row == std::end(kMatrix) ? nullptr : &*row;
+}
+
+}  // namespace
+
+const MatrixInstruction* tile_instruction(Scalar operand, const Device& device) {
+  return tile_row(operand, [&](const MatrixInstruction& row) { return has(device, row); });
+}
+
+const MatrixInstruction* tile_instruction(Scalar operand) {
+  return tile_row(operand,
+                  [](const MatrixInstruction& row) { return row.family == Family::nvidia; });
 }
 
 std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
@@ -218,8 +240,7 @@ std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
 }
 
 std::optional<Scalar> tile_operand(const MatrixInstruction& row) {
-  const auto operand = operand_scalar(row);
-  return operand && tile_instruction(*operand) == &row ? operand : std::nullopt;
+  return row.in_tiles ? operand_scalar(row) : std::nullopt;
 }
 
 bool has_tile_programs(const Device& device) {

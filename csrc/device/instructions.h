@@ -43,6 +43,8 @@ struct MatrixInstruction {
   int copies;            ///< 1 but for quad pairs
   int accumulator_bits;  ///< significant bits that a sum keeps
   std::string_view source;
+  bool in_tiles = false;   ///< tile programs multiply by it: preludes have a wrapper for it
+  bool subnormals = true;  ///< of operands are multiplied; else they are read as zero
 
   /// Who holds what: A [m, k], B [n, k], accumulator [m, n]; with `copies` a first dimension that
   /// counts them. The accumulator of a warpgroup has `most_n` columns.
@@ -69,9 +71,10 @@ double reached_share(const Device& device, const MatrixInstruction& instruction)
 /// Dense rate of an instruction on a device, multiplications and additions; 0: not published.
 double operations_per_second(const Device& device, const MatrixInstruction& instruction);
 
-/// The row by which tile programs multiply `operand`, u8 and s8 by one; null when there is none.
-/// The same for every architecture that has it, so that a program says the same to the verifier,
-/// the interpreter and each target.
+/// The row by which tile programs multiply `operand` on `device`, u8 and s8 by one; null when there
+/// is none.
+const MatrixInstruction* tile_instruction(Scalar operand, const Device& device);
+/// That of NVIDIA's devices from sm_80 on, which programs that name no device take.
 const MatrixInstruction* tile_instruction(Scalar operand);
 /// What the operands of a row are, signed where they are integers; nothing for formats that
 /// programs do not compute with.

@@ -157,6 +157,36 @@ Decoding decoding_of(const Linear& expr, ScalePlace place) {
   return table_of(*expr.element, expr.activation);
 }
 
+Decoding without_subnormals(Decoding d, const Linear& expr) {
+  if (d.kind == Decoding::Kind::integers) return d;  // multiplied up by the way they are made
+  const Scalar operand = expr.activation;
+  const int least = 1 - ((1 << (exponent_bits(operand) - 1)) - 1);
+  const auto lost = [&](double value) {
+    fail<Unsupported>("the values of ", expr.element->name,
+                      " span more than the normal numbers of ", name_of(operand), ": ", value,
+                      " would be a subnormal operand");
+  };
+  if (d.kind == Decoding::Kind::table) {
+    for (const std::uint16_t bits : d.table) {
+      const double value = to_number(operand, bits);
+      if (value != 0 && std::fabs(value) < std::ldexp(1.0, least)) {
+        lost(std::ldexp(value, -d.exponent));
+      }
+    }
+    return d;
+  }
+  const Element& e = *expr.element;
+  const int top = std::ilogb(max_value(e));
+  const int up = std::min(-least - top - d.exponent, -least);  // the factor is an operand, too
+  if (up > 0 && d.fields.factor == 1) {
+    d.fields.factor = std::ldexp(1.0, up);
+    d.exponent += up;
+  }
+  const int smallest = 1 - e.bias - e.mantissa_bits + (d.scaled ? scales_of(*expr.scale).least : 0);
+  if (smallest + d.exponent < least) lost(std::ldexp(1.0, smallest));
+  return d;
+}
+
 double decoding_error(const Linear& expr) {
   const bool rounded = expr.element != nullptr && expr.element->encoding == Encoding::table;
   return rounded ? std::ldexp(1.0, -mantissa_bits(expr.activation) - 1) : 0;

@@ -81,6 +81,9 @@ ScalePlace usual_scale_place(const Linear& expr);
 /// Throws Unsupported when the values of a floating format span more than the operand's format
 /// holds, and when `place` is operands that do not hold the scales.
 Decoding decoding_of(const Linear& expr, ScalePlace place = ScalePlace::usual);
+/// `decoding` whose operands are no subnormals, for instructions that read these as zero. Throws
+/// Unsupported where the values span more than the normal numbers of the operand's format.
+Decoding without_subnormals(Decoding decoding, const Linear& expr);
 
 /// The largest relative error of an operand: 0 unless the values of a table were rounded.
 double decoding_error(const Linear& expr);

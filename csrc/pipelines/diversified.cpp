@@ -37,6 +37,17 @@ Kind kind_of(const TileSchedule& s) {
           static_cast<int>(s.route)};
 }
 Kind kind_of(const DenseSchedule&) { return {2}; }
+Kind kind_of(const WaveSchedule& s) {
+  return {3,
+          s.waves_n,
+          s.waves_m,
+          s.waves_k,
+          s.tokens,
+          s.columns,
+          s.groups_per_cu,
+          s.reduction == Reduction::none,
+          static_cast<int>(s.route)};
+}
 Kind kind_of(const Schedule& schedule) {
   return std::visit([](const auto& s) { return kind_of(s); }, schedule);
 }
@@ -46,6 +57,7 @@ Kind kind_of(const Schedule& schedule) {
 bool is_deep(const DecodeSchedule& s) { return s.depth > 0; }
 bool is_deep(const TileSchedule& s) { return s.ctas_per_sm == 1; }
 bool is_deep(const DenseSchedule&) { return false; }
+bool is_deep(const WaveSchedule& s) { return s.groups_per_cu == 1; }
 bool is_deep(const Schedule& schedule) {
   return std::visit([](const auto& s) { return is_deep(s); }, schedule);
 }

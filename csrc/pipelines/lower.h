@@ -24,6 +24,7 @@ struct Workspace {
 Workspace workspace_of(const Linear& expr, const Schedule& schedule);
 Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule);
 Workspace workspace_of(const Linear& expr, const TileSchedule& schedule);
+Workspace workspace_of(const Linear& expr, const WaveSchedule& schedule);
 inline Workspace workspace_of(const Linear&, const DenseSchedule&) { return {}; }
 
 /// The program of a schedule to which there is no objection().
@@ -33,6 +34,7 @@ inline Workspace workspace_of(const Linear&, const DenseSchedule&) { return {}; 
 Program lower(const Decisions& decisions, const Schedule& schedule);
 Program lower(const Decisions& decisions, const DecodeSchedule& schedule);
 Program lower(const Decisions& decisions, const TileSchedule& schedule);
+Program lower(const Decisions& decisions, const WaveSchedule& schedule);
 /// Throws Unsupported: a library multiplies.
 Program lower(const Decisions& decisions, const DenseSchedule& schedule);
 

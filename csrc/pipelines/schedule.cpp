@@ -10,10 +10,11 @@
 namespace ladder {
 namespace {
 
-/// `of` the decode or tile schedule.
+/// `of` the schedule of a kernel.
 template <class Of>
 auto of_kernel(const Schedule& schedule, const Of& of) {
   if (const auto* tiles = std::get_if<TileSchedule>(&schedule)) return of(*tiles);
+  if (const auto* waves = std::get_if<WaveSchedule>(&schedule)) return of(*waves);
   const auto* decode = std::get_if<DecodeSchedule>(&schedule);
   LADDER_CHECK(decode != nullptr, to_string(schedule), " has no kernel");
   return of(*decode);
@@ -28,6 +29,7 @@ std::string to_string(const Schedule& schedule) {
 std::optional<Schedule> schedule_of(std::string_view text) {
   if (const auto decode = decode_schedule_of(text)) return *decode;
   if (const auto tiles = tile_schedule_of(text)) return *tiles;
+  if (const auto waves = wave_schedule_of(text)) return *waves;
   if (const auto dense = dense_schedule_of(text)) return *dense;
   return std::nullopt;
 }
@@ -49,6 +51,12 @@ Cost cost(const Schedule& schedule, const Decisions& decisions) {
 }
 
 std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
+  if (decisions.device->family == Family::cdna) {
+    const auto waves = wave_space(decisions);
+    std::vector<Schedule> all(waves.begin(), waves.end());
+    for (const DenseSchedule& dense : dense_space(decisions)) all.emplace_back(dense);
+    return all;
+  }
   const bool dependent = dependent_launch && decisions.device->dependent_launch();
   const auto decode = decode_space(decisions, dependent);
   const auto tiles = tile_space(decisions, dependent);

@@ -8,6 +8,9 @@
 //              multiplies them
 //     tiles    from 17 tokens: weights and activations through a ring in shared memory, tiles of
 //              rows x tokens by the matrix instruction
+//     waves    up to 256 tokens on AMD's devices: weights to registers, activations to shared
+//     memory,
+//              a k-tile ahead
 //     dense    many tokens: no kernel of ours, the weight is dequantised and a library multiplies
 #pragma once
 
@@ -22,11 +25,12 @@
 #include "pipelines/decode/schedule.h"
 #include "pipelines/dense/schedule.h"
 #include "pipelines/tiles/schedule.h"
+#include "pipelines/waves/schedule.h"
 #include "schedule/decisions.h"
 
 namespace ladder {
 
-using Schedule = std::variant<DecodeSchedule, TileSchedule, DenseSchedule>;
+using Schedule = std::variant<DecodeSchedule, TileSchedule, DenseSchedule, WaveSchedule>;
 
 /// A library multiplies: lower() has no program of it.
 inline bool is_dense(const Schedule& schedule) {

@@ -117,6 +117,7 @@ Decisions decide(const Linear& expr, const Device& device) {
   }
   const auto whole = decide(matmul_of(expr), device, Multiplier::tile_programs);
   auto digits = whole;
+  if (tile_instruction(Scalar::s8, device) == nullptr) return {expr, &device, whole, digits};
   // One instruction takes bytes with and without a sign; which codes are such is for objection().
   const Element& bytes = element("int8");
   digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);

@@ -47,8 +47,9 @@ OperandDecisions decide(const TileMatmul& matmul, const Device& device,
 struct Decisions {
   Linear expr;
   const Device* device;
-  OperandDecisions whole;   ///< activations as they are
-  OperandDecisions digits;  ///< activations as digits: core and hint are those of bytes
+  OperandDecisions whole;  ///< activations as they are
+  /// Activations as digits: core and hint are those of bytes, where tile programs multiply these.
+  OperandDecisions digits;
 
   const OperandDecisions& of(Route route) const { return route == Route::digits ? digits : whole; }
 };

@@ -2,11 +2,11 @@
 //
 // The kernels that give the values of an image, and that move its columns, compile without spills
 // for every type. Needs libnvrtc, no GPU.
-#include "codegen/cuda/dequantize.h"
 
 #include <gtest/gtest.h>
 
 #include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 #include "device/device.h"
 #include "runtime/session.h"
 
@@ -38,15 +38,16 @@ TEST(Dequantize, compiles_without_spills_for_every_type) {
   std::size_t turn = 0;  // every type in one dtype: the ends of the kernel do not depend on it
   for (const auto& type : spellings()) {
     const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
-    expect_no_spills(cuda::dequantize_source(expr, outs[turn++ % 3]), type);
+    expect_no_spills(image_kernels(target_called("CUDA")).dequantize(expr, outs[turn++ % 3]), type);
   }
 }
 
 TEST(Dequantize, looks_up_what_arithmetic_does_not_give) {
   const auto has_table = [](const char* type) {
     const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
-    return cuda::dequantize_source(expr, Scalar::f16).find("return values[code]") !=
-           std::string::npos;
+    return image_kernels(target_called("CUDA"))
+               .dequantize(expr, Scalar::f16)
+               .find("return values[code]") != std::string::npos;
   };
   EXPECT_TRUE(has_table("nf4,group=32,scale=float16"));
   // Integers but for code 3, which stands for code 1.
@@ -56,7 +57,8 @@ TEST(Dequantize, looks_up_what_arithmetic_does_not_give) {
 }
 
 TEST(Permute, compiles_without_spills_for_every_width) {
-  for (int bits = 1; bits <= 8; ++bits) expect_no_spills(cuda::permute_source(bits), "permute");
+  for (int bits = 1; bits <= 8; ++bits)
+    expect_no_spills(image_kernels(target_called("CUDA")).permute(bits), "permute");
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 //
 // The kernels between canonical rows and image compile without spills for every width. Needs
 // libnvrtc, no GPU.
-#include "codegen/cuda/image_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 #include "device/device.h"
 
 namespace ladder {
@@ -16,7 +16,8 @@ class ImageKernels : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Bits, ImageKernels, ::testing::Range(1, 9));
 
 TEST_P(ImageKernels, compile_without_spills) {
-  for (const auto& source : {cuda::pack_source(GetParam()), cuda::unpack_source(GetParam())}) {
+  const auto& kernels = image_kernels(target_called("CUDA"));
+  for (const auto& source : {kernels.pack(GetParam()), kernels.unpack(GetParam())}) {
     const auto binary = cuda::compile(source, device("h200").architecture);
     EXPECT_EQ(binary.spill_bytes, 0) << binary.log;
     EXPECT_EQ(binary.stack_bytes, 0) << binary.log;

@@ -37,7 +37,7 @@ const std::vector<std::int64_t> kTokensOfIntegers = {1, 8, 16, 32, 64, 128};
 
 std::vector<Cell> integers_of(const Device& device) {
   std::vector<Cell> out;
-  if (!no_target(device).empty()) return out;
+  if (device.family != Family::nvidia || !no_target(device).empty()) return out;
   for (int bits = 1; bits <= 8; ++bits) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (const auto& [n, k] : kShapes) {
@@ -80,7 +80,7 @@ std::vector<TType> types() {
 /// number of tokens, or for one in turn. Behind them tiles, as many as of each number.
 std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
   std::vector<Cell> out;
-  if (!no_target(device).empty()) return out;
+  if (device.family != Family::nvidia || !no_target(device).empty()) return out;
   const auto add = [&](Linear expr, std::int64_t tokens) {
     expr.bias = out.size() % 4 == 1;
     expr.gather = out.size() % 13 == 2;

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/dequantize.h"
-#include "codegen/cuda/image_kernels.h"
+#include "codegen/target.h"
 #include "expr/of_ttype.h"
 #include "guarded.h"
 #include "layout/weight_image.h"
@@ -40,7 +39,7 @@ Words words_of(const emulate::Guarded& memory, std::size_t count) {
 }
 
 /// Blocks for an [n, k] weight of which each takes 64 rows by so many blocks of 64 columns.
-emulate::Launch launch_of(std::int64_t n, std::int64_t k, ImageTile tile) {
+emulate::Launch launch_of(const Target& target, std::int64_t n, std::int64_t k, ImageTile tile) {
   const auto tiles = [](std::int64_t extent, std::int64_t of) {
     return static_cast<unsigned>((extent + of - 1) / of);
   };
@@ -48,7 +47,9 @@ emulate::Launch launch_of(std::int64_t n, std::int64_t k, ImageTile tile) {
           {1, 1},
           static_cast<unsigned>(tile.threads),
           0,
-          1};
+          1,
+          nullptr,
+          target.family == Family::cdna ? 64U : 32U};
 }
 
 /// Canonical rows of random codes, zero behind them.
@@ -63,14 +64,33 @@ Words random_rows(std::int64_t n, std::int64_t k, int bits) {
   return out;
 }
 
-TEST(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
+emulate::Language language_of(const Target& target) {
+  return target.family == Family::cdna ? emulate::Language::hip : emulate::Language::cuda;
+}
+
+/// Those that have kernels of images.
+std::vector<const Target*> targets_of_images() {
+  std::vector<const Target*> out;
+  for (const Target& target : targets()) {
+    if (target.image != nullptr) out.push_back(&target);
+  }
+  return out;
+}
+
+class EmulatedImages : public ::testing::TestWithParam<const Target*> {};
+INSTANTIATE_TEST_SUITE_P(Targets, EmulatedImages, ::testing::ValuesIn(targets_of_images()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+TEST_P(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
+  const Target& target = *GetParam();
+  const ImageKernels& of_image = image_kernels(target);
   std::vector<emulate::Source> sources;
   for (int bits = 1; bits <= 8; ++bits) {
-    sources.push_back({cuda::pack_source(bits), "pack"});
-    sources.push_back({cuda::unpack_source(bits), "unpack"});
-    sources.push_back({cuda::permute_source(bits), "permute"});
+    sources.push_back({of_image.pack(bits), "pack"});
+    sources.push_back({of_image.unpack(bits), "unpack"});
+    sources.push_back({of_image.permute(bits), "permute"});
   }
-  const auto kernels = emulate::load(sources);
+  const auto kernels = emulate::load(sources, language_of(target));
   for (int bits = 1; bits <= 8; ++bits) {
     for (auto [n, k] : kShapes) {
       SCOPED_TRACE(std::to_string(bits) + " bits, " + std::to_string(n) + " x " +
@@ -83,7 +103,7 @@ TEST(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
                  back = guarded(Words(rows.size())), moved = guarded(Words(rows.size()));
       void *from = canonical.data(), *to = image.data(), *again = back.data();
       unsigned height = n, width = k, pad = 1, flip = 0;
-      const auto launch = launch_of(n, k, cuda::pack_tile(bits));
+      const auto launch = launch_of(target, n, k, of_image.pack_tile(bits));
       void* pack[] = {from, to, &height, &width, &pad, &flip};
       ASSERT_EQ(emulate::run(launch, [&] { kernels[3 * (bits - 1)](pack); }), "");
       EXPECT_EQ(words_of(image, wanted.size()), wanted);
@@ -95,7 +115,8 @@ TEST(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
       Words order(k);
       std::iota(order.rbegin(), order.rend(), 0);
       const auto columns = guarded(order);
-      const auto permuted = launch_of(n, k, {256, static_cast<int>(256 * 32 / bits / kBlock)});
+      const auto permuted =
+          launch_of(target, n, k, {256, static_cast<int>(256 * 32 / bits / kBlock)});
       for (int turn = 0; turn < 2; ++turn) {
         void* permute[] = {turn == 0 ? from : moved.data(), turn == 0 ? moved.data() : again,
                            columns.data(), &height, &width};
@@ -120,17 +141,18 @@ float weight_at(const LinearCase& c, std::int64_t row, std::int64_t column) {
   return expr.scale2 ? value * c.data.scale2 : value;
 }
 
-TEST(EmulatedImages, have_the_values_of_the_format) {
+TEST_P(EmulatedImages, have_the_values_of_the_format) {
+  const Target& target = *GetParam();
   const std::int64_t n = 100, k = 328;
   std::vector<emulate::Source> sources;
   std::vector<std::pair<Linear, Scalar>> cases;
   for (const char* type : testing::kKindsOfTypes) {
     const Linear expr = linear_of(ttype(type), n, k, Scalar::f16, 1);
     const Scalar out = std::array{Scalar::f16, Scalar::bf16, Scalar::f32}[cases.size() % 3];
-    sources.push_back({cuda::dequantize_source(expr, out), "dequantize"});
+    sources.push_back({image_kernels(target).dequantize(expr, out), "dequantize"});
     cases.emplace_back(expr, out);
   }
-  const auto kernels = emulate::load(sources);
+  const auto kernels = emulate::load(sources, language_of(target));
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto& [expr, out] = cases[i];
     SCOPED_TRACE(to_string(expr));
@@ -145,7 +167,7 @@ TEST(EmulatedImages, have_the_values_of_the_format) {
     unsigned height = n, width = k;
     void* parameters[] = {image.data(), scales.data(), zeros.data(), scale2.data(),
                           nullptr,      values.data(), &height,      &width};
-    const auto launch = launch_of(n, k, cuda::dequantize_tile(expr.bits));
+    const auto launch = launch_of(target, n, k, image_kernels(target).dequantize_tile(expr.bits));
     ASSERT_EQ(emulate::run(launch, [&] { kernels[i](parameters); }), "");
     for (std::int64_t e = 0; e < n * k; ++e) {
       std::uint32_t found = 0;

@@ -98,6 +98,31 @@ void bytes_together(void* const* lanes) {
       [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
 }
 
+template <Scalar S>
+void wave_together(void* const* lanes) {
+  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+  const double least = std::ldexp(1.0, S == Scalar::f16 ? -14 : -126);
+  const auto read = [&, &all = numbers<S>()](std::uint32_t word, int half) {
+    const double value = all[word >> 16 * half & 0xffff];
+    return subnormals_multiply() || !(std::fabs(value) < least) ? value : 0.0;
+  };
+  double a[16][16], b[16][16];
+  for (int lane = 0; lane < 64; ++lane) {
+    for (int slot = 0; slot < 4; ++slot) {
+      const int k = lane / 16 * 4 + slot;
+      a[lane % 16][k] = read(of(lane)->a[slot / 2], slot % 2);
+      b[lane % 16][k] = read(of(lane)->b[slot / 2], slot % 2);
+    }
+  }
+  for (int lane = 0; lane < 64; ++lane) {
+    for (int slot = 0; slot < 4; ++slot) {
+      double sum = of(lane)->d[slot];
+      for (int k = 0; k < 16; ++k) sum += a[lane / 16 * 4 + slot][k] * b[lane % 16][k];
+      of(lane)->d[slot] = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace
 
 float from_f16(std::uint32_t bits) { return static_cast<float>(number(Scalar::f16, bits)); }
@@ -149,6 +174,22 @@ std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask) {
     }
   });
   return here.out;
+}
+
+std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
+  Exchange here{mine, lane, 0};
+  with_warp(&here, [](void* const* lanes) {
+    for (int i = 0; i < 64; ++i) {
+      auto* to = static_cast<Exchange*>(lanes[i]);
+      to->out = static_cast<Exchange*>(lanes[to->mask % 64])->mine;
+    }
+  });
+  return here.out;
+}
+
+void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16) {
+  Product<float> here{d, a, b};
+  with_warp(&here, bf16 ? wave_together<Scalar::bf16> : wave_together<Scalar::f16>);
 }
 
 void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address) {

@@ -11,10 +11,12 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "codegen/cuda/emit.h"
+#include "codegen/hip/emit.h"
 #include "expr/of_ttype.h"
 #include "guarded.h"
 #include "machine.h"
@@ -34,7 +36,7 @@ struct Case {
   Schedule schedule;
 };
 
-emulate::Launch launch_of(const Program& program, unsigned seed) {
+emulate::Launch launch_of(const Program& program, const Device& device, unsigned seed) {
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
   };
@@ -43,7 +45,10 @@ emulate::Launch launch_of(const Program& program, unsigned seed) {
           {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
           static_cast<unsigned>(program.threads),
           program.shared_bytes(),
-          seed};
+          seed,
+          nullptr,
+          static_cast<unsigned>(device.warp),
+          tile_instruction(Scalar::f16, device)->subnormals};
 }
 
 using Bytes = std::vector<std::uint8_t>;
@@ -68,8 +73,8 @@ std::string end_of_preceding(const std::vector<Late>& late) {
 }
 
 /// Why y is not what it should be, or "".
-std::string objection_to(const Case& c, const Program& program, const emulate::Kernel& kernel,
-                         const LinearCase& data, unsigned seed) {
+std::string objection_to(const Case& c, const Device& device, const Program& program,
+                         const emulate::Kernel& kernel, const LinearCase& data, unsigned seed) {
   std::vector<emulate::Guarded> memory;
   std::vector<void*> parameters;
   std::vector<Late> late;
@@ -85,7 +90,7 @@ std::string objection_to(const Case& c, const Program& program, const emulate::K
   }
   unsigned tokens = static_cast<unsigned>(data.m);
   parameters.push_back(&tokens);
-  auto launch = launch_of(program, seed);
+  auto launch = launch_of(program, device, seed);
   if (program.dependent_launch) launch.preceding = [&] { return end_of_preceding(late); };
   const auto why = emulate::run(launch, [&] { kernel(parameters.data()); });
   if (!why.empty()) return why;
@@ -106,21 +111,27 @@ std::string objection_to(const Case& c, const Program& program, const emulate::K
   return "";
 }
 
+emulate::Language language_of(const Device& device) {
+  return device.family == Family::cdna ? emulate::Language::hip : emulate::Language::cuda;
+}
+
 /// Each of them exact, with all tokens and with fewer, in so many orders.
 void expect_exact(const std::vector<Case>& cases, const Device& device, unsigned orders = 3) {
   std::vector<Program> programs;
   std::vector<emulate::Source> sources;
   for (const Case& c : cases) {
     programs.push_back(lower(decide(c.expr, device), c.schedule));
-    sources.push_back({cuda::emit(programs.back()), programs.back().name});
+    const Program& program = programs.back();
+    const bool hip = language_of(device) == emulate::Language::hip;
+    sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
   }
-  const auto kernels = emulate::load(sources);
+  const auto kernels = emulate::load(sources, language_of(device));
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
     for (unsigned seed = 1; seed <= orders; ++seed) {
       const auto m = seed == 1 ? c.expr.max_m : 1 + seed * 5 % c.expr.max_m;
       const auto data = LinearCase::integers(c.expr, m, seed);
-      EXPECT_EQ(objection_to(c, programs[i], kernels[i], data, seed), "")
+      EXPECT_EQ(objection_to(c, device, programs[i], kernels[i], data, seed), "")
           << to_string(c.expr) << "; " << m << " tokens; " << to_string(c.schedule);
     }
   }
@@ -226,19 +237,19 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
     std::string why;
     for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
       const auto data = LinearCase::integers(c.expr, c.expr.max_m, seed);
-      why = objection_to(c, programs[i], kernels[i], data, seed);
+      why = objection_to(c, h200, programs[i], kernels[i], data, seed);
     }
     EXPECT_NE(why, "") << lines[i] << "; " << to_string(c.schedule);
   }
 }
 
-class RandomKernels : public ::testing::TestWithParam<unsigned> {};
+class RandomKernels : public ::testing::TestWithParam<std::tuple<const char*, unsigned>> {};
 
 // A device of so few multiprocessors that blocks of small layers have several tiles of rows.
 TEST_P(RandomKernels, are_exact) {
-  Device small = device("h200");
+  Device small = device(std::get<0>(GetParam()));
   small.multiprocessors = 4;
-  std::mt19937 random(GetParam());
+  std::mt19937 random(std::get<1>(GetParam()));
   const auto among = [&](auto... values) {
     const std::array all{values...};
     return all[random() % all.size()];
@@ -250,10 +261,11 @@ TEST_P(RandomKernels, are_exact) {
       Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
                               among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32, 48, 100));
       expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
-      const auto all = candidates(decide(expr, small), random() % 2 == 0);
-      std::size_t kept = 0;
-      while (kept < all.size() && all[kept].dropped.empty()) ++kept;
-      if (kept > 0) cases.push_back({expr, all[random() % kept].schedule});
+      auto all = candidates(decide(expr, small), random() % 2 == 0);
+      std::erase_if(all, [](const Candidate& candidate) {
+        return !candidate.dropped.empty() || is_dense(candidate.schedule);
+      });
+      if (!all.empty()) cases.push_back({expr, all[random() % all.size()].schedule});
     } catch (const Unsupported&) {
       // wider than float16
     }
@@ -261,7 +273,9 @@ TEST_P(RandomKernels, are_exact) {
   expect_exact(cases, small);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels, ::testing::Range(1u, 4u));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels,
+                         ::testing::Combine(::testing::Values("h200", "mi210", "mi300x"),
+                                            ::testing::Range(1u, 4u)));
 
 // Minutes, and GB: by --gtest_also_run_disabled_tests, where there is no device to run them on.
 TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {

@@ -37,6 +37,8 @@ class Stacks {
 /// Where a fiber begins.
 void start() {
   machine->kernel();
+  const Fiber& self = *machine->now;
+  if (self.acquires || self.acquires_of_device) fault("a thread ends without an acquire");
   --machine->block().alive;
   machine->pause(State::ended);
 }
@@ -89,11 +91,11 @@ bool Machine::release(State state, unsigned rank) {
 
 /// Each ready lane of the warp until it waits for something.
 bool Machine::run_warp(unsigned rank, unsigned warp) {
-  const auto first = rank * launch.threads + warp * kWarp;
-  const unsigned start_at = random() % kWarp;
+  const auto first = rank * launch.threads + warp * launch.lanes;
+  const unsigned start_at = random() % launch.lanes;
   bool ran = false;
-  for (unsigned i = 0; i < kWarp && why.empty(); ++i) {
-    Fiber& fiber = *fibers[first + (start_at + i) % kWarp];
+  for (unsigned i = 0; i < launch.lanes && why.empty(); ++i) {
+    Fiber& fiber = *fibers[first + (start_at + i) % launch.lanes];
     if (fiber.state != State::ready) continue;
     ran = true;
     resume(fiber);
@@ -115,7 +117,8 @@ std::string Machine::states() const {
 /// Something happens; false when nothing can any more.
 bool Machine::turn() {
   if (copies == Copies::random && random() % 4 == 0) something_ends();
-  const unsigned warps = launch.threads / kWarp, all = warps * static_cast<unsigned>(blocks.size());
+  const unsigned warps = launch.threads / launch.lanes,
+                 all = warps * static_cast<unsigned>(blocks.size());
   const unsigned chosen = random() % all;
   for (unsigned i = 0; i < all; ++i) {
     const unsigned warp = (chosen + i) % all;
@@ -132,7 +135,7 @@ bool Machine::turn() {
 void Machine::run_cluster(unsigned x, unsigned y) {
   static Stacks stacks;
   copies = static_cast<Copies>(random() % 3);
-  const unsigned warps = launch.threads / kWarp * launch.cluster[0] * launch.cluster[1];
+  const unsigned warps = launch.threads / launch.lanes * launch.cluster[0] * launch.cluster[1];
   laggard = random() % (2 * warps);
   blocks.clear();
   fibers.clear();
@@ -206,16 +209,18 @@ void wrong(const std::string& why) {
   while (true) machine->pause(State::ended);
 }
 
+bool subnormals_multiply() { return machine->launch.subnormals; }
 unsigned thread_index() { return machine->now->thread; }
 unsigned block_index(int dimension) { return machine->block().index[dimension]; }
 unsigned rank_in_cluster() { return machine->now->rank; }
 
 void with_warp(void* mine, void (*together)(void* const* lanes)) {
   Fiber& self = *machine->now;
-  const auto first = self.rank * machine->launch.threads + self.thread / kWarp * kWarp;
+  const unsigned warp = machine->launch.lanes;
+  const auto first = self.rank * machine->launch.threads + self.thread / warp * warp;
   self.brought = mine, self.together = together;
-  void* lanes[kWarp];
-  for (unsigned lane = 0; lane < kWarp; ++lane) {
+  void* lanes[kMostLanes];
+  for (unsigned lane = 0; lane < warp; ++lane) {
     Fiber& other = *machine->fibers[first + lane];
     if (&other != &self && other.state != State::warp) {
       machine->pause(State::warp);
@@ -223,7 +228,7 @@ void with_warp(void* mine, void (*together)(void* const* lanes)) {
     }
     lanes[lane] = other.brought;
   }
-  for (unsigned lane = 0; lane < kWarp; ++lane) {
+  for (unsigned lane = 0; lane < warp; ++lane) {
     Fiber& other = *machine->fibers[first + lane];
     if (other.together != together) wrong("lanes of a warp are at different instructions");
     other.state = State::ready;
@@ -237,6 +242,40 @@ bool block_and(bool mine) {
   block_barrier();
   return machine->block().agreed;
 }
+
+void fence(bool release, bool device) {
+  Fiber& self = *machine->now;
+  if (release) {
+    self.released = true;
+    self.released_to_device |= device;
+  } else {
+    self.acquires = false;
+    if (device) self.acquires_of_device = false;
+  }
+}
+
+void fenced_barrier() {
+  Fiber& self = *machine->now;
+  if (!self.released) wrong("a barrier without a release");
+  if (self.acquires) wrong("a barrier before the acquire of the last one");
+  self.released = false, self.acquires = true;
+  block_barrier();
+}
+
+void took_ticket() {
+  for (const auto& fiber : machine->fibers) {
+    if (fiber->rank != machine->now->rank) continue;
+    if (!fiber->released_to_device) wrong("a ticket before all have released to the device");
+    fiber->released_to_device = false;
+  }
+}
+
+void came_last() {
+  for (const auto& fiber : machine->fibers) {
+    if (fiber->rank == machine->now->rank) fiber->acquires_of_device = true;
+  }
+}
+
 void cluster_barrier() { machine->pause(State::cluster); }
 void wait_for_preceding() { machine->end_preceding(); }
 

@@ -6,8 +6,8 @@
 // there yet: shared memory begins as NaN in every format.
 //
 // Not modelled: stores that other threads see late (they are seen at once, but what runs in between
-// is random), so that fences do nothing; caches; and the order between clusters, which run one
-// after another.
+// is random), so that of fences only the places are checked; caches; and the order between
+// clusters, which run one after another.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ struct Launch {
   /// Does what the preceding kernel does, of which this one is a dependent launch: before it
   /// begins, or only when a thread first waits for it. Returns what this one did too early, or "".
   std::function<std::string()> preceding = nullptr;
+  unsigned lanes = 32;     ///< of a warp, or of a wave: 32 or 64
+  bool subnormals = true;  ///< of operands are multiplied; else they are zero
 };
 
 /// Runs `kernel` once for each thread. Returns why it is wrong, or "": a deadlock, warps that
@@ -53,12 +55,22 @@ unsigned char* at(std::uint32_t address, std::int64_t bytes);
 std::uint32_t own(std::uint32_t address);
 const void* aligned(const void* global, unsigned bytes);
 
-/// All 32 lanes come here with `mine`; then `together` is called once with what they brought.
+/// All lanes of a warp come here with `mine`; then `together` is called once with what they
+/// brought.
 void with_warp(void* mine, void (*together)(void* const* lanes));
 void block_barrier();
 bool block_and(bool mine);
 void cluster_barrier();
 void wait_for_preceding();
+
+/// Fences of the workgroup, or of the whole device, before and after which threads meet. A barrier
+/// of AMD's devices orders nothing by itself: each thread comes from a release, and goes to an
+/// acquire before the next one. One thread of a workgroup takes its ticket when all have released
+/// to the device; when it came last, all acquire before they end.
+void fence(bool release, bool device);
+void fenced_barrier();
+void took_ticket();
+void came_last();
 
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
 void copy_commit();
@@ -72,6 +84,9 @@ bool signal_over(std::uint32_t signal, unsigned parity);
 /// By the copy engine into every block of `blocks`, a bit each; its signal hears of the bytes.
 void copy_bulk(std::uint32_t to, const void* from, unsigned bytes, std::uint32_t signal,
                unsigned blocks);
+
+/// Launch::subnormals.
+bool subnormals_multiply();
 
 [[noreturn]] void wrong(const std::string& why);
 

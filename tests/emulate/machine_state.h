@@ -19,7 +19,7 @@
 
 namespace ladder::emulate {
 
-constexpr unsigned kWarp = 32;
+constexpr unsigned kMostLanes = 64;
 constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
 
 struct Signal {
@@ -56,6 +56,8 @@ struct Fiber {
   void (*together)(void* const*) = nullptr;
   std::deque<Copy> copies;
   int group = 0;
+  bool released = false, released_to_device = false;  // since the last barrier or ticket
+  bool acquires = false, acquires_of_device = false;  // is to, before what comes
 };
 
 struct Block {

@@ -77,7 +77,8 @@ std::string call_of(const std::string& statement) {
 
 /// A function that calls kernel `name` of `space`, its parameters read from an array.
 std::string shim(const std::string& text, const std::string& name, const std::string& space) {
-  const auto begin = text.find(name + "(", text.find("__global__"));
+  const auto of_cuda = text.rfind("extern \"C\" __global__"), of_hip = text.rfind("KERNEL(");
+  const auto begin = text.find(name + "(", of_cuda != std::string::npos ? of_cuda : of_hip);
   LADDER_CHECK(begin != std::string::npos, "no kernel ", name);
   const auto open = begin + name.size(), end = end_of(text, open);
   std::istringstream parameters(text.substr(open + 1, end - open - 2));
@@ -94,21 +95,44 @@ std::string shim(const std::string& text, const std::string& name, const std::st
          "(void* const* parameters) { " + name + "(" + arguments + "); } }\n";
 }
 
-/// What the host's compiler would not understand, beside asm.
+/// Variables that are declared with `storage`, a pattern, as places of static_shared().
+std::string with_static_shared(std::string text, const std::string& storage) {
+  const std::regex variable(storage + " ((?:unsigned )?\\w+) (\\w+)((?:\\[[^\\]]*\\])*);");
+  std::smatch found;
+  for (int i = 0; std::regex_search(text, found, variable); ++i) {
+    const auto place = "::ladder::emulate::static_shared(" + std::to_string(i % 2) + ")";
+    text = found.prefix().str() + "auto& " + found[2].str() + " = *(" + found[1].str() + "(*)" +
+           found[3].str() + ")" + place + ";" + found.suffix().str();
+  }
+  return text;
+}
+
+/// What the host's compiler would not understand of preprocessed HIP: accesses of shared memory by
+/// address, its variables, and constants that are hidden from clang.
+std::string without_hip(std::string text) {
+  const auto replace = [&](const char* what, const char* by) {
+    text = std::regex_replace(text, std::regex(what), by);
+  };
+  const std::string lds = R"(__attribute__\(\(address_space\(3\)\)\))",
+                    shared = R"(__attribute__\(\(shared\)\))",
+                    aligned = R"((?: __attribute__\(\(aligned\(\d+\)\)\))?)";
+  replace(R"(extern "C" __attribute__\(\(global\)\))", "__attribute__((global))");
+  replace((R"(\(u32\)\()" + lds + R"( const u8\*\)p)").c_str(), "::ladder::emulate::address_of(p)");
+  replace((R"(\*\()" + lds + R"( (const )?(\w+)\*\)(\w+))").c_str(),
+          "*::ladder::emulate::in_shared_memory<$1$2>($3)");
+  replace(R"(asm\("" : "\+[sv]"\(\w+\)\);)", "");
+  replace(("extern " + shared + aligned + R"( unsigned char shared\[\];)").c_str(),
+          "unsigned char* const shared = ::ladder::emulate::shared_memory();");
+  return with_static_shared(std::move(text), shared + aligned);
+}
+
+/// The same of CUDA, beside asm.
 std::string without_declarations(std::string text) {
   text = std::regex_replace(text, std::regex("extern \"C\" __global__"), "__global__");
   text = std::regex_replace(
       text, std::regex("extern __shared__ __align__\\(128\\) unsigned char shared\\[\\];"),
       "unsigned char* const shared = ::ladder::emulate::shared_memory();");
-  const std::regex variable(
-      "__shared__ (?:__align__\\(16\\) )?((?:unsigned )?\\w+) (\\w+)((?:\\[[^\\]]*\\])*);");
-  std::smatch found;
-  for (int i = 0; std::regex_search(text, found, variable); ++i) {
-    const auto place = "::ladder::emulate::static_shared(" + std::to_string(i) + ")";
-    text = found.prefix().str() + "auto& " + found[2].str() + " = *(" + found[1].str() + "(*)" +
-           found[3].str() + ")" + place + ";" + found.suffix().str();
-  }
-  return text;
+  return with_static_shared(std::move(text), "__shared__(?: __align__\\(16\\))?");
 }
 
 /// The asm statements of preprocessed text as calls.
@@ -136,7 +160,8 @@ std::string without_asm(const std::string& text) {
 
 }  // namespace
 
-std::vector<Kernel> load(const std::vector<Source>& sources) {
+std::vector<Kernel> load(const std::vector<Source>& sources, Language language) {
+  const bool hip = language == Language::hip;
   std::string pattern = (fs::temp_directory_path() / "ladder-emulate-XXXXXX").string();
   LADDER_CHECK(mkdtemp(pattern.data()) != nullptr, "no folder like ", pattern);
   const fs::path folder = pattern;
@@ -145,7 +170,7 @@ std::vector<Kernel> load(const std::vector<Source>& sources) {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const auto space = "kernel" + std::to_string(i);
     plain << "namespace " << space << " { using namespace ::ladder::emulate;\n"
-          << without_declarations(sources[i].text) << "}\n";
+          << (hip ? sources[i].text : without_declarations(sources[i].text)) << "}\n";
     shims += shim(sources[i].text, sources[i].name, space);
   }
   plain.close();
@@ -153,8 +178,10 @@ std::vector<Kernel> load(const std::vector<Source>& sources) {
   execute(compiler + "-E -P -D__CUDA_ARCH__=900 " + (folder / "plain.cpp").string() + " -o " +
               (folder / "expanded.cpp").string(),
           said);
-  std::ofstream(folder / "kernels.cpp") << "#include \"device.h\"\n"
-                                        << without_asm(read(folder / "expanded.cpp")) << shims;
+  const auto expanded = read(folder / "expanded.cpp");
+  std::ofstream(folder / "kernels.cpp")
+      << (hip ? "#include \"hip_device.h\"\n" : "#include \"device.h\"\n")
+      << (hip ? without_hip(expanded) : without_asm(expanded)) << shims;
   execute(compiler + "-O0 -shared -fPIC -I" LADDER_EMULATE_FOLDER " " +
               (folder / "kernels.cpp").string() + " -o " + (folder / "kernels.so").string(),
           said);

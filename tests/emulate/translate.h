@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The text of CUDA kernels to functions of this process.
+// The text of kernels to functions of this process.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,12 @@ struct Source {
 /// Calls the kernel, within run(), with its parameters: pointers as they are, others behind one.
 using Kernel = std::function<void(void* const* parameters)>;
 
+/// In which the kernels are written.
+enum class Language { cuda, hip };
+
 /// Compiles all of them at once with this machine's C++ compiler and loads them for good. Asm
-/// statements become calls of emulate::ptx (device.h); the rest stays as it is. Throws
+/// statements of CUDA become calls of emulate::ptx (device.h); the rest stays as it is. Throws
 /// InternalError with what the compiler says.
-std::vector<Kernel> load(const std::vector<Source>& sources);
+std::vector<Kernel> load(const std::vector<Source>& sources, Language language = Language::cuda);
 
 }  // namespace ladder::emulate

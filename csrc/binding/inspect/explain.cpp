@@ -169,6 +169,9 @@ std::vector<Section> explain(const Request& request) {
   const Compiled compiled = compile(decisions, all.front().schedule);
   out.emplace_back("bound", to_string(verdict_of(compiled.schedule, decisions)));
   out.emplace_back("schedule", schedule_text(compiled.schedule, decisions));
+  if (const auto* waves = std::get_if<WaveSchedule>(&compiled.schedule)) {
+    out.emplace_back("layouts", to_string(maps_of(*waves, decisions)));
+  }
   out.emplace_back("program", to_string(compiled.program));
   out.emplace_back("traffic", traffic_text(compiled.program, request.m));
   out.emplace_back("source", compiled.source);

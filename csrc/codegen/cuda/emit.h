@@ -7,9 +7,7 @@
 
 namespace ladder::cuda {
 
-/// CUDA C++ for `program`, prelude included: one kernel called program.name, its parameters the
-/// global buffers in order, then `unsigned tokens`. Needs program.shared_bytes() of dynamic shared
-/// memory. Pure: equal programs give equal text on any machine.
+/// CUDA C++ for `program`, as codegen/emit/dialect.h says.
 std::string emit(const Program& program);
 
 }  // namespace ladder::cuda

@@ -15,10 +15,10 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "codegen/cuda/literal.h"
 #include "codegen/cuda/prelude.h"
 #include "codegen/cuda/quantize_rules.h"
 #include "codegen/cuda/quantize_tensor.h"
+#include "codegen/emit/literal.h"
 
 namespace ladder::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <sstream>
 
-#include "codegen/cuda/literal.h"
 #include "codegen/cuda/quantize_values.h"
+#include "codegen/emit/literal.h"
 
 namespace ladder::cuda {
 namespace {

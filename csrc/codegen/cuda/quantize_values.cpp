@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "codegen/cuda/literal.h"
+#include "codegen/emit/literal.h"
 
 namespace ladder::cuda {
 namespace {

@@ -14,7 +14,7 @@ namespace ladder::hip {
 namespace {
 
 constexpr std::string_view kHiprtc = "hiprtc", kClang = "clang";
-constexpr std::string_view kOptions = " -O3 -std=c++17 -ffp-contract=off";
+constexpr std::string_view kOptions = " -O3 -std=c++17 -ffp-contract=on";
 // Without -fuse-cuid=none code objects hold a hash of the path of their source.
 constexpr std::string_view kClangOptions =
     " -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc"

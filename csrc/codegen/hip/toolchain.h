@@ -5,10 +5,10 @@
 //
 // Flags begin with the kind of compiler that they are for, then the options in one line:
 //
-//     hiprtc --offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=off
+//     hiprtc --offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=on
 //
-// A product and a sum are two roundings unless a program says fma. clang makes code objects of
-// version 5, which every driver of ROCm 6 and 7 loads.
+// A product and a sum of one expression take one rounding, those of two expressions two. clang
+// makes code objects of version 5, which every driver of ROCm 6 and 7 loads.
 #pragma once
 
 #include <string>

@@ -89,6 +89,33 @@ inline constexpr Device kCdna[] = {
                  .rates = "the same datasheet and white paper (matrix units: 1024 a clock); ROCm "
                           "documentation, MI300 series microarchitecture (304 compute units)",
                  .limits = "AMD Instinct MI300 ISA"}},
+    {.name = "mi355x",
+     .architecture = "gfx950",
+     .family = Family::cdna,
+     .capability = 0,
+     .generation = 4,
+     .multiprocessors = 256,
+     .warp = 64,
+     .global = {"global", 288 * kGB, 8000 * kGB, 64},
+     .l2 = {"Infinity Cache", 256 * kMiB, 0, 128},
+     .shared = {"LDS", 160 * kKiB, 0, 128, 64, 4},
+     .shared_per_block_bytes = 160 * 1024,
+     .registers = 131072,
+     .threads = 2048,
+     .f32_lanes = 128,
+     .f16_lanes = 2048,
+     .f32_flops = 157.3 * kTera,
+     .f16_flops = 2516.6 * kTera,
+     .bf16_flops = 2516.6 * kTera,
+     .f8_flops = 5033.2 * kTera,
+     .i8_flops = 5033.2 * kTera,
+     .max_cluster = 1,
+     .sources = {.capacities =
+                     "AMD Instinct MI355X datasheet; AMD CDNA 4 white paper (the Infinity Cache is "
+                     "that of the MI300X)",
+                 .bandwidths = "the same datasheet; that of the Infinity Cache is not published",
+                 .rates = "the same datasheet and white paper (matrix units: 2048 a clock)",
+                 .limits = "AMD Instinct CDNA 4 ISA (LDS of 160 KiB and 64 banks)"}},
 };
 
 }  // namespace ladder::rows

@@ -123,7 +123,7 @@ class DecodeLowering : LinearLowering {
 
   // multiply.cpp: the sums of this block's columns in `acc_`, scaled.
   void multiply(Body& body);
-  void declare_steps();
+  void declare_loops();
   /// `after` is called when the products of a part of the words are done.
   using AfterPart = std::function<void(Body&, int part)>;
   void multiply_round(Body& body, const Affine& round, const AfterPart& after = {});
@@ -148,7 +148,7 @@ class DecodeLowering : LinearLowering {
   std::int64_t steps_ = 0;             // of a group, in a part of the words
   std::vector<RegisterId> zero_sums_;  // by round, where all sweeps share them
   Layout group_layout_, group_ring_layout_;
-  std::function<Affine(const Affine&)> first_group_;  // of a warp, by round
+  std::function<Affine(const Affine&)> first_group_;  // of the first warp, by round
   std::int64_t groups_ = 1;                           // of one warp in one round
 };
 

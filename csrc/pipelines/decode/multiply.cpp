@@ -16,7 +16,7 @@ constexpr int kMostWrittenRounds = 8;
 
 void DecodeLowering::multiply(Body& body) {
   declare_operands(body, tiling());
-  declare_steps();
+  declare_loops();
   begin_sums(body);
   if (schedule_.depth > 0) {
     deep_rounds(body, 0);
@@ -29,22 +29,10 @@ void DecodeLowering::multiply(Body& body) {
   }
 }
 
-void DecodeLowering::declare_steps() {
-  Operands& o = operands_;
-  const std::int64_t per_block = kBlock / step_columns();
-  steps_ = per_block * schedule_.blocks_per_warp / groups_ / word_parts();
-  group_ = variable("group", groups_);
-  step_ = variable("step", steps_);
-  o.group = Affine::of(group_);
-  // The k-step of a part is group * steps + step, of block k-step / per_block.
-  if (steps_ >= per_block) {
-    o.block = Affine::of(group_, steps_ / per_block) + Affine::of(step_, 1, per_block);
-    o.in_block = remainder(Affine::of(step_), per_block);
-  } else {
-    const auto groups = per_block / steps_;
-    o.block = Affine::of(group_, 1, groups);
-    o.in_block = times(remainder(Affine::of(group_), groups), steps_) + Affine::of(step_);
-  }
+void DecodeLowering::declare_loops() {
+  const auto [group, step, count] =
+      declare_steps(groups_, kBlock / step_columns() * schedule_.blocks_per_warp / word_parts());
+  group_ = group, step_ = step, steps_ = count;
 }
 
 void DecodeLowering::multiply_round(Body& body, const Affine& round, const AfterPart& after) {
@@ -167,7 +155,7 @@ void DecodeLowering::deep_rounds(Body& body, const Affine& sweep) {
 
 void DecodeLowering::sweeps(Body& body) {
   declare_operands(body, tiling());
-  declare_steps();
+  declare_loops();
   multiply_zeros(body);
   const auto number = variable("sweep", schedule_.sweeps);
   const auto sweep = Affine::of(number);

@@ -55,35 +55,16 @@ void DecodeLowering::declare_weights() {
   use_piece(0);
 }
 
-// Columns of a warp in a round belong to one group, or to several whole ones; `sharing` warps in
-// the order of K belong to one. The table has a dimension of lanes that share a scale: all read
+// The table has a dimension of lanes that share a scale: all read
 // the same element from global memory, each keeps its own in shared memory.
 void DecodeLowering::declare_per_group(std::int64_t n_blocks) {
-  const auto group = expr_.group_size();
-  const std::int64_t warps_k = schedule_.warps_k, rounds = schedule_.rounds;
-  const bool one = expr_.groups() == 1;
+  const std::int64_t warps_k = schedule_.warps_k;
   groups_ = groups_of_round(schedule_, expr_);
-  const std::int64_t sharing = std::max<std::int64_t>(group / warp_columns(), 1);
-  const auto per_block = rounds * warps_k;  // warps' columns of a thread block
-  Layout over_k = replicated(warps_k, 5);
-  if (one) {
-    first_group_ = [](const Affine&) { return Affine(0); };
-  } else if (groups_ == 1 && sharing >= warps_k) {
-    first_group_ = [=](const Affine& round) {
-      const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
-                                              : Affine::of(kSplit, per_block / sharing);
-      return sharing >= per_block ? outer : outer + divided(round, sharing / warps_k);
-    };
-  } else {
-    over_k = spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5);
-    first_group_ = [=, this](const Affine& round) {
-      const auto step = warps_k / sharing * groups_;
-      return Affine::of(kSplit, step * rounds) + times(round, step);
-    };
-  }
+  const GroupOrder order = group_order(warp_columns(), warps_k, schedule_.rounds);
+  first_group_ = order.first;
   const auto of_lanes = local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
                         local({1, 1, 1, 1, 2 * schedule_.units});
-  group_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * over_k * of_lanes;
+  group_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * order.over_k * of_lanes;
   // [stage and warp]: in the ring each warp has its own copy.
   group_ring_layout_ = spatial({1, schedule_.warps_n * warps_k, 1, 1, 1}) * of_lanes;
   const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *

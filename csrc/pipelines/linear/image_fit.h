@@ -25,8 +25,6 @@ class ImageFit {
   std::int64_t warps_of_block() const { return wave_ ? 1 : kUnits / units_; }
   /// One instruction has rows of both parities (row_parity); else of one.
   bool mixes_parities() const { return !wave_; }
-  /// B comes through the load-matrix instruction, else by plain loads.
-  bool loads_matrices() const { return !wave_; }
 
   Layout a() const;                            ///< [1, rows, 16]: one k-step
   Layout b(std::int64_t tokens) const;         ///< [1, tokens, 16]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pipelines/linear/linear_lowering.h"
 
+#include <algorithm>
+
 #include "layout/weight_image.h"
 
 namespace ladder {
@@ -48,6 +50,48 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
     counters_ = buffer("counters", Level::global, Scalar::u32);
   }
+}
+
+// `sharing` warps in the order of K belong to one group.
+LinearLowering::GroupOrder LinearLowering::group_order(std::int64_t columns, std::int64_t warps_k,
+                                                       std::int64_t rounds) const {
+  if (expr_.groups() == 1) {
+    return {replicated(warps_k, 5), [](const Affine&) { return Affine(0); }};
+  }
+  const auto group = expr_.group_size();
+  const auto sharing = std::max<std::int64_t>(group / columns, 1);
+  const auto groups = std::max<std::int64_t>(columns / group, 1);
+  const auto per_block = rounds * warps_k;  // warps' columns of a thread block
+  if (groups == 1 && sharing >= warps_k) {
+    return {replicated(warps_k, 5), [=](const Affine& round) {
+              const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
+                                                      : Affine::of(kSplit, per_block / sharing);
+              return sharing >= per_block ? outer : outer + divided(round, sharing / warps_k);
+            }};
+  }
+  const auto step = warps_k / sharing * groups;
+  return {
+      spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5),
+      [=](const Affine& round) { return Affine::of(kSplit, step * rounds) + times(round, step); }};
+}
+
+// K-step s of a group is step group * count + s of all; a block of the image has `per_block`.
+LinearLowering::Steps LinearLowering::declare_steps(std::int64_t groups, std::int64_t all) {
+  const std::int64_t per_block = kBlock / instruction_.k;
+  const auto group = variable("group", groups);
+  const Steps out = {group, variable("step", all / groups), all / groups};
+  Operands& o = operands_;
+  o.group = Affine::of(out.group);
+  if (out.count >= per_block) {
+    o.block = Affine::of(out.group, out.count / per_block) + Affine::of(out.step, 1, per_block);
+    o.in_block = remainder(Affine::of(out.step), per_block);
+  } else {
+    const auto of_block = per_block / out.count;
+    o.block = Affine::of(out.group, 1, of_block);
+    o.in_block =
+        times(remainder(Affine::of(out.group), of_block), out.count) + Affine::of(out.step);
+  }
+  return out;
 }
 
 VariableId LinearLowering::variable(std::string name, std::int64_t extent) {

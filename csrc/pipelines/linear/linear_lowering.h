@@ -31,7 +31,9 @@ class LinearLowering {
         instruction_(*decisions.core.instruction),
         operand_(operand_scalar(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
-        decoding_(decoding_of(expr, scale_place)) {}
+        decoding_(instruction_.subnormals
+                      ? decoding_of(expr, scale_place)
+                      : without_subnormals(decoding_of(expr, scale_place), expr)) {}
 
   // linear_lowering.cpp: declarations, whose numbers are in order of the calls, and the statements
   // around them. Names are made unique with an underscore, since each becomes one of the target's.
@@ -61,6 +63,14 @@ class LinearLowering {
     RegisterId loaded = -1, rows = -1, next = -1;
     std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by round
   };
+  /// In which order warps, or waves, come to the groups of columns. In each of `rounds` parts of a
+  /// block's columns `warps_k` of them, side by side along K, have `columns` each, which belong to
+  /// one group, or to several whole ones.
+  struct GroupOrder {
+    Layout over_k;                               ///< warps along K, over a table of [groups, ...]
+    std::function<Affine(const Affine&)> first;  ///< group of the first warp, by round
+  };
+  GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t rounds) const;
   RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
   RegisterId zero_rows() const { return per_group_.back().rows; }
 
@@ -81,6 +91,13 @@ class LinearLowering {
   void declare_operands(Body& body, const Tiling& tiling);
   /// Stored zero points multiply the sum of a group's activations, which one more product gives.
   bool zeros_by_product() const;
+  /// Loops over the k-steps of a group, and over groups.
+  struct Steps {
+    VariableId group, step;
+    std::int64_t count;  ///< of a group
+  };
+  /// Of words that have `all` k-steps of `groups` groups.
+  Steps declare_steps(std::int64_t groups, std::int64_t all);
   /// Before the first group: sums of groups begin at zero.
   void begin_sums(Body& body);
   /// The three parts of a group: before its steps, each step, whose activations are in
@@ -119,6 +136,8 @@ class LinearLowering {
     std::int64_t places = 1;  ///< buffers that sweeps take in turn
     std::int64_t sweeps = 1;  ///< whose sums are kept for the peers of a cluster
     std::int64_t kept = 0;    ///< elements of those; 0: peers read the sums of warps
+    bool direct =
+        false;  ///< the sums of a warp are all of its rows and tokens: nobody adds to them
     std::int64_t token_extent = kTokens;  ///< kTokens: the CTA's tokens are all of the call
     std::int64_t splits = 1, tiles = 1;   ///< CTAs
     std::function<Affine(const Affine& sweep)> first_row;
@@ -128,7 +147,8 @@ class LinearLowering {
   void declare_sums(std::int64_t rows);
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
   ViewId share_sums(Body& body, const Affine& sweep = 0);
-  /// The sums of the warps along K in `sum_`, and what becomes of them: `use` adds that.
+  /// The sums of the warps along K in `sum_`, where they are direct those in registers, and what
+  /// becomes of them: `use` adds that.
   void add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use);
   /// sum_ += part for part = first .. count - 1.
   void add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,

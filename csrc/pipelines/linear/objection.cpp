@@ -6,14 +6,17 @@
 
 #include "base/joined.h"
 #include "layout/in_place.h"
+#include "program/program.h"
 
 namespace ladder {
 namespace {
 
 // Of a CTA, on every device: CUDA C++ Programming Guide, table of capabilities.
 constexpr int kMostThreads = 1024;
-// Of each CTA's shared memory, for the system: the same table.
+// Of each CTA's shared memory on NVIDIA's devices, for the system: the same table.
 constexpr std::int64_t kSystemBytes = 1024;
+// On AMD's, where what a workgroup asks for begins behind the result of a ticket.
+constexpr std::int64_t kTicketBytes = kSharedAlignment;
 
 }  // namespace
 
@@ -42,8 +45,12 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
                                 const Device& device) {
   if (threads > kMostThreads) return joined(threads, " threads, of at most ", kMostThreads);
   if (threads * ctas > device.threads) return "too many threads";
-  if (bytes > device.shared_per_block_bytes) return joined(bytes, " bytes of shared memory");
-  if ((bytes + kSystemBytes) * ctas > device.shared.capacity_bytes) {
+  const bool nvidia = device.family == Family::nvidia;
+  if (bytes + (nvidia ? 0 : kTicketBytes) > device.shared_per_block_bytes) {
+    return joined(bytes, " bytes of shared memory");
+  }
+  const auto system = nvidia ? kSystemBytes : kTicketBytes;
+  if ((bytes + system) * ctas > device.shared.capacity_bytes) {
     return joined(bytes, " bytes of shared memory for each of ", ctas);
   }
   return {};
@@ -58,11 +65,19 @@ std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
 
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
+  const MatrixInstruction& row = *decisions.of(route).core.instruction;
+  if (!row.subnormals && expr.activation == Scalar::f16 &&
+      (place == ScalePlace::usual ? usual_scale_place(expr) : place) == ScalePlace::operands) {
+    return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
+  }
   if (place == ScalePlace::operands) {
     if (auto why = no_scaled_operands(expr); !why.empty()) return why;
   }
   if (place == ScalePlace::sums && !expr.scale) return "no scales for sums";
   if (route == Route::in_place) {
+    if (!row.subnormals && expr.activation == Scalar::f16) {
+      return joined(row.name, " reads codes in place, which are subnormals, as zero");
+    }
     if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
     if (expr.shift != 0) return "a zero point between two codes";
     if (!fits_in_place(expr.bits, expr.activation)) {

@@ -10,6 +10,8 @@ namespace {
 
 // Parts that a loop over them keeps in flight, where a thread has few sums; else parts of so many
 // sums together.
+// Tokens whose parts are added up together, of sums that are direct.
+constexpr std::int64_t kSliceTokens = 8;
 constexpr std::int64_t kPartsInFlight = 16, kFewSums = 16, kManySums = 128;
 
 }  // namespace
@@ -50,6 +52,11 @@ ViewId LinearLowering::share_sums(Body& body, const Affine& sweep) {
 
 void LinearLowering::add_warps(Body& body, const Affine& sweep,
                                const std::function<void(Body&)>& use) {
+  if (sums_.direct) {
+    end_sums(body);
+    sum_ = acc_;
+    return use(body);
+  }
   const auto by_warp = share_sums(body, sweep);
   emit(body, Barrier{});
   declare_sums(sums_.rows);
@@ -147,11 +154,26 @@ void LinearLowering::add_in_order(Body& body) {
   });
   emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
   Body last;
-  emit(last, Load{sum_, parts, {first, 0, 0}});
-  add_parts(last, splits, 1, "earlier", [&](Affine split) -> Load {
-    return {part_, parts, {first + split, 0, 0}};
-  });
-  finish(last, sums_.first_row(0));
+  const auto add = [&](Body& to, const Affine& token) {
+    emit(to, Load{sum_, parts, {first, 0, token}});
+    add_parts(to, splits, 1, "earlier", [&](Affine split) -> Load {
+      return {part_, parts, {first + split, 0, token}};
+    });
+    finish(to, sums_.first_row(0));
+  };
+  if (sums_.direct) {
+    // As many tokens at a time as keep few registers and conditions.
+    const auto slices = sums_.tokens / kSliceTokens;
+    const auto slice = Affine::of(variable("slice", slices), kSliceTokens);
+    sums_.tokens = kSliceTokens;
+    declare_sums(rows);
+    sums_.first_token = sums_.first_token + slice;
+    Body each;
+    add(each, slice);
+    emit(last, For{slice.terms.front().variable, slices, std::move(each), 1});
+  } else {
+    add(last, 0);
+  }
   emit(body, If{arrived, splits - 1, std::move(last)});
 }
 

@@ -112,11 +112,7 @@ void TileLowering::narrow_groups(Body& body, const Affine& k_tile, std::int64_t 
 
 void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& column) {
   const std::vector<Affine> at = {0, times(stage_of(k_tile), s_.tokens), column};
-  if (fit_.loads_matrices()) {
-    emit(body, LoadMatrix{&instruction_, operands_.b, x_ring_, at});
-  } else {
-    emit(body, Load{operands_.b, x_ring_, at});
-  }
+  emit(body, LoadMatrix{&instruction_, operands_.b, x_ring_, at});
   multiply_step(body);
 }
 

@@ -43,11 +43,9 @@ void Interpreter::mma(Block& block, const Mma& i) {
   const auto units = a_slots / a_at.slots, columns = b_slots / b_at.slots;
   for (int first = 0; first < program_.threads; first += lanes) {
     for (std::int64_t u = 0; u < units; ++u) {
-      const auto a =
-          operand_of(block, i.a, first, a_slots, u * a_at.slots, lanes, a_at, row.m, row.k);
+      const auto a = operand_of(block, i.a, first, a_slots, u * a_at.slots, row, a_at, row.m);
       for (std::int64_t c = 0; c < columns; ++c) {
-        const auto b =
-            operand_of(block, i.b, first, b_slots, c * b_at.slots, lanes, b_at, row.n, row.k);
+        const auto b = operand_of(block, i.b, first, b_slots, c * b_at.slots, row, b_at, row.n);
         for (int lane = 0; lane < lanes; ++lane) {
           for (std::int64_t s = 0; s < d_at.slots; ++s) {
             const auto* at = d_at.at(lane, s);
@@ -63,13 +61,17 @@ void Interpreter::mma(Block& block, const Mma& i) {
 }
 
 std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, int first,
-                                            std::int64_t slots, std::int64_t slot, int lanes,
-                                            const Coordinates& at, int extent, int k) const {
-  std::vector<double> out(extent * k);
-  for (int lane = 0; lane < lanes; ++lane) {
+                                            std::int64_t slots, std::int64_t slot,
+                                            const MatrixInstruction& row, const Coordinates& at,
+                                            int extent) const {
+  std::vector<double> out(extent * row.k);
+  const Scalar scalar = program_.registers[id].scalar;
+  const double least = row.subnormals ? 0 : std::ldexp(1.0, 2 - (1 << (exponent_bits(scalar) - 1)));
+  for (int lane = 0; lane < row.lanes(); ++lane) {
     for (std::int64_t s = 0; s < at.slots; ++s) {
       const auto* c = at.at(lane, s);
-      out[c[0] * k + c[1]] = number(block, id, (first + lane) * slots + slot + s);
+      const double value = number(block, id, (first + lane) * slots + slot + s);
+      out[c[0] * row.k + c[1]] = std::fabs(value) < least ? 0 : value;
     }
   }
   return out;

@@ -107,8 +107,8 @@ class Interpreter {
   const Fragments& fragments_of(const MatrixInstruction& row);
   /// [extent, k] of the operand whose fragment starts at `slot` of the lanes from `first` on.
   std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,
-                                 std::int64_t slot, int lanes, const Coordinates& at, int extent,
-                                 int k) const;
+                                 std::int64_t slot, const MatrixInstruction& row,
+                                 const Coordinates& at, int extent) const;
   void fill(Block& block, const Fill& i);
   void spread(Block& block, const Spread& i);
   void reinterpret_bits(Block& block, const Reinterpret& i);

@@ -63,7 +63,7 @@ class OwnFolder {
 
 TEST(HipFlags, name_the_compiler_and_all_that_decides_machine_code) {
   EXPECT_EQ(clang_flags("gfx942:sramecc+:xnack-"),
-            "clang --offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=off -x hip "
+            "clang --offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=on -x hip "
             "--cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc "
             "-mcode-object-version=5 -fuse-cuid=none");
   for (const char* wrong : {"", "sm_90a", "gcc --offload-arch=gfx942", "clang", "clang -O3"}) {
@@ -108,7 +108,7 @@ TEST(HipToolchain, compiles_by_clang_and_reads_what_the_kernel_takes) {
 TEST(HipToolchain, compiles_by_hiprtc_where_that_knows_the_architecture) {
   if (!hiprtc_knows("gfx90a")) GTEST_SKIP() << "no hiprtc for gfx90a";
   const std::string flags = flags_for("gfx90a:sramecc+:xnack-");
-  EXPECT_EQ(flags, "hiprtc --offload-arch=gfx90a:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=off");
+  EXPECT_EQ(flags, "hiprtc --offload-arch=gfx90a:sramecc+:xnack- -O3 -std=c++17 -ffp-contract=on");
   EXPECT_EQ(compiler_version(flags), hiprtc_version());
   const MachineCode made = compile(kKernel, flags);
   EXPECT_GT(made.registers, 0);

@@ -102,19 +102,10 @@ std::vector<Documented> documented() {
   for (const char* name : {"wgmma.m64nNk32.s8", "wgmma.m64nNk32.e4m3"}) {
     all.push_back({name, of_warps(a_k32), {}, wgmma_d});
   }
-  for (const char* name :
-       {"v_mfma_f32_16x16x16_f16", "v_mfma_f32_16x16x16_bf16_1k", "v_mfma_i32_16x16x16_i8"}) {
-    all.push_back({name, mfma_ab(16, 4), mfma_ab(16, 4), mfma_d(16)});
-  }
-  for (const char* name :
-       {"v_mfma_f32_32x32x8_f16", "v_mfma_f32_32x32x8_bf16_1k", "v_mfma_i32_32x32x8_i8"}) {
-    all.push_back({name, mfma_ab(32, 4), mfma_ab(32, 4), mfma_d(32)});
-  }
-  for (const char* name : {"v_mfma_i32_16x16x32_i8", "v_mfma_f32_16x16x32_fp8_fp8"}) {
-    all.push_back({name, mfma_ab(16, 8), mfma_ab(16, 8), mfma_d(16)});
-  }
-  for (const char* name : {"v_mfma_i32_32x32x16_i8", "v_mfma_f32_32x32x16_fp8_fp8"}) {
-    all.push_back({name, mfma_ab(32, 8), mfma_ab(32, 8), mfma_d(32)});
+  for (const auto& row : matrix_instructions()) {  // amd_layouts_test.cpp has these by name
+    if (row.fragment != Fragment::wave) continue;
+    const int slots = row.k * row.m / 64;
+    all.push_back({row.name, mfma_ab(row.m, slots), mfma_ab(row.m, slots), mfma_d(row.m)});
   }
   return all;
 }

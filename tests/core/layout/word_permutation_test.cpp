@@ -68,7 +68,7 @@ class WholeWords : public testing::TestWithParam<std::tuple<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(BitsAndOperands, WholeWords,
                          testing::Combine(testing::Values(1, 2, 4), testing::Values(16, 8)));
 
-/// What the kernels of codegen/cuda/image_words.h do, one quad of lanes at a time.
+/// What the kernels of codegen/weights/image_words.h do, one quad of lanes at a time.
 TEST_P(WholeWords, permuting_the_words_of_two_rows_gives_those_of_four_lanes) {
   const auto [bits, operand_bits] = GetParam();
   const int b = bits;

@@ -187,8 +187,9 @@ TEST(WithPipeline, leaves_alone_what_it_cannot_move) {
   const auto load = body[3];
   program.body.push_back(load);  // the last tile is read after the loop
   EXPECT_EQ(to_string(with_pipeline(program, 3)), to_string(program));
-  const auto lowered = lower(decide({4, 8, 64, Scalar::f16, 8, 128, 512}, h200()),
-                             {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
+  const auto lowered =
+      lower(decide({4, 8, 64, Scalar::f16, 8, 128, 512}, h200()),
+            DecodeSchedule{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
   EXPECT_EQ(to_string(with_pipeline(lowered, 3)), to_string(lowered));
   EXPECT_THROW(with_pipeline(program, 0), InvalidArgument);
 }

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "codegen/cuda/dequantize.h"
-#include "codegen/cuda/image_kernels.h"
 #include "codegen/cuda/toolchain.h"
+#include "codegen/target.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
 #include "runtime/plan.h"
@@ -111,7 +110,8 @@ TEST(Session, leaves_many_tokens_and_float32_to_dense_products) {
 
 // Session loads them by their text, so weights of one width share them and those of two must not.
 TEST(ImageKernels, have_a_text_of_their_own_for_each_width) {
-  for (const auto source : {cuda::pack_source, cuda::unpack_source, cuda::permute_source}) {
+  const auto& kernels = image_kernels(target_called("CUDA"));
+  for (const auto source : {kernels.pack, kernels.unpack, kernels.permute}) {
     std::set<std::string> texts;
     for (int bits = 1; bits <= 8; ++bits) {
       texts.insert(source(bits));

@@ -49,7 +49,7 @@ TEST_F(Stores, have_a_kernel_that_was_compiled_once_with_all_that_decided_it) {
   const int before = fake_hiprtc.compiled;
   const MachineCode code = binary_of("a kernel", row);
   EXPECT_THAT(code.bytes, EndsWith("--offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 "
-                                   "-ffp-contract=off\na kernel"));
+                                   "-ffp-contract=on\na kernel"));
   EXPECT_EQ(code.registers, 40);
   EXPECT_EQ(rejection(code), "");
   EXPECT_EQ(fake_hiprtc.compiled, before + 1);

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels for AMD's GPUs are expected to take: a model, since none of these GPUs was at hand.
+
+For each linear layer of the models that LADDER was measured with on an MI250 (OSDI '24, Fig. 17)
+the cost of the first schedule, its share of the read rate, what clang makes of it, and what
+llvm-mca counts for the body of its loop. Needs clang++-19; llvm-mca-19 for the last column.
+
+python benchmarks/hip_predicted.py > benchmarks/results/hip_predicted.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
+from ladder import _C
+
+FLAGS = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc",
+         "-O3", "-std=c++17", "-ffp-contract=on", "-S"]  # fmt: skip
+#: Layers of one decoder layer, [rows, columns].
+MODELS = {
+    "LLAMA2-70B": [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)],
+    "BLOOM-176B": [(43008, 14336), (14336, 14336), (57344, 14336), (14336, 57344)],
+}
+TYPES = {
+    "W:INT4 A:FP16": "uint4,group=128,scale=float16,zero=midpoint",
+    "W:NF4 A:FP16": "nf4,group=64,scale=float16",
+    "W:MXFP4 A:FP16": "mxfp4",
+}
+#: Milliseconds of a whole decoder layer on an MI250: LADDER (OSDI '24), Fig. 17; batch 1 and 32.
+MEASURED = {
+    ("LLAMA2-70B", "W:INT4 A:FP16"): (0.7346, 2.569),
+    ("LLAMA2-70B", "W:NF4 A:FP16"): (0.7853, 5.181),
+    ("BLOOM-176B", "W:INT4 A:FP16"): (1.755, 3.877),
+    ("BLOOM-176B", "W:NF4 A:FP16"): (2.012, 8.142),
+}
+ARCHITECTURES = {"mi250": "gfx90a", "mi300x": "gfx942"}
+PEAK = {"mi250": 1.6384, "mi300x": 5.3}  # TB/s, of the datasheets
+
+
+def explained(m: int, n: int, k: int, weight: str, device: str) -> dict[str, str]:
+    return dict(_C.explain(m, n, k, weight, "float16", device, 8, False, False))
+
+
+def first_kernel(sections: dict[str, str]) -> tuple[float, str]:
+    """Microseconds and schedule of the first candidate that is a kernel."""
+    for line in sections["candidates"].splitlines():
+        found = re.match(r"([\d.]+) us .*?: (waves .*)", line.strip())
+        if found:
+            return float(found[1]), found[2]
+    return float("nan"), "no kernel"
+
+
+def assembly(source: str, architecture: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.hip"
+        path.write_text(source)
+        subprocess.run(
+            ["clang++-19", *FLAGS, f"--offload-arch={architecture}", str(path), "-o",
+             str(path.with_suffix(".s"))],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        return path.with_suffix(".s").read_text()
+
+
+def number(text: str, name: str) -> int:
+    return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
+
+
+def loop_body(text: str) -> str:
+    """Instructions of the longest loop, its branches left out."""
+    loops = []
+    for label in re.finditer(r"^(\.LBB\d+_\d+):", text, re.M):
+        back = list(re.finditer(rf"\ts_c?branch\w* {re.escape(label[1])}\b", text[label.end() :]))
+        if back:
+            loops.append(text[label.start() : label.end() + back[-1].start()])
+    if not loops:
+        return ""
+    longest = max(loops, key=len)
+    lines = (line.split(";")[0].rstrip() for line in longest.splitlines()[1:])
+    instructions = (line for line in lines if line.startswith("\t"))
+    return "\n".join(line for line in instructions if not re.match(r"\ts_c?branch|\t\.", line))
+
+
+def loop_cycles(text: str, architecture: str) -> str:
+    body = loop_body(text)
+    if not body or shutil.which("llvm-mca-19") is None:
+        return ""
+    done = subprocess.run(
+        ["llvm-mca-19", "-mtriple=amdgcn", f"-mcpu={architecture}", "-iterations=8"],
+        input=body, capture_output=True, text=True,
+    )  # fmt: skip
+    cycles = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    return f"{4 * int(cycles[1]) // 8}" if cycles else "llvm-mca refuses"
+
+
+def layer_table() -> None:
+    print("## One decoder layer, milliseconds\n")
+    print("Predicted: the sum over its linear layers. Measured: LADDER's whole layer, with")
+    print("attention and norms, on an MI250, of which a kernel runs on one of two dies.\n")
+    print("| model | type | tokens | MI250 predicted | MI250, LADDER measured | MI300X predicted |")
+    print("|---|---|---|---|---|---|")
+    for model, layers in MODELS.items():
+        for name, weight in TYPES.items():
+            for turn, m in enumerate((1, 32)):
+                times = {}
+                for device in ARCHITECTURES:
+                    parts = [first_kernel(explained(m, n, k, weight, device))[0] for n, k in layers]
+                    times[device] = f"{sum(parts) / 1e3:.3f}"
+                measured = MEASURED.get((model, name), ("", ""))[turn]
+                print(f"| {model} | {name} | {m} | {times['mi250']} | {measured} "
+                      f"| {times['mi300x']} |")  # fmt: skip
+
+
+def kernel_table() -> None:
+    print("\n## Kernels\n")
+    print("`TB/s`: codes and scales over the predicted time, and of the datasheet's rate.")
+    print("`VGPRs`, `spills`: of the code object. `loop`: clocks of a SIMD for a turn of one wave,")
+    print("llvm-mca's count times four, which knows no memory. Where the first choice spills, a")
+    print("session takes the next that does not.\n")
+    print("| device | N x K | type | tokens | µs | TB/s | VGPRs | spills | MFMA | loop "
+          "| schedule |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for device, architecture in ARCHITECTURES.items():
+        for n, k in ((8192, 8192), (28672, 8192)):
+            for name, weight in TYPES.items():
+                for m in (1, 16, 64):
+                    sections = explained(m, n, k, weight, device)
+                    us, schedule = first_kernel(sections)
+                    if "source" not in sections:
+                        print(f"| {device} | {n} x {k} | {name} | {m} | {us:.1f} | | | | | | "
+                              f"a dense product should be faster: {schedule} |")  # fmt: skip
+                        continue
+                    text = assembly(sections["source"], architecture)
+                    rate = n * k * (4 + 16 / 64) / 8 / us / 1e6
+                    spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
+                    print(f"| {device} | {n} x {k} | {name} | {m} | {us:.1f} | {rate:.2f} "
+                          f"({rate / PEAK[device]:.0%}) | {number(text, 'vgpr_count')} | {spills} "
+                          f"| {len(re.findall('v_mfma', text))} "
+                          f"| {loop_cycles(text, architecture)} | {schedule} |")  # fmt: skip
+
+
+def main() -> None:
+    plain = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=plain).parse_args()
+    if shutil.which("clang++-19") is None:
+        sys.exit("hip_predicted needs clang++-19: apt-get install clang-19")
+    version = subprocess.run(["clang++-19", "--version"], capture_output=True, text=True).stdout
+    print("# AMD's GPUs: a model, not a measurement\n")
+    print("- command: `python benchmarks/hip_predicted.py`")
+    print(f"- compiler: {version.splitlines()[0]}")
+    print("- no kernel of this table has run on a GPU; `csrc/pipelines/waves/cost.cpp` says what")
+    print("  the times are made of\n")
+    layer_table()
+    kernel_table()
+
+
+if __name__ == "__main__":
+    main()

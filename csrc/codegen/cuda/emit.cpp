@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/emit.h"
+
+#include "base/joined.h"
+#include "codegen/cuda/prelude.h"
+#include "codegen/emit/dialect.h"
+
+namespace ladder::cuda {
+namespace {
+
+std::string heading(const Program& program) {
+  auto out = joined("extern \"C\" __global__ void __launch_bounds__(", program.threads, ", ",
+                    program.blocks_per_multiprocessor, ")");
+  if (program.cluster > 1) {
+    out += joined(" __cluster_dims__(", program.tiles_in_cluster ? "1, " : "", program.cluster,
+                  program.tiles_in_cluster ? ", 1)" : ", 1, 1)");
+  }
+  return out;
+}
+
+bool multiplies_by(const MatrixInstruction& row) {
+  return row.family == Family::nvidia && row.in_tiles;
+}
+
+constexpr codegen::Dialect kDialect = {
+    .preludes = {&prelude, &scale_prelude, &digit_prelude, &tile_prelude},
+    .heading = &heading,
+    .shared = "__shared__",
+    .constants = "__device__ const",
+    .shared_memory = "extern __shared__ __align__(128) unsigned char shared[];",
+    .coordinates = "const u32 thread = threadIdx.x, split = blockIdx.x, tile = blockIdx.y;",
+    .byte_perm = "__byte_perm",
+    .multiplies_by = &multiplies_by,
+};
+
+}  // namespace
+
+std::string emit(const Program& program) { return codegen::emit(program, kDialect); }
+
+}  // namespace ladder::cuda

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "codegen/emit/emitter.h"
+#include "layout/weight_image.h"
+
+namespace ladder::codegen {
+void Emitter::mma(const Mma& i) {
+  if (!dialect_.multiplies_by(*i.row)) {
+    fail<Unsupported>("kernels do not multiply by ", i.row->name);
+  }
+  const auto words_of = [&](const Layout& fragment) {
+    return fragment.slot_count() * i.row->operand_bits() / 32;
+  };
+  const auto a = words_of(i.row->a()), b = words_of(i.row->b()), d = i.row->d().slot_count();
+  const auto units = words(i.a) / a, columns = words(i.b) / b;
+  for (std::int64_t u = 0; u < units; ++u) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      line("mma_", name_of(reg(i.a).scalar), "(", reg(i.acc).name, " + ", (u * columns + c) * d,
+           ", ", reg(i.a).name, " + ", u * a, ", ", reg(i.b).name, " + ", c * b, ");");
+    }
+  }
+}
+
+void Emitter::reinterpret_bits(const Reinterpret& i) {
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    line(reg(i.to).name, "[", w, "] = ", reg(i.from).name, "[", w, "];");
+  }
+}
+
+namespace {
+
+/// Of the factor beside ones_e8m0: the smallest scale times it is still a number of f32.
+constexpr int kLeastOfOnes = -22;
+
+/// What number_in leaves out: its text is 2^-that times the number.
+int kept_exponent(Scalar scalar) { return scalar == Scalar::e4m3 ? 8 : 0; }
+
+}  // namespace
+
+std::string Emitter::number_in(RegisterId id, std::int64_t slot) const {
+  const Register& from = reg(id);
+  const int per_word = 32 / bits_of(from.scalar);
+  const auto word = from.name + "[" + std::to_string(slot / per_word) + "]";
+  const std::string type(name_of(from.scalar));
+  switch (per_word) {
+    case 1: return word;
+    case 2: return (slot % 2 != 0 ? "high_" : "low_") + type + "(" + word + ")";
+    default: {
+      if (from.scalar != Scalar::e4m3) {
+        return "from_" + type + "(" + word + " >> " + std::to_string(slot % 4 * 8) + " & 0xffu)";
+      }
+      const auto selector = slot % 4 < 2 ? "0x1404u" : "0x3424u";
+      return joined(slot % 2 != 0 ? "high" : "low", "_f16(halves_e4m3(", dialect_.byte_perm, "(",
+                    word, ", 0u, ", selector, ")))");
+    }
+  }
+}
+
+std::int64_t Emitter::slot_of_row(RegisterId id, std::int64_t group, std::int64_t row) const {
+  const Layout& layout = reg(id).layout;
+  auto slot = group * (layout.slot_count() / layout.shape[0]);
+  while (layout(0, slot)[1] != row) ++slot;
+  return slot;
+}
+
+std::string Emitter::factor_of_row(RegisterId rows, const Affine& group, std::int64_t row,
+                                   int exponent, std::set<std::int64_t>& declared) {
+  const auto slot = slot_of_row(rows, constant(group), row);
+  const auto name = "s" + std::to_string(slot);
+  if (!declared.insert(slot).second) return name;
+  if (reg(rows).scalar == Scalar::e8m0 && exponent >= kLeastOfOnes) {
+    // Two operations and the product that the exponent takes anyway, for all codes.
+    const int up = 23 - static_cast<int>(slot % 4) * 8;
+    line("const float ", name, " = ones_e8m0(", reg(rows).name, "[", slot / 4, "]",
+         up > 0 ? " << " : " >> ", std::abs(up), ") * ",
+         literal(std::ldexp(1 + std::ldexp(1.0, -23), exponent - 1)), ";");
+  } else {
+    line("const float ", name, " = ", number_in(rows, slot), " * ",
+         literal(std::ldexp(1.0, exponent + kept_exponent(reg(rows).scalar))), ";");
+  }
+  return name;
+}
+
+void Emitter::scale(const Scale& i) {
+  std::set<std::int64_t> declared;
+  for (std::int64_t s = 0; s < reg(i.acc).layout.slot_count(); ++s) {
+    const auto row = reg(i.acc).layout(0, s)[1];
+    const int exponent = i.exponent[row_parity(row)];
+    const auto factor = i.scale < 0 ? literal(std::ldexp(1.0, exponent))
+                                    : factor_of_row(i.scale, i.group, row, exponent, declared);
+    line(reg(i.to).name, "[", s, "] ", i.accumulate ? "+=" : "=", " ",
+         reg(i.acc).scalar == Scalar::s32 ? "(float)" : "", reg(i.acc).name, "[", s, "] * ", factor,
+         ";");
+  }
+}
+
+void Emitter::offset(const Offset& i) {
+  std::set<std::int64_t> declared;
+  const auto sums = reg(i.sum).layout.slot_count();
+  for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
+    const auto row = reg(i.to).layout(0, s)[1];
+    const auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row_parity(row)], declared);
+    line(reg(i.to).name, "[", s, "] += ", zero, " * ", reg(i.sum).name, "[", s % sums, "];");
+  }
+}
+
+namespace {
+
+/// An element of so many bits in every place of a word.
+std::uint32_t repeated(std::uint32_t bits, int width) {
+  for (int at = width; at < 32; at *= 2) bits |= bits << at;
+  return bits;
+}
+
+}  // namespace
+
+void Emitter::fill(const Fill& i) {
+  const Register& to = reg(i.to);
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    const bool f32 = to.scalar == Scalar::f32;
+    const bool by_row = to.layout.shape.size() > 2;
+    const auto row = by_row ? to.layout(0, w * 32 / bits_of(to))[1] : 0;
+    const double value = i.value[row_parity(row)];
+    const auto bits = to_bits(to.scalar, value);
+    line(to.name, "[", w, "] = ", f32 ? literal(value) : hex(repeated(bits, bits_of(to))), ";");
+  }
+}
+
+void Emitter::combine(RegisterId to, RegisterId from, const char* operation) {
+  const auto slots = reg(from).layout.slot_count();
+  for (std::int64_t s = 0; s < reg(to).layout.slot_count(); ++s) {
+    line(reg(to).name, "[", s, "] ", operation, " ", number_in(from, s % slots), ";");
+  }
+}
+
+}  // namespace ladder::codegen

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies from global to shared memory by the threads.
+#include "base/error.h"
+#include "codegen/emit/emitter.h"
+
+namespace ladder::codegen {
+namespace {
+
+// Copies of a thread that are written out rather than a loop.
+constexpr std::int64_t kCopiesWrittenOut = 16;
+
+}  // namespace
+
+void Emitter::copy(const CopyAsync& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const int size = bytes_of(buffer_of(i.to).scalar);
+  const std::int64_t run = 16 / size, pieces = to.extents[1] / run, all = to.extents[0] * pieces;
+  const bool columns_guarded = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  if (columns_guarded && from.extents[1] % run != 0) {
+    fail<Unsupported>("rows of ", from.extents[1], " elements end inside 16 bytes");
+  }
+  const bool always = i.guard == Affine(0);
+  if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
+  const std::int64_t threads = program_.threads;
+  if (all % threads == 0 && all / threads <= kCopiesWrittenOut &&
+      (threads % pieces == 0 || pieces % threads == 0)) {
+    copy_written_out(i, pieces, columns_guarded);
+    if (!always) line("}");
+    return;
+  }
+  line("#pragma unroll");
+  line("for (u32 piece = thread; piece < ", all, "u; piece += ", threads, "u) {");
+  line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
+  line("  const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
+       ";");
+  line("  const bool inside = from_row < ", limit(from.extents[0]),
+       columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string(), ";");
+  line("  const ", type_of(buffer_of(i.from).scalar), "* const source = ", buffer_of(i.from).name,
+       " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u)",
+       from.offset == Affine(0) ? "" : " + (" + expr(from.offset) + ")", ";");
+  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
+  line("  copy_async(shared_address(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
+       "u + column), source, inside ? 16u : 0u);");
+  line("}");
+  if (!always) line("}");
+}
+
+// Where the pieces of a thread lie at fixed distances: two addresses, and no division for each.
+// Addresses are made anew in every round: kept through a loop, they are the registers that spill.
+void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const Scalar scalar = buffer_of(i.to).scalar;
+  const std::int64_t size = bytes_of(scalar), run = 16 / size, threads = program_.threads;
+  line("const u32 me = anew(thread);");
+  line("const u32 row = me / ", pieces, "u, column = me % ", pieces, "u * ", run, "u;");
+  line("const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
+       ";");
+  line("const ", type_of(scalar), "* const source = ", buffer_of(i.from).name,
+       " + ((u64)from_row * ", from.strides[0], "u + from_column",
+       from.offset == Affine(0) ? "" : " + " + expr(from.offset), ");");
+  line("const u32 target = shared_address(", buffer_of(i.to).name,
+       to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")", " + row * ", to.strides[0],
+       "u + column);");
+  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; piece += threads) {
+    const auto rows = piece / pieces, columns = piece % pieces * run;
+    line("copy_async(target + ", (rows * to.strides[0] + columns) * size, "u, source + ",
+         rows * from.strides[0] + columns, ", from_row + ", rows, "u < ", limit(from.extents[0]),
+         columns_guarded
+             ? " && from_column + " + std::to_string(columns) + "u < " + limit(from.extents[1])
+             : std::string(),
+         " ? 16u : 0u);");
+  }
+}
+
+void Emitter::copy_own(const CopyOwn& i) {
+  const Scalar scalar = buffer_of(i.to).scalar;
+  const int size = bytes_of(scalar);
+  const auto to =
+      plan_access(program_, i.to_layout, scalar, program_.views[i.to], i.to_at, unrolled_);
+  const auto from =
+      plan_access(program_, i.from_layout, scalar, program_.views[i.from], i.from_at, unrolled_);
+  const auto piece_bytes = from.pieces.front().width * size;
+  if ((piece_bytes != 16 && piece_bytes != 8) || to.pieces.front().width * size != piece_bytes) {
+    fail<Unsupported>("copies in pieces of ", piece_bytes, " bytes");
+  }
+  line("if (", expr(i.guard), " < ", i.below, ") {");
+  line("  const ", type_of(scalar), "* const from = ", buffer_of(i.from).name, " + (", from.base,
+       ");");
+  line("  const u32 to = shared_address(", buffer_of(i.to).name, " + (", to.base, "));");
+  for (std::size_t p = 0; p < from.pieces.size(); ++p) {
+    const auto bytes = std::to_string(piece_bytes) + "u";
+    line("  copy_async", piece_bytes == 8 ? "_8" : "", "(to + ", to.pieces[p].offset * size,
+         "u, from + ", from.pieces[p].offset, ", ",
+         from.pieces[p].guard.empty() ? bytes : from.pieces[p].guard + " ? " + bytes + " : 0u",
+         ");");
+  }
+  line("}");
+}
+
+void Emitter::copy_elements(const CopyElements& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const auto words = to.extents[1] / 2;
+  const auto& source = buffer_of(i.from).name;
+  const bool ends = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  const bool always = i.guard == Affine(0);
+  if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
+  line("#pragma unroll 4");
+  line("for (u32 word = thread; word < ", to.extents[0] * words, "u; word += ", program_.threads,
+       "u) {");
+  line("  const u32 row = word / ", words, "u, column = word % ", words, "u * 2u;");
+  line("  const u32 from_row = row + ", expr(i.at[0]), ", first = column + ", expr(i.at[1]), ";");
+  line("  u32 v[2] = {};");
+  line("  for (u32 half = 0; half < 2u; ++half) {");
+  line("    if (from_row < ", limit(from.extents[0]),
+       ends ? " && first + half < " + limit(from.extents[1]) : std::string(), ") {");
+  line("      const u32 from_column = ",
+       i.columns < 0 ? "first + half" : buffer_of(i.columns).name + "[first + half]", ";");
+  line("      v[half] = load_element(", source, " + (u64)from_row * ", from.strides[0],
+       "u + from_column);");
+  line("    }");
+  line("  }");
+  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
+  line("  *(u32*)(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
+       "u + column) = v[0] | v[1] << 16;");
+  line("}");
+  if (!always) line("}");
+}
+
+}  // namespace ladder::codegen

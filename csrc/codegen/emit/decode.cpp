@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From codes to operands: shifts, masks and look-ups. The compiler finds the shifts that pairs
+// share. Addresses of look-ups are sums of products (layout/lookup_plan.h), which run beside the
+// masks: shifts and masks for them took 4 more operations a pair.
+#include <cmath>
+
+#include "base/error.h"
+#include "codegen/emit/emitter.h"
+#include "layout/field_plan.h"
+#include "layout/in_place.h"
+#include "layout/lookup_plan.h"
+#include "layout/weight_image.h"
+
+namespace ladder::codegen {
+
+namespace {
+
+/// The number in both halves of a word.
+std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value) * 0x10001u); }
+
+}  // namespace
+
+std::string Emitter::shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
+                             const std::string& through) const {
+  auto word = reg(from).name + "[" + std::to_string(first + piece.word) + "]";
+  if (!through.empty()) word = through + "(" + word + ")";
+  if (piece.shift > 0) return "(" + word + " >> " + std::to_string(piece.shift) + ")";
+  if (piece.shift < 0) return "(" + word + " << " + std::to_string(-piece.shift) + ")";
+  return word;
+}
+
+std::string Emitter::pieces(RegisterId from, std::int64_t first,
+                            const std::vector<UnpackPiece>& pieces, const std::string& through,
+                            std::uint32_t joined) const {
+  std::string code = joined != 0 ? hex(joined) : "";
+  for (const auto& piece : pieces) {
+    const auto word = shifted(from, first, piece, through);
+    if (joined != 0) {
+      code = "and_or(" + word + ", " + hex(piece.mask) + ", " + code + ")";
+    } else {
+      const auto mask = piece.mask != ~0u ? " & " + hex(piece.mask) : "";
+      code += (code.empty() ? "(" : " | (") + word + mask + ")";
+    }
+  }
+  return code;
+}
+
+// Registers of a unit: rows of both parities, eight columns and then the next eight.
+std::int64_t Emitter::image_register(const Register& to, std::int64_t word) const {
+  const auto at = to.layout(0, 2 * word);
+  return row_parity(at[1]) + at[2] / 8 % 2 * 2;
+}
+
+template <class Op, class Decode>
+void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
+  const auto units = words(i.to) / 4;
+  const auto first = constant(i.block) * units * bits, step = constant(i.step);
+  for (int unit = 0; unit < units; ++unit) {
+    for (int w = 0; w < 4; ++w) {
+      const auto to = reg(i.to).name + "[" + std::to_string(unit * 4 + w) + "]";
+      const auto r = image_register(reg(i.to), unit * 4 + w);
+      decode(to, static_cast<int>(4 * step + r), first + unit * bits,
+             static_cast<int>(unit * 2 + r % 2));
+    }
+  }
+}
+
+void Emitter::unpack(const Unpack& i) {
+  const Scalar operand = reg(i.to).scalar;
+  const auto plan =
+      i.in_place ? in_place(i.bits, operand).plan : unpack_plan(i.bits, linear_window(operand));
+  const auto joined = i.in_place ? in_place(i.bits, operand).joined * 0x10001u : 0;
+  for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
+    const UnpackPair& pair = plan.pairs[p];
+    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "", joined);
+    if (i.in_place) {
+      line(to, " = ", code, ";");
+      return;
+    }
+    const int exponent = i.exponent + i.shift - linear_exponent(operand) - pair.offset;
+    const auto zero = i.zeros < 0 ? both(operand, -std::ldexp(i.zero, i.exponent))
+                                  : reg(i.zeros).name + "[" + std::to_string(row) + "]";
+    line(to, " = fma_", name_of(operand), "(", code, ", ", both(operand, std::ldexp(1.0, exponent)),
+         ", ", zero, ");");
+  });
+}
+
+std::string Emitter::fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
+                            const FieldPair& pair) const {
+  if (pair.moved < 0) {
+    return pieces(from, first, pair.magnitude) + " | " + pieces(from, first, pair.sign);
+  }
+  const MovedFields& moved = plan.moved[pair.moved];
+  auto both = "select_bits(" + shifted(from, first, {moved.word, moved.magnitude, 0}, "") + ", " +
+              shifted(from, first, {moved.word, moved.sign, 0}, "") + ", " + hex(moved.signs) + ")";
+  if (pair.left > 0) both = "(" + both + " << " + std::to_string(pair.left) + ")";
+  return "(" + both + " & " + hex(plan.mask) + ")";
+}
+
+void Emitter::unpack_float(const UnpackFloat& i) {
+  const Scalar operand = reg(i.to).scalar;
+  const FloatFields& f = i.fields;
+  const FieldPlan& plan = field_plan(f.bits, f.place);
+  const int carry = f.place + f.bits - 1;
+  if (i.scales >= 0) scales_of_units(i);
+  for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
+    std::string value = fields(i.from, first, plan, plan.pairs[pair]);
+    if (f.halved || f.special != 0) {
+      line("{ const u32 both = ", value, ", m = both & 0x7fff7fffu;");
+      const std::string sign = "both & 0x80008000u";
+      if (f.halved) {
+        value = "halved_f16(m) | " + sign;
+      } else {
+        // The bits above the magnitude, all of them where it is no number.
+        std::string carried =
+            "(m + " + hex(f.special * 0x10001u) + " & " + hex(0x10001u << carry) + ")";
+        if (carry < 14) carried += " * " + std::to_string((1u << (15 - carry)) - 1) + "u";
+        value = "both | " + carried;
+      }
+    }
+    const auto scale = std::string(row % 2 == 0 ? "low_twice" : "high_twice") + "(scales" +
+                       std::to_string(row / 2) + ")";
+    if (f.factor != 1 || i.scales >= 0) {
+      // Plus -0, which keeps the sign of a zero.
+      value = std::string("fma_") + std::string(name_of(operand)) + "(" + value + ", " +
+              (i.scales >= 0 ? scale : both(operand, f.factor)) + ", 0x80008000u)";
+    }
+    line("  ", to, " = ", value, ";", f.halved || f.special != 0 ? " }" : "");
+  });
+}
+
+// The scales of a unit's two rows, in the halves of one register, times the factor.
+void Emitter::scales_of_units(const UnpackFloat& i) {
+  const Register& to = reg(i.to);
+  for (std::int64_t unit = 0; unit < words(i.to) / 4; ++unit) {
+    const auto row = to.layout(0, unit * 8)[1], next = row + 8;
+    const auto slot = slot_of_row(i.scales, constant(i.group), row);
+    LADDER_CHECK(slot % 2 == 0 && slot_of_row(i.scales, constant(i.group), next) == slot + 1,
+                 "rows ", row, " and ", next, " do not have scales side by side");
+    const auto halves = std::string(slot % 4 == 0 ? "low" : "high") + "_e4m3(" +
+                        reg(i.scales).name + "[" + std::to_string(slot / 4) + "])";
+    if (to.scalar == Scalar::f16) {
+      line("const u32 scales", unit, " = ", halves, ";");
+    } else {
+      line("const u32 scales", unit, " = scaled_bf16(", halves, ", ", literal(i.fields.factor),
+           ");");
+    }
+  }
+}
+
+void Emitter::lookup(const Lookup& i) {
+  const bool joint = i.bits <= kLargestPairTable;
+  const auto plan = lookup_plan(bit_plan(i.bits), joint);
+  line("const u32 copy = shared_address(", buffer_of(i.table).name, ") + thread % ", kLanes,
+       " * 4;");
+  for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int) {
+    const LookupPair& pair = plan[p];
+    const auto entry = [&](std::uint32_t weights) {
+      return std::string("table_entry(dot_") + (pair.by_bytes ? "bytes" : "halves") + "(c, " +
+             hex(weights) + ", copy))";
+    };
+    line("{ const u32 c = ", pieces(i.from, first, pair.pieces), ";");
+    if (joint) {
+      line("  ", to, " = ", entry(pair.weights[0]), "; }");
+    } else {
+      line("  ", to, " = low_halves(", entry(pair.weights[0]), ", ", entry(pair.weights[1]),
+           "); }");
+    }
+  });
+}
+
+void Emitter::table_values(const std::vector<Statement>& statements) {
+  for (const Statement& statement : statements) {
+    const auto* fill = std::get_if<FillTable>(&statement.op);
+    if (fill == nullptr) continue;
+    out_ << dialect_.constants << " u16 " << buffer_of(fill->to).name << "_values[] = {";
+    for (std::size_t v = 0; v < fill->values.size(); ++v) {
+      out_ << (v == 0 ? "" : v % 16 == 0 ? ",\n    " : ", ") << hex(fill->values[v]);
+    }
+    out_ << "};\n";
+  }
+}
+
+void Emitter::fill_table(const FillTable& i) {
+  const auto& table = buffer_of(i.to).name;
+  const auto pieces = table_entries(i.bits) * kLanes / 4;
+  line("for (u32 piece = thread; piece < ", pieces, "u; piece += ", program_.threads, "u) {");
+  line("  const u32 entry = piece / ", kLanes / 4, "u;");
+  if (i.bits <= kLargestPairTable) {
+    line("  const u32 v = ", table, "_values[entry & ", (1u << i.bits) - 1, "u] | (u32)", table,
+         "_values[entry >> ", i.bits, "] << 16;");
+  } else {
+    line("  const u32 v = ", table, "_values[entry];");
+  }
+  line("  ((Words4*)", table, ")[piece] = {{v, v, v, v}};");
+  line("}");
+}
+
+void Emitter::zero_operand(const ZeroOperand& i) {
+  const Register &to = reg(i.to), &from = reg(i.from);
+  const auto factor = both(to.scalar, -std::ldexp(1.0, i.exponent - linear_exponent(to.scalar)));
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    const auto slot = slot_of_row(i.from, constant(i.group), to.layout(0, 2 * w)[1]);
+    // The byte in both halves is the number times the weight of the format's lowest bit.
+    line(to.name, "[", w, "] = fma_", name_of(to.scalar), "(", dialect_.byte_perm, "(", from.name,
+         "[", slot / 4, "], 0u, ", hex(0x4040u | static_cast<std::uint32_t>(slot % 4) * 0x101u),
+         "), ", factor, ", 0x80008000u);");
+  }
+}
+
+}  // namespace ladder::codegen

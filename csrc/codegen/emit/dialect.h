@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs are written out as C++ by one emitter for all targets; what differs between them is
+// here. The rest of a text is arithmetic of the language and calls of prelude functions, which
+// every target has under the same names.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "program/program.h"
+
+namespace ladder::codegen {
+
+/// Pieces of prelude, each with the functions of some instructions.
+struct Preludes {
+  std::string_view (*common)();
+  std::string_view (*scales)();  ///< scales of 8 bits
+  std::string_view (*digits)();  ///< activations as digits (layout/digits.h); null: has none
+  std::string_view (*tiles)();   ///< element-wise arithmetic, shuffles, signals
+};
+
+struct Dialect {
+  Preludes preludes;
+  /// The kernel up to its parameters: linkage, attributes, limits.
+  std::string (*heading)(const Program& program);
+  std::string_view shared;     ///< storage class of variables in shared memory
+  std::string_view constants;  ///< of arrays that the text has the values of
+  /// Lines that declare `shared`, the dynamic shared memory, and `thread`, `split` and `tile`.
+  std::string_view shared_memory, coordinates;
+  std::string_view byte_perm;  ///< bytes of two words by a selector of four nibbles
+  /// The prelude has its wrapper.
+  bool (*multiplies_by)(const MatrixInstruction& row);
+};
+
+/// C++ for `program`, preludes included: one kernel called program.name, its parameters the global
+/// buffers in order, then `unsigned tokens`. Needs program.shared_bytes() of dynamic shared memory.
+/// Pure: equal programs give equal text on any machine.
+std::string emit(const Program& program, const Dialect& dialect);
+
+}  // namespace ladder::codegen

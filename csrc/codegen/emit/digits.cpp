@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One token by products of integers (layout/digits.h): its digits, codes as bytes, the sum.
+#include "layout/digits.h"
+
+#include "codegen/emit/emitter.h"
+
+namespace ladder::codegen {
+
+void Emitter::unpack_bytes(const UnpackBytes& i) {
+  const BytePlan& plan = byte_plan(i.bits);
+  const auto units = words(i.to) / 4;
+  const auto first = constant(i.block) * units * i.bits;
+  const auto& registers = plan.registers[constant(i.step)];
+  for (int unit = 0; unit < units; ++unit) {
+    for (int r = 0; r < 4; ++r) {
+      line(reg(i.to).name, "[", unit * 4 + r, "] = ",
+           pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : ""), ";");
+    }
+  }
+}
+
+// Each thread has the four columns of a register, so that digits are written by whole words. Where
+// they share a unit, a first reading finds it; the second one finds x in the nearest cache.
+void Emitter::split_digits(const SplitDigits& i) {
+  const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const Buffer& source = buffer_of(i.from);
+  const auto columns = to.extents[1];
+  const bool ends = range_of(program_, i.at[1]).high + columns > from.extents[1];
+  const std::string index = i.columns < 0 ? "column" : buffer_of(i.columns).name + "[column]";
+  const auto for_each_four = [&](int unroll, const auto& inner) {
+    line("#pragma unroll ", unroll);
+    line("for (u32 piece = thread; piece < ", columns / 4, "u; piece += ", program_.threads,
+         "u) {");
+    line("  const u32 first = piece / 4u * 16u + piece % 4u * 2u + ", expr(i.at[1]), ";");
+    line("  u32 v[4];");
+    line("  for (u32 j = 0; j < 4u; ++j) {");
+    line("    const u32 column = first + j / 2u + j % 2u * 8u;");
+    line("    v[j] = ", ends ? "column < " + limit(from.extents[1]) + " ? " : std::string(),
+         "load_element(", source.name, " + ", index, ")", ends ? " : 0u" : "", ";");
+    line("  }");
+    inner();
+    line("}");
+  };
+  const bool shared_unit = source.scalar != Scalar::f16;
+  if (shared_unit) {
+    line("u32 largest_exponent = 0;");
+    for_each_four(4, [&] { line("  largest_exponent = larger_bf16(largest_exponent, v);"); });
+    line("largest_exponent = largest_of_block(largest_exponent);");
+  } else {
+    line("bool all_finite = true;");
+  }
+  const auto& target = buffer_of(i.to).name;
+  for_each_four(4, [&] {
+    line(shared_unit ? "  split_bf16(" : "  all_finite &= split_f16(", target, " + ",
+         expr(to.offset), " + piece * 4u, ", to.strides[0], "u, v",
+         shared_unit ? ", largest_exponent" : "", ");");
+    for (std::int64_t row = digit_count(source.scalar); row < to.extents[0]; ++row) {
+      line("  *(u32*)(", target, " + ", expr(to.offset), " + piece * 4u + ", row * to.strides[0],
+           "u) = 0u;");
+    }
+  });
+  const auto& unit = reg(i.unit).name;
+  if (shared_unit) {
+    line("barrier();");
+    line(unit, "[0] = as_float(largest_exponent == 255u ? 0x7fffffffu : largest_exponent << 23);");
+  } else {
+    line(unit, "[0] = all_threads(all_finite) ? 1.0f : as_float(0x7fffffffu);");
+  }
+}
+
+// Neighbouring slots of a thread are two digits of one row; its quad has the others.
+void Emitter::join_digits(const JoinDigits& i) {
+  const auto& to = reg(i.to).name;
+  for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); s += 2) {
+    line(to, "[", s, "] = join_digits<", digit_exponent(i.scalar), ">(", to, "[", s, "], ", to, "[",
+         s + 1, "]) * ", reg(i.unit).name, "[0];");
+    line("if (thread % 4 != 0) ", to, "[", s, "] = 0.0f;");
+    line(to, "[", s + 1, "] = 0.0f;");
+  }
+}
+
+}  // namespace ladder::codegen

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/error.h"
+#include "codegen/emit/emitter.h"
+
+namespace ladder::codegen {
+
+namespace {
+
+/// True when a statement needs what is in Preludes::tiles.
+bool uses_tiles(const Program& program, const std::vector<Statement>& statements) {
+  const auto body = [&](const auto& i) { return uses_tiles(program, i.body); };
+  return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
+    return std::visit(
+        Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
+              [&](const Within& i) { return body(i); },
+              [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
+              answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
+              answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
+              answer(Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
+                           LoadMatrix, Lookup, FillTable, SplitDigits, Ticket>{},
+                     false),
+              answer(Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill,
+                           Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
+                     false)},
+        statement.op);
+  });
+}
+
+}  // namespace
+
+std::string Emitter::run() {
+  out_ << dialect_.preludes.common() << '\n';
+  const bool small_scales = std::ranges::any_of(program_.registers, [](const Register& r) {
+    return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
+  });
+  if (small_scales) out_ << dialect_.preludes.scales() << '\n';
+  const auto of_digits = [](const auto& named) {
+    return named.scalar == Scalar::s8 || named.scalar == Scalar::s32;
+  };
+  if (std::ranges::any_of(program_.registers, of_digits) ||
+      std::ranges::any_of(program_.buffers, of_digits)) {
+    if (dialect_.preludes.digits == nullptr) fail<Unsupported>("no digits of activations");
+    out_ << dialect_.preludes.digits() << '\n';
+  }
+  if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
+  table_values(program_.body);
+  signature();
+  declarations();
+  body(program_.body, 1);
+  out_ << "}\n";
+  return out_.str();
+}
+
+std::int64_t Emitter::words(RegisterId id) const {
+  return (reg(id).layout.slot_count() * bits_of(reg(id)) + 31) / 32;
+}
+
+const char* Emitter::type_of(Scalar scalar) {
+  if (scalar == Scalar::f32) return "float";
+  return bits_of(scalar) == 32 ? "u32" : bits_of(scalar) == 16 ? "u16" : "u8";
+}
+
+void Emitter::signature() {
+  out_ << dialect_.heading(program_) << '\n' << program_.name << '(';
+  for (const Buffer& buffer : program_.buffers) {
+    if (buffer.level != Level::global) continue;
+    out_ << (buffer.constant ? "const " : "") << type_of(buffer.scalar) << "* __restrict__ "
+         << buffer.name << ", ";
+  }
+  out_ << "u32 tokens) {\n";
+}
+
+void Emitter::declarations() {
+  line(dialect_.shared_memory);
+  line(dialect_.coordinates);
+  if (program_.cluster > 1) line("const u32 rank = cluster_rank();");
+  for (std::size_t id = 0; id < program_.buffers.size(); ++id) {
+    const Buffer& buffer = program_.buffers[id];
+    if (buffer.level != Level::shared) continue;
+    line(type_of(buffer.scalar), "* const ", buffer.name, " = (", type_of(buffer.scalar),
+         "*)(shared + ", program_.shared_offset(static_cast<BufferId>(id)), ");");
+  }
+  for (std::size_t id = 0; id < program_.signals.size(); ++id) {
+    line("const u32 ", program_.signals[id].name, " = shared_address(shared + ",
+         program_.signal_offset(static_cast<SignalId>(id)), ");");
+  }
+  ticket_results(program_.body);
+  for (std::size_t id = 0; id < program_.registers.size(); ++id) {
+    const Register& reg = program_.registers[id];
+    line(reg.scalar == Scalar::f32   ? "float "
+         : reg.scalar == Scalar::s32 ? "int "
+                                     : "u32 ",
+         reg.name, '[', words(static_cast<RegisterId>(id)), "];");
+  }
+}
+
+void Emitter::ticket_results(const std::vector<Statement>& statements) {
+  for (const Statement& statement : statements) {
+    if (const auto* i = std::get_if<Ticket>(&statement.op)) {
+      line("u32 ", program_.variables[i->result].name, ";");
+    }
+  }
+}
+
+std::int64_t Emitter::constant(const Affine& affine) const {
+  auto sum = affine.constant;
+  for (const auto& term : affine.terms) {
+    const auto value = unrolled_.find(term.variable);
+    LADDER_CHECK(value != unrolled_.end(), "a register index depends on ",
+                 program_.variables[term.variable].name);
+    sum += term.at(value->second);
+  }
+  return sum;
+}
+
+void Emitter::body(const std::vector<Statement>& statements, int depth) {
+  for (const Statement& statement : statements) {
+    depth_ = depth;
+    const auto* loop = std::get_if<For>(&statement.op);
+    if (loop != nullptr && loop->unroll > 0) {
+      const auto& name = program_.variables[loop->variable].name;
+      line("#pragma unroll ", loop->unroll);
+      line("for (u32 ", name, " = 0; ", name, " < ", loop->trips, "; ++", name, ") {");
+      body(loop->body, depth + 1);
+      depth_ = depth;
+      line("}");
+    } else if (loop != nullptr) {
+      for (std::int64_t trip = 0; trip < loop->trips; ++trip) {
+        unrolled_[loop->variable] = trip;
+        depth_ = depth;
+        line("// ", program_.variables[loop->variable].name, " = ", trip);
+        body(loop->body, depth);
+      }
+      unrolled_.erase(loop->variable);
+    } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+      line("if (", program_.variables[branch->variable].name, " == ", branch->value, ") {");
+      body(branch->body, depth + 1);
+      depth_ = depth;
+      line("}");
+    } else if (const auto* part = std::get_if<Within>(&statement.op)) {
+      line("if (", inside(*part), ") {  // ", to_string(program_, statement));
+      body(part->body, depth + 1);
+      depth_ = depth;
+      line("}");
+    } else {
+      line("{  // ", to_string(program_, statement));
+      ++depth_;
+      instruction(statement);
+      --depth_;
+      line("}");
+    }
+  }
+}
+
+void Emitter::instruction(const Statement& statement) {
+  std::visit(Match{[&](const Load& i) { load(i); },
+                   [&](const Store& i) { store(i); },
+                   [&](const CopyAsync& i) { copy(i); },
+                   [&](const CopyOwn& i) { copy_own(i); },
+                   [&](const Commit&) { line("copy_commit();"); },
+                   [&](const Wait& i) { line("copy_wait<", i.pending, ">();"); },
+                   [&](const Barrier&) { line("barrier();"); },
+                   [&](const ClusterBarrier& i) {
+                     line(i.signals_only ? "cluster_meet();" : "cluster_barrier();");
+                   },
+                   [&](const DependentLaunch&) { line("dependent_launch();"); },
+                   [&](const DependentWait&) { line("dependent_wait();"); },
+                   [&](const LoadMatrix& i) { load_matrix(i); },
+                   [&](const Unpack& i) { unpack(i); },
+                   [&](const Mma& i) { mma(i); },
+                   [&](const Fill& i) { fill(i); },
+                   [&](const Reinterpret& i) { reinterpret_bits(i); },
+                   [&](const Scale& i) { scale(i); },
+                   [&](const Add& i) { combine(i.to, i.from, "+="); },
+                   [&](const Spread& i) { combine(i.to, i.from, "="); },
+                   [&](const Multiply& i) { combine(i.to, i.from, "*="); },
+                   [&](const UnpackFloat& i) { unpack_float(i); },
+                   [&](const Lookup& i) { lookup(i); },
+                   [&](const FillTable& i) { fill_table(i); },
+                   [&](const ZeroOperand& i) { zero_operand(i); },
+                   [&](const Offset& i) { offset(i); },
+                   [&](const UnpackBytes& i) { unpack_bytes(i); },
+                   [&](const SplitDigits& i) { split_digits(i); },
+                   [&](const JoinDigits& i) { join_digits(i); },
+                   [&](const CopyElements& i) { copy_elements(i); },
+                   [&](const Cast& i) { cast(i); },
+                   [&](const Ticket& i) { ticket(i); },
+                   [&](const SignalInit& i) { signal_init(i); },
+                   [&](const Expect& i) { expect(i); },
+                   [&](const Arrive& i) { arrive(i); },
+                   [&](const Await& i) { await(i); },
+                   [&](const CopyBulk& i) { copy_bulk(i); },
+                   [&](const CopyRows& i) { copy_rows(i); },
+                   [&](const Unary& i) { unary(i); },
+                   [&](const Binary& i) { binary(i); },
+                   [&](const Reduce& i) { reduce(i); },
+                   [&](const AtomicAdd& i) { atomic_add(i); },
+                   [](const For&) {},  // body() has these
+                   [](const If&) {},
+                   [](const Within&) {}},
+             statement.op);
+}
+
+std::string emit(const Program& program, const Dialect& dialect) {
+  return Emitter(program, dialect).run();
+}
+
+}  // namespace ladder::codegen

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes one kernel, an instruction at a time, each in a block of its own under a comment that is
+// the instruction's print. Registers become arrays of 32-bit words that only constants index, so
+// that the compiler keeps them in registers: variables that index them are unrolled here. Internal
+// to csrc/codegen/emit: emit.cpp has the frame and the control flow, memory.cpp, copies.cpp,
+// bulk_copy.cpp, decode.cpp, digits.cpp, arithmetic.cpp and elementwise.cpp the instructions,
+// access.h how a tile is read and written.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "codegen/emit/access.h"
+#include "codegen/emit/dialect.h"
+#include "codegen/emit/literal.h"
+#include "layout/bit_plan.h"
+#include "layout/field_plan.h"
+#include "program/program.h"
+
+namespace ladder::codegen {
+
+class Emitter {
+ public:
+  Emitter(const Program& program, const Dialect& dialect) : program_(program), dialect_(dialect) {}
+
+  /// The whole text; once per object.
+  std::string run();
+
+ private:
+  // emit.cpp
+  void signature();
+  void declarations();
+  void ticket_results(const std::vector<Statement>& statements);
+  void body(const std::vector<Statement>& statements, int depth);
+  void instruction(const Statement& statement);
+
+  template <class... Parts>
+  void line(const Parts&... parts) {
+    for (int i = 0; i < depth_; ++i) out_ << "  ";
+    (out_ << ... << parts);
+    out_ << '\n';
+  }
+  const Register& reg(RegisterId id) const { return program_.registers[id]; }
+  const Buffer& buffer_of(ViewId id) const { return program_.buffers[program_.views[id].buffer]; }
+  /// 32-bit words of a register; 16-bit scalars lie in pairs.
+  std::int64_t words(RegisterId id) const;
+  static const char* type_of(Scalar scalar);
+  std::string expr(const Affine& affine) const { return expression(program_, affine, unrolled_); }
+  /// The value of an index of registers. Throws InternalError when a variable in it is not
+  /// unrolled.
+  std::int64_t constant(const Affine& affine) const;
+
+  // memory.cpp
+  /// C++ for whether the thread has something of the tile inside the view.
+  std::string inside(const Within& part) const;
+  void load(const Load& i);
+  void store(const Store& i);
+  void load_matrix(const LoadMatrix& i);
+  void ticket(const Ticket& i);
+  void atomic_add(const AtomicAdd& i);
+  /// Spreads the words of `v` over the registers from word `first`.
+  std::string assign(RegisterId id, std::int64_t first, std::int64_t count) const;
+  std::string word_of(RegisterId id, std::int64_t index) const;
+
+  // copies.cpp
+  void copy(const CopyAsync& i);
+  void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
+  void copy_own(const CopyOwn& i);
+  void copy_elements(const CopyElements& i);
+
+  // arithmetic.cpp
+  void mma(const Mma& i);
+  void fill(const Fill& i);
+  void reinterpret_bits(const Reinterpret& i);
+  void scale(const Scale& i);
+  void offset(const Offset& i);
+  /// to <operation> from, slot by slot.
+  void combine(RegisterId to, RegisterId from, const char* operation);
+  /// C++ for the number in a slot, as a float; of e4m3 2^-8 times that.
+  std::string number_in(RegisterId id, std::int64_t slot) const;
+  /// The slot of a lane's row in registers [groups, rows].
+  std::int64_t slot_of_row(RegisterId id, std::int64_t group, std::int64_t row) const;
+  /// The name of a variable that holds the number of that row times 2^exponent; written once.
+  std::string factor_of_row(RegisterId rows, const Affine& group, std::int64_t row, int exponent,
+                            std::set<std::int64_t>& declared);
+
+  // decode.cpp
+  /// The register of an image's unit that is word `word` of a tile of operands: instructions differ
+  /// in their order of rows and columns.
+  std::int64_t image_register(const Register& to, std::int64_t word) const;
+  /// Writes `decode(unit, register of the step, pair of the unit, first word of the unit)`, C++ for
+  /// each word of operands of the step.
+  template <class Op, class Decode>
+  void for_each_pair(const Op& i, int bits, const Decode& decode);
+  /// C++ for the OR of the pieces and of `joined`, each word first passed through that function of
+  /// the prelude.
+  std::string pieces(RegisterId from, std::int64_t first, const std::vector<UnpackPiece>& pieces,
+                     const std::string& through = {}, std::uint32_t joined = 0) const;
+  /// C++ for the word of a piece, shifted.
+  std::string shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
+                      const std::string& through) const;
+  void unpack(const Unpack& i);
+  void unpack_bytes(const UnpackBytes& i);
+  void split_digits(const SplitDigits& i);
+  void join_digits(const JoinDigits& i);
+  void unpack_float(const UnpackFloat& i);
+  /// C++ for the fields of a pair whose unit begins at word `first`.
+  std::string fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
+                     const FieldPair& pair) const;
+  void scales_of_units(const UnpackFloat& i);
+  void lookup(const Lookup& i);
+  void fill_table(const FillTable& i);
+  void table_values(const std::vector<Statement>& statements);
+  void zero_operand(const ZeroOperand& i);
+
+  // elementwise.cpp
+  void cast(const Cast& i);
+  void unary(const Unary& i);
+  void binary(const Binary& i);
+  void reduce(const Reduce& i);
+  /// C++ for an element as f32, or as unsigned integer.
+  std::string float_of(RegisterId id, std::int64_t slot) const;
+  std::string integer_of(RegisterId id, std::int64_t slot) const;
+
+  // bulk_copy.cpp
+  void signal_init(const SignalInit& i);
+  void expect(const Expect& i);
+  void arrive(const Arrive& i);
+  void await(const Await& i);
+  void copy_bulk(const CopyBulk& i);
+  void copy_rows(const CopyRows& i);
+  std::string signal(SignalId id, const Affine& index) const;
+  /// " && guard < below", or nothing.
+  std::string condition(const Affine& guard, std::int64_t below) const;
+
+  const Program& program_;
+  const Dialect& dialect_;
+  std::ostringstream out_;
+  Unrolled unrolled_;
+  int depth_ = 1;
+};
+
+}  // namespace ladder::codegen

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/error.h"
+#include "codegen/emit/emitter.h"
+#include "device/device.h"
+#include "layout/weight_image.h"
+
+namespace ladder::codegen {
+namespace {
+
+// Of a load-matrix whose addresses are computed one by one: those of up to 32 tokens, whose decode
+// kernels were measured so.
+constexpr std::int64_t kFewMatrices = 8;
+
+const char* loader(Cache cache) {
+  switch (cache) {
+    case Cache::once: return "load_once";
+    case Cache::now: return "load_now";
+    case Cache::many: return "load_constant";
+  }
+  return "?";
+}
+
+std::string guarded(const std::string& guard, const std::string& action) {
+  return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
+}
+
+/// C++ for what the warp digits of `tile`, those outside the lanes, add to dimension `dim`, times
+/// `factor`.
+std::string warp_part(const Layout& tile, int dim, std::int64_t factor) {
+  std::int64_t inner = tile.thread_count();
+  std::string out;
+  for (const Digit& digit : tile.threads) {
+    inner /= digit.extent;
+    if (inner < kLanes || digit.stride == 0 || digit.dim != dim) continue;
+    out += "(thread / " + std::to_string(inner) + " % " + std::to_string(digit.extent) + ") * " +
+           std::to_string(digit.stride * factor) + " + ";
+  }
+  return out;
+}
+
+}  // namespace
+
+// The first slot has the least index in every dimension.
+std::string Emitter::inside(const Within& part) const {
+  const auto access = plan_access(program_, reg(part.tile).layout, reg(part.tile).scalar,
+                                  program_.views[part.view], part.at, unrolled_);
+  const auto& guard = access.pieces.front().guard;
+  return guard.empty() ? "true" : guard;
+}
+
+void Emitter::load(const Load& i) {
+  const Register& to = reg(i.to);
+  const Buffer& from = buffer_of(i.from);
+  const auto access =
+      plan_access(program_, to.layout, to.scalar, program_.views[i.from], i.at, unrolled_);
+  const int size = bytes_of(to.scalar);
+  line("const ", type_of(to.scalar), "* const from = ", from.name, " + (", access.base, ");");
+  if (i.remote) line("const u32 address = peer_address(shared_address(from), ", expr(i.rank), ");");
+  const auto there = from.optional ? from.name + " != nullptr" : std::string();
+  // All pieces inside or none: one branch, where zeros to start from would cost a move per word.
+  const auto& whole = access.pieces.front().guard;
+  const bool together =
+      !whole.empty() && there.empty() && access.pieces.front().width * size >= 4 &&
+      std::ranges::all_of(access.pieces, [&](const Piece& piece) { return piece.guard == whole; });
+  if (together) line("if (", whole, ") {");
+  for (const Piece& piece : access.pieces) {
+    const auto count = piece.width * size / 4;
+    const auto guard =
+        together ? std::string()
+                 : there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
+    if (count == 0) {  // one 16-bit element
+      if (i.remote || size != 2) {
+        fail<Unsupported>(to.name, " would be loaded in pieces of ", piece.width * size, " bytes");
+      }
+      const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
+      // A preceding kernel may have written what is not constant.
+      const auto offset = std::to_string(piece.offset);
+      const auto element = from.level == Level::global && !from.constant
+                               ? "load_element(from + " + offset + ")"
+                               : "from[" + offset + "]";
+      line("{ u32 element = 0; ", guarded(guard, "element = " + element + ";"), " ", word, " = ",
+           piece.slot % 2 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
+      continue;
+    }
+    const auto type = "Words" + std::to_string(count);
+    const auto at = "(const " + type + "*)(from + " + std::to_string(piece.offset) + ")";
+    std::string action;
+    if (i.remote) {
+      action = "load_peer(v, address + " + std::to_string(piece.offset * size) + ");";
+    } else if (from.level == Level::shared) {
+      action = "v = *" + at + ";";
+    } else if (!from.constant) {
+      action = "v = load_fresh(" + at + ");";
+    } else {
+      action = std::string("v = ") + loader(i.cache) + "(" + at + ");";
+    }
+    const auto initial = guard.empty() ? "" : " = {}";
+    line("{ ", type, " v", initial, "; ", guarded(guard, action),
+         assign(i.to, piece.slot * size / 4, count), " }");
+  }
+  if (together) {
+    line("} else {");
+    for (std::int64_t w = 0; w < words(i.to); ++w) line("  ", to.name, "[", w, "] = 0;");
+    line("}");
+  }
+  if (i.cache == Cache::now) line("keep_order();");
+}
+
+std::string Emitter::assign(RegisterId id, std::int64_t first, std::int64_t count) const {
+  std::ostringstream out;
+  for (std::int64_t w = 0; w < count; ++w) {
+    const auto word = "v.w[" + std::to_string(w) + "]";
+    out << ' ' << reg(id).name << '[' << first + w
+        << "] = " << (reg(id).scalar == Scalar::f32 ? "as_float(" + word + ")" : word) << ';';
+  }
+  return out.str();
+}
+
+std::string Emitter::word_of(RegisterId id, std::int64_t index) const {
+  const auto text = reg(id).name + "[" + std::to_string(index) + "]";
+  return reg(id).scalar == Scalar::f32 ? "as_bits(" + text + ")" : text;
+}
+
+void Emitter::store(const Store& i) {
+  const Register& from = reg(i.from);
+  const Buffer& to = buffer_of(i.to);
+  const auto access =
+      plan_access(program_, from.layout, from.scalar, program_.views[i.to], i.at, unrolled_);
+  const int size = bytes_of(from.scalar);
+  line(type_of(from.scalar), "* const to = ", to.name, " + (", access.base, ");");
+  for (const Piece& piece : access.pieces) {
+    const auto count = piece.width * size / 4;
+    std::ostringstream action;
+    if (count == 0) {  // one 16-bit element
+      if (size != 2) {
+        fail<Unsupported>(from.name, " would be stored in pieces of ", piece.width * size,
+                          " bytes");
+      }
+      action << "to[" << piece.offset << "] = (u16)(" << word_of(i.from, piece.slot / 2)
+             << (piece.slot % 2 ? " >> 16" : "") << ");";
+    } else {
+      action << "*(Words" << count << "*)(to + " << piece.offset << ") = {{";
+      for (std::int64_t w = 0; w < count; ++w) {
+        action << (w ? ", " : "") << word_of(i.from, piece.slot * size / 4 + w);
+      }
+      action << "}};";
+    }
+    line(guarded(piece.guard, action.str()));
+  }
+}
+
+void Emitter::atomic_add(const AtomicAdd& i) {
+  const Register& from = reg(i.from);
+  const auto access =
+      plan_access(program_, from.layout, from.scalar, program_.views[i.to], i.at, unrolled_);
+  line("float* const to = ", buffer_of(i.to).name, " + (", access.base, ");");
+  for (const Piece& piece : access.pieces) {
+    for (std::int64_t e = 0; e < piece.width; ++e) {
+      line(guarded(piece.guard, "atomic_add_f32(to + " + std::to_string(piece.offset + e) + ", " +
+                                    from.name + "[" + std::to_string(piece.slot + e) + "]);"));
+    }
+  }
+}
+
+void Emitter::load_matrix(const LoadMatrix& i) {
+  const Register& to = reg(i.to);
+  const View& view = program_.views[i.from];
+  // Lane l gives the address of row l % 8 of matrix l / 8: token 8 (matrix / 2), columns
+  // of 16 bytes.
+  Affine origin = view.offset;
+  std::string base;
+  for (std::size_t d = 0; d < view.strides.size(); ++d) {
+    origin = origin + times(i.at[d], view.strides[d]);
+    base += warp_part(to.layout, static_cast<int>(d), view.strides[d]);
+  }
+  const auto matrices = words(i.to);
+  line("const u32 lane = thread % 32;");
+  if (matrices > kFewMatrices) {
+    // One address, and distances that the instruction adds itself.
+    const auto size = bytes_of(to.scalar);
+    line("const u32 from = shared_address(", buffer_of(i.from).name, " + (", base,
+         "(lane / 16 * 8 + lane % 8) * ", view.strides[1], " + lane / 8 % 2 * ", 16 / size, " + ",
+         expr(origin), "));");
+    for (std::int64_t first = 0; first < matrices; first += 4) {
+      const auto distance = first / 2 * i.row->n * view.strides[1] * size;
+      if (matrices - first >= 4) {
+        line("load_matrix<4>(", to.name, " + ", first, ", from + ", distance, "u);");
+      } else {  // lanes of the second half point at the rows of the first, whose matrices they are
+        line("load_matrix<2>(", to.name, " + ", first, ", from - lane / 16 * ",
+             8 * view.strides[1] * size, "u + ", distance, "u);");
+      }
+    }
+    return;
+  }
+  for (std::int64_t first = 0; first < matrices;) {
+    const int count = matrices - first >= 4 ? 4 : 2;
+    line("load_matrix<", count, ">(", to.name, " + ", first, ", shared_address(",
+         buffer_of(i.from).name, " + (", base, "(lane / 16 % ", count / 2, " * 8 + lane % 8 + ",
+         first / 2 * i.row->n, ") * ", view.strides[1], " + lane / 8 % 2 * ",
+         16 / bytes_of(to.scalar), " + ", expr(origin), ")));");
+    first += count;
+  }
+}
+
+void Emitter::ticket(const Ticket& i) {
+  line(dialect_.shared, " u32 before;");
+  line(program_.variables[i.result].name, " = ticket(", buffer_of(i.counters).name, " + ",
+       expr(i.at[0] + program_.views[i.counters].offset), ", ", i.expected, "u, &before);");
+}
+
+}  // namespace ladder::codegen

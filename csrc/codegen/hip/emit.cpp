@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/hip/emit.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "base/joined.h"
+#include "codegen/emit/dialect.h"
+#include "codegen/hip/prelude.h"
+
+namespace ladder::hip {
+namespace {
+
+// Lanes of a wave; SIMDs of a compute unit, over which the waves of a workgroup are spread.
+constexpr int kWave = 64, kSimds = 4;
+
+std::string heading(const Program& program) {
+  const int waves = ceil_div(program.threads, kWave) * program.blocks_per_multiprocessor;
+  return joined("KERNEL(", program.threads, ", ", std::max(waves / kSimds, 1), ") void");
+}
+
+bool multiplies_by(const MatrixInstruction& row) {
+  return row.family == Family::cdna && row.in_tiles;
+}
+
+bool is_here(const std::vector<Statement>& statements, const auto& wanted) {
+  return std::ranges::any_of(statements, [&](const Statement& statement) {
+    return wanted(statement) || std::visit(
+                                    [&](const auto& i) {
+                                      if constexpr (requires { i.body; })
+                                        return is_here(i.body, wanted);
+                                      return false;
+                                    },
+                                    statement.op);
+  });
+}
+
+/// What the language would take and the machine has not.
+void check_instructions(const Program& program) {
+  if (program.cluster > 1) fail<Unsupported>("workgroups of AMD's devices form no clusters");
+  if (!program.signals.empty()) fail<Unsupported>("AMD's devices have no signals in memory");
+  if (is_here(program.body, [](const Statement& statement) {
+        return std::holds_alternative<LoadMatrix>(statement.op);
+      })) {
+    fail<Unsupported>("AMD's devices have no load-matrix instruction");
+  }
+}
+
+constexpr codegen::Dialect kDialect = {
+    .preludes = {&prelude, &scale_prelude, nullptr, &tile_prelude},
+    .heading = &heading,
+    .shared = "SHARED",
+    .constants = "static __attribute__((device)) const",
+    .shared_memory = "extern SHARED unsigned char shared[];",
+    .coordinates = "const u32 thread = thread_id(), split = block_x(), tile = block_y();",
+    .byte_perm = "byte_perm",
+    .multiplies_by = &multiplies_by,
+};
+
+}  // namespace
+
+std::string emit(const Program& program) {
+  check_instructions(program);
+  return codegen::emit(program, kDialect);
+}
+
+}  // namespace ladder::hip

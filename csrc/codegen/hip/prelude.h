@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace ladder::hip {
+
+/// The functions of codegen/cuda/prelude.h for AMD's devices, by builtins of clang and attributes
+/// only: no header, and nothing that hiprtc defines itself. Matrix instructions are never inline
+/// assembly, before which the compiler would insert no waits.
+std::string_view prelude();
+std::string_view scale_prelude();
+std::string_view tile_prelude();
+/// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
+std::string_view words_prelude();
+
+}  // namespace ladder::hip

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The space of wave kernels.
+#include <algorithm>
+#include <utility>
+
+#include "base/integers.h"
+#include "layout/weight_image.h"
+#include "pipelines/waves/schedule.h"
+
+namespace ladder {
+namespace {
+
+constexpr int kToken = 16;  // of an instruction
+constexpr int kMostTokensOfWave = 64, kMostWaves = 8;
+
+/// Parts of K for `tiles` tiles of `k_tiles` k-tiles each: one, and the three that leave the
+/// fullest compute unit least to do. Adding up parts counts as some k-tiles.
+std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t k_tiles,
+                                     std::int64_t places) {
+  constexpr std::int64_t kMost = 32, kReduction = 2;
+  constexpr std::size_t kKept = 4;
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_work;
+  for (std::int64_t splits = 2; splits <= std::min(k_tiles, kMost); ++splits) {
+    const auto of_group = ceil_div(k_tiles, splits) + kReduction;
+    by_work.emplace_back(ceil_div(tiles * splits, places) * of_group, splits);
+  }
+  std::ranges::sort(by_work);
+  std::vector<std::int64_t> out = {1};
+  for (const auto& [work, splits] : by_work) {
+    if (out.size() < kKept) out.push_back(splits);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  std::vector<WaveSchedule> all;
+  const bool in_place = expr.element == nullptr && expr.zero == 0;
+  const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
+
+  const auto add = [&](WaveSchedule s) {
+    for (const Route route : {Route::multiply_add, Route::in_place}) {
+      if (route == Route::in_place && !in_place) continue;
+      s.route = route;
+      for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
+        if (place == ScalePlace::sums && !both_places) continue;
+        s.scale_place = place;
+        all.push_back(s);
+      }
+    }
+  };
+  const auto add_splits = [&](WaveSchedule s) {
+    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows()) * s.token_tiles;
+    const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.tile_columns());
+    const auto places = std::int64_t{device.multiprocessors} * s.groups_per_cu;
+    for (const auto splits : splits_for(tiles, k_tiles, places)) {
+      // Groups of several k-tiles stay whole.
+      const auto sharing =
+          expr.groups() == 1 ? 1 : std::max<std::int64_t>(expr.group_size() / s.tile_columns(), 1);
+      const auto of_group = ceil_div(k_tiles, splits);
+      s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_group, sharing) : of_group);
+      s.reduction = grid_of(s, expr).splits == 1 ? Reduction::none : Reduction::ordered;
+      add(s);
+    }
+  };
+
+  const auto tokens = static_cast<int>(round_up(expr.max_m, kToken));
+  for (const int token_tiles : {1, 2, 4, 8}) {
+    const auto of_group = static_cast<int>(round_up(ceil_div(tokens, token_tiles), kToken));
+    if (token_tiles > 1 && of_group < 2 * kToken) continue;
+    for (const int waves_m : {1, 2, 4}) {
+      const int of_wave = of_group / waves_m;
+      if (of_group % (kToken * waves_m) != 0 || of_wave > kMostTokensOfWave) continue;
+      if (waves_m > 1 && of_wave < 2 * kToken) continue;
+      for (const int waves_n : {1, 2, 4}) {
+        for (const int waves_k : {1, 2, 4, 8}) {
+          const int waves = waves_n * waves_m * waves_k;
+          if (waves > kMostWaves || (waves_k > 1 && waves_m > 1)) continue;
+          for (const int columns : {64, 128, 256}) {
+            // More groups of columns have more scales than registers.
+            const bool narrow = expr.groups() > 1 && expr.group_size() < kBlock;
+            if (narrow && columns > kBlock) continue;
+            for (const int per_cu : {1, 2, 4, 8}) {
+              // From one wave for each SIMD to all that there is room for.
+              if (waves * per_cu < 4 || waves * per_cu > 16) continue;
+              add_splits({.tokens = of_group,
+                          .columns = columns,
+                          .waves_n = waves_n,
+                          .waves_m = waves_m,
+                          .waves_k = waves_k,
+                          .groups_per_cu = per_cu,
+                          .token_tiles = token_tiles});
+            }
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace ladder

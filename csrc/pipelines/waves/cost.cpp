@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a wave kernel is expected to take. Nothing here was measured: no such GPU was at hand. The
+// numbers are counts of instructions at the rates of the device's row, and published figures.
+#include <algorithm>
+#include <cmath>
+
+#include "base/integers.h"
+#include "layout/weight_image.h"
+#include "pipelines/waves/schedule.h"
+#include "schedule/decoding_cost.h"
+
+namespace ladder {
+namespace {
+
+// A SIMD issues an instruction of a wave in four clocks: 16 lanes a clock (CDNA 3 ISA).
+constexpr double kIssueClocks = 4;
+// Of peak, that copies and products of vectors reach: BabelStream and rocBLAS on an MI300X
+// (arXiv 2510.27583; rocm-libraries, pull request 12329).
+constexpr double kReached = 0.85;
+// Bytes on their way that a compute unit needs to reach it: 5.3 TB/s times 0.8 us over 304.
+constexpr double kBytesInFlight = 14336;
+// Of a k-tile of a wave: the barrier, addresses, the loop.
+constexpr double kTileClocks = 400;
+// Matrix and vector instructions of several waves run beside each other; of one, in part.
+constexpr double kOverlap = 4, kAlone = 1.4;
+// Seconds: launch and first bytes under a graph; a ticket, whose fences empty the cache of a die.
+constexpr double kLaunch = 5e-6, kTicket = 2e-6;
+
+double fullest(double groups, double places) {
+  return std::ceil(groups / places) * places / groups;
+}
+
+}  // namespace
+
+Cost cost(const WaveSchedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  const MatrixInstruction& row = *decisions.whole.core.instruction;
+  const CtaGrid grid = grid_of(s, expr);
+  const double groups = static_cast<double>(grid.count());
+  const double steps = static_cast<double>(s.columns) / row.k, tokens = s.wave_tokens();
+  const double pieces = static_cast<double>(kWaveRows) / row.m;
+
+  // Clocks of a SIMD for one k-tile of one wave. decoding_cycles() counts two for an operation on
+  // integers and is of 16 rows by 64 columns of 32 lanes, of which a wave has 8 at once in half as
+  // many instructions.
+  const double matrix_clocks = static_cast<double>(row.m) * row.n * row.k /
+                               (static_cast<double>(device.f16_lanes) / device.schedulers);
+  const bool product = s.route == Route::in_place && expr.activation == Scalar::bf16;
+  const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
+  const double operations = decoding_cycles(expr, s.route, s.scale_place) / kIntegerCycles *
+                            (kWaveRows / 16.0) / 2 * (static_cast<double>(s.columns) / kBlock);
+  const double packed = expr.activation == Scalar::bf16 && s.route != Route::in_place ? 2.2 : 1;
+  const double scaling = keeps_totals(s, expr) ? static_cast<double>(groups_of_wave(s, expr)) *
+                                                     (2 * tokens + 4 * pieces)
+                                               : 0;
+  const double loads = 2 * tokens / row.n * steps;
+  const double vector = (operations * packed + scaling + loads) * kIssueClocks + kTileClocks;
+  const double waves = static_cast<double>(s.waves());
+  const double resident =
+      std::min<double>(s.groups_per_cu, std::ceil(groups / device.multiprocessors));
+  const double alone = resident * waves <= device.schedulers ? kAlone : 1;
+
+  Cost out{};
+  out.issue_seconds = (std::max(products, vector) + 0.2 * std::min(products, vector)) * alone *
+                      s.k_tiles * waves * groups /
+                      (device.clock() * device.schedulers * device.multiprocessors);
+  const double bytes = least_bytes(expr, expr.max_m);
+  const double tile_codes =
+      static_cast<double>(s.rows()) * static_cast<double>(s.tile_columns()) * expr.bits / 8;
+  const double x_bytes = static_cast<double>(s.tokens) * static_cast<double>(s.tile_columns()) *
+                         bytes_of(expr.activation);
+  const double in_flight = resident * (tile_codes + x_bytes) * (s.k_tiles > 1 ? 1 : 0.5);
+  const double hidden = std::min(in_flight / kBytesInFlight, 1.0);
+  const double sums = static_cast<double>(s.rows()) * s.tokens * 4;
+  const double through_cache =
+      groups * (s.k_tiles * (tile_codes + x_bytes) + (grid.splits > 1 ? 2 * sums : 0));
+  out.memory_seconds = bytes / (kReached * device.global.bytes_per_second) / hidden;
+  if (const double rate = device.l2.bytes_per_second; rate > 0) {
+    out.memory_seconds = std::max(out.memory_seconds, through_cache / rate);
+  }
+  const double read = tokens * row.k * bytes_of(expr.activation) * steps * waves;
+  out.shared_seconds = (read + x_bytes) * s.k_tiles * groups / device.shared_bytes_per_second();
+  out.fixed_seconds = kLaunch + (s.reduction == Reduction::ordered ? kTicket : 0);
+  const double uneven = fullest(groups, device.multiprocessors);
+  const double work = std::max(out.issue_seconds, out.shared_seconds) * uneven;
+  out.seconds = std::pow(std::pow(out.memory_seconds * std::sqrt(uneven), kOverlap) +
+                             std::pow(work, kOverlap),
+                         1 / kOverlap) +
+                out.fixed_seconds;
+  return out;
+}
+
+}  // namespace ladder

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/waves/lowering.h"
+
+#include "base/integers.h"
+#include "pipelines/lower.h"
+
+namespace ladder {
+
+Program WaveLowering::run() {
+  declare();
+  Body& body = program_.body;
+  declare_weights();
+  declare_activations();
+  load_weights(body, 0, false);
+  load_activations(body, 0);
+  if (has_table()) body.push_back(declare_table(memory_.table));
+  store_activations(body, 0);
+  declare_operands(body, tiling());
+  steps_ = declare_steps(groups_, kBlock / instruction_.k * blocks_);
+  if (whole_row()) operands_.group = 0;
+  begin_sums(body);
+  if (whole_row()) begin_group(body);
+  operands_.open = whole_row();
+  const Affine last = s_.k_tiles - 1;
+  if (s_.k_tiles > 1) {
+    const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(1);
+    Body each;
+    emit(each, Barrier{});
+    load_weights(each, following, true);
+    load_activations(each, following);
+    multiply(each, k_tile);
+    store_activations(each, following);
+    take_next(each);
+    emit(body, For{k_tile_, s_.k_tiles - 1, std::move(each), 1});
+  }
+  emit(body, Barrier{});
+  multiply(body, last);
+  reduce(body, s_.reduction);
+  return std::move(program_);
+}
+
+Affine WaveLowering::first_row(std::int64_t factor) const {
+  return Affine::of(kTile, factor, s_.token_tiles);
+}
+
+Affine WaveLowering::first_token() const {
+  if (s_.token_tiles == 1) return 0;
+  return times(remainder(Affine::of(kTile), s_.token_tiles), s_.tokens);
+}
+
+void WaveLowering::declare() {
+  program_.threads = static_cast<int>(s_.threads());
+  program_.blocks_per_multiprocessor = s_.groups_per_cu;
+  declare_kernel(grid_.splits, grid_.tiles * grid_.token_tiles, 1, false, s_.reduction);
+  k_tile_ = variable("k_tile", std::max(s_.k_tiles - 1, 1));
+  sums_ = {.rows = s_.rows(),
+           .tokens = s_.tokens,
+           .warps_k = s_.waves_k,
+           .pitch = memory_.sum_pitch,
+           .elements = memory_.sums,
+           .direct = s_.waves_k == 1,
+           .token_extent = s_.token_tiles == 1 ? kTokens : s_.tokens,
+           .splits = grid_.splits,
+           .tiles = grid_.tiles * grid_.token_tiles,
+           .first_row = [this](const Affine&) { return first_row(s_.rows()); },
+           .first_token = first_token()};
+}
+
+LinearLowering::Tiling WaveLowering::tiling() const {
+  const Layout along_k = spatial({s_.waves_k, 1, 1});
+  return {.a_warps = spatial({1, s_.waves_n, 1}) * replicated(s_.waves_m, 3) * along_k,
+          .b_warps = replicated(s_.waves_n, 3) * spatial({1, s_.waves_m, 1}) * along_k,
+          .sum_warps = spatial({1, s_.waves_n, 1}) * spatial({1, 1, s_.waves_m}) * along_k,
+          .fit = fit_,
+          .tokens = s_.wave_tokens(),
+          .running = keeps_totals(s_, expr_)};
+}
+
+void WaveLowering::multiply(Body& body, const Affine& k_tile) {
+  Body per_group, per_step;
+  if (!whole_row()) begin_group(per_group);
+  emit(per_step, Load{operands_.b,
+                      x_wave_,
+                      {0, times(remainder(k_tile, 2), s_.tokens),
+                       Affine::of(steps_.group, steps_.count * instruction_.k) +
+                           Affine::of(steps_.step, instruction_.k)}});
+  multiply_step(per_step);
+  emit(per_group, For{steps_.step, steps_.count, std::move(per_step)});
+  if (!whole_row()) end_group(per_group);
+  emit(body, For{steps_.group, groups_, std::move(per_group)});
+}
+
+Workspace workspace_of(const Linear& expr, const WaveSchedule& s) {
+  if (s.reduction != Reduction::ordered) return {};
+  const CtaGrid grid = grid_of(s, expr);
+  const auto tiles = grid.tiles * grid.token_tiles;
+  return {tiles * grid.splits * s.tokens * s.rows(), tiles};
+}
+
+Program lower(const Decisions& decisions, const WaveSchedule& schedule) {
+  return WaveLowering(decisions.expr, schedule, decisions.of(schedule.route)).run();
+}
+
+}  // namespace ladder

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes the program of a wave kernel (schedule.h says what it does). Internal to this folder.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout/weight_image.h"
+#include "pipelines/linear/linear_lowering.h"
+#include "pipelines/waves/schedule.h"
+
+namespace ladder {
+
+class WaveLowering : LinearLowering {
+ public:
+  WaveLowering(const Linear& expr, const WaveSchedule& schedule, const OperandDecisions& decisions)
+      : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
+        s_(schedule),
+        grid_(grid_of(schedule, expr)),
+        memory_(wave_memory(schedule, expr)),
+        groups_(groups_of_wave(schedule, expr)),
+        blocks_(schedule.columns / kBlock),
+        fit_(instruction_, 2 * kUnits) {}
+
+  /// The whole program; once per object.
+  Program run();
+
+ private:
+  /// One group is all of K: its scale multiplies once, at the end.
+  bool whole_row() const { return expr_.groups() == 1; }
+  void declare();
+  Tiling tiling() const;
+  Affine first_row(std::int64_t factor) const;
+  Affine first_token() const;
+
+  // weights.cpp
+  void declare_weights();
+  /// Codes of a k-tile, and its scales and zero points, to the registers in use or to those of the
+  /// next one, which take_next() makes the ones in use.
+  void load_weights(Body& body, const Affine& k_tile, bool next);
+  void take_next(Body& body);
+
+  // activations.cpp
+  void declare_activations();
+  /// The view of a stage; each is a view of its own.
+  ViewId stage(const Affine& k_tile);
+  /// Starts those of a k-tile on their way; then puts them into shared memory.
+  void load_activations(Body& body, const Affine& k_tile);
+  void store_activations(Body& body, const Affine& k_tile);
+
+  void multiply(Body& body, const Affine& k_tile);
+
+  const WaveSchedule& s_;
+  const CtaGrid grid_;
+  const WaveMemory memory_;
+  const std::int64_t groups_, blocks_;  // of a wave in a k-tile
+  const ImageFit fit_;
+  ViewId image_ = -1, x_rows_ = -1, x_order_ = -1, x_stage_ = -1, x_wave_ = -1;
+  RegisterId next_words_ = -1, x_next_ = -1;
+  GroupOrder order_;
+  VariableId k_tile_ = -1;
+  Steps steps_{};
+};
+
+}  // namespace ladder

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The chain of index maps by which waves read a weight and activations: those of the layouts that
+// lowering declares its registers with.
+#include <sstream>
+
+#include "base/error.h"
+#include "layout/index_map.h"
+#include "layout/weight_image.h"
+#include "pipelines/linear/image_fit.h"
+#include "pipelines/waves/schedule.h"
+
+namespace ladder {
+
+std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions) {
+  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
+  const ImageFit fit(row, 2 * kUnits);
+  const auto pitch = wave_memory(s, decisions.expr).x_pitch;
+  const std::string name(row.name);
+  return {
+      {"A of " + name + ": (lane, slot) to (row, k)", index_map(row.a())},
+      {"B: to (token, k)", index_map(row.b())},
+      {"sums: to (row, token)", index_map(row.d())},
+      {"weights of a wave in a k-step: (lane, slot) to (1, row of 128, column of 16)",
+       index_map(fit.a())},
+      {"words of a wave in a block of 64 columns: to (block of rows, 1, chunk, lane of the image, "
+       "word)",
+       index_map(fit.words(decisions.expr.bits))},
+      {"activations: to (1, token, column of 16)", index_map(fit.b(s.wave_tokens()))},
+      {"activations in shared memory: (token, column) to element",
+       index_map({s.tokens, s.tile_columns()},
+                 [&](const IndexExprs& x) { return IndexExprs{x[0] * pitch + x[1]}; })},
+      {"sums of a wave: to (1, row, token)", index_map(fit.sums(s.wave_tokens()))},
+  };
+}
+
+std::string to_string(const std::vector<NamedMap>& maps) {
+  std::ostringstream out;
+  for (const auto& [name, map] : maps) {
+    out << name << ":\n  " << to_string(map) << '\n';
+    if (const auto back = inverse(map)) out << "  back: " << to_string(*back) << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace ladder

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why waves cannot serve an expression on a device.
+#include "pipelines/linear/objection.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "layout/weight_image.h"
+#include "pipelines/waves/schedule.h"
+
+namespace ladder {
+namespace {
+
+/// Registers of a lane that an instruction can name.
+constexpr std::int64_t kMostRegisters = 512;
+
+std::string not_counts(const WaveSchedule& s) {
+  return count_objection({{"tokens", 1, s.tokens},
+                          {"columns", 1, s.columns},
+                          {"waves along N", 1, s.waves_n},
+                          {"waves along M", 1, s.waves_m},
+                          {"waves along K", 1, s.waves_k},
+                          {"k-tiles", 1, s.k_tiles},
+                          {"token tiles", 1, s.token_tiles},
+                          {"workgroups of a compute unit", 1, s.groups_per_cu}});
+}
+
+std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
+  if (row.fragment != Fragment::wave) return joined(row.name, " is no instruction of waves");
+  if (s.columns % kBlock != 0) {
+    return joined("columns of ", s.columns, " are not whole blocks of the image");
+  }
+  if (s.tokens % (s.waves_m * row.n) != 0) {
+    return joined(s.tokens, " tokens for ", s.waves_m, " waves are not whole instructions of ",
+                  row.n);
+  }
+  return {};
+}
+
+/// A wave's columns of a k-tile belong to one group or to whole ones, and so do those of its
+/// neighbours and of the other parts of K.
+std::string bad_groups(const WaveSchedule& s, const Linear& expr, int step, std::int64_t splits) {
+  if (expr.groups() == 1) return {};
+  const auto group = expr.group_size();
+  const auto why = joined("groups of ", group, " do not follow ", s.waves_k, " waves of ",
+                          s.columns, " columns in ", s.k_tiles, " k-tiles");
+  if (group <= s.columns) {
+    const bool whole = s.columns % group == 0 && group % step == 0 &&
+                       (group < kBlock ? kBlock % group : group % kBlock) == 0;
+    return whole ? "" : why;
+  }
+  if (group % s.columns != 0) return why;
+  const auto sharing = group / s.columns;  // of waves in the order of K
+  if (sharing < s.waves_k) return s.waves_k % sharing == 0 ? "" : why;
+  const auto per_split = std::int64_t{s.k_tiles} * s.waves_k;
+  const bool whole = sharing % s.waves_k == 0 &&
+                     (splits == 1 || per_split % sharing == 0 || sharing % per_split == 0);
+  return whole ? "" : why;
+}
+
+std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& device) {
+  if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
+    return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
+  }
+  if (s.reduction == Reduction::cluster) return joined(device.name, " has no clusters");
+  if (auto why = reduction_objection(s.reduction, grid.splits, s.rows(), device); !why.empty()) {
+    return why;
+  }
+  return pairs_objection(s.threads(), s.rows());
+}
+
+}  // namespace
+
+std::string objection(const WaveSchedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  const MatrixInstruction& row = *decisions.whole.core.instruction;
+  if (auto why = not_counts(s); !why.empty()) return why;
+  if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
+  if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  if (auto why = bad_waves(s, row); !why.empty()) return why;
+  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
+    return joined("serves ", tokens, " tokens of ", expr.max_m);
+  }
+  const CtaGrid grid = grid_of(s, expr);
+  if (auto why = bad_groups(s, expr, row.k, grid.splits); !why.empty()) return why;
+  if (auto why = bad_grid(s, grid, device); !why.empty()) return why;
+  if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
+  if (s.route == Route::in_place && (expr.zero != 0 || expr.stored_zero != Zero::none)) {
+    return "a zero point in place would be another one for each parity of rows";
+  }
+  if (!row.subnormals && expr.element != nullptr) {
+    try {
+      without_subnormals(decoding_of(expr, s.scale_place), expr);
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+  }
+  const auto threads = s.threads();
+  if (auto why = residence_objection(threads, shared_bytes(s, expr), s.groups_per_cu, device);
+      !why.empty()) {
+    return why;
+  }
+  const auto waves_of_simd =
+      std::max<std::int64_t>(s.waves() * s.groups_per_cu / device.schedulers, 1);
+  const auto most = kMostRegisters / waves_of_simd;
+  const auto registers = wave_registers(s, expr);
+  if (registers > most) return joined(registers, " registers a lane, of at most ", most);
+  return {};
+}
+
+}  // namespace ladder

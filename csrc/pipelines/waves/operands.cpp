@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waves multiply: codes, scales and zero points in registers, activations in shared memory.
+#include <numeric>
+
+#include "base/integers.h"
+#include "pipelines/waves/lowering.h"
+
+namespace ladder {
+
+void WaveLowering::declare_weights() {
+  const std::int64_t b = expr_.bits;
+  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+  const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
+  image_ =
+      view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
+  const Layout waves = spatial({s_.waves_n, 1, 1, 1, 1}) * replicated(s_.waves_m, 5) *
+                       spatial({1, s_.waves_k, 1, 1, 1});
+  const Layout words = waves * local({1, blocks_, 1, 1, 1}) * fit_.words(expr_.bits);
+  words_ = reg("words", Scalar::u32, words);
+  if (s_.k_tiles > 1) next_words_ = reg("next_words", Scalar::u32, words);
+  order_ = group_order(s_.columns, s_.waves_k, s_.k_tiles);
+  for (PerGroup& part : per_group_) {
+    // Scales multiply operands or sums; zero points are part of operands, or offset sums.
+    const bool zeros = &part != &per_group_.front() || !expr_.scale;
+    const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
+    const Layout loaded = spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) *
+                          order_.over_k * fit_.loaded(groups_, of_a);
+    part.loaded = reg(part.name + "_table", part.scalar, loaded);
+    part.rows = reg(part.name, part.scalar,
+                    spatial({1, s_.waves_n}) * replicated(s_.waves_m * s_.waves_k, 2) *
+                        fit_.rows(groups_, of_a));
+    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+    if (!whole_row() && s_.k_tiles > 1) part.next = reg("next_" + part.name, part.scalar, loaded);
+  }
+}
+
+void WaveLowering::load_weights(Body& body, const Affine& k_tile, bool next) {
+  const auto blocks = blocks_ * s_.waves_k;
+  emit(body, Load{next ? next_words_ : words_,
+                  image_,
+                  {first_row(2 * s_.waves_n),
+                   Affine::of(kSplit, blocks * s_.k_tiles) + times(k_tile, blocks), 0, 0, 0},
+                  Cache::once});
+  if (next && whole_row()) return;
+  for (const PerGroup& part : per_group_) {
+    emit(body, Load{next ? part.next : part.loaded,
+                    part.table,
+                    {order_.first(k_tile), first_row(2 * s_.waves_n), 0, 0, 0}});
+    if (!next) emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+void WaveLowering::take_next(Body& body) {
+  emit(body, Reinterpret{words_, next_words_});
+  if (whole_row()) return;
+  for (const PerGroup& part : per_group_) {
+    emit(body, Reinterpret{part.loaded, part.next});
+    emit(body, Reinterpret{part.rows, part.loaded});
+  }
+}
+
+// Pieces of 16 bytes, those of a row side by side. Where there are more threads than pieces, some
+// have the same.
+void WaveLowering::declare_activations() {
+  const auto x = buffer("x_tile", Level::shared, operand_, memory_.activations);
+  sums_.over = x;
+  x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
+  if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
+  x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
+  x_wave_ = view(x, {s_.waves_k, 2 * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
+  if (!whole_pieces()) return;
+  constexpr std::int64_t kPiece = 8;
+  const auto pieces = s_.tile_columns() / kPiece, threads = s_.threads();
+  const auto across = std::gcd(pieces, threads);
+  const auto down = std::gcd(std::int64_t{s_.tokens}, threads / across);
+  x_next_ =
+      reg("x_next", operand_,
+          local({s_.tokens / down, pieces / across}) * replicated(threads / (across * down), 2) *
+              spatial({down, across}) * local({1, kPiece}));
+}
+
+ViewId WaveLowering::stage(const Affine& k_tile) {
+  View staged = program_.views[x_stage_];
+  staged.offset = times(remainder(k_tile, 2), s_.tokens * memory_.x_pitch);
+  program_.views.push_back(std::move(staged));
+  return static_cast<ViewId>(program_.views.size() - 1);
+}
+
+void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
+  const auto columns = s_.tile_columns();
+  const std::vector<Affine> at = {
+      first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+  if (whole_pieces()) {
+    emit(body, Load{x_next_, x_rows_, at});
+  } else {
+    emit(body, CopyElements{stage(k_tile), x_rows_, at, x_order_});
+  }
+}
+
+void WaveLowering::store_activations(Body& body, const Affine& k_tile) {
+  if (whole_pieces()) emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+}
+
+}  // namespace ladder

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/waves/schedule.h"
+
+#include <algorithm>
+
+#include "base/integers.h"
+#include "layout/weight_image.h"
+#include "pipelines/linear/padding.h"
+#include "pipelines/spelling.h"
+#include "program/program.h"
+#include "schedule/decoding_cost.h"
+
+namespace ladder {
+namespace {
+
+// Stages of activations: one is read while the other is written.
+constexpr std::int64_t kStages = 2;
+
+struct Spelling {
+  template <class Schedule, class Text>
+  static void spell(Schedule& s, Text& text) {
+    text.number("waves ", s.waves_n);
+    text.number("x", s.waves_m);
+    text.number("x", s.waves_k);
+    text.number(", tokens ", s.tokens);
+    text.number(", token tiles ", s.token_tiles, 1);
+    text.number(", columns ", s.columns);
+    text.number(", k-tiles ", s.k_tiles);
+    text.name(", ", s.reduction, kReductions);
+    text.name(", ", s.route, kRoutes);
+    text.name("", s.scale_place, kScalePlaces);
+    text.number(", ", s.groups_per_cu);
+    text.end(" per compute unit");
+  }
+};
+
+}  // namespace
+
+std::string to_string(const WaveSchedule& schedule) { return spelled<Spelling>(schedule); }
+
+std::optional<WaveSchedule> wave_schedule_of(std::string_view text) {
+  return read_schedule<Spelling, WaveSchedule>(text);
+}
+
+CtaGrid grid_of(const WaveSchedule& s, const Linear& expr) {
+  return {.tiles = ceil_div(round_up(expr.n, kBlock), s.rows()),
+          .token_tiles = s.token_tiles,
+          .splits = ceil_div(round_up(expr.k, kBlock), s.k_tiles * s.tile_columns())};
+}
+
+std::int64_t groups_of_wave(const WaveSchedule& s, const Linear& expr) {
+  return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
+}
+
+bool keeps_totals(const WaveSchedule& s, const Linear& expr) {
+  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
+  return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
+}
+
+WaveMemory wave_memory(const WaveSchedule& s, const Linear& expr) {
+  WaveMemory out{};
+  out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(expr.activation);
+  out.activations = kStages * s.tokens * out.x_pitch;
+  if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
+  out.sum_pitch = s.rows() + kSumPad;
+  if (s.waves_k > 1) out.sums = s.waves_k * s.tokens * out.sum_pitch;
+  return out;
+}
+
+std::int64_t shared_bytes(const WaveSchedule& s, const Linear& expr) {
+  const WaveMemory m = wave_memory(s, expr);
+  const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
+    return round_up(elements * bytes, kSharedAlignment);
+  };
+  return std::max(buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4),
+                  buffer(m.sums, 4));
+}
+
+std::int64_t wave_registers(const WaveSchedule& s, const Linear& expr) {
+  // Of addresses, the loop and values between instructions.
+  constexpr std::int64_t kOthers = 40;
+  const auto sums = kWaveRows * s.wave_tokens() / kWaveLanes;
+  const bool zeros = expr.stored_zero != Zero::none || expr.zero != 0 ||
+                     (s.route == Route::in_place && expr.activation == Scalar::bf16);
+  const auto words = 2 * kUnits * expr.bits * (s.columns / kBlock);  // and those of the next k-tile
+  const auto operands = 4 * kUnits + s.wave_tokens() / 8;
+  const auto staged = ceil_div(s.tokens * s.tile_columns(), 2 * s.threads());
+  // Of a lane's rows: 32 of sums, 8 of operands; those of the next k-tile, and f32 of one group.
+  const auto of_rows = [&](std::int64_t rows, Scalar scalar) {
+    return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, expr) *
+           (expr.groups() > 1 ? 2 : 1);
+  };
+  const bool operands_scaled =
+      decoding_kind(expr) == Decoding::Kind::fields && decoding_of(expr, s.scale_place).scaled;
+  std::int64_t scales = expr.groups() > 1 ? 32 : 0;
+  if (expr.scale) scales += of_rows(operands_scaled ? 8 : 32, *expr.scale);
+  if (expr.stored_zero != Zero::none) {
+    scales += of_rows(expr.stored_zero == Zero::integer ? 8 : 32, expr.zero_scalar());
+  }
+  // Sums of narrow groups begin before those of the last group are scaled.
+  const bool narrow = keeps_totals(s, expr) && expr.group_size() < kBlock;
+  const auto begun = narrow ? 3 * sums / 4 : 0;
+  return begun + kOthers + (keeps_totals(s, expr) ? 2 : 1) * sums +
+         (zeros ? s.wave_tokens() / 4 : 0) + words + operands + staged + scales +
+         decoding_registers(expr, s.scale_place);
+}
+
+}  // namespace ladder

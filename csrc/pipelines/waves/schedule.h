@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waves: kernels of 1 to 256 tokens for AMD's devices, whose waves of 64 lanes have 128 rows of the
+// weight, eight of each parity and 16-row unit of two blocks of the image (linear/image_fit.h).
+//
+// There are no asynchronous copies. Codes and scales go straight from memory to the registers of
+// the wave that multiplies them, and activations through registers to shared memory, all one k-tile
+// ahead; the compiler waits for each register when it is used:
+//
+//     at first:     k-tile 0 to registers; its activations to stage 0
+//     each k-tile:  barrier; ask for the next; multiply; its activations to the other stage
+//
+// Waves side by side along K are for few tokens, whose kernels read as fast as memory allows; waves
+// along the tokens decode the codes of their rows each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expr/decoding.h"
+#include "expr/linear.h"
+#include "layout/index_map.h"
+#include "pipelines/cost.h"
+#include "schedule/decisions.h"
+#include "schedule/route.h"
+
+namespace ladder {
+
+/// Rows of the weight that a wave has, and its lanes.
+constexpr std::int64_t kWaveRows = 128, kWaveLanes = 64;
+
+struct WaveSchedule {
+  int tokens;   ///< of a workgroup, a multiple of 16 * waves_m
+  int columns;  ///< of a wave in a k-tile, a multiple of 64
+  int waves_n;  ///< side by side along the rows
+  int waves_m;  ///< along the tokens
+  int waves_k;  ///< along the columns
+  int k_tiles;  ///< of a workgroup
+  Reduction reduction;
+  Route route;
+  int groups_per_cu;    ///< workgroups to leave registers and shared memory for
+  int token_tiles = 1;  ///< workgroups side by side along the tokens
+  ScalePlace scale_place = ScalePlace::usual;
+
+  bool operator==(const WaveSchedule&) const = default;
+  std::int64_t rows() const { return kWaveRows * waves_n; }
+  std::int64_t waves() const { return std::int64_t{waves_n} * waves_m * waves_k; }
+  std::int64_t threads() const { return kWaveLanes * waves(); }
+  std::int64_t tile_columns() const { return std::int64_t{columns} * waves_k; }
+  std::int64_t wave_tokens() const { return tokens / waves_m; }
+};
+
+// What every pipeline has (pipelines/schedule.h).
+/// "waves 2x1x4, tile 256x16x512, k-tiles 8, ordered, multiply_add, 2 per compute unit".
+std::string to_string(const WaveSchedule& schedule);
+std::optional<WaveSchedule> wave_schedule_of(std::string_view text);
+std::string objection(const WaveSchedule& schedule, const Decisions& decisions);
+Cost cost(const WaveSchedule& schedule, const Decisions& decisions);
+CtaGrid grid_of(const WaveSchedule& schedule, const Linear& expr);
+/// All that are considered, in a fixed order.
+std::vector<WaveSchedule> wave_space(const Decisions& decisions);
+
+/// Groups of columns whose scales a wave has in a k-tile; 1 where a group has several k-tiles.
+std::int64_t groups_of_wave(const WaveSchedule& schedule, const Linear& expr);
+/// The sums of groups are added up in registers of their own.
+bool keeps_totals(const WaveSchedule& schedule, const Linear& expr);
+
+/// The buffers of a workgroup, in elements, in the order in which they lie.
+struct WaveMemory {
+  std::int64_t x_pitch;      ///< from one token to the next
+  std::int64_t activations;  ///< [stage][token]
+  std::int64_t table;        ///< u32, of a type that is looked up
+  std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
+  std::int64_t sums;         ///< f32, of waves along K; they take the place of all that is above
+};
+WaveMemory wave_memory(const WaveSchedule& schedule, const Linear& expr);
+/// Bytes of shared memory that a workgroup asks for, to the byte.
+std::int64_t shared_bytes(const WaveSchedule& schedule, const Linear& expr);
+/// From an instruction's registers to shared memory and the weight image, each as a function of
+/// (lane, slot) or of coordinates. All but that of shared memory, whose rows are padded, are
+/// bijections.
+struct NamedMap {
+  std::string name;
+  IndexMap map;
+};
+std::vector<NamedMap> maps_of(const WaveSchedule& schedule, const Decisions& decisions);
+/// A map and its inverse in a line each.
+std::string to_string(const std::vector<NamedMap>& maps);
+
+/// Registers of a lane, about.
+std::int64_t wave_registers(const WaveSchedule& schedule, const Linear& expr);
+
+}  // namespace ladder

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Wave kernels of every shape of schedule, small enough to run without a device. Internal to the
+// tests.
+#pragma once
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/integers.h"
+#include "expr/of_ttype.h"
+#include "pipelines/schedule.h"
+#include "types/ttype.h"
+
+namespace ladder::testing {
+
+/// Shapes of waves: [tokens, columns, waves along N, M, K, token tiles].
+constexpr std::array<std::array<int, 6>, 9> kWaveShapes = {{{16, 64, 1, 1, 1, 1},
+                                                            {16, 128, 2, 1, 1, 1},
+                                                            {16, 64, 1, 1, 4, 1},
+                                                            {32, 64, 2, 1, 2, 1},
+                                                            {64, 64, 1, 2, 1, 1},
+                                                            {32, 128, 1, 2, 1, 2},
+                                                            {48, 64, 1, 1, 1, 2},
+                                                            {16, 256, 1, 1, 2, 1},
+                                                            {128, 64, 2, 4, 1, 1}}};
+
+/// A schedule of that shape for the type, or nothing where waves object on the device.
+inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<int, 6>& shape,
+                                                              const TType& type, Scalar activation,
+                                                              Reduction reduction, Route route,
+                                                              const Device& device,
+                                                              int k_tiles = 3) {
+  const auto& [tokens, columns, waves_n, waves_m, waves_k, token_tiles] = shape;
+  WaveSchedule s{.tokens = tokens,
+                 .columns = columns,
+                 .waves_n = waves_n,
+                 .waves_m = waves_m,
+                 .waves_k = waves_k,
+                 .k_tiles = k_tiles,
+                 .reduction = reduction,
+                 .route = route,
+                 .groups_per_cu = 1,
+                 .token_tiles = token_tiles};
+  // The last rows, and the last columns of the last part, are no whole tiles.
+  const auto k = s.tile_columns() * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
+  Linear expr = linear_of(type, s.rows() + 40, k, activation, tokens * token_tiles - 3);
+  // Groups of several k-tiles are whole in each part.
+  if (expr.groups() > 1 && expr.group_size() > s.tile_columns()) s.k_tiles = round_up(k_tiles, 2);
+  const auto decisions = decide(expr, device);
+  if (!objection(s, decisions).empty()) s.scale_place = ScalePlace::sums;
+  if (!objection(s, decisions).empty()) return {};
+  return {{expr, s}};
+}
+
+/// One of each shape and reduction, types and what else a layer has in turn.
+inline std::vector<std::pair<Linear, WaveSchedule>> wave_cases(const Device& device,
+                                                               int k_tiles = 3) {
+  constexpr std::array kTypes = {"uint4,group=32,scale=float16,zero=midpoint",
+                                 "uint4,group=128,scale=float16,zero=midpoint",
+                                 "uint8,channel,scale=float32",
+                                 "nf4",
+                                 "mxfp4",
+                                 "uint2,group=64,scale=float16,zero=integer",
+                                 "float6_e3m2"};
+  std::vector<std::pair<Linear, WaveSchedule>> out;
+  unsigned turn = 0;
+  for (const auto& shape : kWaveShapes) {
+    for (auto reduction : {Reduction::none, Reduction::ordered}) {
+      for (const char* type : {kTypes[turn % kTypes.size()], kTypes[(turn + 3) % kTypes.size()]}) {
+        const auto activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
+        for (auto& [expr, schedule] : wave_case(shape, ttype(type), activation, reduction,
+                                                Route::multiply_add, device, k_tiles)) {
+          expr.bias = turn % 2 == 0, expr.gather = turn % 5 == 0;
+          out.emplace_back(expr, schedule);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace ladder::testing

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the text of a HIP kernel finds when it is compiled for this processor: clang's builtins of
+// AMD's devices. Attributes that the host does not know mean nothing here.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "instructions.h"
+#include "machine.h"
+
+#define __HIP_MEMORY_SCOPE_AGENT 4
+
+namespace ladder::emulate {
+
+inline unsigned __builtin_amdgcn_workitem_id_x() { return thread_index(); }
+inline unsigned __builtin_amdgcn_workgroup_id_x() { return block_index(0); }
+inline unsigned __builtin_amdgcn_workgroup_id_y() { return block_index(1); }
+
+template <class T>
+T __builtin_nontemporal_load(const T* from) {
+  return *static_cast<const T*>(aligned(from, sizeof(T)));
+}
+/// An access of shared memory by address, as a pointer of another address space makes it.
+template <class T>
+T* in_shared_memory(std::uint32_t address) {
+  return reinterpret_cast<T*>(at(own(address), sizeof(T)));
+}
+
+inline void __builtin_amdgcn_fence(int order, std::string_view scope) {
+  fence(order == __ATOMIC_RELEASE, scope == "agent");
+}
+inline void __builtin_amdgcn_s_barrier() { fenced_barrier(); }
+template <class T>
+T __hip_atomic_fetch_add(T* to, T value, int, int scope) {
+  if (scope != __HIP_MEMORY_SCOPE_AGENT) wrong("a counter of other workgroups, not of the agent");
+  const T before = *to;
+  *to += value;
+  if constexpr (sizeof(T) == 4 && T(0.5) == 0) took_ticket();
+  return before;
+}
+template <class T>
+void __hip_atomic_store(T* to, T value, int, int) {
+  *to = value;
+  came_last();
+}
+
+/// Bytes 0 to 3 of `selector` pick those of `low`, 4 to 7 of `high`.
+inline std::uint32_t __builtin_amdgcn_perm(std::uint32_t high, std::uint32_t low,
+                                           std::uint32_t selector) {
+  const std::uint64_t both = low | static_cast<std::uint64_t>(high) << 32;
+  if ((selector & 0xf8f8f8f8u) != 0) wrong("a selector of perm that names no byte");
+  std::uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    out |= (static_cast<std::uint32_t>(both >> 8 * (selector >> 8 * i & 7)) & 0xff) << 8 * i;
+  }
+  return out;
+}
+inline std::uint32_t __builtin_amdgcn_udot4(std::uint32_t a, std::uint32_t b, std::uint32_t sum,
+                                            bool) {
+  for (int i = 0; i < 4; ++i) sum += (a >> 8 * i & 0xff) * (b >> 8 * i & 0xff);
+  return sum;
+}
+template <class Halves>
+std::uint32_t __builtin_amdgcn_udot2(Halves a, Halves b, std::uint32_t sum, bool) {
+  return sum + std::uint32_t{a[0]} * b[0] + std::uint32_t{a[1]} * b[1];
+}
+template <class V>
+V __builtin_elementwise_fma(V a, V b, V c) {
+  V out;
+  if constexpr (sizeof a == 4) {
+    const auto bits = fma_halves(std::bit_cast<std::uint32_t>(a), std::bit_cast<std::uint32_t>(b),
+                                 std::bit_cast<std::uint32_t>(c), false);
+    std::memcpy(&out, &bits, 4);
+  } else {
+    for (int i = 0; i < 2; ++i) out[i] = std::fma(a[i], b[i], c[i]);
+  }
+  return out;
+}
+inline std::uint32_t __builtin_amdgcn_ds_bpermute(std::uint32_t byte, std::uint32_t mine) {
+  return wave_exchange(mine, byte / 4);
+}
+
+template <class Operand, class Sums>
+Sums multiply_wave(Operand a, Operand b, Sums sums, bool bf16) {
+  float d[4];
+  std::uint32_t words[4];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(words, &a, 8);
+  std::memcpy(words + 2, &b, 8);
+  wave_product(d, words, words + 2, bf16);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_16x16x16f16(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_wave(a, b, sums, false);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_wave(a, b, sums, true);
+}
+
+}  // namespace ladder::emulate
