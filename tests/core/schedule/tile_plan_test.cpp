@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "expr/tensor_expr.h"
 
@@ -219,15 +221,20 @@ TEST(Core, of_activations_that_no_instruction_takes_is_refused_with_what_there_i
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("mma.m16n8k8.f16")));
 }
 
-TEST(TileInstruction, of_an_operand_is_the_row_of_that_operand_and_other_rows_are_in_no_program) {
-  int in_programs = 0;
-  for (const MatrixInstruction& each : matrix_instructions()) {
-    const auto operand = tile_operand(each);
-    if (!operand) continue;
-    ++in_programs;
-    EXPECT_EQ(tile_instruction(*operand), &each);
+TEST(TileInstruction, of_an_operand_is_one_row_of_each_device_and_other_rows_are_in_no_program) {
+  std::set<const MatrixInstruction*> in_programs;
+  for (const Device& each : devices()) {
+    for (const MatrixInstruction* row : instructions(each)) {
+      const auto operand = tile_operand(*row);
+      if (!operand) continue;
+      in_programs.insert(row);
+      EXPECT_EQ(tile_instruction(*operand, each), row) << each.name;
+      if (each.family == Family::nvidia) {
+        EXPECT_EQ(tile_instruction(*operand), row) << each.name;
+      }
+    }
   }
-  EXPECT_EQ(in_programs, 3);
+  EXPECT_EQ(in_programs.size(), 3U + 2U + 2U);  // of NVIDIA, of CDNA 2, of CDNA 3 and 4
   EXPECT_FALSE(tile_operand(*instructions(device("h200"), "float16").front()));
 }
 
