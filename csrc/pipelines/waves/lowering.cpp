@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pipelines/waves/lowering.h"
 
-#include "base/integers.h"
+#include <algorithm>
+
 #include "pipelines/lower.h"
 
 namespace ladder {

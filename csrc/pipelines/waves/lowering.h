@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the program of a wave kernel (schedule.h says what it does). Internal to this folder.
+// Writes the program of a wave kernel (schedule.h says what it does). Internal to this folder:
+// lowering.cpp has the order of things, operands.cpp what is multiplied.
 #pragma once
 
 #include <cstdint>
@@ -33,23 +34,21 @@ class WaveLowering : LinearLowering {
   Tiling tiling() const;
   Affine first_row(std::int64_t factor) const;
   Affine first_token() const;
+  void multiply(Body& body, const Affine& k_tile);
 
-  // weights.cpp
+  // operands.cpp
   void declare_weights();
   /// Codes of a k-tile, and its scales and zero points, to the registers in use or to those of the
   /// next one, which take_next() makes the ones in use.
   void load_weights(Body& body, const Affine& k_tile, bool next);
   void take_next(Body& body);
 
-  // activations.cpp
   void declare_activations();
   /// The view of a stage; each is a view of its own.
   ViewId stage(const Affine& k_tile);
   /// Starts those of a k-tile on their way; then puts them into shared memory.
   void load_activations(Body& body, const Affine& k_tile);
   void store_activations(Body& body, const Affine& k_tile);
-
-  void multiply(Body& body, const Affine& k_tile);
 
   const WaveSchedule& s_;
   const CtaGrid grid_;

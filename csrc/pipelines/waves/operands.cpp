@@ -65,6 +65,9 @@ void WaveLowering::take_next(Body& body) {
 void WaveLowering::declare_activations() {
   const auto x = buffer("x_tile", Level::shared, operand_, memory_.activations);
   sums_.over = x;
+  // The barrier of the last k-tile freed the stage before the one it is in.
+  const auto last_stage = (s_.k_tiles - 1) % 2 * s_.tokens * memory_.x_pitch;
+  sums_.read_last = memory_.sums * 4 > last_stage * bytes_of(operand_);
   x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
   x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
