@@ -101,14 +101,16 @@ def loop_cycles(text: str, architecture: str) -> str:
     return f"{4 * int(cycles[1]) // 8}" if cycles else "llvm-mca refuses"
 
 
-def layer_table() -> None:
+def layer_table(models: list[str], types: list[str]) -> None:
     print("## One decoder layer, milliseconds\n")
     print("Predicted: the sum over its linear layers. Measured: LADDER's whole layer, with")
     print("attention and norms, on an MI250, of which a kernel runs on one of two dies.\n")
     print("| model | type | tokens | MI250 predicted | MI250, LADDER measured | MI300X predicted |")
     print("|---|---|---|---|---|---|")
-    for model, layers in MODELS.items():
-        for name, weight in TYPES.items():
+    for model in models:
+        layers = MODELS[model]
+        for name in types:
+            weight = TYPES[name]
             for turn, m in enumerate((1, 32)):
                 times = {}
                 for device in ARCHITECTURES:
@@ -119,7 +121,7 @@ def layer_table() -> None:
                       f"| {times['mi300x']} |")  # fmt: skip
 
 
-def kernel_table() -> None:
+def kernel_table(types: list[str]) -> None:
     print("\n## Kernels\n")
     print("`TB/s`: codes and scales over the predicted time, and of the datasheet's rate.")
     print("`VGPRs`, `spills`: of the code object. `loop`: clocks of a SIMD for a turn of one wave,")
@@ -130,7 +132,8 @@ def kernel_table() -> None:
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for device, architecture in ARCHITECTURES.items():
         for n, k in ((8192, 8192), (28672, 8192)):
-            for name, weight in TYPES.items():
+            for name in types:
+                weight = TYPES[name]
                 for m in (1, 16, 64):
                     sections = explained(m, n, k, weight, device)
                     us, schedule = first_kernel(sections)
@@ -149,17 +152,25 @@ def kernel_table() -> None:
 
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=plain).parse_args()
-    if shutil.which("clang++-19") is None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    parser.add_argument("--only", choices=("layers", "kernels"))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    arguments = parser.parse_args()
+    compiler = shutil.which("clang++-19")
+    if compiler is None and arguments.only != "layers":
         sys.exit("hip_predicted needs clang++-19: apt-get install clang-19")
-    version = subprocess.run(["clang++-19", "--version"], capture_output=True, text=True).stdout
     print("# AMD's GPUs: a model, not a measurement\n")
     print("- command: `python benchmarks/hip_predicted.py`")
-    print(f"- compiler: {version.splitlines()[0]}")
+    if compiler is not None:
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+        print(f"- compiler: {version.splitlines()[0]}")
     print("- no kernel of this table has run on a GPU; `csrc/pipelines/waves/cost.cpp` says what")
     print("  the times are made of\n")
-    layer_table()
-    kernel_table()
+    if arguments.only != "kernels":
+        layer_table(arguments.models, arguments.types)
+    if arguments.only != "layers":
+        kernel_table(arguments.types)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ SMALL = {
          *("--steps", "4", "--ways", "eager", "--formats", "GPTQModel", "ladder uint3")],
         "| ladder uint3 + optimize | eager | equal |",
     ),
+    "hip_predicted.py": (
+        [*("--only", "layers", "--models", "LLAMA2-70B", "--types", "W:INT4 A:FP16")],
+        "| LLAMA2-70B | W:INT4 A:FP16 | 32 | ",
+    ),
     "lora_step.py": (
         [*("--preset", "tiny", "--device", "cpu", "--only", "step", "--tokens", "16"),
          *("--layers", "1", "--repeats", "1")],
@@ -70,8 +74,10 @@ def check_report(script, arguments, expected):
 
 
 def test_every_benchmark_has_a_small_run():
-    """But those that need more than ladder: linear.py a tuned run, vllm_decode.py vLLM."""
-    assert set(SCRIPTS) == {*SMALL, *SMALL_ON_A_GPU, "linear.py", "vllm_decode.py"}
+    """But those that need more than ladder: linear.py a tuned run, vllm_decode.py vLLM,
+    hip_report.py an AMD GPU."""
+    larger = {"linear.py", "vllm_decode.py", "hip_report.py"}
+    assert set(SCRIPTS) == {*SMALL, *SMALL_ON_A_GPU, *larger}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
