@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a layer to what AMD's driver is asked for: kernels of waves, their grids and their plans.
+#include "runtime/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "fakes/driver.h"
+#include "runtime/device_row.h"
+#include "runtime/gpus.h"
+
+namespace ladder {
+namespace {
+
+class WaveSessions : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string folder = (std::filesystem::temp_directory_path() / "ladder-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    store_ = folder;
+    setenv("LADDER_CACHE", folder.c_str(), 1);
+    gpus().toolchain.add_directory(LADDER_FAKES);
+    fake::Machine& m = fake::machine(kOrdinal);
+    m.name = "AMD Instinct MI300X", m.architecture = "gfx942:sramecc+:xnack-";
+    m.multiprocessors = 304, m.clock_khz = 2100000, m.memory_bytes = 206.1e9;
+  }
+  static void TearDownTestSuite() {
+    unsetenv("LADDER_CACHE");
+    std::filesystem::remove_all(store_);
+  }
+  ~WaveSessions() override { EXPECT_EQ(fake::mistakes(), ""); }
+
+  Session& of(std::int64_t n) {
+    return session(open_session(ttype("uint4,group=64,scale=float16"), n, 512));
+  }
+
+  static constexpr int kOrdinal = 6;
+  inline static std::filesystem::path store_;
+  void* const stream_ = fake::new_stream();
+};
+
+TEST_F(WaveSessions, start_the_grid_of_the_schedule_with_its_threads_and_memory) {
+  Session& s = of(256);
+  for (const std::int64_t m : {1, 16, 64, 200}) {
+    const LinearKernel* const kernel = s.linear(kOrdinal, Scalar::f16, m, stream_);
+    ASSERT_NE(kernel, nullptr) << m;
+    const auto read = schedule_of(kernel->schedule);
+    ASSERT_TRUE(read && std::holds_alternative<WaveSchedule>(*read)) << kernel->schedule;
+    const auto& waves = std::get<WaveSchedule>(*read);
+    EXPECT_GE(waves.tokens * waves.token_tiles, m);
+    const Linear expr = expression(s.type(), 256, 512, false, Scalar::f16, m);
+    const CtaGrid grid = grid_of(waves, expr);
+    ASSERT_TRUE(kernel->start(stream_, nullptr));
+    const fake::Launched launched = fake::launches().back();
+    EXPECT_EQ(launched.device, kOrdinal);
+    EXPECT_THAT(launched.grid, testing::ElementsAre(grid.splits, grid.tiles * grid.token_tiles, 1));
+    EXPECT_EQ(launched.threads, waves.threads());
+    EXPECT_EQ(launched.shared_bytes, shared_bytes(waves, expr));
+  }
+  EXPECT_EQ(s.linear(kOrdinal, Scalar::f16, 257, stream_), nullptr) << "torch multiplies";
+}
+
+TEST_F(WaveSessions, take_a_schedule_that_somebody_measured) {
+  Session& s = of(320);
+  const auto all = s.schedules(kOrdinal, Scalar::f16, 16, 4);
+  ASSERT_GE(all.size(), 3U);
+  s.use(kOrdinal, Scalar::f16, 16, all[2], Session::Purpose::good);
+  EXPECT_EQ(s.linear(kOrdinal, Scalar::f16, 16, stream_)->schedule, all[2]);
+  EXPECT_THROW(s.use(kOrdinal, Scalar::f16, 16,
+                     "tokens 16, warps 1x16, blocks 2, rounds 2, stages 1, none, multiply_add, "
+                     "units 2, depth 2, 1 per multiprocessor",
+                     Session::Purpose::good),
+               Unsupported);
+}
+
+}  // namespace
+}  // namespace ladder
