@@ -90,6 +90,10 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (s.route == Route::in_place && (expr.zero != 0 || expr.stored_zero != Zero::none)) {
     return "a zero point in place would be another one for each parity of rows";
   }
+  if (s.route == Route::in_place && expr.activation == Scalar::bf16 && expr.group_size() == row.k) {
+    return joined("in place, groups of ", row.k,
+                  " columns take one more product each: clang spills");
+  }
   if (!row.subnormals && expr.element != nullptr) {
     try {
       without_subnormals(decoding_of(expr, s.scale_place), expr);
