@@ -10,6 +10,8 @@ JOBS   ?= $(shell nproc)
 # pip's NVRTC, which no loader searches; the shell finds it when a recipe runs. Tests that need it
 # skip without it, and one of them fails where LADDER_NEEDS_NVRTC is set.
 NVRTC  := LADDER_NEEDS_NVRTC=1 LD_LIBRARY_PATH="$$(echo $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib):$$LD_LIBRARY_PATH"
+# clang-19 for AMD's GPUs, likewise: `make cpp-test LADDER_NEEDS_CLANG=` skips what it compiles.
+export LADDER_NEEDS_CLANG ?= 1
 export PYTHONPATH := $(CURDIR)
 # For ccache: objects that a precompiled header went into may be kept, and a wheel, built in another
 # folder, finds the checkout's.

@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing i
 
 from ladder import _C
 
+#: Those of csrc/codegen/hip/toolchain.cpp that decide the code.
 FLAGS = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc",
          "-O3", "-std=c++17", "-ffp-contract=on", "-S"]  # fmt: skip
 #: Layers of one decoder layer, [rows, columns].
