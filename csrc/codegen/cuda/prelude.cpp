@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/cuda/prelude.h"
 
+#include <string>
+
+#include "base/joined.h"
+#include "codegen/emit/plain_functions.h"
+
 namespace ladder::cuda {
 
 std::string_view prelude() {
-  return R"(typedef unsigned int u32;
+  static const std::string text =
+      joined(R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -234,17 +240,8 @@ DEVICE float high_f16(u32 both) {
 }
 DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
-DEVICE float from_u8(u32 code) { return (float)code; }
-// 2^(code - 127), of which code 0 is a subnormal; 255 is NaN.
-DEVICE float from_e8m0(u32 code) {
-  return as_float(code << 23 | (((code + 1) & 0xffu) < 2 ? 0x00400000u : 0u));
-}
-// Two codes, in bytes 1 and 3 of a word, as f16 of 2^-8 times their values; all ones is NaN.
-DEVICE u32 halves_e4m3(u32 both) {
-  const u32 magnitude = both >> 1 & 0x3f803f80u;
-  return magnitude | (magnitude + 0x00800080u & 0x40004000u) | both & 0x80008000u;
-}
-DEVICE u32 pack_f16(float low, float high) {
+)",
+             codegen::kScaleFunctions, R"(DEVICE u32 pack_f16(float low, float high) {
   u32 both;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
@@ -254,7 +251,8 @@ DEVICE u32 pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
-)";
+)");
+  return text;
 }
 
 }  // namespace ladder::cuda

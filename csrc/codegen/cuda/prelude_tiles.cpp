@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "base/joined.h"
 #include "codegen/cuda/prelude.h"
+#include "codegen/emit/plain_functions.h"
 
 namespace ladder::cuda {
 
 std::string_view tile_prelude() {
-  return R"(// Element by element. Instructions with a rounding are never contracted.
+  static const std::string text =
+      joined(R"(// Element by element. Instructions with a rounding are never contracted.
 #define UNARY(NAME, TEXT) \
   DEVICE float NAME##_f32(float a) { float d; asm(TEXT " %0, %1;" : "=f"(d) : "f"(a)); return d; }
 UNARY(negate, "neg.f32")
@@ -24,17 +29,8 @@ BINARY(multiply, "mul.rn.f32")
 BINARY(divide, "div.rn.f32")
 BINARY(minimum, "min.f32")
 BINARY(maximum, "max.f32")
-DEVICE u32 add_u32(u32 a, u32 b) { return a + b; }
-DEVICE u32 subtract_u32(u32 a, u32 b) { return a - b; }
-DEVICE u32 multiply_u32(u32 a, u32 b) { return a * b; }
-DEVICE u32 minimum_u32(u32 a, u32 b) { return a < b ? a : b; }
-DEVICE u32 maximum_u32(u32 a, u32 b) { return a < b ? b : a; }
-DEVICE u32 bit_and_u32(u32 a, u32 b) { return a & b; }
-DEVICE u32 bit_or_u32(u32 a, u32 b) { return a | b; }
-DEVICE u32 bit_xor_u32(u32 a, u32 b) { return a ^ b; }
-DEVICE u32 shift_left_u32(u32 a, u32 b) { return b < 32 ? a << b : 0; }
-DEVICE u32 shift_right_u32(u32 a, u32 b) { return b < 32 ? a >> b : 0; }
-// Towards zero, into the range of u32, NaN as 0.
+)",
+             codegen::kIntegerFunctions, R"(// Towards zero, into the range of u32, NaN as 0.
 DEVICE u32 to_integer(float a) {
   u32 d;
   asm("cvt.rzi.u32.f32 %0, %1;" : "=r"(d) : "f"(a));
@@ -95,7 +91,8 @@ DEVICE void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 signal, u3
                :: "r"(to), "l"((u64)__cvta_generic_to_global(from)), "r"(bytes), "r"(signal),
                   "h"((u16)blocks) : "memory");
 }
-)";
+)");
+  return text;
 }
 
 }  // namespace ladder::cuda

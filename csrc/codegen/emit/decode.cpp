@@ -56,10 +56,12 @@ template <class Op, class Decode>
 void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
   const auto units = words(i.to) / 4;
   const auto first = constant(i.block) * units * bits, step = constant(i.step);
+  std::int64_t registers[4];  // of every unit alike
+  for (int w = 0; w < 4; ++w) registers[w] = image_register(reg(i.to), w);
   for (int unit = 0; unit < units; ++unit) {
     for (int w = 0; w < 4; ++w) {
       const auto to = reg(i.to).name + "[" + std::to_string(unit * 4 + w) + "]";
-      const auto r = image_register(reg(i.to), unit * 4 + w);
+      const auto r = registers[w];
       decode(to, static_cast<int>(4 * step + r), first + unit * bits,
              static_cast<int>(unit * 2 + r % 2));
     }

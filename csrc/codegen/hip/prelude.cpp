@@ -4,10 +4,16 @@
 // compiler counts what is on its way from memory and waits for the registers that are used.
 #include "codegen/hip/prelude.h"
 
+#include <string>
+
+#include "base/joined.h"
+#include "codegen/emit/plain_functions.h"
+
 namespace ladder::hip {
 
 std::string_view prelude() {
-  return R"(typedef unsigned int u32;
+  static const std::string text =
+      joined(R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -161,17 +167,8 @@ DEVICE void mma_bf16(float* d, const u32* a, const u32* b) {
 // Numbers.
 DEVICE float low_f16(u32 both) { return (float)__builtin_bit_cast(f16, (u16)both); }
 DEVICE float high_f16(u32 both) { return (float)__builtin_bit_cast(f16, (u16)(both >> 16)); }
-DEVICE float from_u8(u32 code) { return (float)code; }
-// 2^(code - 127), of which code 0 is a subnormal; 255 is NaN.
-DEVICE float from_e8m0(u32 code) {
-  return as_float(code << 23 | (((code + 1) & 0xffu) < 2 ? 0x00400000u : 0u));
-}
-// Two codes, in bytes 1 and 3 of a word, as f16 of 2^-8 times their values; all ones is NaN.
-DEVICE u32 halves_e4m3(u32 both) {
-  const u32 magnitude = both >> 1 & 0x3f803f80u;
-  return magnitude | (magnitude + 0x00800080u & 0x40004000u) | both & 0x80008000u;
-}
-DEVICE u32 pack_f16(float low, float high) {
+)",
+             codegen::kScaleFunctions, R"(DEVICE u32 pack_f16(float low, float high) {
   const u32 first = __builtin_bit_cast(u16, (f16)low), second = __builtin_bit_cast(u16, (f16)high);
   return first | second << 16;
 }
@@ -183,7 +180,8 @@ DEVICE u32 bits_of_bf16(float value) {
 DEVICE u32 pack_bf16(float low, float high) {
   return byte_perm(bits_of_bf16(low), bits_of_bf16(high), 0x7632u);
 }
-)";
+)");
+  return text;
 }
 
 std::string_view scale_prelude() {
@@ -208,7 +206,8 @@ DEVICE u32 scaled_bf16(u32 both, float factor) {
 }
 
 std::string_view tile_prelude() {
-  return R"(// Element by element. Products are never contracted with sums: each is an expression of its own.
+  static const std::string text = joined(
+      R"(// Element by element. Products are never contracted with sums: each is an expression of its own.
 DEVICE float negate_f32(float a) { return -a; }
 DEVICE float absolute_f32(float a) { return __builtin_fabsf(a); }
 DEVICE float reciprocal_f32(float a) { return 1.0f / a; }
@@ -220,17 +219,8 @@ DEVICE float multiply_f32(float a, float b) { return a * b; }
 DEVICE float divide_f32(float a, float b) { return a / b; }
 DEVICE float minimum_f32(float a, float b) { return __builtin_fminf(a, b); }
 DEVICE float maximum_f32(float a, float b) { return __builtin_fmaxf(a, b); }
-DEVICE u32 add_u32(u32 a, u32 b) { return a + b; }
-DEVICE u32 subtract_u32(u32 a, u32 b) { return a - b; }
-DEVICE u32 multiply_u32(u32 a, u32 b) { return a * b; }
-DEVICE u32 minimum_u32(u32 a, u32 b) { return a < b ? a : b; }
-DEVICE u32 maximum_u32(u32 a, u32 b) { return a < b ? b : a; }
-DEVICE u32 bit_and_u32(u32 a, u32 b) { return a & b; }
-DEVICE u32 bit_or_u32(u32 a, u32 b) { return a | b; }
-DEVICE u32 bit_xor_u32(u32 a, u32 b) { return a ^ b; }
-DEVICE u32 shift_left_u32(u32 a, u32 b) { return b < 32 ? a << b : 0; }
-DEVICE u32 shift_right_u32(u32 a, u32 b) { return b < 32 ? a >> b : 0; }
-// Towards zero, into the range of u32, NaN as 0.
+)",
+      codegen::kIntegerFunctions, R"(// Towards zero, into the range of u32, NaN as 0.
 DEVICE u32 to_integer(float a) {
   return !(a > 0.0f) ? 0u : a >= 4294967296.0f ? 0xffffffffu : (u32)a;
 }
@@ -240,7 +230,8 @@ DEVICE float shuffle_xor(float a, u32 mask) {
 DEVICE void atomic_add_f32(float* to, float value) {
   __hip_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
-)";
+)");
+  return text;
 }
 
 }  // namespace ladder::hip

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of tiles.
 #include <algorithm>
-#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/splits.h"
 #include "pipelines/tiles/schedule.h"
 
 namespace ladder {
@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kFewestTokens = 17;
 constexpr int kMostTokensOfCta = 128;
 // Splits of K shorter than this are mostly reduction.
-constexpr std::int64_t kFewestTiles = 4;
+constexpr std::int64_t kFewestTiles = 4, kMostSplits = 16;
 
 /// Rows and tokens of a warp.
 struct WarpTile {
@@ -24,24 +24,6 @@ constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 
                                    {32, 96}, {64, 16}, {32, 16}, {64, 24}, {32, 128}};
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
-
-/// Parts of K for `tiles` tiles of `k_tiles` k-tiles each: one, and the two that leave the fullest
-/// multiprocessor least to do. Adding up parts counts as some k-tiles.
-std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t k_tiles,
-                                     std::int64_t multiprocessors) {
-  constexpr std::int64_t kMost = 16, kReduction = 2;
-  std::vector<std::pair<std::int64_t, std::int64_t>> by_work;
-  for (std::int64_t splits = 1; splits <= std::min(k_tiles / kFewestTiles, kMost); ++splits) {
-    const auto of_cta = ceil_div(k_tiles, splits) + (splits > 1 ? kReduction : 0);
-    by_work.emplace_back(ceil_div(tiles * splits, multiprocessors) * of_cta, splits);
-  }
-  std::ranges::sort(by_work);
-  std::vector<std::int64_t> out = {1};
-  for (const auto& [work, splits] : by_work) {
-    if (out.size() < 3 && splits > 1) out.push_back(splits);
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -73,7 +55,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   const auto add_splits = [&](TileSchedule s) {
     const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles;
     const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.columns);
-    for (const auto splits : splits_for(tiles, k_tiles, device.multiprocessors)) {
+    const auto most = std::min(k_tiles / kFewestTiles, kMostSplits);
+    for (const auto splits : splits_for(tiles, k_tiles, device.multiprocessors, most, 2)) {
       // Groups of several k-tiles stay whole.
       const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / s.columns;
       const auto of_cta = ceil_div(k_tiles, splits);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of wave kernels.
 #include <algorithm>
-#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/splits.h"
 #include "pipelines/waves/schedule.h"
 
 namespace ladder {
@@ -12,25 +12,7 @@ namespace {
 
 constexpr int kToken = 16;  // of an instruction
 constexpr int kMostTokensOfWave = 64, kMostWaves = 8;
-
-/// Parts of K for `tiles` tiles of `k_tiles` k-tiles each: one, and the three that leave the
-/// fullest compute unit least to do. Adding up parts counts as some k-tiles.
-std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t k_tiles,
-                                     std::int64_t places) {
-  constexpr std::int64_t kMost = 32, kReduction = 2;
-  constexpr std::size_t kKept = 4;
-  std::vector<std::pair<std::int64_t, std::int64_t>> by_work;
-  for (std::int64_t splits = 2; splits <= std::min(k_tiles, kMost); ++splits) {
-    const auto of_group = ceil_div(k_tiles, splits) + kReduction;
-    by_work.emplace_back(ceil_div(tiles * splits, places) * of_group, splits);
-  }
-  std::ranges::sort(by_work);
-  std::vector<std::int64_t> out = {1};
-  for (const auto& [work, splits] : by_work) {
-    if (out.size() < kKept) out.push_back(splits);
-  }
-  return out;
-}
+constexpr std::int64_t kMostSplits = 32;
 
 }  // namespace
 
@@ -56,7 +38,8 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows()) * s.token_tiles;
     const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.tile_columns());
     const auto places = std::int64_t{device.multiprocessors} * s.groups_per_cu;
-    for (const auto splits : splits_for(tiles, k_tiles, places)) {
+    for (const auto splits :
+         splits_for(tiles, k_tiles, places, std::min(k_tiles, kMostSplits), 3)) {
       // Groups of several k-tiles stay whole.
       const auto sharing =
           expr.groups() == 1 ? 1 : std::max<std::int64_t>(expr.group_size() / s.tile_columns(), 1);

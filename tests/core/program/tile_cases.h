@@ -11,6 +11,7 @@
 #include "base/integers.h"
 #include "expr/of_ttype.h"
 #include "pipelines/schedule.h"
+#include "program/cases_in_turn.h"
 #include "types/ttype.h"
 
 namespace ladder::testing {
@@ -57,28 +58,13 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<i
 
 /// One of each shape and reduction, types and what else a layer has in turn.
 inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) {
-  constexpr std::array kTypes = {"uint4,group=32,scale=float16,zero=midpoint",
-                                 "uint4,group=128,scale=float16,zero=midpoint",
-                                 "uint8,channel,scale=float32",
-                                 "nf4",
-                                 "mxfp4",
-                                 "uint2,group=64,scale=float16,zero=integer",
-                                 "float6_e3m2"};
-  std::vector<std::pair<Linear, TileSchedule>> out;
-  unsigned turn = 0;
-  for (const auto& shape : kTileShapes) {
-    for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-      for (const char* type : {kTypes[turn % kTypes.size()], kTypes[(turn + 3) % kTypes.size()]}) {
-        const auto activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
-        for (auto& [expr, schedule] : tile_case(shape, ttype(type), activation, reduction,
-                                                Route::multiply_add, turn % 3 == 0, k_tiles)) {
-          expr.bias = turn % 2 == 0, expr.gather = turn % 5 == 0;
-          out.emplace_back(expr, schedule);
-        }
-      }
-    }
-  }
-  return out;
+  const auto make = [&](const auto& shape, const TType& type, Scalar activation,
+                        Reduction reduction, unsigned turn) {
+    return tile_case(shape, type, activation, reduction, Route::multiply_add, turn % 3 == 0,
+                     k_tiles);
+  };
+  return cases_in_turn<TileSchedule>(
+      kTileShapes, {Reduction::none, Reduction::cluster, Reduction::ordered}, make);
 }
 
 }  // namespace ladder::testing

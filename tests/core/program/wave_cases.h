@@ -11,6 +11,7 @@
 #include "base/integers.h"
 #include "expr/of_ttype.h"
 #include "pipelines/schedule.h"
+#include "program/cases_in_turn.h"
 #include "types/ttype.h"
 
 namespace ladder::testing {
@@ -57,28 +58,11 @@ inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<i
 /// One of each shape and reduction, types and what else a layer has in turn.
 inline std::vector<std::pair<Linear, WaveSchedule>> wave_cases(const Device& device,
                                                                int k_tiles = 3) {
-  constexpr std::array kTypes = {"uint4,group=32,scale=float16,zero=midpoint",
-                                 "uint4,group=128,scale=float16,zero=midpoint",
-                                 "uint8,channel,scale=float32",
-                                 "nf4",
-                                 "mxfp4",
-                                 "uint2,group=64,scale=float16,zero=integer",
-                                 "float6_e3m2"};
-  std::vector<std::pair<Linear, WaveSchedule>> out;
-  unsigned turn = 0;
-  for (const auto& shape : kWaveShapes) {
-    for (auto reduction : {Reduction::none, Reduction::ordered}) {
-      for (const char* type : {kTypes[turn % kTypes.size()], kTypes[(turn + 3) % kTypes.size()]}) {
-        const auto activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
-        for (auto& [expr, schedule] : wave_case(shape, ttype(type), activation, reduction,
-                                                Route::multiply_add, device, k_tiles)) {
-          expr.bias = turn % 2 == 0, expr.gather = turn % 5 == 0;
-          out.emplace_back(expr, schedule);
-        }
-      }
-    }
-  }
-  return out;
+  const auto make = [&](const auto& shape, const TType& type, Scalar activation,
+                        Reduction reduction, unsigned) {
+    return wave_case(shape, type, activation, reduction, Route::multiply_add, device, k_tiles);
+  };
+  return cases_in_turn<WaveSchedule>(kWaveShapes, {Reduction::none, Reduction::ordered}, make);
 }
 
 }  // namespace ladder::testing

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "codegen/hip/driver.h"
 #include "codegen/hip/driver/api.h"
+#include "codegen/kept.h"
 
 namespace ladder::hip {
 
@@ -38,18 +39,9 @@ void keep_with(void* graph, int ordinal, void* object, void (*let_go)(void*)) {
   const Driver& api = driver();
   if (graph == nullptr || api.graph_retain == nullptr) return;  // for ever
   const OnDevice here(ordinal);
-  // Released before it is retained, the object would be let go: so it waits for our word.
-  struct Kept {
-    void* object;
-    void (*let_go)(void*);
-  };
   auto kept = std::make_unique<Kept>(Kept{object, let_go});
-  const auto destroyed = [](void* data) {
-    const std::unique_ptr<Kept> mine(static_cast<Kept*>(data));
-    if (mine->let_go != nullptr) mine->let_go(mine->object);
-  };
   void* user = nullptr;
-  check(api.object_create(&user, kept.get(), destroyed, 1, kNoDestructorSync),
+  check(api.object_create(&user, kept.get(), Kept::destroyed, 1, kNoDestructorSync),
         "hipUserObjectCreate");
   Kept* const given = kept.release();
   if (const Result result = api.graph_retain(graph, user, 1, kMoveReference); result != kSuccess) {

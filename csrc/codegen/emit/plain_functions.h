@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions of preludes that are plain C++ in every language.
+#pragma once
+
+#include <string_view>
+
+namespace ladder::codegen {
+
+inline constexpr std::string_view kIntegerFunctions =
+    R"(DEVICE u32 add_u32(u32 a, u32 b) { return a + b; }
+DEVICE u32 subtract_u32(u32 a, u32 b) { return a - b; }
+DEVICE u32 multiply_u32(u32 a, u32 b) { return a * b; }
+DEVICE u32 minimum_u32(u32 a, u32 b) { return a < b ? a : b; }
+DEVICE u32 maximum_u32(u32 a, u32 b) { return a < b ? b : a; }
+DEVICE u32 bit_and_u32(u32 a, u32 b) { return a & b; }
+DEVICE u32 bit_or_u32(u32 a, u32 b) { return a | b; }
+DEVICE u32 bit_xor_u32(u32 a, u32 b) { return a ^ b; }
+DEVICE u32 shift_left_u32(u32 a, u32 b) { return b < 32 ? a << b : 0; }
+DEVICE u32 shift_right_u32(u32 a, u32 b) { return b < 32 ? a >> b : 0; }
+)";
+
+inline constexpr std::string_view kScaleFunctions =
+    R"(DEVICE float from_u8(u32 code) { return (float)code; }
+// 2^(code - 127), of which code 0 is a subnormal; 255 is NaN.
+DEVICE float from_e8m0(u32 code) {
+  return as_float(code << 23 | (((code + 1) & 0xffu) < 2 ? 0x00400000u : 0u));
+}
+// Two codes, in bytes 1 and 3 of a word, as f16 of 2^-8 times their values; all ones is NaN.
+DEVICE u32 halves_e4m3(u32 both) {
+  const u32 magnitude = both >> 1 & 0x3f803f80u;
+  return magnitude | (magnitude + 0x00800080u & 0x40004000u) | both & 0x80008000u;
+}
+)";
+
+}  // namespace ladder::codegen
