@@ -63,13 +63,4 @@ void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
   for (int i = 0; i < count * size; ++i) p[i] = bytes[i];
 }
 
-void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = tables.values[from[i]];
-}
-
-void gather(const float* values, std::int64_t, const std::int32_t* index, std::int64_t count,
-            float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = values[index[i]];
-}
-
 }  // namespace ladder::cpu::avx2

@@ -17,6 +17,7 @@
 
 #include <immintrin.h>
 
+#include "cpu/constants.h"
 #include "cpu/kernels.h"
 
 namespace ladder::cpu::avx2 {
@@ -34,15 +35,8 @@ enum class Zeros {
 };
 
 /// 32 bytes for byte permutations, which see each 16 by itself: index(i) for byte i.
-struct Bytes {
-  alignas(32) std::uint8_t at[32];
-};
-template <class Index>
-constexpr Bytes bytes(Index index) {
-  Bytes result{};
-  for (int i = 0; i < 32; ++i) result.at[i] = static_cast<std::uint8_t>(index(i));
-  return result;
-}
+using Bytes = Constants<std::uint8_t, 32>;
+constexpr auto bytes = [](auto value) { return constants<std::uint8_t, 32>(value); };
 inline __m256i load(const Bytes& b) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(b.at));
 }

@@ -64,7 +64,7 @@ Size size_of(const Job& job) {
 }
 
 template <int kBits, Codes::Kind kKind>
-const Loops& loops_of(Size size) {
+const Loops& loops_of_size(Size size) {
   using Kind = Codes::Kind;
   if constexpr (kKind == Kind::table) {
     if (size == Size::small) return kLoops<Small, D256<kBits, kKind, false>>;
@@ -90,11 +90,11 @@ bool is_signed(const Job& job) {
 template <int kBits>
 const Loops& loops_with(const Job& job) {
   switch (job.codes->kind) {
-    case Codes::Kind::identity: return loops_of<kBits, Codes::Kind::identity>(size_of(job));
-    case Codes::Kind::flip: return loops_of<kBits, Codes::Kind::flip>(size_of(job));
+    case Codes::Kind::identity: return loops_of_size<kBits, Codes::Kind::identity>(size_of(job));
+    case Codes::Kind::flip: return loops_of_size<kBits, Codes::Kind::flip>(size_of(job));
     case Codes::Kind::table: break;
   }
-  return loops_of<kBits, Codes::Kind::table>(size_of(job));
+  return loops_of_size<kBits, Codes::Kind::table>(size_of(job));
 }
 
 const Loops& loops(const Job& job) {
@@ -114,19 +114,12 @@ void multiply_any(const Job& job, const void* tile, const void* x, std::int64_t 
 }  // namespace
 
 const Kernels& avx2_kernels() {
-  static constexpr Kernels kernels{
-      .tile_rows = Tile<Small>::kRows,
-      .few = 4,
-      .most_dots = [](const Job&) -> std::int64_t { return 4; },
-      .less = [](const Job& job) { return is_signed(job) ? 128 : 0; },
-      .token_bytes = token_bytes,
-      .arrange = arrange,
-      .dot = [](const Job& job, const Row& row, const void* x, int tokens,
-                float* out) { dot_some(loops(job), job, row, x, tokens, out); },
-      .tile_bytes = tile_bytes<Small>,
-      .decode = [](const Job& job, const Row* rows,
-                   void* tile) { loops(job).decode(job, rows, tile); },
-      .multiply = multiply_any};
+  static constexpr Kernels kernels = [] {
+    Kernels some = kKernels<Small, loops, 4>;
+    some.less = [](const Job& job) { return is_signed(job) ? 128 : 0; };
+    some.multiply = multiply_any;
+    return some;
+  }();
   return kernels;
 }
 

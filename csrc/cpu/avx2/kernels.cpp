@@ -3,6 +3,7 @@
 
 #include "cpu/avx2/convert.h"
 #include "cpu/avx2/loops.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu {
 namespace {
@@ -43,11 +44,7 @@ void arrange(const Job& job, const void* x, Float dtype, void* to) {
 }
 
 void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
-  const auto* x = static_cast<const float*>(arranged);
-  const avx2::Loops& l = loops(job);
-  if (tokens == 4) return l.dot[2](job, rows, x, out);
-  if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
+  dot_some<float>(loops(job), job, rows, arranged, tokens, out);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
@@ -69,8 +66,8 @@ const Kernels& avx2_kernels() {
                                    .multiply = avx2::multiply,
                                    .widen = avx2::widen,
                                    .narrow = avx2::narrow,
-                                   .look_up = avx2::look_up,
-                                   .gather = avx2::gather,
+                                   .look_up = look_up_each,
+                                   .gather = gather_each,
                                    .bfloat16 = nullptr,
                                    .fits = nullptr};
   return kernels;

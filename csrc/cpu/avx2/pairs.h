@@ -10,15 +10,8 @@
 namespace ladder::cpu::avx2 {
 namespace {
 
-struct Words {
-  alignas(32) std::uint16_t at[16];
-};
-template <class Value>
-constexpr Words words(Value value) {
-  Words result{};
-  for (int i = 0; i < 16; ++i) result.at[i] = static_cast<std::uint16_t>(value(i));
-  return result;
-}
+using Words = Constants<std::uint16_t, 16>;
+constexpr auto words = [](auto value) { return constants<std::uint16_t, 16>(value); };
 inline __m256i load(const Words& w) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(w.at));
 }

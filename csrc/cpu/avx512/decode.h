@@ -17,6 +17,7 @@
 
 #include <immintrin.h>
 
+#include "cpu/constants.h"
 #include "cpu/kernels.h"
 
 namespace ladder::cpu::avx512 {
@@ -39,15 +40,8 @@ inline Mask mask_of(std::int64_t bytes) {
 }
 
 /// Byte indices of a permutation: index(i) for byte i.
-struct Bytes {
-  alignas(64) std::uint8_t at[64];
-};
-template <class Index>
-constexpr Bytes bytes(Index index) {
-  Bytes result{};
-  for (int i = 0; i < 64; ++i) result.at[i] = static_cast<std::uint8_t>(index(i));
-  return result;
-}
+using Bytes = Constants<std::uint8_t, 64>;
+constexpr auto bytes = [](auto value) { return constants<std::uint8_t, 64>(value); };
 inline __m512i load(const Bytes& b) { return _mm512_load_si512(b.at); }
 
 /// 1 to 4 bits: the 8 codes of a lane fit its 32 bits and the table fits one register.

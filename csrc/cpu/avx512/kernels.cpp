@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/avx512/convert.h"
 #include "cpu/avx512/loops.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu {
 namespace {
@@ -11,11 +12,7 @@ const avx512::Loops& loops(const Job& job) {
 }
 
 void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
-  const auto* x = static_cast<const float*>(arranged);
-  const avx512::Loops& l = loops(job);
-  if (tokens == 4) return l.dot[2](job, rows, x, out);
-  if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
+  dot_some<float>(loops(job), job, rows, arranged, tokens, out);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {

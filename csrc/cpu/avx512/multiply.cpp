@@ -4,12 +4,13 @@
 // and the lanes are summed once per piece of K.
 #include "cpu/avx512/convert.h"
 #include "cpu/avx512/loops.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu::avx512 {
 namespace {
 
 /// 4 rows by 6 tokens: 24 sums and 4 weights fill the registers, and 10 loads serve 24 products.
-constexpr int kTokens = 6;
+constexpr std::int64_t kTokens = 6;
 /// Columns after which the next rows are taken: 6 tokens of x (24 KiB) stay in the first level.
 constexpr std::int64_t kPiece = 1024;
 
@@ -41,26 +42,12 @@ void tile(const float* x, const float* w, std::int64_t stride, std::int64_t colu
 
 void multiply(const Job& job, const Rows*, int count, const void* tiles, const void* arranged,
               std::int64_t tokens, float* y, std::int64_t y_stride) {
-  const auto* x = static_cast<const float*>(arranged);
-  const auto* w = static_cast<const float*>(tiles);
-  const std::int64_t k = job.padded_k, stride = job.stride, rows = count * kRows;
-  using Tile =
-      void (*)(const float*, const float*, std::int64_t, std::int64_t, bool, float*, std::int64_t);
   static constexpr Tile kTiles[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
-  std::int64_t column = 0;
-  do {
-    const std::int64_t columns = k - column < kPiece ? k - column : kPiece;
-    for (std::int64_t token = 0; token < tokens;) {
-      // 7 and 8 tokens are 4 + 3 and 4 + 4, not 6 and a remainder that reuses little.
-      const std::int64_t left = tokens - token;
-      const std::int64_t some = left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
-      for (std::int64_t row = 0; row < rows; row += kRows)
-        kTiles[some](x + token * stride + column, w + row * stride + column, stride, columns,
-                     column > 0, y + token * y_stride + row, y_stride);
-      token += some;
-    }
-    column += columns;
-  } while (column < k);
+  const auto some = [](std::int64_t left) -> std::int64_t {
+    // 7 and 8 tokens are 4 + 3 and 4 + 4, not 6 and a remainder that reuses little.
+    return left == 7 || left == 8 ? 4 : left < kTokens ? left : kTokens;
+  };
+  multiply_pieces<kPiece>(job, count, tiles, arranged, tokens, y, y_stride, kTiles, some);
 }
 
 }  // namespace ladder::cpu::avx512

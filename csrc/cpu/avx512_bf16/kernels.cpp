@@ -4,6 +4,7 @@
 #include "cpu/avx512/convert.h"
 #include "cpu/avx512_bf16/loops.h"
 #include "cpu/avx512_bf16/multiply.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu {
 namespace {
@@ -47,11 +48,7 @@ void arrange(const Job& job, const void* x, Float, void* out) {
 }
 
 void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
-  const auto* x = static_cast<const std::uint16_t*>(arranged);
-  const avx512_bf16::Loops& l = loops(job);
-  if (tokens == 4) return l.dot[2](job, rows, x, out);
-  if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
+  dot_some<std::uint16_t>(loops(job), job, rows, arranged, tokens, out);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {

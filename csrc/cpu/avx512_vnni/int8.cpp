@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products with x of 8 bits by vpdpbusd of 512 bits.
+#include "cpu/constants.h"
 #include "cpu/int8/x86_loops.h"
 
 namespace ladder::cpu::int8 {
@@ -87,15 +88,8 @@ struct V {
 };
 
 /// Byte indices of a permutation: index(i) for byte i.
-struct Bytes {
-  alignas(64) std::uint8_t at[64];
-};
-template <class Index>
-constexpr Bytes bytes(Index index) {
-  Bytes result{};
-  for (int i = 0; i < 64; ++i) result.at[i] = static_cast<std::uint8_t>(index(i));
-  return result;
-}
+using Bytes = Constants<std::uint8_t, 64>;
+constexpr auto bytes = [](auto value) { return constants<std::uint8_t, 64>(value); };
 inline __m512i load(const Bytes& b) { return _mm512_load_si512(b.at); }
 
 /// So many bytes at p, at most 64, those from `end` on zeros.
@@ -206,40 +200,8 @@ struct D : Map<kBits, kKind> {
   }
 };
 
-template <int kBits>
-const Loops& loops_of(Codes::Kind kind) {
-  switch (kind) {
-    case Codes::Kind::identity: return kLoops<V, D<kBits, Codes::Kind::identity>>;
-    case Codes::Kind::flip: return kLoops<V, D<kBits, Codes::Kind::flip>>;
-    case Codes::Kind::table: break;
-  }
-  return kLoops<V, D<kBits, Codes::Kind::table>>;
-}
-
-const Loops& loops(const Job& job) {
-  using Of = const Loops& (*)(Codes::Kind);
-  static constexpr Of kOf[] = {loops_of<1>, loops_of<2>, loops_of<3>, loops_of<4>,
-                               loops_of<5>, loops_of<6>, loops_of<7>, loops_of<8>};
-  return kOf[job.bits - 1](job.codes->kind);
-}
-
 }  // namespace
 
-const Kernels& avx512_vnni_kernels() {
-  static constexpr Kernels kernels{
-      .tile_rows = Tile<V>::kRows,
-      .few = 4,
-      .most_dots = [](const Job&) -> std::int64_t { return 6; },
-      .less = [](const Job&) { return 0; },
-      .token_bytes = token_bytes,
-      .arrange = arrange,
-      .dot = [](const Job& job, const Row& row, const void* x, int tokens,
-                float* out) { dot_some(loops(job), job, row, x, tokens, out); },
-      .tile_bytes = tile_bytes<V>,
-      .decode = [](const Job& job, const Row* rows,
-                   void* tile) { loops(job).decode(job, rows, tile); },
-      .multiply = multiply<V>};
-  return kernels;
-}
+const Kernels& avx512_vnni_kernels() { return kKernels<V, loops_of<V, D>, 6>; }
 
 }  // namespace ladder::cpu::int8

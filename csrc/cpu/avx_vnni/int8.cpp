@@ -19,40 +19,11 @@ struct V : V256 {
   }
 };
 
-template <int kBits>
-const Loops& loops_of(Codes::Kind kind) {
-  switch (kind) {
-    case Codes::Kind::identity: return kLoops<V, D256<kBits, Codes::Kind::identity, false>>;
-    case Codes::Kind::flip: return kLoops<V, D256<kBits, Codes::Kind::flip, false>>;
-    case Codes::Kind::table: break;
-  }
-  return kLoops<V, D256<kBits, Codes::Kind::table, false>>;
-}
-
-const Loops& loops(const Job& job) {
-  using Of = const Loops& (*)(Codes::Kind);
-  static constexpr Of kOf[] = {loops_of<1>, loops_of<2>, loops_of<3>, loops_of<4>,
-                               loops_of<5>, loops_of<6>, loops_of<7>, loops_of<8>};
-  return kOf[job.bits - 1](job.codes->kind);
-}
+template <int kBits, Codes::Kind kKind>
+using D = D256<kBits, kKind, false>;
 
 }  // namespace
 
-const Kernels& avx_vnni_kernels() {
-  static constexpr Kernels kernels{
-      .tile_rows = Tile<V>::kRows,
-      .few = 4,
-      .most_dots = [](const Job&) -> std::int64_t { return 4; },
-      .less = [](const Job&) { return 0; },
-      .token_bytes = token_bytes,
-      .arrange = arrange,
-      .dot = [](const Job& job, const Row& row, const void* x, int tokens,
-                float* out) { dot_some(loops(job), job, row, x, tokens, out); },
-      .tile_bytes = tile_bytes<V>,
-      .decode = [](const Job& job, const Row* rows,
-                   void* tile) { loops(job).decode(job, rows, tile); },
-      .multiply = multiply<V>};
-  return kernels;
-}
+const Kernels& avx_vnni_kernels() { return kKernels<V, loops_of<V, D>, 4>; }
 
 }  // namespace ladder::cpu::int8

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "cpu/floats.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu {
 namespace {
@@ -40,15 +41,6 @@ void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
     const std::uint16_t bits = dtype == Float::float16 ? to_float16(from[i]) : to_bfloat16(from[i]);
     std::memcpy(static_cast<std::uint8_t*>(to) + i * 2, &bits, 2);
   }
-}
-
-void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = tables.values[from[i]];
-}
-
-void gather(const float* values, std::int64_t /*size*/, const std::int32_t* index,
-            std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = values[index[i]];
 }
 
 std::int64_t position(const Job&, std::int64_t column) { return column; }
@@ -169,8 +161,8 @@ const Kernels& generic_kernels() {
                                    .multiply = multiply,
                                    .widen = widen,
                                    .narrow = narrow,
-                                   .look_up = look_up,
-                                   .gather = gather,
+                                   .look_up = look_up_each,
+                                   .gather = gather_each,
                                    .bfloat16 = nullptr,
                                    .fits = nullptr};
   return kernels;

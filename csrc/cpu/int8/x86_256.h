@@ -7,6 +7,7 @@
 // by its own amount.
 #pragma once
 
+#include "cpu/constants.h"
 #include "cpu/int8/x86_loops.h"
 
 namespace ladder::cpu::int8 {
@@ -77,24 +78,10 @@ struct V256 {
   }
 };
 
-struct Bytes256 {
-  alignas(32) std::uint8_t at[32];
-};
-template <class Index>
-constexpr Bytes256 bytes256(Index index) {
-  Bytes256 result{};
-  for (int i = 0; i < 32; ++i) result.at[i] = static_cast<std::uint8_t>(index(i));
-  return result;
-}
-struct Words256 {
-  alignas(32) std::uint16_t at[16];
-};
-template <class Index>
-constexpr Words256 words256(Index index) {
-  Words256 result{};
-  for (int i = 0; i < 16; ++i) result.at[i] = static_cast<std::uint16_t>(index(i));
-  return result;
-}
+using Bytes256 = Constants<std::uint8_t, 32>;
+constexpr auto bytes256 = [](auto value) { return constants<std::uint8_t, 32>(value); };
+using Words256 = Constants<std::uint16_t, 16>;
+constexpr auto words256 = [](auto value) { return constants<std::uint16_t, 16>(value); };
 inline __m256i load(const Bytes256& b) { return V256::load(b.at); }
 inline __m256i load(const Words256& w) { return V256::load(w.at); }
 

@@ -68,13 +68,4 @@ void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
   __builtin_memcpy(p, bytes, static_cast<std::size_t>(count * size));
 }
 
-void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = tables.values[from[i]];
-}
-
-void gather(const float* values, std::int64_t, const std::int32_t* index, std::int64_t count,
-            float* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = values[index[i]];
-}
-
 }  // namespace ladder::cpu::neon

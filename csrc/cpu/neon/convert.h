@@ -9,9 +9,6 @@ namespace ladder::cpu::neon {
 
 void widen(const void* from, Float dtype, std::int64_t count, float* to);
 void narrow(const float* from, std::int64_t count, Float dtype, void* to);
-void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
-void gather(const float* values, std::int64_t size, const std::int32_t* index, std::int64_t count,
-            float* to);
 void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
               std::int64_t tokens, float* y, std::int64_t y_stride);
 

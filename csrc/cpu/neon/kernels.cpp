@@ -3,6 +3,7 @@
 
 #include "cpu/neon/convert.h"
 #include "cpu/neon/loops.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu {
 namespace {
@@ -65,11 +66,7 @@ void arrange(const Job& job, const void* x, Float dtype, void* to) {
 }
 
 void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, float* out) {
-  const auto* x = static_cast<const float*>(arranged);
-  const neon::Loops& l = loops(job);
-  if (tokens == 4) return l.dot[2](job, rows, x, out);
-  if (tokens >= 2) l.dot[1](job, rows, x, out);
-  if (tokens != 2) l.dot[0](job, rows, x + (tokens - 1) * job.stride, out + (tokens - 1) * kRows);
+  dot_some<float>(loops(job), job, rows, arranged, tokens, out);
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
@@ -91,8 +88,8 @@ const Kernels& neon_kernels() {
                                    .multiply = neon::multiply,
                                    .widen = neon::widen,
                                    .narrow = neon::narrow,
-                                   .look_up = neon::look_up,
-                                   .gather = neon::gather,
+                                   .look_up = look_up_each,
+                                   .gather = gather_each,
                                    .bfloat16 = nullptr,
                                    .fits = nullptr};
   return kernels;

@@ -4,12 +4,13 @@
 #include <arm_neon.h>
 
 #include "cpu/neon/convert.h"
+#include "cpu/shared_loops.h"
 
 namespace ladder::cpu::neon {
 namespace {
 
 /// 4 rows by 4 tokens: 16 sums, 4 tokens and a weight of the 32 registers.
-constexpr int kTokens = 4, kLanes = 4;
+constexpr std::int64_t kTokens = 4, kLanes = 4;
 constexpr std::int64_t kPiece = 1024;  // columns of 4 tokens, 16 KiB, stay in the first level
 
 template <int kCount>
@@ -35,23 +36,9 @@ void tile(const float* x, const float* w, std::int64_t stride, std::int64_t colu
 
 void multiply(const Job& job, const Rows*, int count, const void* tiles, const void* arranged,
               std::int64_t tokens, float* y, std::int64_t y_stride) {
-  using Tile =
-      void (*)(const float*, const float*, std::int64_t, std::int64_t, bool, float*, std::int64_t);
   static constexpr Tile kTiles[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>};
-  const auto* x = static_cast<const float*>(arranged);
-  const auto* w = static_cast<const float*>(tiles);
-  const std::int64_t k = job.padded_k, stride = job.stride;
-  std::int64_t column = 0;
-  do {
-    const std::int64_t columns = k - column < kPiece ? k - column : kPiece;
-    for (std::int64_t token = 0; token < tokens; token += kTokens) {
-      const std::int64_t some = tokens - token < kTokens ? tokens - token : kTokens;
-      for (std::int64_t row = 0; row < count * kRows; row += kRows)
-        kTiles[some](x + token * stride + column, w + row * stride + column, stride, columns,
-                     column > 0, y + token * y_stride + row, y_stride);
-    }
-    column += columns;
-  } while (column < k);
+  const auto some = [](std::int64_t left) { return left < kTokens ? left : kTokens; };
+  multiply_pieces<kPiece>(job, count, tiles, arranged, tokens, y, y_stride, kTiles, some);
 }
 
 }  // namespace ladder::cpu::neon

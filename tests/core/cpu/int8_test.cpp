@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "base/integers.h"
 #include "cpu/fenced.h"
 #include "cpu/int8/codes.h"
 #include "cpu/int8/linear.h"
+#include "cpu/isa.h"
 #include "cpu/product.h"
 #include "cpu/random_weight.h"
 
@@ -21,15 +21,7 @@ namespace {
 using ::ladder::testing::Draw;
 using ::ladder::testing::Fenced;
 
-/// Every instruction set of this build; those that the machine lacks are skipped by name.
-class EveryIsaInt8 : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    const auto isas = available_isas();
-    if (std::ranges::find(isas, GetParam()) == isas.end())
-      GTEST_SKIP() << "this machine has no " << name(GetParam());
-  }
-};
+class EveryIsaInt8 : public OnIsa {};
 
 bool is_taken(const TType& type, std::int64_t k) {
   try {
@@ -93,16 +85,6 @@ const Shape kShapes[] = {
     {7, 129, {1, 64}}, {19, 150, {1, 40}},  {6, 96, {4, 32}},    {70, 64, {1, 0}},
 };
 constexpr std::int64_t kTokens[] = {1, 2, 3, 4, 5, 7, 13, 16, 17, 33, 40};
-
-Parallel on_threads(std::int64_t threads) {
-  return [threads](std::int64_t count, std::int64_t, const RangeBody& body) {
-    std::vector<std::thread> all;
-    const std::int64_t some = ceil_div(count, threads);
-    for (std::int64_t begin = 0; begin < count; begin += some)
-      all.emplace_back([&, begin] { body(begin, std::min(begin + some, count)); });
-    for (std::thread& each : all) each.join();
-  };
-}
 
 template <class Value>
 Product product8(const RandomWeight& w, Isa isa, Case c, Value x_value,
@@ -204,7 +186,10 @@ TEST_P(EveryIsaInt8, takes_whole_tables_of_8_bits) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsaInt8, ::testing::ValuesIn(built_isas()),
+/// AVX-512 with bfloat16 products is AVX-512 here.
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsaInt8, ::testing::ValuesIn(isas_that_differ([](Isa isa) {
+                           return std::pair(&int8_kernels_of(isa), kernels_of(isa).widen);
+                         })),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 }  // namespace

@@ -8,11 +8,9 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
-#include "base/integers.h"
 #include "cpu/fenced.h"
 #include "cpu/isa.h"
 #include "cpu/product.h"
@@ -87,27 +85,8 @@ const Shape kShapes[] = {
 // kernels multiply together (2, 3, 4, 6, 8, 16).
 constexpr std::int64_t kTokens[] = {1, 2, 3, 4, 5, 7, 11, 16, 17, 24, 33, 40};
 
-/// Threads that start when asked for, `threads` of them.
-Parallel on_threads(std::int64_t threads) {
-  return [threads](std::int64_t count, std::int64_t, const RangeBody& body) {
-    std::vector<std::thread> all;
-    const std::int64_t some = ceil_div(count, threads);
-    for (std::int64_t begin = 0; begin < count; begin += some)
-      all.emplace_back([&, begin] { body(begin, std::min(begin + some, count)); });
-    for (std::thread& each : all) each.join();
-  };
-}
-
-/// Every instruction set of this build; those that the machine lacks are skipped by name, and
-/// isas_test.cpp says so at the end.
-class EveryIsa : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    const auto isas = available_isas();
-    if (std::ranges::find(isas, GetParam()) == isas.end())
-      GTEST_SKIP() << "this machine has no " << name(GetParam());
-  }
-};
+/// Every instruction set of this build; isas_test.cpp says at the end which the machine lacks.
+class EveryIsa : public OnIsa {};
 
 TEST_P(EveryIsa, is_exact_on_integers_for_every_type_zero_and_shape) {
   unsigned seed = 0;
@@ -294,22 +273,9 @@ TEST_P(EveryIsa, finds_every_nan_in_a_row_and_leaves_its_neighbours) {
 }
 
 /// Less those that differ in products with x of 8 bits only.
-std::vector<Isa> isas_of_their_own() {
-  std::vector<Isa> isas;
-  std::vector<const Kernels*> kernels;
-  for (const Isa isa : built_isas()) {
-    const auto available = available_isas();
-    if (std::ranges::find(available, isa) != available.end()) {
-      const Kernels* const mine = &kernels_of(isa);
-      if (std::ranges::find(kernels, mine) != kernels.end()) continue;
-      kernels.push_back(mine);
-    }
-    isas.push_back(isa);
-  }
-  return isas;
-}
-
-INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(isas_of_their_own()),
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(isas_that_differ([](Isa isa) {
+                           return &kernels_of(isa);
+                         })),
                          [](const auto& info) { return std::string(name(info.param)); });
 
 TEST(CpuLinear, refuses_shapes_that_do_not_fit_with_both_numbers) {

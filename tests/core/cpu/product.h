@@ -6,19 +6,58 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/integers.h"
 #include "cpu/linear.h"
 #include "cpu/random_weight.h"
 
 namespace ladder::cpu {
 
 using testing::RandomWeight;
+
+/// Tests of an instruction set, skipped by name where the machine lacks it.
+class OnIsa : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    const auto isas = available_isas();
+    if (std::ranges::find(isas, GetParam()) == isas.end())
+      GTEST_SKIP() << "this machine has no " << name(GetParam());
+  }
+};
+
+/// Every instruction set of this build, of those that the machine has the first of each
+/// kernels(isa).
+template <class KernelsOf>
+std::vector<Isa> isas_that_differ(KernelsOf kernels) {
+  const auto available = available_isas();
+  std::set<decltype(kernels(Isa::generic))> seen;
+  std::vector<Isa> isas;
+  for (const Isa isa : built_isas()) {
+    const bool runs = std::ranges::find(available, isa) != available.end();
+    if (!runs || seen.insert(kernels(isa)).second) isas.push_back(isa);
+  }
+  return isas;
+}
+
+/// Threads that start when asked for, `threads` of them.
+inline Parallel on_threads(std::int64_t threads) {
+  return [threads](std::int64_t count, std::int64_t, const RangeBody& body) {
+    std::vector<std::thread> all;
+    const std::int64_t some = ceil_div(count, threads);
+    for (std::int64_t begin = 0; begin < count; begin += some)
+      all.emplace_back([&, begin] { body(begin, std::min(begin + some, count)); });
+    for (std::thread& each : all) each.join();
+  };
+}
 
 /// Found once: a product asks for it at every number.
 inline const Element& format_of(Float dtype) {
