@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
-from ladder.errors import InvalidArgument, Unsupported
+from ladder.errors import Unsupported
 from ladder.ops import activations
 from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
-from ladder.ops.transforms import check_activations, check_bias, linear_by_values, transformed
+from ladder.ops.transforms import (
+    check_activations,
+    check_bias,
+    check_same_device,
+    linear_by_values,
+    transformed,
+)
 from ladder.types import TType, _checked, parse
 
 _ops = torch.ops.ladder
@@ -183,6 +189,11 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     ]
 
 
+def _empty_result(x: Tensor, qweight: Tensor) -> Tensor:
+    check_same_device(x, qweight)
+    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+
+
 @torch.library.register_fake("ladder::linear")
 def _(
     x: Tensor,
@@ -195,9 +206,7 @@ def _(
     type: str,
 ) -> Tensor:
     check_activations(x)
-    if x.device != qweight.device:
-        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
-    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+    return _empty_result(x, qweight)
 
 
 @torch.library.register_fake("ladder::linear_int8")
@@ -213,9 +222,7 @@ def _(
 ) -> Tensor:
     check_activations(x)
     _check_int8(x, g_idx, type)
-    if x.device != qweight.device:
-        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
-    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+    return _empty_result(x, qweight)
 
 
 # --- gradients: the weight is frozen, x and bias are not -----------------------------------------

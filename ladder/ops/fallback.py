@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.ops.activations import no_kernels
-from ladder.ops.transforms import check_activations
+from ladder.ops.transforms import check_activations, check_same_device
 from ladder.types import FLOAT_DTYPES, Element, element, parse
 
 #: torch device types that the fallback serves.
@@ -116,8 +116,7 @@ def linear(
     """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product."""
     check_activations(x)
     ttype, k = parse(type), x.shape[-1]
-    if x.device != qweight.device:
-        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
+    check_same_device(x, qweight)
     if qweight.shape[1] != ttype.words(k):
         raise InvalidArgument(
             f"qweight has {qweight.shape[1]} words a row; {k} columns of {ttype.element.name} "

@@ -28,6 +28,12 @@ def check_activations(x: Tensor) -> None:
         raise InvalidArgument(f"x has dtype {given}, not float32, float16 or bfloat16")
 
 
+def check_same_device(x: Tensor, qweight: Tensor) -> None:
+    """Raise InvalidArgument, as the kernels do, unless both are on one device."""
+    if x.device != qweight.device:
+        raise InvalidArgument(f"x is on {x.device}, qweight on {qweight.device}")
+
+
 def check_bias(bias: Tensor | None, x: Tensor, n: int) -> None:
     """Raise InvalidArgument, as the kernels do, unless ``bias`` is [n] in the dtype of ``x``."""
     if bias is None:
