@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantising: million weights a second for every type, with the search of scales and without.
 
-    python benchmarks/quantize.py                                 # CPU, torch's threads
-    python benchmarks/quantize.py --device cuda --n 8192 --k 8192
+python benchmarks/quantize.py                                 # CPU, torch's threads
+python benchmarks/quantize.py --device cuda --n 8192 --k 8192
 """
 
 from __future__ import annotations

@@ -137,6 +137,8 @@ TILES = [
     (128, 64, 128, 4, 2, 1), (256, 64, 128, 4, 2, 1), (128, 128, 128, 4, 2, 1),
     (128, 128, 64, 4, 2, 1), (256, 128, 64, 8, 2, 1), (64, 128, 128, 2, 2, 2),
 ]  # fmt: skip
+#: The same of warpgroups, whose tile has all tokens up to 128: rows, warps, CTAs.
+WARPGROUPS = [(128, 8, 1), (128, 8, 2), (256, 8, 1), (256, 16, 1), (128, 4, 2), (64, 4, 2)]
 
 
 def tiles(activation="f16", bits=4, group=128, shapes=PEERS):
@@ -145,25 +147,34 @@ def tiles(activation="f16", bits=4, group=128, shapes=PEERS):
     for (n, k), m in itertools.product(shapes, (32, 64, 128, 256)):
         head = f"{bits} {2 ** (bits - 1)} {group} {activation} {m} {n} {k}"
         yield from guesses(head)
-        for rows, tokens, columns, warps_n, warps_m, resident in TILES:
-            token_tiles = -(-m // tokens)
-            if tokens > m:
-                continue
-            places, ctas = MULTIPROCESSORS * resident, -(-n // rows) * token_tiles
-            most = max(k // (4 * columns), 1)  # shorter parts are mostly reduction
-            for splits in sorted({min(s, most) or 1 for s in (places // ctas, 2 * places // ctas)}):
-                k_tiles = -(-k // (columns * splits))
-                k_tiles += k_tiles % max(group // columns, 1)
-                splits = -(-k // (columns * k_tiles))
-                cluster = splits <= 8 and rows % (2 * splits) == 0
-                reduction = "none" if splits == 1 else "cluster" if cluster else "ordered"
-                beside = f"token tiles {token_tiles}, " if token_tiles > 1 else ""
-                for stages in (3, 4):
-                    yield (
-                        f"{head} schedule tile {rows}x{tokens}x{columns}, {beside}warps "
-                        f"{warps_n}x{warps_m}, k-tiles {k_tiles}, stages {stages}, {reduction}, "
-                        f"multiply_add, {resident} per multiprocessor"
-                    )
+        of_warps = [(*tile, False) for tile in TILES]
+        tokens = -(-m // -(-m // 128))
+        of_warpgroups = [(rows, tokens, 128, w, 1, r, True) for rows, w, r in WARPGROUPS]
+        for tile in (*of_warps, *of_warpgroups):
+            yield from tiled(head, m, n, k, group, *tile)
+
+
+def tiled(head, m, n, k, group, rows, tokens, columns, warps_n, warps_m, resident, warpgroups):
+    """The requests of one tile for one problem."""
+    if tokens > m:
+        return
+    token_tiles = -(-m // tokens)
+    places, ctas = MULTIPROCESSORS * resident, -(-n // rows) * token_tiles
+    most = max(k // (4 * columns), 1)  # shorter parts are mostly reduction
+    for splits in sorted({min(s, most) or 1 for s in (places // ctas, 2 * places // ctas)}):
+        k_tiles = -(-k // (columns * splits))
+        k_tiles += k_tiles % max(group // columns, 1)
+        splits = -(-k // (columns * k_tiles))
+        cluster = splits <= (2 if warpgroups else 8) and rows % (2 * splits) == 0
+        reduction = "none" if splits == 1 else "cluster" if cluster else "ordered"
+        beside = f"token tiles {token_tiles}, " if token_tiles > 1 else ""
+        groups = "warpgroups, " if warpgroups else ""
+        for stages in (3, 4):
+            yield (
+                f"{head} schedule tile {rows}x{tokens}x{columns}, {beside}warps "
+                f"{warps_n}x{warps_m}, {groups}k-tiles {k_tiles}, stages {stages}, {reduction}, "
+                f"multiply_add, {resident} per multiprocessor"
+            )
 
 
 def presets():

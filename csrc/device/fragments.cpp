@@ -52,7 +52,7 @@ Layout MatrixInstruction::b() const {
   fail<InternalError>("fragment of ", name);
 }
 
-Layout MatrixInstruction::d() const {
+Layout MatrixInstruction::d(int columns) const {
   switch (fragment) {
     case Fragment::quad_pair:
       // Bit 0 of the lane is a row, bit 1 two columns; bits 0, 1 and 2 of the slot are a column,
@@ -62,7 +62,7 @@ Layout MatrixInstruction::d() const {
               {{2, 2, 4}, {1, 2, 2}, {2, 2, 1}}};
     case Fragment::warp: return local({m / 8, n / 8}) * spatial({8, 4}) * local({1, 2});
     case Fragment::warpgroup:
-      return spatial({4, 1}) * column_local({2, most_n / 8}) * spatial({8, 4}) * local({1, 2});
+      return spatial({4, 1}) * column_local({2, columns / 8}) * spatial({8, 4}) * local({1, 2});
     case Fragment::wave: {
       const int rows = 64 / n;  // of lanes
       return local({m / (4 * rows), 1}) * spatial({rows, n}) * local({4, 1});

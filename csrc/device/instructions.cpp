@@ -59,7 +59,8 @@ constexpr MatrixInstruction mma(std::string_view name, Range range, Types types,
           kPtx,
           in_tiles};
 }
-constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k) {
+constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k,
+                                  bool in_tiles = false) {
   return {name,
           Family::nvidia,
           90,
@@ -74,7 +75,8 @@ constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k) {
           256,
           1,
           types.accumulator_bits,
-          kWgmma};
+          kWgmma,
+          in_tiles};
 }
 constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types, int mn, int k,
                                  bool in_tiles = false) {
@@ -110,8 +112,8 @@ constexpr MatrixInstruction kMatrix[] = {
     mma("mma.m16n8k16.bf16", {80, kNewest}, kBf16, 16, 16, true),
     mma("mma.m16n8k32.s8", {80, kNewest}, kI8, 16, 32, true),
     mma("mma.m16n8k32.e4m3", {89, kNewest}, kE4m3, 16, 32),
-    wgmma("wgmma.m64nNk16.f16", kF16, 16),
-    wgmma("wgmma.m64nNk16.bf16", kBf16, 16),
+    wgmma("wgmma.m64nNk16.f16", kF16, 16, true),
+    wgmma("wgmma.m64nNk16.bf16", kBf16, 16, true),
     wgmma("wgmma.m64nNk32.s8", kI8, 32),
     wgmma("wgmma.m64nNk32.e4m3", kE4m3, 32),
     mfma("v_mfma_f32_16x16x16f16", {2, 2}, kF16, 16, 16, true),
@@ -230,6 +232,14 @@ const MatrixInstruction* tile_instruction(Scalar operand) {
                   [](const MatrixInstruction& row) { return row.family == Family::nvidia; });
 }
 
+const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& device) {
+  const auto row = std::ranges::find_if(kMatrix, [&](const MatrixInstruction& each) {
+    return each.in_tiles && !each.b_in_registers() && has(device, each) &&
+           operand_scalar(each) == operand;
+  });
+  return row == std::end(kMatrix) ? nullptr : &*row;
+}
+
 std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
   if (row.operand == "float16") return Scalar::f16;
   if (row.operand == "bfloat16") return Scalar::bf16;
@@ -240,7 +250,7 @@ std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
 }
 
 std::optional<Scalar> tile_operand(const MatrixInstruction& row) {
-  return row.in_tiles ? operand_scalar(row) : std::nullopt;
+  return row.in_tiles && row.b_in_registers() ? operand_scalar(row) : std::nullopt;
 }
 
 bool has_tile_programs(const Device& device) {

@@ -43,15 +43,16 @@ struct MatrixInstruction {
   int copies;            ///< 1 but for quad pairs
   int accumulator_bits;  ///< significant bits that a sum keeps
   std::string_view source;
-  bool in_tiles = false;   ///< tile programs multiply by it: preludes have a wrapper for it
+  bool in_tiles = false;   ///< tile programs multiply by it: targets have its words
   bool subnormals = true;  ///< of operands are multiplied; else they are read as zero
 
   /// Who holds what: A [m, k], B [n, k], accumulator [m, n]; with `copies` a first dimension that
-  /// counts them. The accumulator of a warpgroup has `most_n` columns.
+  /// counts them. The accumulator of a warpgroup has `most_n` columns, or as many as one asks for.
   /// b() throws Unsupported where B is read from shared memory.
   Layout a() const;
   Layout b() const;
-  Layout d() const;
+  Layout d() const { return d(most_n); }
+  Layout d(int columns) const;
   bool b_in_registers() const { return fragment != Fragment::warpgroup; }
   /// Threads that multiply together.
   int lanes() const { return static_cast<int>(d().thread_count()); }
@@ -76,11 +77,14 @@ double operations_per_second(const Device& device, const MatrixInstruction& inst
 const MatrixInstruction* tile_instruction(Scalar operand, const Device& device);
 /// That of NVIDIA's devices from sm_80 on, which programs that name no device take.
 const MatrixInstruction* tile_instruction(Scalar operand);
+/// The row by which the warpgroups of tile programs multiply `operand` on `device`, B in shared
+/// memory; null when there is none.
+const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& device);
 /// What the operands of a row are, signed where they are integers; nothing for formats that
 /// programs do not compute with.
 std::optional<Scalar> operand_scalar(const MatrixInstruction& instruction);
-/// The same of rows by which tile programs multiply; nothing for the others, which a device has for
-/// whoever else multiplies on it.
+/// The same of rows by which tile programs multiply registers; nothing for the others, which a
+/// device has for warpgroups, or for whoever else multiplies on it.
 std::optional<Scalar> tile_operand(const MatrixInstruction& instruction);
 /// `device` has such a row.
 bool has_tile_programs(const Device& device);

@@ -45,6 +45,7 @@ Faults check(const Program& program, const FillTable& i);
 Faults check(const Program& program, const ZeroOperand& i);
 Faults check(const Program& program, const Offset& i);
 Faults check(const Program& program, const Mma& i);
+Faults check(const Program& program, const MmaShared& i);
 Faults check(const Program& program, const Scale& i);
 Faults check(const Program& program, const JoinDigits& i);
 
@@ -82,6 +83,8 @@ inline Faults check(const Program&, const Wait&) { return {}; }
 inline Faults check(const Program&, const Barrier&) { return {}; }
 inline Faults check(const Program&, const DependentLaunch&) { return {}; }
 inline Faults check(const Program&, const DependentWait&) { return {}; }
+inline Faults check(const Program&, const MmaWait&) { return {}; }
+inline Faults check(const Program&, const MatrixFence&) { return {}; }
 
 /// A bulk copy as rows of contiguous bytes: the outer extents, and elements of one row.
 struct BulkRows {

@@ -24,6 +24,16 @@ void check_to_shared(const Program& program, ViewId to, ViewId from, Faults& fau
   }
 }
 
+/// That rows are copied to `to` in whole pieces of `bytes`.
+void check_rows(const View& to, Scalar scalar, int bytes, const char* pieces, Faults& faults) {
+  const auto rank = to.extents.size();
+  const auto run = bytes / bytes_of(scalar);
+  bool whole = (rank == 2 || rank == 3) && to.strides.back() == 1 && to.strides[0] % run == 0 &&
+               to.extents.back() % run == 0;
+  if (rank == 3) whole = whole && to.strides[1] % run == 0;
+  if (!whole) add(faults, "rows that are not whole ", pieces);
+}
+
 }  // namespace
 
 void check_access(const Program& program, const Register& tile, ViewId id,
@@ -38,6 +48,7 @@ void check_access(const Program& program, const Register& tile, ViewId id,
         " coordinates of a view of rank ", view.extents.size());
     return;
   }
+  if (view.is_swizzled) add(faults, buffer.name, " is swizzled");
   for (const Affine& index : at) {
     if (range_of(program, index).low < 0) add(faults, "a negative index");
   }
@@ -64,11 +75,7 @@ Faults check(const Program& program, const CopyAsync& i) {
   if (scalar != buffer_of(program, i.from).scalar) {
     add(faults, "the two sides differ in their scalar");
   }
-  const int bytes = bytes_of(scalar);
-  if (to.extents.size() != 2 || to.strides[1] != 1 || to.extents[1] * bytes % 16 != 0 ||
-      to.strides[0] * bytes % 16 != 0) {
-    add(faults, "rows that are not whole pieces of 16 bytes");
-  }
+  check_rows(to, scalar, 16, "pieces of 16 bytes", faults);
   return faults;
 }
 
@@ -80,10 +87,7 @@ Faults check(const Program& program, const CopyElements& i) {
   if (scalar != buffer_of(program, i.from).scalar || bits_of(scalar) != 16) {
     add(faults, "sides that are not of one scalar of 16 bits");
   }
-  if (to.extents.size() != 2 || to.strides[1] != 1 || to.extents[1] % 2 != 0 ||
-      to.strides[0] % 2 != 0) {
-    add(faults, "rows that are not whole words");
-  }
+  check_rows(to, scalar, 4, "words", faults);
   if (i.columns >= 0) {
     const Scalar columns = buffer_of(program, i.columns).scalar;
     if (columns != Scalar::u32) add(faults, "columns of ", name_of(columns), ", not u32");

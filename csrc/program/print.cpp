@@ -139,6 +139,16 @@ std::string to_string(const Program& program, const Statement& statement) {
               if (i.zeros >= 0) out << " + " << reg(i.zeros);
             }
           },
+          [&](const MmaShared& i) {
+            out << reg(i.acc) << " += mma " << reg(i.a) << ", " << place(program, i.from, i.at);
+          },
+          [&](const MmaWait& i) {
+            out << "mma_wait pending<=" << i.pending;
+            for (const RegisterId sums : i.sums) {
+              out << (sums == i.sums.front() ? " for " : ", ") << reg(sums);
+            }
+          },
+          [&](const MatrixFence&) { out << "matrix_fence"; },
           [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
           [&](const Fill& i) {
             out << reg(i.to) << " = " << i.value[0];
@@ -273,6 +283,7 @@ std::string to_string(const Program& program) {
       if (&program.buffers[view.buffer] != &buffer) continue;
       out << ' ' << list(view.extents) << " strides " << list(view.strides);
       if (view.offset != Affine(0)) out << " from " << to_string(program, view.offset);
+      if (view.is_swizzled) out << " swizzled";
     }
     out << '\n';
   }

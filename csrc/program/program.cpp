@@ -28,9 +28,10 @@ std::int64_t end_of_buffers(const Program& program) {
 std::int64_t Program::shared_offset(BufferId buffer) const {
   if (buffers[buffer].over >= 0) return shared_offset(buffers[buffer].over);
   std::int64_t offset = 0;
-  for (BufferId i = 0; i < buffer; ++i) {
-    if (buffers[i].level == Level::shared && buffers[i].over < 0)
-      offset += aligned_bytes(buffers[i]);
+  for (BufferId i = 0; i <= buffer; ++i) {
+    if (buffers[i].level != Level::shared || buffers[i].over >= 0) continue;
+    offset = round_up(offset, std::int64_t{buffers[i].alignment});
+    if (i < buffer) offset += aligned_bytes(buffers[i]);
   }
   return offset;
 }
@@ -43,6 +44,13 @@ std::int64_t Program::signal_offset(SignalId signal) const {
 
 std::int64_t Program::shared_bytes() const {
   return signal_offset(static_cast<SignalId>(signals.size()));
+}
+
+SharedRows shared_rows(const View& view) {
+  const auto &extents = view.extents, &strides = view.strides;
+  if (extents.size() == 2) return {extents[0], extents[1], strides[0], extents[1], 0};
+  LADDER_CHECK(extents.size() == 3, "rows in a view of rank ", extents.size());
+  return {extents[0], extents[1] * extents[2], strides[0], extents[2], strides[1]};
 }
 
 int bits_of(const Register& reg) { return reg.width != 0 ? reg.width : bits_of(reg.scalar); }

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -42,6 +43,11 @@ namespace ladder {
 
 enum class Level { global, shared };
 
+/// Shared buffers begin at a multiple of this many bytes, or of more.
+constexpr int kSharedAlignment = 128;
+/// Those that are read swizzled.
+constexpr int kSwizzleAlignment = 1024;
+
 /// Memory: a kernel parameter or a piece of shared memory.
 struct Buffer {
   std::string name;
@@ -52,6 +58,7 @@ struct Buffer {
   bool constant = false;
   BufferId over = -1;     ///< shared: lies over that earlier buffer, which is no longer needed
   bool optional = false;  ///< global: may be null, and then reads as zero
+  int alignment = kSharedAlignment;  ///< shared: begins at a multiple of so many bytes
 };
 
 /// Extent of a view that is the number of tokens of the call.
@@ -63,7 +70,12 @@ struct View {
   std::vector<std::int64_t> extents;  ///< kTokens where the call decides
   std::vector<std::int64_t> strides;  ///< in elements
   Affine offset = 0;  ///< of its first element in the buffer: which stage of a ring, say
+  /// Shared: byte b of the buffer lies at swizzled(b). For copies of rows, and for MmaShared.
+  bool is_swizzled = false;
 };
+/// The eight pieces of 16 bytes in 128 lie in another order in each of eight rows of 128 bytes, so
+/// that a column of pieces is in different banks: bits 4 to 6 xor bits 7 to 9.
+constexpr std::int64_t swizzled(std::int64_t byte) { return byte ^ (byte >> 3 & 0x70); }
 
 /// Registers: `layout` says which thread holds which element of the tile.
 struct Register {
@@ -100,7 +112,7 @@ struct Store {
   ViewId to;
   std::vector<Affine> at;
 };
-/// to[i] = from[at + i] for the whole of `to`, a shared view of two dimensions, by 16-byte
+/// to[i] = from[at + i] for the whole of `to`, a shared view of rows (SharedRows), by 16-byte
 /// asynchronous copies; zero outside `from`. Nothing happens unless `guard` is below `below`.
 struct CopyAsync {
   ViewId to, from;
@@ -150,6 +162,24 @@ struct Mma {
   const MatrixInstruction* row;
   RegisterId acc, a, b;
 };
+/// acc[w, m, n] += sum_k a[w, m, k] * from[at + (w, n, 0, k)] by the instruction `row`, whose lanes
+/// read B from shared memory, swizzled: [tiles, tokens, panels, 128 bytes]. It begins here, and
+/// ends in a MmaWait: until then nothing reads `acc` but the next of its kind, and nothing writes
+/// `a`.
+struct MmaShared {
+  const MatrixInstruction* row;
+  RegisterId acc, a;
+  ViewId from;
+  std::vector<Affine> at;
+};
+/// Waits until at most `pending` MmaShared of this thread are unfinished, none of them of `sums`.
+struct MmaWait {
+  int pending;
+  std::vector<RegisterId> sums = {};  ///< what is read after it
+};
+/// What threads wrote to shared memory, and copies that they have waited for, is there for
+/// MmaShared after the next Barrier.
+struct MatrixFence {};
 /// to[w, row, n] = value[row_parity(row)]; a tile of one or two dimensions takes value[0].
 struct Fill {
   RegisterId to;
@@ -205,14 +235,12 @@ struct Statement {
                Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive, Await, CopyBulk,
                CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable,
                ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes, SplitDigits,
-               JoinDigits>
+               JoinDigits, MmaShared, MmaWait, MatrixFence>
       op;
 };
 
 /// Of one signal.
 constexpr std::int64_t kSignalBytes = 8;
-/// Every buffer begins at a multiple of this many bytes.
-constexpr std::int64_t kSharedAlignment = 128;
 
 struct Program {
   std::string name;
@@ -234,6 +262,21 @@ struct Program {
   /// Where a shared buffer starts; each begins at a multiple of 128 bytes.
   std::int64_t shared_offset(BufferId buffer) const;
 };
+
+/// A shared view that rows of a matrix are copied to: [rows, columns], or [rows, panels, columns of
+/// a panel], whose panels lie apart.
+struct SharedRows {
+  std::int64_t rows, columns;
+  std::int64_t pitch;               ///< elements from one row to the next
+  std::int64_t panel, panel_pitch;  ///< columns of a panel; elements from one to the next
+
+  /// Elements behind the first of the view, not swizzled.
+  std::int64_t at(std::int64_t row, std::int64_t column) const {
+    return row * pitch + column / panel * panel_pitch + column % panel;
+  }
+};
+/// Throws InternalError where the view has another rank.
+SharedRows shared_rows(const View& view);
 
 /// The program as text: declarations, then one instruction per line.
 std::string to_string(const Program& program);
@@ -268,10 +311,12 @@ struct Group {};
 using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill, Scale,
                           Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
-using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait>;
+using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
+                     MatrixFence>;
 /// Shared or global memory.
-using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
-                       LoadMatrix, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
+using InMemory =
+    Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, MmaShared,
+          Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
 using OnSignals = Group<SignalInit, Expect, Arrive, Await>;
 using Nested = Group<For, If, Within>;
 

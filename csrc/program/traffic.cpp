@@ -71,15 +71,17 @@ class Counter {
     if (value(i.guard) >= i.below) return;
     const View &to = program_.views[i.to], &from = program_.views[i.from];
     const int size = bytes_of(program_.buffers[to.buffer].scalar);
-    const std::int64_t run = 16 / size, pieces = to.extents[1] / run, all = to.extents[0] * pieces;
-    const auto source = start(from, i.at), target = start(to, {0, 0});
+    const SharedRows rows = shared_rows(to);
+    const std::int64_t run = 16 / size, pieces = rows.columns / run, all = rows.rows * pieces;
+    const auto source = start(from, i.at);
+    const auto target = start(to, std::vector<Affine>(to.extents.size()));
     AccessCount reads, writes;
     for (std::int64_t first = 0; first < all; first += kLanes) {
       std::vector<std::int64_t> read, written;
       for (std::int64_t piece = first; piece < std::min<std::int64_t>(first + kLanes, all);
            ++piece) {
         const std::int64_t at[] = {piece / pieces, piece % pieces * run};
-        written.push_back(target + (at[0] * to.strides[0] + at[1] * to.strides[1]) * size);
+        written.push_back(placed(to, target + rows.at(at[0], at[1]) * size));
         read.push_back(inside(from, i.at, at)
                            ? source + (at[0] * from.strides[0] + at[1] * from.strides[1]) * size
                            : kIdleLane);
@@ -169,6 +171,29 @@ class Counter {
     add(view.buffer, false, sum);
   }
 
+  /// Matrices of eight tokens and 16 bytes of each, one after the other, for each 64 rows.
+  void count(const MmaShared& i) {
+    const View& view = program_.views[i.from];
+    const auto& acc = program_.registers[i.acc].layout;
+    const int size = bytes_of(program_.buffers[view.buffer].scalar);
+    const auto origin = start(view, i.at);
+    const std::int64_t run = 16 / size, pieces = i.row->k / run;
+    AccessCount sum;
+    for (std::int64_t matrix = 0; matrix < acc.shape[2] / kMatrixRows * pieces; ++matrix) {
+      std::vector<std::int64_t> addresses;
+      for (std::int64_t row = 0; row < kMatrixRows; ++row) {
+        const auto token = matrix / pieces * kMatrixRows + row;
+        addresses.push_back(
+            placed(view, origin + (token * view.strides[1] + matrix % pieces * run) * size));
+      }
+      sum += count_access(addresses, 16);
+    }
+    sum.accesses = 1;
+    const auto products = program_.registers[i.a].layout.slot_count() / i.row->a().slot_count() *
+                          (program_.threads / i.row->lanes());
+    for (std::int64_t p = 0; p < products; ++p) add(view.buffer, false, sum);
+  }
+
   /// Whatever the codes are, each lane reads its own copies, which lie in a bank of their own.
   void count(const Lookup& i) {
     const auto pairs = program_.registers[i.to].layout.slot_count() / 2 * program_.threads / kLanes;
@@ -246,6 +271,11 @@ class Counter {
     const Buffer& buffer = program_.buffers[view.buffer];
     const auto first = buffer.level == Level::shared ? program_.shared_offset(view.buffer) : 0;
     return first + value(origin_of(view, at)) * bytes_of(buffer.scalar);
+  }
+
+  /// The same of a byte that a swizzled view moves. Its buffer begins at a whole pattern.
+  static std::int64_t placed(const View& view, std::int64_t byte) {
+    return view.is_swizzled ? swizzled(byte) : byte;
   }
 
   /// Variables of loops that are written out are numbers to whoever emits the access.

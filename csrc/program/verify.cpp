@@ -45,6 +45,9 @@ class Verifier {
                    view.strides.size(), " strides"));
       return;
     }
+    if (view.is_swizzled && buffer.alignment % kSwizzleAlignment != 0) {
+      fault(joined(buffer.name, " is swizzled at multiples of ", buffer.alignment, " bytes"));
+    }
     if (buffer.level != Level::shared) return;
     std::int64_t last = 0;
     for (std::size_t d = 0; d < view.extents.size(); ++d) {

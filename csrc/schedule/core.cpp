@@ -63,7 +63,8 @@ Core choose_core(const Device& device, const Element& activation, const TileType
     const bool keeps = holds(operand, weight);
     for (const MatrixInstruction* row : rows) {
       if (by == Multiplier::tile_programs && !tile_operand(*row)) {
-        consider(*row, "no tile program multiplies by it");
+        consider(*row, row->in_tiles ? "warpgroups of tiles multiply by it"
+                                     : "no tile program multiplies by it");
         continue;
       }
       if (!keeps) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "instructions.h"
 #include "machine_state.h"
 
 namespace ladder::emulate {
@@ -51,6 +52,7 @@ void Machine::end_copy(Fiber& fiber, std::size_t i) {
     return;
   }
   unsigned char* to = at(copy.to, copy.whole);
+  blocks[fiber.rank].unfenced[(copy.to & kOffset) / 16] = static_cast<int>(fiber.thread);
   if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
   std::memset(to + copy.bytes, 0, copy.whole - copy.bytes);
 }
@@ -80,10 +82,12 @@ bool Machine::something_ends() {
     // A copy that no group has yet may end, too.
     if (!fiber->copies.empty()) copying.push_back(fiber.get());
   }
-  const auto count = copying.size() + bulk.size();
+  const auto count = copying.size() + bulk.size() + (products.empty() ? 0 : 1);
   if (count == 0) return false;
   const auto chosen = random() % count;
-  if (chosen < copying.size()) {
+  if (chosen == copying.size() + bulk.size()) {
+    end_product(0);
+  } else if (chosen < copying.size()) {
     // In any order, but an arrival behind the copies before it.
     auto& copies = copying[chosen]->copies;
     const auto arrival = std::ranges::find_if(copies, &Copy::arrival) - copies.begin();
@@ -131,6 +135,92 @@ void copy_wait(int pending) {
   while (!self.copies.empty() && self.copies.front().group < self.group - pending) {
     machine->end_copy(self, 0);
   }
+}
+
+void store_shared(std::uint32_t to, std::uint32_t value) {
+  std::memcpy(machine->at(own(to), 4), &value, 4);
+  machine->block().unfenced[(to & kOffset) / 16] = static_cast<int>(machine->now->thread);
+}
+
+void matrix_fence() {
+  const int thread = static_cast<int>(machine->now->thread);
+  std::ranges::replace(machine->block().unfenced, thread, -1);
+}
+
+namespace {
+
+struct Begun {
+  float* d;
+  const std::uint32_t* a;
+  std::uint64_t b;
+  int tokens;
+  bool bf16;
+};
+
+}  // namespace
+
+void product_begins(float* d, const std::uint32_t* a, std::uint64_t b, int tokens, bool bf16) {
+  Begun here{d, a, b, tokens, bf16};
+  with_warpgroup(&here, [](void* const* lanes) {
+    const Fiber& self = *machine->now;
+    const auto& first = *static_cast<const Begun*>(lanes[0]);
+    Product product{self.rank,  self.thread / 128,
+                    {},         {},
+                    first.b,    first.tokens,
+                    first.bf16, machine->block().committed_products[self.thread / 128]};
+    for (int i = 0; i < 128; ++i) {
+      const auto& lane = *static_cast<const Begun*>(lanes[i]);
+      if (lane.b != first.b) wrong("lanes of a warpgroup name different matrices");
+      product.d[i] = lane.d, product.a[i] = lane.a;
+    }
+    machine->products.push_back(product);
+    if (machine->copies == Machine::Copies::early) {
+      while (!machine->products.empty()) machine->end_product(0);
+    }
+  });
+}
+
+void products_commit() {
+  with_warpgroup(nullptr, [](void* const*) {
+    ++machine->block().committed_products[machine->now->thread / 128];
+  });
+}
+
+void products_wait(int pending) {
+  int here = pending;
+  with_warpgroup(&here, [](void* const* lanes) {
+    const unsigned warpgroup = machine->now->thread / 128, rank = machine->now->rank;
+    const int last = machine->block().committed_products[warpgroup] - *static_cast<int*>(lanes[0]);
+    auto& products = machine->products;
+    for (std::size_t i = 0; i < products.size();) {
+      const bool over = products[i].rank == rank && products[i].warpgroup == warpgroup &&
+                        products[i].group < last;
+      over ? machine->end_product(i) : void(++i);
+    }
+  });
+}
+
+void Machine::end_product(std::size_t i) {
+  const Product product = products[i];
+  products.erase(products.begin() + static_cast<std::ptrdiff_t>(i));
+  const std::uint32_t begin = (product.b & 0x3fff) << 4;
+  if ((product.b >> 62) != 1 || (product.b >> 32 & 0x3fff) != 1024 / 16) {
+    fault("matrices that are not rows of 128 bytes, swizzled");
+    return;
+  }
+  std::vector<std::uint16_t> b;
+  for (int token = 0; token < product.tokens; ++token) {
+    for (std::uint32_t piece = 0; piece < 2; ++piece) {
+      const std::uint32_t byte = begin + static_cast<std::uint32_t>(token) * 128 + piece * 16;
+      const std::uint32_t placed = byte ^ (byte >> 3 & 0x70);
+      if (blocks[product.rank].unfenced[placed / 16] >= 0)
+        fault("a product reads what no fence shows");
+      std::uint16_t halves[8];
+      std::memcpy(halves, at(placed | product.rank << kRankShift, 16), 16);
+      b.insert(b.end(), halves, halves + 8);
+    }
+  }
+  multiply_warpgroup(product.d, product.a, b.data(), product.tokens, product.bf16);
 }
 
 void signal_init(std::uint32_t signal, unsigned arrivals) {

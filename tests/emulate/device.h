@@ -96,7 +96,10 @@ struct Text {
     std::size_t next = 0;
     for (std::size_t i = 0; i + 1 < view().size(); ++i) {
       if (view()[i] != '%' || view()[i + 1] < '0' || view()[i + 1] > '9') continue;
-      const auto named = static_cast<std::size_t>(view()[i + 1] - '0');
+      std::size_t named = 0;
+      for (auto at = i + 1; view()[at] >= '0' && view()[at] <= '9'; ++at) {
+        named = 10 * named + static_cast<std::size_t>(view()[at] - '0');
+      }
       if (named > next) return false;
       next += named == next;
     }
@@ -150,10 +153,15 @@ void ptx(A&&... operands) {
   using Outputs = std::make_index_sequence<kCount == 0 ? 0 : kCount - 1>;
   using Word = std::uint32_t;
   // What begins as below then has its operands where they are expected; blocks are compared whole.
-  static_assert(T.in_order(kCount) || T.begins("{.reg "), "operands in another order");
-  // Memory.
-  if constexpr (T.begins("ld.global.u16 ")) {
+  static_assert(T.in_order(kCount) || T.begins("{.reg ") || T.view().empty(),
+                "operands in another order");
+  // For the compiler.
+  if constexpr (T.view().empty()) {
+    // Memory.
+  } else if constexpr (T.begins("ld.global.u16 ")) {
     outputs(Outputs(), std::uint16_t{}, aligned(O(1), 2));
+  } else if constexpr (T.view() == "st.shared.u32 [%0], %1;") {
+    store_shared(O(0), O(1));
   } else if constexpr (T.begins("ld.global")) {
     outputs(Outputs(), Word{}, aligned(O(kCount - 1), 4 * (kCount - 1)));
   } else if constexpr (T.begins("ld.shared::cluster")) {
@@ -195,6 +203,8 @@ void ptx(A&&... operands) {
     warp_max(0);
   } else if constexpr (T.view() == "griddepcontrol.wait;") {
     wait_for_preceding();
+  } else if constexpr (T.view() == "fence.proxy.async.shared::cta;") {
+    matrix_fence();
   } else if constexpr (T.view() == "griddepcontrol.launch_dependents;" || T.begins("fence.")) {
   } else if constexpr (T.begins("mbarrier.init.shared::cta.b64 ")) {
     signal_init(O(0), O(1));
@@ -285,7 +295,16 @@ void ptx(A&&... operands) {
     O(0) = std::fmin(O(1), O(2));
   } else if constexpr (T.view() == "max.f32 %0, %1, %2;") {
     O(0) = std::fmax(O(1), O(2));
-    // Of warps.
+    // Of warps and warpgroups.
+  } else if constexpr (T.view() == "wgmma.fence.sync.aligned;") {
+  } else if constexpr (T.view() == "wgmma.commit_group.sync.aligned;") {
+    products_commit();
+  } else if constexpr (T.view() == "wgmma.wait_group.sync.aligned %0;") {
+    products_wait(O(0));
+  } else if constexpr (T.begins("{.reg .pred p; setp.ne.b32 p, 1, "
+                                "0;\nwgmma.mma_async.sync.aligned.m64n")) {
+    static_assert(T.has(", p, 1, 1, 0;}") && T.in_order(kCount), "an unknown product");
+    product_begins(&O(0), &O(kCount - 5), O(kCount - 1), 2 * (kCount - 5), T.has(".bf16.bf16 "));
   } else if constexpr (T.view() == "shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;") {
     O(0) = std::bit_cast<float>(warp_xor(std::bit_cast<Word>(O(1)), O(2)));
   } else if constexpr (T.begins("ldmatrix.sync.aligned.m8n8.x4.shared.b16 ")) {

@@ -214,4 +214,28 @@ void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
   with_warp(&here, bytes_together<std::int8_t>);
 }
 
+void multiply_warpgroup(float* const* d, const std::uint32_t* const* a, const std::uint16_t* b,
+                        int tokens, bool bf16) {
+  const auto& all = bf16 ? numbers<Scalar::bf16>() : numbers<Scalar::f16>();
+  std::vector<double> rows(64 * 16);
+  for (int lane = 0; lane < 128; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      for (int half = 0; half < 2; ++half) {
+        const int row = lane / 32 * 16 + lane % 32 / 4 + r % 2 * 8;
+        const int k = r / 2 * 8 + lane % 4 * 2 + half;
+        rows[row * 16 + k] = all[a[lane][r] >> 16 * half & 0xffff];
+      }
+    }
+  }
+  for (int lane = 0; lane < 128; ++lane) {
+    for (int i = 0; i < tokens / 2; ++i) {
+      const int row = lane / 32 * 16 + lane % 32 / 4 + i / 2 % 2 * 8;
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      double sum = d[lane][i];
+      for (int k = 0; k < 16; ++k) sum += rows[row * 16 + k] * all[b[token * 16 + k]];
+      d[lane][i] = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace ladder::emulate

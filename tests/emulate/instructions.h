@@ -36,4 +36,8 @@ void multiply_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 
+/// What product_begins() promises, of all lanes; `b` [tokens, 16].
+void multiply_warpgroup(float* const* d, const std::uint32_t* const* a, const std::uint16_t* b,
+                        int tokens, bool bf16);
+
 }  // namespace ladder::emulate

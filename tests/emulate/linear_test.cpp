@@ -182,7 +182,7 @@ struct Act {
 /// Those of the kernel's body, in order.
 std::vector<Act> acts_of(const std::string& text) {
   static const std::regex act(
-      "\\b(barrier|copy_wait|cluster_(barrier|meet)|dependent_wait|"
+      "\\b(barrier|copy_wait|mma_wait|matrix_fence|cluster_(barrier|meet)|dependent_wait|"
       "signal_(init|await|expect|arrive\\w*))\\b[^;]*;");
   const auto body = text.find("extern \"C\"");
   const auto begin = text.begin() + static_cast<std::ptrdiff_t>(body);

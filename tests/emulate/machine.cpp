@@ -16,6 +16,7 @@ Machine* machine = nullptr;
 
 namespace {
 
+constexpr unsigned kWarpgroup = 128;
 constexpr std::size_t kStack = 4 << 20;  // of addresses; few pages of it are touched
 
 class Stacks {
@@ -140,6 +141,7 @@ void Machine::run_cluster(unsigned x, unsigned y) {
   blocks.clear();
   fibers.clear();
   bulk.clear();
+  products.clear();
   for (unsigned rank = 0; rank < launch.cluster[0] * launch.cluster[1]; ++rank) {
     Block block{{x * launch.cluster[0] + rank % launch.cluster[0],
                  y * launch.cluster[1] + rank / launch.cluster[0]},
@@ -149,6 +151,7 @@ void Machine::run_cluster(unsigned x, unsigned y) {
     const auto bytes = static_cast<std::size_t>(launch.shared_bytes) + 3 * kStatic;
     block.memory.assign(bytes + 1024, 0xff);
     block.alive = launch.threads;
+    block.unfenced.assign(static_cast<std::size_t>(launch.shared_bytes) / 16 + 1, -1);
     blocks.push_back(std::move(block));
     void* memory = blocks.back().memory.data();
     std::size_t room = blocks.back().memory.size();
@@ -165,6 +168,7 @@ void Machine::run_cluster(unsigned x, unsigned y) {
   for (const auto& fiber : fibers) {
     if (fiber->state != State::ended) fault("deadlock: " + states().substr(2));
   }
+  if (!products.empty()) fault("a block ends before its products");
   for (const Block& block : blocks) look_beside(block);
 }
 
@@ -186,7 +190,7 @@ void Machine::end_preceding() {
 }
 
 std::string run(const Launch& launch, const std::function<void()>& kernel) {
-  Machine here{launch, kernel, std::mt19937(launch.seed), {}, {}, {}, {}, nullptr, {}};
+  Machine here{launch, kernel, std::mt19937(launch.seed), {}, {}, {}, {}, {}, nullptr, {}};
   machine = &here;
   here.preceded = launch.preceding == nullptr;
   if (here.random() % 4 == 0) here.end_preceding();
@@ -214,13 +218,14 @@ unsigned thread_index() { return machine->now->thread; }
 unsigned block_index(int dimension) { return machine->block().index[dimension]; }
 unsigned rank_in_cluster() { return machine->now->rank; }
 
-void with_warp(void* mine, void (*together)(void* const* lanes)) {
+namespace {
+
+void with_lanes(unsigned count, void* mine, void (*together)(void* const* lanes)) {
   Fiber& self = *machine->now;
-  const unsigned warp = machine->launch.lanes;
-  const auto first = self.rank * machine->launch.threads + self.thread / warp * warp;
+  const auto first = self.rank * machine->launch.threads + self.thread / count * count;
   self.brought = mine, self.together = together;
   void* lanes[kMostLanes];
-  for (unsigned lane = 0; lane < warp; ++lane) {
+  for (unsigned lane = 0; lane < count; ++lane) {
     Fiber& other = *machine->fibers[first + lane];
     if (&other != &self && other.state != State::warp) {
       machine->pause(State::warp);
@@ -228,12 +233,22 @@ void with_warp(void* mine, void (*together)(void* const* lanes)) {
     }
     lanes[lane] = other.brought;
   }
-  for (unsigned lane = 0; lane < warp; ++lane) {
+  for (unsigned lane = 0; lane < count; ++lane) {
     Fiber& other = *machine->fibers[first + lane];
     if (other.together != together) wrong("lanes of a warp are at different instructions");
     other.state = State::ready;
   }
   together(lanes);
+}
+
+}  // namespace
+
+void with_warp(void* mine, void (*together)(void* const* lanes)) {
+  with_lanes(machine->launch.lanes, mine, together);
+}
+
+void with_warpgroup(void* mine, void (*together)(void* const* lanes)) {
+  with_lanes(kWarpgroup, mine, together);
 }
 
 void block_barrier() { machine->pause(State::block); }

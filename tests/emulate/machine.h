@@ -58,6 +58,8 @@ const void* aligned(const void* global, unsigned bytes);
 /// All lanes of a warp come here with `mine`; then `together` is called once with what they
 /// brought.
 void with_warp(void* mine, void (*together)(void* const* lanes));
+/// The same of all 128 lanes of a warpgroup.
+void with_warpgroup(void* mine, void (*together)(void* const* lanes));
 void block_barrier();
 bool block_and(bool mine);
 void cluster_barrier();
@@ -75,6 +77,17 @@ void came_last();
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
 void copy_commit();
 void copy_wait(int pending);
+
+/// Four bytes to shared memory, as a thread writes them.
+void store_shared(std::uint32_t to, std::uint32_t value);
+/// What this thread wrote to shared memory, and copies that it waited for, is there for products.
+void matrix_fence();
+/// A product of a warpgroup that ends later, but before those after it: d += a b, 64 x 16 by
+/// 16 x tokens. Register i of a lane is as multiply_f16() has them, of the 16 rows of its warp; b
+/// has tokens as rows of 128 bytes, swizzled, from where the descriptor says.
+void product_begins(float* d, const std::uint32_t* a, std::uint64_t b, int tokens, bool bf16);
+void products_commit();
+void products_wait(int pending);
 
 void signal_init(std::uint32_t signal, unsigned arrivals);
 void signal_arrive(std::uint32_t signal, std::int64_t expected_bytes);

@@ -19,7 +19,7 @@
 
 namespace ladder::emulate {
 
-constexpr unsigned kMostLanes = 64;
+constexpr unsigned kMostLanes = 128;
 constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
 
 struct Signal {
@@ -44,6 +44,17 @@ struct Bulk {
   unsigned blocks;
 };
 
+/// Of a warpgroup, whose lanes it has by number.
+struct Product {
+  unsigned rank, warpgroup;
+  float* d[128];
+  const std::uint32_t* a[128];
+  std::uint64_t b;
+  int tokens;
+  bool bf16;
+  int group;
+};
+
 enum class State { ready, warp, block, cluster, polling, ended };
 
 struct Fiber {
@@ -65,6 +76,8 @@ struct Block {
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;  // 1024-byte aligned, then a gap, then the static variables
   std::map<std::uint32_t, Signal> signals;
+  std::vector<int> unfenced;                   // by 16 bytes: the thread that wrote there, or -1
+  std::map<unsigned, int> committed_products;  // by warpgroup
   bool all = true, agreed = true;
   unsigned alive = 0;  // threads
 };
@@ -76,6 +89,7 @@ struct Machine {
   std::vector<Block> blocks;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Bulk> bulk;
+  std::vector<Product> products;  // oldest first
   jmp_buf scheduler;
   Fiber* now = nullptr;
   std::string why;
@@ -91,6 +105,7 @@ struct Machine {
   bool run_warp(unsigned rank, unsigned warp);
   bool release(State state, unsigned rank);
   bool something_ends();
+  void end_product(std::size_t i);
   void end_copy(Fiber& fiber, std::size_t i);
   void end_preceding();
   void look_beside(const Block& block);

@@ -130,7 +130,7 @@ std::string without_hip(std::string text) {
 std::string without_declarations(std::string text) {
   text = std::regex_replace(text, std::regex("extern \"C\" __global__"), "__global__");
   text = std::regex_replace(
-      text, std::regex("extern __shared__ __align__\\(128\\) unsigned char shared\\[\\];"),
+      text, std::regex("extern __shared__ __align__\\(\\d+\\) unsigned char shared\\[\\];"),
       "unsigned char* const shared = ::ladder::emulate::shared_memory();");
   return with_static_shared(std::move(text), "__shared__(?: __align__\\(16\\))?");
 }

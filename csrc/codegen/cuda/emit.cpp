@@ -22,15 +22,20 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::nvidia && row.in_tiles;
 }
 
+std::string shared_memory(int alignment) {
+  return joined("extern __shared__ __align__(", alignment, ") unsigned char shared[];");
+}
+
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, &digit_prelude, &tile_prelude},
+    .preludes = {&prelude, &scale_prelude, &digit_prelude, &tile_prelude, &product_prelude},
     .heading = &heading,
     .shared = "__shared__",
     .constants = "__device__ const",
-    .shared_memory = "extern __shared__ __align__(128) unsigned char shared[];",
+    .shared_memory = &shared_memory,
     .coordinates = "const u32 thread = threadIdx.x, split = blockIdx.x, tile = blockIdx.y;",
     .byte_perm = "__byte_perm",
     .multiplies_by = &multiplies_by,
+    .shared_product = &shared_product,
 };
 
 }  // namespace

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "device/instructions.h"
 
 namespace ladder::cuda {
 
@@ -17,5 +21,10 @@ std::string_view digit_prelude();
 
 /// And for programs with element-wise arithmetic or bulk copies.
 std::string_view tile_prelude();
+
+/// For programs with products whose B is in shared memory, and the function of one such product.
+/// From sm_90a on.
+std::string_view product_prelude();
+std::string shared_product(const MatrixInstruction& row, std::int64_t tokens);
 
 }  // namespace ladder::cuda

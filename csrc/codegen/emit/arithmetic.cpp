@@ -6,6 +6,7 @@
 #include "base/joined.h"
 #include "codegen/emit/emitter.h"
 #include "layout/weight_image.h"
+#include "program/access.h"
 
 namespace ladder::codegen {
 void Emitter::mma(const Mma& i) {
@@ -22,6 +23,47 @@ void Emitter::mma(const Mma& i) {
       line("mma_", name_of(reg(i.a).scalar), "(", reg(i.acc).name, " + ", (u * columns + c) * d,
            ", ", reg(i.a).name, " + ", u * a, ", ", reg(i.b).name, " + ", c * b, ");");
     }
+  }
+}
+
+void Emitter::products(const std::vector<Statement>& statements) {
+  for (const Statement& statement : statements) {
+    std::visit(
+        [&](const auto& i) {
+          if constexpr (requires { i.body; }) products(i.body);
+        },
+        statement.op);
+    const auto* i = std::get_if<MmaShared>(&statement.op);
+    if (i == nullptr) continue;
+    if (dialect_.shared_product == nullptr || !dialect_.multiplies_by(*i->row)) {
+      fail<Unsupported>("kernels do not multiply by ", i->row->name);
+    }
+    auto text = dialect_.shared_product(*i->row, reg(i->acc).layout.shape[2]);
+    if (functions_.insert(text).second) out_ << text << '\n';
+  }
+}
+
+void Emitter::mma_shared(const MmaShared& i) {
+  const View& view = program_.views[i.from];
+  const auto tokens = reg(i.acc).layout.shape[2];
+  const auto units = reg(i.a).layout.slot_count() / i.row->a().slot_count();
+  // Steps of 16 columns begin within a row of the pattern, which counts from the panel's begin.
+  line("const u64 matrices = matrices_at(shared_address(", buffer_of(i.from).name, " + (",
+       expr(origin_of(view, i.at)), ")));");
+  line("mma_begin();");
+  for (std::int64_t u = 0; u < units; ++u) {
+    line("mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(", reg(i.acc).name, " + ",
+         u * tokens / 2, ", ", reg(i.a).name, " + ", 4 * u, ", matrices);");
+  }
+  line("mma_commit();");
+}
+
+// The compiler knows of no product that is on its way: without a word it may read the sums of one
+// before the wait.
+void Emitter::mma_wait(const MmaWait& i) {
+  line("mma_wait<", i.pending, ">();");
+  for (const RegisterId sums : i.sums) {
+    line("after_products<", words(sums), ">(", reg(sums).name, ");");
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies from global to shared memory by the threads.
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
 
 namespace ladder::codegen {
@@ -9,20 +10,42 @@ namespace {
 // Copies of a thread that are written out rather than a loop.
 constexpr std::int64_t kCopiesWrittenOut = 16;
 
+/// C++ for the element of a shared view that is at `row` and `column`.
+std::string element_of_row(const SharedRows& rows) {
+  if (rows.panel_pitch == 0) return joined("row * ", rows.pitch, "u + column");
+  return joined("row * ", rows.pitch, "u + column / ", rows.panel, "u * ", rows.panel_pitch,
+                "u + column % ", rows.panel, "u");
+}
+
 }  // namespace
+
+std::string Emitter::place_of_row(ViewId id) const {
+  const View& view = program_.views[id];
+  const auto start = view.offset == Affine(0) ? "" : " + (" + expr(view.offset) + ")";
+  const auto element = element_of_row(shared_rows(view));
+  const auto& name = buffer_of(id).name;
+  if (!view.is_swizzled) return joined("shared_address(", name, start, " + ", element, ")");
+  return joined("shared_address(", name, ") + swizzled((", element, start, ") * ",
+                bytes_of(buffer_of(id).scalar), "u)");
+}
 
 void Emitter::copy(const CopyAsync& i) {
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const int size = bytes_of(buffer_of(i.to).scalar);
-  const std::int64_t run = 16 / size, pieces = to.extents[1] / run, all = to.extents[0] * pieces;
-  const bool columns_guarded = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  const SharedRows rows = shared_rows(to);
+  const std::int64_t run = 16 / size, pieces = rows.columns / run, all = rows.rows * pieces;
+  const bool columns_guarded = range_of(program_, i.at[1]).high + rows.columns > from.extents[1];
   if (columns_guarded && from.extents[1] % run != 0) {
     fail<Unsupported>("rows of ", from.extents[1], " elements end inside 16 bytes");
   }
   const bool always = i.guard == Affine(0);
   if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
   const std::int64_t threads = program_.threads;
-  if (all % threads == 0 && all / threads <= kCopiesWrittenOut &&
+  // Of a swizzled view all pieces of a thread are at one place of its pattern.
+  const bool alike =
+      !to.is_swizzled ||
+      (threads % pieces == 0 && rows.at(threads / pieces, 0) * size % kSwizzleAlignment == 0);
+  if (all % threads == 0 && all / threads <= kCopiesWrittenOut && alike &&
       (threads % pieces == 0 || pieces % threads == 0)) {
     copy_written_out(i, pieces, columns_guarded);
     if (!always) line("}");
@@ -38,9 +61,7 @@ void Emitter::copy(const CopyAsync& i) {
   line("  const ", type_of(buffer_of(i.from).scalar), "* const source = ", buffer_of(i.from).name,
        " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u)",
        from.offset == Affine(0) ? "" : " + (" + expr(from.offset) + ")", ";");
-  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
-  line("  copy_async(shared_address(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
-       "u + column), source, inside ? 16u : 0u);");
+  line("  copy_async(", place_of_row(i.to), ", source, inside ? 16u : 0u);");
   line("}");
   if (!always) line("}");
 }
@@ -49,6 +70,7 @@ void Emitter::copy(const CopyAsync& i) {
 // Addresses are made anew in every round: kept through a loop, they are the registers that spill.
 void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded) {
   const View &to = program_.views[i.to], &from = program_.views[i.from];
+  const SharedRows rows = shared_rows(to);
   const Scalar scalar = buffer_of(i.to).scalar;
   const std::int64_t size = bytes_of(scalar), run = 16 / size, threads = program_.threads;
   line("const u32 me = anew(thread);");
@@ -58,13 +80,11 @@ void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool col
   line("const ", type_of(scalar), "* const source = ", buffer_of(i.from).name,
        " + ((u64)from_row * ", from.strides[0], "u + from_column",
        from.offset == Affine(0) ? "" : " + " + expr(from.offset), ");");
-  line("const u32 target = shared_address(", buffer_of(i.to).name,
-       to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")", " + row * ", to.strides[0],
-       "u + column);");
-  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; piece += threads) {
-    const auto rows = piece / pieces, columns = piece % pieces * run;
-    line("copy_async(target + ", (rows * to.strides[0] + columns) * size, "u, source + ",
-         rows * from.strides[0] + columns, ", from_row + ", rows, "u < ", limit(from.extents[0]),
+  line("const u32 target = ", place_of_row(i.to), ";");
+  for (std::int64_t piece = 0; piece < rows.rows * pieces; piece += threads) {
+    const auto row = piece / pieces, columns = piece % pieces * run;
+    line("copy_async(target + ", rows.at(row, columns) * size, "u, source + ",
+         row * from.strides[0] + columns, ", from_row + ", row, "u < ", limit(from.extents[0]),
          columns_guarded
              ? " && from_column + " + std::to_string(columns) + "u < " + limit(from.extents[1])
              : std::string(),
@@ -99,13 +119,14 @@ void Emitter::copy_own(const CopyOwn& i) {
 
 void Emitter::copy_elements(const CopyElements& i) {
   const View &to = program_.views[i.to], &from = program_.views[i.from];
-  const auto words = to.extents[1] / 2;
+  const SharedRows rows = shared_rows(to);
+  const auto words = rows.columns / 2;
   const auto& source = buffer_of(i.from).name;
-  const bool ends = range_of(program_, i.at[1]).high + to.extents[1] > from.extents[1];
+  const bool ends = range_of(program_, i.at[1]).high + rows.columns > from.extents[1];
   const bool always = i.guard == Affine(0);
   if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
   line("#pragma unroll 4");
-  line("for (u32 word = thread; word < ", to.extents[0] * words, "u; word += ", program_.threads,
+  line("for (u32 word = thread; word < ", rows.rows * words, "u; word += ", program_.threads,
        "u) {");
   line("  const u32 row = word / ", words, "u, column = word % ", words, "u * 2u;");
   line("  const u32 from_row = row + ", expr(i.at[0]), ", first = column + ", expr(i.at[1]), ";");
@@ -119,9 +140,13 @@ void Emitter::copy_elements(const CopyElements& i) {
        "u + from_column);");
   line("    }");
   line("  }");
-  const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
-  line("  *(u32*)(", buffer_of(i.to).name, start, " + row * ", to.strides[0],
-       "u + column) = v[0] | v[1] << 16;");
+  if (to.is_swizzled) {
+    line("  store_shared(", place_of_row(i.to), ", v[0] | v[1] << 16);");
+  } else {
+    const auto start = to.offset == Affine(0) ? "" : " + (" + expr(to.offset) + ")";
+    line("  *(u32*)(", buffer_of(i.to).name, start, " + ", element_of_row(rows),
+         ") = v[0] | v[1] << 16;");
+  }
   line("}");
   if (!always) line("}");
 }

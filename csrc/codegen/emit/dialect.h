@@ -15,9 +15,10 @@ namespace ladder::codegen {
 /// Pieces of prelude, each with the functions of some instructions.
 struct Preludes {
   std::string_view (*common)();
-  std::string_view (*scales)();  ///< scales of 8 bits
-  std::string_view (*digits)();  ///< activations as digits (layout/digits.h); null: has none
-  std::string_view (*tiles)();   ///< element-wise arithmetic, shuffles, signals
+  std::string_view (*scales)();    ///< scales of 8 bits
+  std::string_view (*digits)();    ///< activations as digits (layout/digits.h); null: has none
+  std::string_view (*tiles)();     ///< element-wise arithmetic, shuffles, signals
+  std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
 };
 
 struct Dialect {
@@ -26,11 +27,14 @@ struct Dialect {
   std::string (*heading)(const Program& program);
   std::string_view shared;     ///< storage class of variables in shared memory
   std::string_view constants;  ///< of arrays that the text has the values of
-  /// Lines that declare `shared`, the dynamic shared memory, and `thread`, `split` and `tile`.
-  std::string_view shared_memory, coordinates;
-  std::string_view byte_perm;  ///< bytes of two words by a selector of four nibbles
+  /// The line that declares `shared`, the dynamic shared memory, at a multiple of so many bytes.
+  std::string (*shared_memory)(int alignment);
+  std::string_view coordinates;  ///< the line that declares `thread`, `split` and `tile`
+  std::string_view byte_perm;    ///< bytes of two words by a selector of four nibbles
   /// The prelude has its wrapper.
   bool (*multiplies_by)(const MatrixInstruction& row);
+  /// The function of such products of `tokens` tokens; null: there is none.
+  std::string (*shared_product)(const MatrixInstruction& row, std::int64_t tokens);
 };
 
 /// C++ for `program`, preludes included: one kernel called program.name, its parameters the global

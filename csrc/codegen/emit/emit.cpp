@@ -19,7 +19,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
               answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
               answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
               answer(Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
-                           LoadMatrix, Lookup, FillTable, SplitDigits, Ticket>{},
+                           LoadMatrix, MmaShared, Lookup, FillTable, SplitDigits, Ticket>{},
                      false),
               answer(Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill,
                            Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
@@ -45,6 +45,11 @@ std::string Emitter::run() {
     out_ << dialect_.preludes.digits() << '\n';
   }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
+  if (std::ranges::any_of(program_.views, &View::is_swizzled)) {
+    if (dialect_.preludes.products == nullptr) fail<Unsupported>("no swizzled activations");
+    out_ << dialect_.preludes.products() << '\n';
+    products(program_.body);
+  }
   table_values(program_.body);
   signature();
   declarations();
@@ -73,7 +78,9 @@ void Emitter::signature() {
 }
 
 void Emitter::declarations() {
-  line(dialect_.shared_memory);
+  int alignment = kSharedAlignment;
+  for (const Buffer& buffer : program_.buffers) alignment = std::max(alignment, buffer.alignment);
+  line(dialect_.shared_memory(alignment));
   line(dialect_.coordinates);
   if (program_.cluster > 1) line("const u32 rank = cluster_rank();");
   for (std::size_t id = 0; id < program_.buffers.size(); ++id) {
@@ -170,6 +177,9 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const LoadMatrix& i) { load_matrix(i); },
                    [&](const Unpack& i) { unpack(i); },
                    [&](const Mma& i) { mma(i); },
+                   [&](const MmaShared& i) { mma_shared(i); },
+                   [&](const MmaWait& i) { mma_wait(i); },
+                   [&](const MatrixFence&) { line("matrix_fence();"); },
                    [&](const Fill& i) { fill(i); },
                    [&](const Reinterpret& i) { reinterpret_bits(i); },
                    [&](const Scale& i) { scale(i); },

@@ -67,6 +67,8 @@ class Emitter {
   std::string word_of(RegisterId id, std::int64_t index) const;
 
   // copies.cpp
+  /// C++ for the address of what a copy brings to `row` and `column` of a shared view.
+  std::string place_of_row(ViewId id) const;
   void copy(const CopyAsync& i);
   void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
   void copy_own(const CopyOwn& i);
@@ -74,6 +76,10 @@ class Emitter {
 
   // arithmetic.cpp
   void mma(const Mma& i);
+  void mma_shared(const MmaShared& i);
+  void mma_wait(const MmaWait& i);
+  /// The functions of the target that products with B in shared memory call.
+  void products(const std::vector<Statement>& statements);
   void fill(const Fill& i);
   void reinterpret_bits(const Reinterpret& i);
   void scale(const Scale& i);
@@ -141,6 +147,7 @@ class Emitter {
   const Dialect& dialect_;
   std::ostringstream out_;
   Unrolled unrolled_;
+  std::set<std::string> functions_;  // that the text has
   int depth_ = 1;
 };
 

@@ -47,15 +47,19 @@ void check_instructions(const Program& program) {
   }
 }
 
+// Of the alignment that SHARED has (prelude.cpp).
+std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
+
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, nullptr, &tile_prelude},
+    .preludes = {&prelude, &scale_prelude, nullptr, &tile_prelude, nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",
-    .shared_memory = "extern SHARED unsigned char shared[];",
+    .shared_memory = &shared_memory,
     .coordinates = "const u32 thread = thread_id(), split = block_x(), tile = block_y();",
     .byte_perm = "byte_perm",
     .multiplies_by = &multiplies_by,
+    .shared_product = nullptr,
 };
 
 }  // namespace

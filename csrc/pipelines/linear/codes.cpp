@@ -35,7 +35,7 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   Operands& o = operands_;
   // Codes as bytes have no sign.
   o.a = reg("a", digits() ? Scalar::u8 : operand_, tiling.a_warps * fit.a());
-  o.b = reg("b", operand_, tiling.b_warps * fit.b(tiling.tokens));
+  if (tiling.b_in_registers) o.b = reg("b", operand_, tiling.b_warps * fit.b(tiling.tokens));
   o.zeros_layout = tiling.a_warps * fit.zeros();
   acc_ = reg("acc", instruction_.accumulator, sums);
   o.total = tiling.running && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
@@ -110,6 +110,16 @@ void LinearLowering::multiply_step(Body& body) {
   emit(body, Mma{&instruction_, acc_, o.a, o.b});
   if (o.zero_row >= 0 && !o.zero_known) {
     emit(body, Mma{&instruction_, o.zero_sum, o.zero_row, o.b});
+  }
+}
+
+void LinearLowering::multiply_shared_step(Body& body, const MatrixInstruction& row, ViewId from,
+                                          const std::vector<Affine>& at) {
+  const Operands& o = operands_;
+  decode_step(body);
+  emit(body, MmaShared{&row, acc_, o.a, from, at});
+  if (o.zero_row >= 0 && !o.zero_known) {
+    emit(body, MmaShared{&row, o.zero_sum, o.zero_row, from, at});
   }
 }
 

@@ -86,6 +86,7 @@ class LinearLowering {
     Layout a_warps, b_warps, sum_warps;
     ImageFit fit;
     std::int64_t tokens;
+    bool b_in_registers = true;  ///< else the instruction reads activations from shared memory
     bool running;
   };
   void declare_operands(Body& body, const Tiling& tiling);
@@ -104,6 +105,9 @@ class LinearLowering {
   /// `operands_.b`, and after its steps.
   void begin_group(Body& body);
   void multiply_step(Body& body);
+  /// The same by an instruction that reads activations from shared memory, from `at` of `from` on.
+  void multiply_shared_step(Body& body, const MatrixInstruction& row, ViewId from,
+                            const std::vector<Affine>& at);
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);

@@ -12,4 +12,7 @@ constexpr std::int64_t kSumPad = 4;
 /// together lie in different banks.
 constexpr std::int64_t kActivationPadBytes = 16;
 
+/// Of a panel of activations that warpgroups read: eight tokens are one pattern of the swizzle.
+constexpr std::int64_t kSwizzledBytes = 128;
+
 }  // namespace ladder

@@ -22,6 +22,14 @@ struct WarpTile {
 };
 constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 48}, {32, 48},
                                    {32, 96}, {64, 16}, {32, 16}, {64, 24}, {32, 128}};
+/// Rows and warps of a CTA whose warpgroups multiply.
+struct WarpgroupTile {
+  int rows, warps;
+};
+constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
+                                             {128, 4}, {64, 4},  {256, 4}};
+constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
+constexpr int kTokensOfWarpgroups[] = {128, 256};
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
@@ -56,20 +64,48 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
     const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles;
     const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.columns);
     const auto most = std::min(k_tiles / kFewestTiles, kMostSplits);
-    for (const auto splits : splits_for(tiles, k_tiles, device.multiprocessors, most, 2)) {
+    const auto places = device.multiprocessors * (s.warpgroups ? s.ctas_per_sm : 1);
+    for (const auto splits : splits_for(tiles, k_tiles, places, most, 2)) {
       // Groups of several k-tiles stay whole.
       const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / s.columns;
       const auto of_cta = ceil_div(k_tiles, splits);
       s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_cta, std::max<std::int64_t>(sharing, 1))
                                               : of_cta);
       const auto parts = grid_of(s, expr).splits;
-      const bool cluster = parts <= device.max_cluster && s.rows % (2 * parts) == 0;
+      // Larger clusters leave multiprocessors without one.
+      const auto largest = s.warpgroups ? kMostOfWarpgroups : device.max_cluster;
+      const bool cluster = parts <= largest && s.rows % (2 * parts) == 0;
       s.reduction = parts == 1 ? Reduction::none
                     : cluster  ? Reduction::cluster
                                : Reduction::ordered;
       add(s);
     }
   };
+
+  // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
+  if (const auto* row = warpgroup_instruction(expr.activation, device)) {
+    for (const int most : kTokensOfWarpgroups) {
+      const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
+      const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
+      if (most > kTokensOfWarpgroups[0] && tokens <= kTokensOfWarpgroups[0]) continue;
+      for (const auto& [rows, warps] : kWarpgroupTiles) {
+        for (const int columns : {128, 64}) {
+          for (const int ctas : {1, 2, 3}) {
+            if (ctas * warps > kMostWarps) continue;
+            add_splits({.rows = rows,
+                        .tokens = static_cast<int>(tokens),
+                        .columns = columns,
+                        .warps_n = warps,
+                        .warps_m = 1,
+                        .dependent_launch = dependent_launch,
+                        .ctas_per_sm = ctas,
+                        .token_tiles = static_cast<int>(token_tiles),
+                        .warpgroups = true});
+          }
+        }
+      }
+    }
+  }
 
   // As few tiles of tokens as the most that a CTA has allows, and twice as many.
   const auto fewest = ceil_div(expr.max_m, std::int64_t{kMostTokensOfCta});

@@ -12,8 +12,8 @@
 namespace ladder {
 namespace {
 
-// Nothing here was fitted: no tile kernel was timed yet. What is said to be measured was so in
-// decode kernels, the rest is guessed.
+// Of tiles by warps nothing was fitted. What is said to be measured was so in decode kernels, the
+// rest is guessed.
 
 // Beside a matrix instruction each other instruction takes about a clock of its scheduler, on
 // whatever pipe (docs/dev/notebook_gpu.md, sixteen tokens), where decoding_cycles() counts two for
@@ -31,8 +31,9 @@ constexpr double kAlone[] = {1.6, 1.12, 1.04};
 // Of a multiprocessor, on their way: fewer do not reach the read rate (docs/dev/notebook_gpu.md).
 constexpr double kBytesInFlight = 40960;
 constexpr double kOverlap = 4;
-// Seconds: launch and first bytes; meeting in a cluster; a ticket and its fences.
-constexpr double kLaunch = 2.9e-6, kCluster = 0.8e-6, kTicket = 1.3e-6;
+// Seconds: launch and first bytes; adding up in a cluster, as warpgroups do; a ticket and its
+// fences.
+constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kTicket = 1.3e-6;
 
 /// In which a scheduler issues one matrix instruction. What is not published counts as on the
 /// device on which the rest was fitted.
@@ -48,6 +49,7 @@ double fullest(double ctas, double places) { return std::ceil(ctas / places) * p
 }  // namespace
 
 Cost cost(const TileSchedule& s, const Decisions& decisions) {
+  if (s.warpgroups) return cost_of_warpgroups(s, decisions);
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
   const auto carried = fitted::carried_to(device);

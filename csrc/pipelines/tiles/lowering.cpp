@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pipelines/tiles/lowering.h"
 
+#include <algorithm>
+
 #include "pipelines/lower.h"
 
 namespace ladder {
@@ -12,6 +14,12 @@ Program TileLowering::run() {
   first_copies(body);
   if (has_table()) body.push_back(declare_table(memory_.table));
   declare_operands(body, tiling());
+  if (warpgroup_ != nullptr) {
+    stages_of_a_ = {operands_.a};
+    for (int i = 1; i < operand_stages(s_); ++i) {
+      stages_of_a_.push_back(reg("a", operand_, program_.registers[operands_.a].layout));
+    }
+  }
   begin_sums(body);
   if (whole_row()) begin_group(body);
   operands_.open = whole_row();
@@ -55,12 +63,14 @@ LinearLowering::Tiling TileLowering::tiling() const {
           .sum_warps = spatial({1, s_.warps_n, 1}) * spatial({1, 1, s_.warps_m}),
           .fit = fit_,
           .tokens = s_.warp_tokens(),
+          .b_in_registers = warpgroup_ == nullptr,
           .running = keeps_totals(s_, expr_)};
 }
 
 void TileLowering::k_tile(Body& body) {
   const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(s_.stages - 1);
   emit(body, Wait{s_.stages - 2});
+  if (warpgroup_ != nullptr) emit(body, MatrixFence{});
   // The copies of all threads are there, and nobody still reads the k-tile before, whose place is
   // copied to.
   emit(body, Barrier{});
@@ -74,46 +84,84 @@ void TileLowering::k_tile(Body& body) {
   } else {
     narrow_groups(body, k_tile, group_columns);
   }
+  if (warpgroup_ != nullptr && whole_row()) await_products(body);
 }
 
 void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks) {
   const auto group = variable("group", s_.columns / (blocks * kBlock));
-  const auto block = variable("block", blocks), step = variable("step", kBlock / instruction_.k);
+  const auto block = variable("block", blocks);
   operands_.group = whole_row() ? Affine(0) : Affine::of(group);
-  operands_.in_block = Affine::of(step);
   const auto of_tile = Affine::of(group, blocks) + Affine::of(block);
-  Body per_group, per_block, per_step;
+  Body per_group, per_block;
   if (!whole_row()) begin_group(per_group);
   load_words(per_block, k_tile, of_tile);
-  multiply(per_step, k_tile, times(of_tile, kBlock) + Affine::of(step, instruction_.k));
-  emit(per_block, For{step, kBlock / instruction_.k, std::move(per_step)});
+  multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k);
   emit(per_group, For{block, blocks, std::move(per_block)});
-  if (!whole_row()) end_group(per_group);
+  if (!whole_row()) end_products(per_group);
   emit(body, For{group, s_.columns / (blocks * kBlock), std::move(per_group)});
 }
 
 void TileLowering::narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns) {
   const auto steps = columns / instruction_.k, groups = kBlock / columns;
-  const auto block = variable("block", blocks()), group = variable("group", groups),
-             step = variable("step", steps);
+  const auto block = variable("block", blocks()), group = variable("group", groups);
   operands_.group = Affine::of(block, groups) + Affine::of(group);
-  operands_.in_block = Affine::of(group, steps) + Affine::of(step);
-  Body per_block, per_group, per_step;
+  Body per_block, per_group;
   load_words(per_block, k_tile, Affine::of(block));
   begin_group(per_group);
-  multiply(
-      per_step, k_tile,
-      Affine::of(block, kBlock) + Affine::of(group, columns) + Affine::of(step, instruction_.k));
-  emit(per_group, For{step, steps, std::move(per_step)});
-  end_group(per_group);
+  multiply_steps(per_group, k_tile, Affine::of(block), Affine::of(group, steps), steps);
+  end_products(per_group);
   emit(per_block, For{group, groups, std::move(per_group)});
   emit(body, For{block, blocks(), std::move(per_block)});
 }
 
-void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& column) {
-  const std::vector<Affine> at = {0, times(stage_of(k_tile), s_.tokens), column};
-  emit(body, LoadMatrix{&instruction_, operands_.b, x_ring_, at});
-  multiply_step(body);
+void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine& block,
+                                  const Affine& first, std::int64_t count) {
+  // A warpgroup decodes into tiles in turn, the next while the instruction still reads the last.
+  const auto in_turn =
+      warpgroup_ == nullptr ? 1 : std::min<std::int64_t>(count, operand_stages(s_));
+  const auto step = variable("step", count / in_turn);
+  Body per_step;
+  for (std::int64_t turn = 0; turn < in_turn; ++turn) {
+    operands_.in_block = first + Affine::of(step, in_turn) + Affine(turn);
+    multiply(per_step, k_tile, block, turn);
+  }
+  emit(body, For{step, count / in_turn, std::move(per_step)});
+}
+
+void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& block,
+                            std::int64_t turn) {
+  const auto column = times(operands_.in_block, instruction_.k);
+  if (warpgroup_ == nullptr) {
+    emit(body, LoadMatrix{&instruction_,
+                          operands_.b,
+                          x_ring_,
+                          {0, times(stage_of(k_tile), s_.tokens), times(block, kBlock) + column}});
+    return multiply_step(body);
+  }
+  operands_.a = stages_of_a_[turn];
+  // Of a k-step: the zero point may take one more.
+  const int products = operands_.zero_row >= 0 && !operands_.zero_known ? 2 : 1;
+  const auto stages = static_cast<int>(stages_of_a_.size());
+  // Between two waits for all products.
+  const auto steps =
+      (whole_row() ? s_.columns : std::min<std::int64_t>(s_.columns, expr_.group_size())) /
+      instruction_.k;
+  if (steps > stages) emit(body, MmaWait{products * (stages - 1)});
+  multiply_shared_step(body, *warpgroup_, x_ring_, {stage_of(k_tile), 0, block, column});
+}
+
+// In the body of the loop that has the products: between trips the compiler may move sums to other
+// registers.
+void TileLowering::await_products(Body& body) {
+  const Operands& o = operands_;
+  MmaWait wait{0, {acc_}};
+  if (o.zero_row >= 0 && !o.zero_known) wait.sums.push_back(o.zero_sum);
+  emit(body, std::move(wait));
+}
+
+void TileLowering::end_products(Body& body) {
+  if (warpgroup_ != nullptr) await_products(body);
+  end_group(body);
 }
 
 Workspace workspace_of(const Linear& expr, const TileSchedule& s) {
@@ -124,7 +172,8 @@ Workspace workspace_of(const Linear& expr, const TileSchedule& s) {
 }
 
 Program lower(const Decisions& decisions, const TileSchedule& schedule) {
-  return TileLowering(decisions.expr, schedule, decisions.of(schedule.route)).run();
+  return TileLowering(decisions.expr, schedule, decisions.of(schedule.route), *decisions.device)
+      .run();
 }
 
 }  // namespace ladder

@@ -16,13 +16,15 @@ namespace ladder {
 
 class TileLowering : LinearLowering {
  public:
-  TileLowering(const Linear& expr, const TileSchedule& schedule, const OperandDecisions& decisions)
+  TileLowering(const Linear& expr, const TileSchedule& schedule, const OperandDecisions& decisions,
+               const Device& device)
       : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
         s_(schedule),
         grid_(grid_of(schedule, expr)),
         memory_(tile_memory(schedule, expr)),
         groups_(groups_of_tile(schedule, expr)),
-        fit_(instruction_, schedule.units()) {}
+        fit_(instruction_, schedule.units()),
+        warpgroup_(schedule.warpgroups ? warpgroup_instruction(operand_, device) : nullptr) {}
 
   /// The whole program; once per object.
   Program run();
@@ -44,7 +46,15 @@ class TileLowering : LinearLowering {
   /// The products of groups of whole blocks of the image, or of several groups in a block.
   void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
   void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
-  void multiply(Body& body, const Affine& k_tile, const Affine& column);
+  /// One k-step, of a warpgroup with the operands of that turn.
+  /// The products of `count` k-steps of a block of the image, from its step `first` on.
+  void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
+                      std::int64_t count);
+  /// One k-step, of a warpgroup with the operands of that turn.
+  void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn);
+  void await_products(Body& body);
+  /// The products of a group have ended, and its sums are scaled.
+  void end_products(Body& body);
 
   // ring.cpp
   void declare_ring();
@@ -72,6 +82,8 @@ class TileLowering : LinearLowering {
   const TileMemory memory_;
   const std::int64_t groups_;  // of a k-tile
   const ImageFit fit_;
+  const MatrixInstruction* const warpgroup_;  // null: warps multiply
+  std::vector<RegisterId> stages_of_a_;       // of warpgroups: decoded in turn
   ViewId weight_rows_ = -1, word_tile_ = -1, word_ring_ = -1;
   ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
   std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from

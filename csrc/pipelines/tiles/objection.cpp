@@ -36,6 +36,14 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
     return joined("a tile of ", s.rows, " x ", s.tokens, " for ", s.warps_n, " x ", s.warps_m,
                   " warps is not whole instructions of ", mma.m, " x ", mma.n);
   }
+  if (s.warpgroups) {
+    const auto* row = warpgroup_instruction(expr.activation, *decisions.device);
+    if (row == nullptr) return "no instruction of warpgroups";
+    if (s.warps_n % (row->m / mma.m) != 0 || s.warps_m != 1) {
+      return joined(s.warps_n, " x ", s.warps_m, " warps are no warpgroups along the rows");
+    }
+    if (s.tokens > row->most_n) return joined(s.tokens, " tokens, of at most ", row->most_n);
+  }
   const auto units = s.units();
   if (units > kUnits || kUnits % units != 0) {
     return joined(units, " row units a warp, not 1, 2 or 4 of a block");
@@ -93,7 +101,10 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const Device& device = *decisions.device;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for one token";
-  if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  // Where weights are converted was decided for products by warps.
+  if (!s.warpgroups || !no_kernel(ConvertPlace::shared_to_registers, expr.max_m).empty()) {
+    if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  }
   if (!device.async_copy()) return "no asynchronous copies";
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {

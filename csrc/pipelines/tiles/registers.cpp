@@ -37,7 +37,8 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
   const auto sums = (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
   // Words of two blocks: those of the next are loaded while the last are multiplied.
   const auto words = s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth);
-  const auto operands = 4 * s.units() + s.warp_tokens() / 4;
+  const auto operands =
+      s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, expr);
   const bool narrow = totals && expr.group_size() < kBlock;
   const auto begun = narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) : 0;

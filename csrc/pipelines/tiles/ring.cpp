@@ -2,6 +2,7 @@
 // The ring of a tile kernel in shared memory: codes, scales and zero points, activations.
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/integers.h"
 #include "pipelines/tiles/lowering.h"
 
@@ -58,8 +59,18 @@ void TileLowering::declare_activations() {
   const auto x = buffer("x_ring", Level::shared, operand_, memory_.activations);
   x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
   if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
-  x_tile_ = view(x, {s_.tokens, s_.columns}, {memory_.x_pitch, 1});
-  x_ring_ = view(x, {1, s_.stages * s_.tokens, s_.columns}, {0, memory_.x_pitch, 1});
+  if (warpgroup_ == nullptr) {
+    x_tile_ = view(x, {s_.tokens, s_.columns}, {memory_.x_pitch, 1});
+    x_ring_ = view(x, {1, s_.stages * s_.tokens, s_.columns}, {0, memory_.x_pitch, 1});
+    return;
+  }
+  program_.buffers[x].alignment = kSwizzleAlignment;
+  const auto panel = memory_.x_pitch, panels = s_.columns / panel;
+  LADDER_CHECK(panel == kBlock, "a panel of ", panel, " columns");
+  x_tile_ = view(x, {s_.tokens, panels, panel}, {panel, s_.tokens * panel, 1});
+  x_ring_ = view(x, {s_.stages, s_.tokens, panels, panel},
+                 {s_.tokens * s_.columns, panel, s_.tokens * panel, 1});
+  for (const ViewId id : {x_tile_, x_ring_}) program_.views[id].is_swizzled = true;
 }
 
 Layout TileLowering::warps_over(int rank, int block, int part) const {
@@ -108,7 +119,7 @@ Affine TileLowering::first_group(const Affine& k_tile) const {
 
 void TileLowering::copy_activations(Body& body, const Affine& k_tile, const Affine& guard,
                                     std::int64_t below) {
-  const auto to = at_stage(x_tile_, k_tile, s_.tokens * memory_.x_pitch);
+  const auto to = at_stage(x_tile_, k_tile, memory_.activations / s_.stages);
   const std::vector<Affine> at = {
       first_token(),
       Affine::of(kSplit, std::int64_t{s_.columns} * s_.k_tiles) + times(k_tile, s_.columns)};

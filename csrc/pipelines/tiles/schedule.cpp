@@ -21,6 +21,7 @@ struct Spelling {
     text.number(", token tiles ", s.token_tiles, 1);
     text.number(", warps ", s.warps_n);
     text.number("x", s.warps_m);
+    text.flag(", warpgroups", s.warpgroups);
     text.number(", k-tiles ", s.k_tiles);
     text.number(", stages ", s.stages);
     text.name(", ", s.reduction, kReductions);
@@ -50,6 +51,8 @@ std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
   return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
 }
 
+int operand_stages(const TileSchedule& s) { return s.units() == 1 ? 4 : 2; }
+
 bool keeps_totals(const TileSchedule& s, const Linear& expr) {
   const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
   return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
@@ -60,8 +63,14 @@ TileMemory tile_memory(const TileSchedule& s, const Linear& expr) {
   out.words = std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * expr.bits * 128;
   // One group of all columns is loaded once, to registers.
   if (expr.groups() > 1) out.per_group = s.stages * groups_of_tile(s, expr) * s.rows;
-  out.x_pitch = s.columns + kActivationPadBytes / bytes_of(expr.activation);
-  out.activations = std::int64_t{s.stages} * s.tokens * out.x_pitch;
+  const auto pad = kActivationPadBytes / bytes_of(expr.activation);
+  if (s.warpgroups) {
+    out.x_pitch = kSwizzledBytes / bytes_of(expr.activation);
+    out.activations = std::int64_t{s.stages} * s.tokens * s.columns;
+  } else {
+    out.x_pitch = s.columns + pad;
+    out.activations = std::int64_t{s.stages} * s.tokens * out.x_pitch;
+  }
   if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
   out.sum_pitch = s.rows + kSumPad;
   out.sums = s.tokens * out.sum_pitch;
@@ -75,9 +84,10 @@ std::int64_t shared_bytes(const TileSchedule& s, const Linear& expr) {
   };
   const auto ring =
       buffer(m.words, 4) + (expr.scale ? buffer(m.per_group, bytes_of(*expr.scale)) : 0) +
-      (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0) +
-      buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4);
-  return std::max(ring, buffer(m.sums, 4));
+      (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0);
+  const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
+                   buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4);
+  return std::max(all, buffer(m.sums, 4));
 }
 
 }  // namespace ladder

@@ -11,6 +11,10 @@
 //
 // A warp has 16 or 32 or 64 of the rows and some of the tokens; it decodes the codes of its rows
 // in registers, once for all of its tokens. Weights are decoded by each warp along the tokens.
+//
+// Where the device has an instruction of warpgroups, four warps side by side along the rows may
+// multiply together, each its own rows, by all tokens of the CTA, which the instruction reads from
+// shared memory. Codes of the next step are decoded while it runs.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +41,10 @@ struct TileSchedule {
   int stages;   ///< k-tiles in shared memory or on their way there, at least 2
   Reduction reduction;
   Route route;
-  bool dependent_launch;  ///< as DecodeSchedule has it
-  int ctas_per_sm;        ///< to leave registers and shared memory for
-  int token_tiles = 1;    ///< CTAs side by side along the tokens
+  bool dependent_launch;    ///< as DecodeSchedule has it
+  int ctas_per_sm;          ///< to leave registers and shared memory for
+  int token_tiles = 1;      ///< CTAs side by side along the tokens
+  bool warpgroups = false;  ///< four warps multiply together, activations from shared memory
   ScalePlace scale_place = ScalePlace::usual;
 
   bool operator==(const TileSchedule&) const = default;
@@ -56,12 +61,16 @@ std::string to_string(const TileSchedule& schedule);
 std::optional<TileSchedule> tile_schedule_of(std::string_view text);
 std::string objection(const TileSchedule& schedule, const Decisions& decisions);
 Cost cost(const TileSchedule& schedule, const Decisions& decisions);
+/// That of schedules whose warpgroups multiply.
+Cost cost_of_warpgroups(const TileSchedule& schedule, const Decisions& decisions);
 CtaGrid grid_of(const TileSchedule& schedule, const Linear& expr);
 /// All that are considered, in a fixed order.
 std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_launch);
 
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
+/// Tiles of operands that a warp of a warpgroup decodes in turn.
+int operand_stages(const TileSchedule& schedule);
 /// The sums of groups are added up in registers of their own.
 bool keeps_totals(const TileSchedule& schedule, const Linear& expr);
 
@@ -69,7 +78,7 @@ bool keeps_totals(const TileSchedule& schedule, const Linear& expr);
 struct TileMemory {
   std::int64_t words;        ///< u32: codes, [stage][row of blocks][column]
   std::int64_t per_group;    ///< scales, [stage][group][row], then as many zero points
-  std::int64_t x_pitch;      ///< from one token to the next
+  std::int64_t x_pitch;      ///< from one token to the next; of warpgroups in a panel of columns
   std::int64_t activations;  ///< [stage][token]
   std::int64_t table;        ///< u32, of a type that is looked up
   std::int64_t sum_pitch;    ///< from the sums of one token to those of the next

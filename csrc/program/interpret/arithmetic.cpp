@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <utility>
 
 #include "layout/weight_image.h"
 #include "program/interpret/interpreter.h"
@@ -8,11 +9,17 @@ namespace ladder {
 
 std::uint32_t Interpreter::get(const Block& block, RegisterId id, std::int64_t index) const {
   const Tile& tile = block.registers[id];
+  if (block.summed[id] > 0)
+    fault("reads ", program_.registers[id].name, " before its products end");
+  if (!block.awaited[id]) fault("reads ", program_.registers[id].name, ", which no wait names");
   if (!tile.set[index]) fault("reads ", program_.registers[id].name, " before it is set");
   return tile.bits[index];
 }
 
-void Interpreter::set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits) {
+void Interpreter::set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits) const {
+  if (block.summed[id] > 0 || block.multiplied[id] > 0) {
+    fault("overwrites ", program_.registers[id].name, " before its products end");
+  }
   block.registers[id].bits[index] = bits;
   block.registers[id].set[index] = true;
 }
@@ -57,6 +64,63 @@ void Interpreter::mma(Block& block, const Mma& i) {
         }
       }
     }
+  }
+}
+
+// The sums are there at once: what may not be used before MmaWait is refused until then.
+void Interpreter::mma_shared(Block& block, const MmaShared& i) {
+  const MatrixInstruction& row = *i.row;
+  const View& view = program_.views[i.from];
+  const Scalar scalar = program_.buffers[view.buffer].scalar;
+  const int size = bytes_of(scalar);
+  const auto tokens = program_.registers[i.acc].layout.shape[2];
+  const auto origin = values(block, i.at);
+  Product product{i.acc, i.a, {}};
+  std::vector<double> b(tokens * row.k);
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t k = 0; k < row.k; ++k) {
+      const std::int64_t offset[] = {0, token, 0, k};
+      const auto at = element(block, view, origin, offset);
+      if (!at) fault("reads outside ", program_.buffers[view.buffer].name);
+      const auto byte = byte_of(view, *at);
+      std::uint32_t bits = 0;
+      refuse(block.shared.read_by_matrix(byte, size, reinterpret_cast<std::uint8_t*>(&bits)));
+      product.reads.emplace_back(byte, size);
+      b[token * row.k + k] = to_number(scalar, bits);
+    }
+  }
+  // Sums of products that are on their way may be added to.
+  const int begun = std::exchange(block.summed[i.acc], 0);
+  block.awaited[i.acc] = true;
+  const auto a_at = coordinates_of(row.a()), d_at = coordinates_of(row.d(static_cast<int>(tokens)));
+  const auto a_slots = coordinates_[i.a].slots, d_slots = coordinates_[i.acc].slots;
+  for (int first = 0; first < program_.threads; first += row.lanes()) {
+    for (std::int64_t u = 0; u < a_slots / a_at.slots; ++u) {
+      const auto a = operand_of(block, i.a, first, a_slots, u * a_at.slots, row, a_at, row.m);
+      for (int lane = 0; lane < row.lanes(); ++lane) {
+        for (std::int64_t s = 0; s < d_at.slots; ++s) {
+          const auto* at = d_at.at(lane, s);
+          const auto index = (first + lane) * d_slots + u * d_at.slots + s;
+          double sum = number(block, i.acc, index);
+          for (int k = 0; k < row.k; ++k) sum += a[at[0] * row.k + k] * b[at[1] * row.k + k];
+          set_number(block, i.acc, index, sum);
+        }
+      }
+    }
+  }
+  block.summed[i.acc] = begun + 1;
+  block.awaited[i.acc] = false;
+  ++block.multiplied[i.a];
+  block.products.push_back(std::move(product));
+}
+
+void Interpreter::end_products(Block& block, int pending) {
+  while (static_cast<int>(block.products.size()) > pending) {
+    const Product& product = block.products.front();
+    --block.summed[product.acc];
+    --block.multiplied[product.a];
+    for (const auto& [at, size] : product.reads) block.shared.ended(at, size);
+    block.products.erase(block.products.begin());
   }
 }
 

@@ -64,6 +64,9 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
       const auto size = reg.layout.thread_count() * reg.layout.slot_count();
       block.registers.push_back({std::vector<std::uint32_t>(size), std::vector<bool>(size)});
     }
+    block.summed.resize(program_.registers.size());
+    block.multiplied.resize(program_.registers.size());
+    block.awaited.resize(program_.registers.size(), true);
     blocks.push_back(std::move(block));
   }
   cluster_.clear();
@@ -75,6 +78,7 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
   }
   for (const Block& block : blocks) {
     if (block.shared.copies_in_flight()) fail<InternalError>("a block ends with copies in flight");
+    if (!block.products.empty()) fail<InternalError>("a block ends before its products");
   }
 }
 
@@ -156,6 +160,17 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             load(block, Load{i.to, i.from, i.at}, kNotANumber);
           },
           [&](const Unpack& i) { unpack(block, i); }, [&](const Mma& i) { mma(block, i); },
+          [&](const MmaShared& i) { mma_shared(block, i); },
+          [&](const MmaWait& i) {
+            end_products(block, i.pending);
+            for (const RegisterId sums : i.sums) {
+              if (block.summed[sums] > 0) {
+                fault("a product of ", program_.registers[sums].name, " is left");
+              }
+              block.awaited[sums] = true;
+            }
+          },
+          [&](const MatrixFence&) { block.shared.matrix_fence(); },
           [&](const Fill& i) { fill(block, i); },
           [&](const Reinterpret& i) { reinterpret_bits(block, i); },
           [&](const Scale& i) { scale(block, i); },

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -35,12 +36,20 @@ class Interpreter {
     std::vector<std::uint32_t> bits;
     std::vector<bool> set;
   };
+  /// A product that has begun: its registers, and the bytes of shared memory that it reads.
+  struct Product {
+    RegisterId acc, a;
+    std::vector<std::pair<std::int64_t, int>> reads;
+  };
   struct Block {
     std::int64_t number;
     std::vector<std::int64_t> variables;
     std::vector<Tile> registers;
     SharedMemory shared;
     Signals signals;
+    std::vector<Product> products = {};             // oldest first
+    std::vector<int> summed = {}, multiplied = {};  // by register: products that have it as such
+    std::vector<bool> awaited = {};                 // by register: no product since a wait named it
     bool dependent_waited = false, ticketed = false;
   };
   /// Coordinates of every (thread, slot) of a layout, computed once.
@@ -78,6 +87,8 @@ class Interpreter {
   std::optional<std::int64_t> element(const Block& block, const View& view,
                                       const std::vector<std::int64_t>& origin,
                                       const std::int64_t* offset) const;
+  /// Where that element of a shared buffer lies, as the view has it.
+  std::int64_t byte_of(const View& view, std::int64_t element) const;
   void touch_global(const Block& block, BufferId id, bool write) const;
   void read_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
                    std::uint8_t* to);
@@ -100,10 +111,12 @@ class Interpreter {
 
   // arithmetic.cpp
   std::uint32_t get(const Block& block, RegisterId id, std::int64_t index) const;
-  static void set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits);
+  void set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits) const;
   double number(const Block& block, RegisterId id, std::int64_t index) const;
   void set_number(Block& block, RegisterId id, std::int64_t index, double number) const;
   void mma(Block& block, const Mma& i);
+  void mma_shared(Block& block, const MmaShared& i);
+  void end_products(Block& block, int pending);
   const Fragments& fragments_of(const MatrixInstruction& row);
   /// [extent, k] of the operand whose fragment starts at `slot` of the lanes from `first` on.
   std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,

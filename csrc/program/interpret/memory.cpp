@@ -19,6 +19,11 @@ std::optional<std::int64_t> Interpreter::element(const Block& block, const View&
   return index;
 }
 
+std::int64_t Interpreter::byte_of(const View& view, std::int64_t element) const {
+  const auto byte = element * bytes_of(program_.buffers[view.buffer].scalar);
+  return program_.shared_offset(view.buffer) + (view.is_swizzled ? swizzled(byte) : byte);
+}
+
 void Interpreter::touch_global(const Block& block, BufferId id, bool write) const {
   const Buffer& buffer = program_.buffers[id];
   if (program_.dependent_launch && !block.dependent_waited && (write || !buffer.constant)) {
@@ -121,9 +126,10 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
   if (value(block, i.guard) >= i.below) return;
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const int size = bytes_of(program_.buffers[to.buffer].scalar);
-  const std::int64_t run = 16 / size, pieces = to.extents[1] / run;
+  const SharedRows rows = shared_rows(to);
+  const std::int64_t run = 16 / size, pieces = rows.columns / run;
   const auto origin = values(block, i.at);
-  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; ++piece) {
+  for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const std::int64_t row = piece / pieces, column = piece % pieces * run;
     std::uint8_t bytes[16] = {};
     for (std::int64_t e = 0; e < run; ++e) {
@@ -133,10 +139,9 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
                     static_cast<int>(piece % program_.threads), bytes + e * size);
       }
     }
-    const auto why = block.shared.write_async(
-        program_.shared_offset(to.buffer) +
-            (value(block, to.offset) + row * to.strides[0] + column) * size,
-        16, static_cast<int>(piece % program_.threads), bytes);
+    const auto why =
+        block.shared.write_async(byte_of(to, value(block, to.offset) + rows.at(row, column)), 16,
+                                 static_cast<int>(piece % program_.threads), bytes);
     if (!why.empty()) fault(why);
   }
 }
@@ -243,8 +248,9 @@ void Interpreter::copy_elements(Block& block, const CopyElements& i) {
   if (value(block, i.guard) >= i.below) return;
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const auto origin = values(block, i.at);
-  const std::int64_t words = to.extents[1] / 2;
-  for (std::int64_t word = 0; word < to.extents[0] * words; ++word) {
+  const SharedRows rows = shared_rows(to);
+  const std::int64_t words = rows.columns / 2;
+  for (std::int64_t word = 0; word < rows.rows * words; ++word) {
     const std::int64_t row = word / words, column = word % words * 2;
     const int thread = static_cast<int>(word % program_.threads);
     std::uint8_t bytes[4] = {};
@@ -264,10 +270,8 @@ void Interpreter::copy_elements(Block& block, const CopyElements& i) {
         read_global(block, from.buffer, *at * 2, 2, thread, bytes + 2 * half);
       }
     }
-    const auto why =
-        block.shared.write(program_.shared_offset(to.buffer) +
-                               (value(block, to.offset) + row * to.strides[0] + column) * 2,
-                           4, thread, bytes);
+    const auto why = block.shared.write(byte_of(to, value(block, to.offset) + rows.at(row, column)),
+                                        4, thread, bytes);
     if (!why.empty()) fault(why);
   }
 }

@@ -7,6 +7,7 @@ namespace ladder {
 
 std::string SharedMemory::may_write(const Facts& facts, int thread) const {
   if (facts.state == State::pending) return "overwrites a copy in flight";
+  if (facts.products > 0) return "overwrites what a product still reads";
   if (facts.reader != kNobody && !synchronised(facts.read_epoch) && facts.reader != thread) {
     return "overwrites what another thread read, without a barrier";
   }
@@ -57,6 +58,33 @@ std::string SharedMemory::read_remote(std::int64_t at, int size, std::uint8_t* t
     to[i] = bytes_[at + i];
   }
   return {};
+}
+
+void SharedMemory::matrix_fence() {
+  for (Facts& facts : facts_) {
+    if (facts.state == State::written && facts.fence_epoch == kUnfenced) facts.fence_epoch = epoch_;
+  }
+}
+
+std::string SharedMemory::read_by_matrix(std::int64_t at, int size, std::uint8_t* to) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (facts.state == State::unwritten) return "reads what nobody wrote";
+    if (facts.state == State::pending) return "reads a copy that was not waited for";
+    if (facts.fence_epoch == kUnfenced) return "reads what no fence has shown to products";
+    if (!synchronised(facts.fence_epoch)) return "reads what was written, without a barrier";
+    note_read(facts, kSeveral);
+    ++facts.products;
+    to[i] = bytes_[at + i];
+  }
+  return {};
+}
+
+void SharedMemory::ended(std::int64_t at, int size) {
+  for (int i = 0; i < size; ++i) {
+    --facts_[at + i].products;
+    note_read(facts_[at + i], kSeveral);
+  }
 }
 
 std::string SharedMemory::write_async(std::int64_t at, int size, int thread,

@@ -38,6 +38,11 @@ class SharedMemory {
   /// Half a barrier: what threads did so far is behind those that synchronise(arrive()) later.
   int arrive() { return epoch_++; }
   void synchronise(int epoch) { synchronised_ = std::max(synchronised_, epoch); }
+  /// What is written, and waited for, may be read by matrix instructions after the next barrier.
+  void matrix_fence();
+  /// By a matrix instruction of the block; until ended() nobody may overwrite what it reads.
+  std::string read_by_matrix(std::int64_t at, int size, std::uint8_t* to);
+  void ended(std::int64_t at, int size);
   /// Now, to ask later whether a barrier has come since.
   int now() const { return epoch_; }
   bool synchronised(int epoch) const { return epoch <= synchronised_; }
@@ -50,8 +55,10 @@ class SharedMemory {
     State state = State::unwritten;
     int writer = 0, epoch = 0, cluster_epoch = 0;
     int reader = kNobody, read_epoch = 0;
+    int fence_epoch = kUnfenced;  // of what was written last
+    int products = 0;             // that still read it
   };
-  static constexpr int kNobody = -1, kSeveral = -2, kEngine = -3;
+  static constexpr int kNobody = -1, kSeveral = -2, kEngine = -3, kUnfenced = -1;
   struct Copy {
     std::int64_t at;
     int size;

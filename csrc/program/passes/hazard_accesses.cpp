@@ -134,9 +134,9 @@ const Hazards::Footprint& Hazards::footprint(const void* key, const Layout& layo
   return footprints_.emplace(key, std::move(out)).first->second;
 }
 
-std::int64_t Hazards::place(const View& view) const {
-  return granules(view.buffer) +
-         value(view.offset) * (bytes_of(program_.buffers[view.buffer].scalar) / granule_);
+std::int64_t Hazards::place(const View& view, std::int64_t element) const {
+  const auto byte = (value(view.offset) + element) * bytes_of(program_.buffers[view.buffer].scalar);
+  return granules(view.buffer) + (view.is_swizzled ? swizzled(byte) : byte) / granule_;
 }
 
 void Hazards::access(const void* key, const Layout& layout, ViewId id,
@@ -169,10 +169,10 @@ void Hazards::copy_async(const CopyAsync& i) {
   const View& to = program_.views[i.to];
   before_writing(to.buffer);
   const int size = bytes_of(program_.buffers[to.buffer].scalar);
-  const std::int64_t pieces = to.extents[1] * size / 16, width = 16 / granule_;
-  for (std::int64_t piece = 0; piece < to.extents[0] * pieces; ++piece) {
-    const auto first =
-        place(to) + piece / pieces * to.strides[0] * (size / granule_) + piece % pieces * width;
+  const SharedRows rows = shared_rows(to);
+  const std::int64_t run = 16 / size, pieces = rows.columns / run, width = 16 / granule_;
+  for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
+    const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (std::int64_t g = first; g < first + width; ++g) {
       touch(g, static_cast<int>(piece % program_.threads), true, true);
     }
@@ -181,13 +181,14 @@ void Hazards::copy_async(const CopyAsync& i) {
 }
 
 // Rows in pieces of `run` elements, one after the other by one thread after the other.
-void Hazards::plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run) {
+void Hazards::plain_copy(ViewId id, std::int64_t run) {
   const View& to = program_.views[id];
   before_writing(to.buffer);
+  const SharedRows rows = shared_rows(to);
   const std::int64_t width = bytes_of(program_.buffers[to.buffer].scalar) / granule_;
-  for (std::int64_t piece = 0; piece < rows * columns / run; ++piece) {
-    const auto row = piece / (columns / run), column = piece % (columns / run) * run;
-    const auto first = place(to) + (row * to.strides[0] + column) * width;
+  const auto pieces = rows.columns / run;
+  for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
+    const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (auto g = first; g < first + run * width; ++g) {
       touch(g, static_cast<int>(piece % program_.threads), true, false);
     }
@@ -204,6 +205,39 @@ void Hazards::lookup(const Lookup& i) {
   const auto size = table_entries(i.bits) * kLanes * 4 / granule_;
   for (std::int64_t g = place(table); g < place(table) + size; ++g) {
     touch(g, kSeveral, false, false);
+  }
+}
+
+// B is read by all lanes, from now until the product has been waited for.
+void Hazards::multiply(const MmaShared& i) {
+  const View& view = program_.views[i.from];
+  const auto tokens = program_.registers[i.acc].layout.shape[2];
+  const int size = bytes_of(program_.buffers[view.buffer].scalar), run = 16 / size;
+  std::vector<Copy> read;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t column = 0; column < i.row->k; column += run) {
+      const std::int64_t offset[] = {0, token, 0, column};
+      std::int64_t element = 0;
+      for (std::size_t d = 0; d < i.at.size(); ++d) {
+        element += (value(i.at[d]) + offset[d]) * view.strides[d];
+      }
+      read.push_back({place(view, element), 16 / granule_});
+    }
+  }
+  products_.push_back(std::move(read));
+  for (const Copy& piece : products_.back()) {
+    for (auto g = piece.first; g < piece.first + piece.count; ++g) touch(g, kSeveral, false, false);
+  }
+}
+
+void Hazards::end_products(int pending) {
+  while (static_cast<int>(products_.size()) > pending) {
+    for (const Copy& piece : products_.front()) {
+      for (auto g = piece.first; g < piece.first + piece.count; ++g) {
+        touch(g, kSeveral, false, false);
+      }
+    }
+    products_.erase(products_.begin());
   }
 }
 

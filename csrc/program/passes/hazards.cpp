@@ -69,6 +69,7 @@ std::optional<Hazard> Hazards::first() {
     reads_.assign(program_.buffers.size(), {});
     groups_.assign(1, {});
     looked_up_.clear();
+    products_.clear();
     moments_.clear();
     now_ = {};
     epoch_ = 0;
@@ -103,6 +104,7 @@ std::vector<VariableId> Hazards::block_variables() const {
               },
               [&](const Store& i) { at(i.to, i.at); },
               [&](const LoadMatrix& i) { at(i.from, i.at); },
+              [&](const MmaShared& i) { at(i.from, i.at); },
               [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
               [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
               [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
@@ -243,21 +245,20 @@ void Hazards::instruction(const Statement& statement) {
               synchronised_ = std::max(synchronised_, phase.arrived_at);
               phase = {phase.number + 1, -1, {}};
             },
-            [&](const FillTable& i) { plain_copy(i.to, table_entries(i.bits), kLanes, 4); },
+            [&](const MmaShared& i) { multiply(i); },
+            [&](const MmaWait& i) { end_products(i.pending); },
+            [&](const FillTable& i) { plain_copy(i.to, 4); },
             [&](const CopyElements& i) {
-              const View& to = program_.views[i.to];
-              if (value(i.guard) >= i.below) return;
-              plain_copy(i.to, to.extents[0], to.extents[1], 2);
+              if (value(i.guard) < i.below) plain_copy(i.to, 2);
             },
             [&](const SplitDigits& i) {
-              const View& to = program_.views[i.to];
-              plain_copy(i.to, to.extents[0], to.extents[1], 4);
+              plain_copy(i.to, 4);
               barrier();
             },
             [&](const Lookup& i) { lookup(i); },
             // Registers only, or the business of other checks.
             nothing(InRegisters{}), nothing(Nested{}),
-            nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait>{})},
+            nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait, MatrixFence>{})},
       statement.op);
 }
 

@@ -86,7 +86,9 @@ class Hazards {
   void copy_bulk(const CopyBulk& i);
   void copy_rows(const CopyRows& i);
   void by_engine(ViewId to, Phase& phase);
-  void plain_copy(ViewId id, std::int64_t rows, std::int64_t columns, std::int64_t run);
+  void plain_copy(ViewId id, std::int64_t run);
+  void multiply(const MmaShared& i);
+  void end_products(int pending);
   void lookup(const Lookup& i);
   void reduce(const Reduce& i);
   void global(BufferId buffer, const Layout& layout, ViewId view, const std::vector<Affine>& at,
@@ -101,7 +103,8 @@ class Hazards {
   void clash(int before);
   void barrier() { synchronised_ = epoch_++; }
   std::int64_t granules(BufferId buffer) const;
-  std::int64_t place(const View& view) const;
+  /// The granule of an element behind the view's first.
+  std::int64_t place(const View& view, std::int64_t element = 0) const;
   std::vector<VariableId> block_variables() const;
 
   const Program& program_;
@@ -115,6 +118,7 @@ class Hazards {
   std::vector<int> initialised_, initialised_moment_;  // by signal: epoch
   std::vector<GlobalUse> written_, read_;              // by buffer
   std::vector<std::vector<Copy>> groups_;              // the last is open
+  std::vector<std::vector<Copy>> products_;            // what those on their way read
   std::map<ViewId, int> looked_up_;                    // the epoch of the last look into each table
   std::vector<Moment> moments_;
   Moment now_;

@@ -27,13 +27,21 @@ constexpr std::array<std::array<int, 7>, 10> kTileShapes = {{{64, 32, 64, 1, 2, 
                                                              {128, 32, 128, 4, 2, 2, 2},
                                                              {64, 32, 192, 2, 1, 2, 3},
                                                              {64, 24, 64, 1, 1, 2, 2}}};
+/// The same, of warpgroups.
+constexpr std::array<std::array<int, 7>, 6> kWarpgroupShapes = {{{64, 24, 128, 4, 1, 1, 3},
+                                                                 {128, 40, 64, 8, 1, 1, 2},
+                                                                 {256, 16, 128, 4, 1, 1, 2},
+                                                                 {128, 64, 64, 4, 1, 1, 4},
+                                                                 {256, 32, 128, 8, 1, 2, 3},
+                                                                 {64, 72, 192, 4, 1, 1, 2}}};
 
 /// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
 /// tile objects.
 inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<int, 7>& shape,
                                                               const TType& type, Scalar activation,
                                                               Reduction reduction, Route route,
-                                                              bool dependent, int k_tiles = 3) {
+                                                              bool dependent, int k_tiles = 3,
+                                                              bool warpgroups = false) {
   const auto& [rows, tokens, columns, warps_n, warps_m, token_tiles, stages] = shape;
   TileSchedule s{.rows = rows,
                  .tokens = tokens,
@@ -46,7 +54,8 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<i
                  .route = route,
                  .dependent_launch = dependent,
                  .ctas_per_sm = 1,
-                 .token_tiles = token_tiles};
+                 .token_tiles = token_tiles,
+                 .warpgroups = warpgroups};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = columns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
   Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
@@ -58,13 +67,20 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<i
 
 /// One of each shape and reduction, types and what else a layer has in turn.
 inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) {
-  const auto make = [&](const auto& shape, const TType& type, Scalar activation,
-                        Reduction reduction, unsigned turn) {
-    return tile_case(shape, type, activation, reduction, Route::multiply_add, turn % 3 == 0,
-                     k_tiles);
-  };
-  return cases_in_turn<TileSchedule>(
-      kTileShapes, {Reduction::none, Reduction::cluster, Reduction::ordered}, make);
+  std::vector<std::pair<Linear, TileSchedule>> out;
+  for (const bool warpgroups : {false, true}) {
+    const auto make = [&](const auto& shape, const TType& type, Scalar activation,
+                          Reduction reduction, unsigned turn) {
+      return tile_case(shape, type, activation, reduction, Route::multiply_add, turn % 3 == 0,
+                       k_tiles, warpgroups);
+    };
+    static constexpr std::initializer_list<Reduction> reductions = {
+        Reduction::none, Reduction::cluster, Reduction::ordered};
+    const auto cases = warpgroups ? cases_in_turn<TileSchedule>(kWarpgroupShapes, reductions, make)
+                                  : cases_in_turn<TileSchedule>(kTileShapes, reductions, make);
+    out.insert(out.end(), cases.begin(), cases.end());
+  }
+  return out;
 }
 
 }  // namespace ladder::testing

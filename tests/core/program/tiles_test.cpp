@@ -3,7 +3,9 @@
 // Tile kernels through the interpreter: exact on integers, whatever the shape of the tile.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
@@ -41,7 +43,10 @@ void expect_right(const Linear& expr, const TileSchedule& schedule, std::int64_t
 
 TEST(Tiles, of_every_shape_are_exact) {
   const auto cases = testing::tile_cases();
-  ASSERT_GE(cases.size(), 40U);
+  const auto warpgroups =
+      std::ranges::count_if(cases, [](const auto& each) { return each.second.warpgroups; });
+  ASSERT_GE(warpgroups, 20);
+  ASSERT_GE(cases.size() - static_cast<std::size_t>(warpgroups), 40U);
   unsigned seed = 0;
   for (const auto& [expr, schedule] : cases) {
     expect_right(expr, schedule, expr.max_m, ++seed);
@@ -52,15 +57,18 @@ TEST(Tiles, of_every_shape_are_exact) {
 class TilesOfType : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TilesOfType, are_exact) {
-  unsigned seed = 0, kept = 0;
-  for (const auto& shape : {testing::kTileShapes[0], testing::kTileShapes[2]}) {
+  unsigned seed = 0, kept[2] = {};
+  for (const auto& [shape, warpgroups] : {std::pair{testing::kTileShapes[0], false},
+                                          {testing::kTileShapes[2], false},
+                                          {testing::kWarpgroupShapes[0], true},
+                                          {testing::kWarpgroupShapes[2], true}}) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (Route route : {Route::multiply_add, Route::in_place}) {
         const auto reduction = ++seed % 2 == 0 ? Reduction::none : Reduction::cluster;
         try {
-          for (auto& [expr, schedule] :
-               testing::tile_case(shape, ttype(GetParam()), activation, reduction, route, false)) {
-            ++kept;
+          for (auto& [expr, schedule] : testing::tile_case(
+                   shape, ttype(GetParam()), activation, reduction, route, false, 3, warpgroups)) {
+            ++kept[warpgroups];
             expect_right(expr, schedule, expr.max_m, seed);
           }
         } catch (const Unsupported&) {
@@ -69,7 +77,8 @@ TEST_P(TilesOfType, are_exact) {
       }
     }
   }
-  EXPECT_GE(kept, 1U);
+  EXPECT_GE(kept[false], 1U);
+  EXPECT_GE(kept[true], 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, TilesOfType, ::testing::ValuesIn(testing::kKindsOfTypes),
@@ -82,6 +91,46 @@ TEST(Tiles, have_as_many_barriers_as_are_needed) {
     EXPECT_EQ(count_barriers(with_barriers(program)), count_barriers(program))
         << to_string(expr) << "; " << to_string(schedule);
   }
+}
+
+/// Calls `visit` with the program less each wait, barrier and fence of its products.
+void without_each(const Program& program,
+                  const std::function<void(const Program&, const Statement&)>& visit) {
+  Program changed = program;
+  const std::function<void(std::vector<Statement>&)> look = [&](std::vector<Statement>& body) {
+    for (std::size_t i = 0; i < body.size(); ++i) {
+      const auto& op = body[i].op;
+      if (std::holds_alternative<MmaWait>(op) || std::holds_alternative<MatrixFence>(op) ||
+          std::holds_alternative<Wait>(op) || std::holds_alternative<Barrier>(op)) {
+        const Statement dropped = body[i];
+        const auto at = body.begin() + static_cast<std::ptrdiff_t>(i);
+        body.erase(at);
+        visit(changed, dropped);
+        body.insert(at, dropped);
+      }
+      if (auto* loop = std::get_if<For>(&body[i].op)) look(loop->body);
+      if (auto* branch = std::get_if<If>(&body[i].op)) look(branch->body);
+    }
+  };
+  look(changed.body);
+}
+
+TEST(Tiles, of_warpgroups_need_every_wait_barrier_and_fence) {
+  int dropped = 0;
+  for (auto& [expr, schedule] : testing::tile_cases(6)) {
+    if (!schedule.warpgroups || schedule.reduction == Reduction::ordered) continue;
+    expr.max_m = std::int64_t{schedule.tokens} * schedule.token_tiles;  // sums reach everywhere
+    const Program program = lower(decide(expr, device("h200")), schedule);
+    const auto data = LinearCase::integers(expr, expr.max_m, 1);
+    without_each(program, [&, &schedule = schedule](const Program& mutant, const Statement& s) {
+      ++dropped;
+      EXPECT_THROW(data.run(mutant, schedule), InternalError)
+          << "without " << to_string(program, s) << "\n"
+          << to_string(schedule) << "\n"
+          << to_string(mutant);
+    });
+  }
+  EXPECT_GT(dropped, 60);
 }
 
 TEST(Tiles, are_read_back_from_their_print) {
@@ -101,6 +150,12 @@ TEST(Tiles, are_read_back_from_their_print) {
                                    .ctas_per_sm = 1}),
             "tile 256x64x128, warps 8x1, k-tiles 16, stages 4, cluster, multiply_add, 1 per "
             "multiprocessor");
+  const std::string of_warpgroups =
+      "tile 128x128x128, token tiles 2, warps 8x1, warpgroups, k-tiles 32, stages 3, none, "
+      "multiply_add, 1 per multiprocessor";
+  ASSERT_TRUE(tile_schedule_of(of_warpgroups));
+  EXPECT_TRUE(tile_schedule_of(of_warpgroups)->warpgroups);
+  EXPECT_EQ(to_string(*tile_schedule_of(of_warpgroups)), of_warpgroups);
   EXPECT_EQ(schedule_of("tile 256x64x0128, warps 8x1, k-tiles 16, stages 4, cluster, multiply_add, "
                         "1 per multiprocessor"),
             std::nullopt);

@@ -244,9 +244,10 @@ TEST(Core, of_a_tile_program_is_the_fastest_instruction_that_tile_programs_have)
   const auto core =
       choose_core(device("h200"), f16, {&element("uint4")}, Multiplier::tile_programs);
   EXPECT_EQ(core.instruction, tile_instruction(Scalar::f16));
-  EXPECT_THAT(core.considered,
-              testing::Contains(
-                  "float16 by wgmma.m64nNk16.f16, 761 TFLOP/s: no tile program multiplies by it"));
+  EXPECT_THAT(
+      core.considered,
+      testing::Contains(
+          "float16 by wgmma.m64nNk16.f16, 761 TFLOP/s: warpgroups of tiles multiply by it"));
   const auto table = choose_core(device("h200"), f16, {&element("nf4")}, Multiplier::tile_programs);
   EXPECT_EQ(table.instruction, tile_instruction(Scalar::f16));
   EXPECT_FALSE(table.exact);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// wgmma: products of a warpgroup, A in registers and B in shared memory.
+#include <string>
+
+#include "base/joined.h"
+#include "codegen/cuda/prelude.h"
+
+namespace ladder::cuda {
+
+std::string_view product_prelude() {
+  return R"(// Products of warpgroups.
+// Rows of 128 bytes, swizzled, eight of them after the other, from `address` on. PTX ISA, matrix
+// descriptors of wgmma: strides of 16 and 1024 bytes, the first unused, and the mode of 128 bytes.
+DEVICE u64 matrices_at(u32 address) {
+  return (u64)(address >> 4 & 0x3fffu) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+DEVICE u32 swizzled(u32 byte) { return byte ^ (byte >> 3 & 0x70u); }
+DEVICE void store_shared(u32 address, u32 value) {
+  asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(value) : "memory");
+}
+// Registers are as they were written before.
+DEVICE void mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending> DEVICE void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(Pending) : "memory");
+}
+// Nothing reads the sums earlier.
+template <int Sums> DEVICE void after_products(float* d) {
+#pragma unroll
+  for (int i = 0; i < Sums; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+// What this thread wrote to shared memory is there for what is asynchronous.
+DEVICE void matrix_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+template <int Tokens> DEVICE void mma_shared_f16(float* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_shared_bf16(float* d, const u32* a, u64 b);
+)";
+}
+
+std::string shared_product(const MatrixInstruction& row, std::int64_t tokens) {
+  const std::string type = row.operand == "float16" ? "f16" : "bf16";
+  const auto sums = tokens / 2;
+  std::string listed, outputs;
+  for (std::int64_t i = 0; i < sums; ++i) {
+    const bool first = i == 0, wraps = i % 8 == 0;
+    listed += joined(first ? "" : ", ", wraps ? "\"\n               \"" : "", "%", i);
+    outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "", "\"+f\"(d[",
+                      i, "])");
+  }
+  return joined(
+      "template <> DEVICE void mma_shared_", type, "<", tokens,
+      ">(float* d, const u32* a, u64 b) {\n"
+      "  asm volatile(\"{.reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
+      "               \"wgmma.mma_async.sync.aligned.m64n",
+      tokens, "k16.f32.", type, ".", type, " {", listed, "}, {%", sums, ", %", sums + 1, ", %",
+      sums + 2, ", %", sums + 3, "}, %", sums + 4, ", p, 1, 1, 0;}\"\n               : ", outputs,
+      "\n               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n");
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tile kernel of warpgroups is expected to take.
+#include <algorithm>
+#include <cmath>
+
+#include "base/integers.h"
+#include "layout/weight_image.h"
+#include "pipelines/tiles/schedule.h"
+#include "schedule/decoding_cost.h"
+#include "schedule/fitted.h"
+
+namespace ladder {
+namespace {
+
+// Fitted to 288 kernels of uint4 on one H200, 32 to 1024 tokens, by their logarithms, of which the
+// model has 13 % at the root of the mean square (docs/dev/notebook_gpu.md).
+
+// Of a scheduler, for a warp: for one cycle of decoding_cycles(); for a sum that is scaled, which
+// waits for its products; a k-step; a k-tile.
+constexpr double kDecoding = 1.33, kScaling = 4, kStepCycles = 2, kTileCycles = 81;
+// Of a multiprocessor: how much longer products take than by the rate; the least of one, which a
+// single warpgroup gives half as often; of a k-tile, what nothing else hides.
+constexpr double kProduct = 1.1, kLeastProduct = 13.1, kSerialCycles = 160;
+// Decoding, products and copies overlap in part: exponents of the sum of their powers.
+constexpr double kOverlap = 3, kMemoryOverlap = 4;
+// Bytes of a cycle that a multiprocessor takes from L2, or from memory by way of it.
+constexpr double kFill = 40;
+// Seconds: launch and first bytes; a cluster that adds up; sums that are added in order, each.
+constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kOrderedSum = 5.6e-11;
+// Of the multiprocessors, those that clusters of 1 to 8 CTAs can be on at once, one CTA on each
+// (cuOccupancyMaxActiveClusters).
+constexpr double kClusters[] = {1, 1, 0.886, 0.909, 0.833, 0.773, 0.795, 0.909};
+
+}  // namespace
+
+Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  const auto carried = fitted::carried_to(device);
+  const MatrixInstruction& row = *warpgroup_instruction(expr.activation, device);
+  const CtaGrid grid = grid_of(s, expr);
+  const auto units = static_cast<double>(s.units()), tokens = static_cast<double>(s.tokens);
+  const double steps = static_cast<double>(s.columns) / row.k;  // of a k-tile
+  const double warps = s.warps_n, groups = warps * 32 / row.lanes();
+  const bool product = s.route == Route::in_place ||
+                       (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
+
+  const bool cluster = s.reduction == Reduction::cluster;
+  const auto of_cluster = cluster ? std::min<std::size_t>(grid.splits, std::size(kClusters)) : 1;
+  const double ctas = static_cast<double>(grid.count());
+  const double places = std::floor(device.multiprocessors * kClusters[of_cluster - 1]);
+  const double waves = std::ceil(ctas / (places * s.ctas_per_sm));
+  const double resident =
+      std::min<double>(s.ctas_per_sm, std::ceil(ctas / waves / device.multiprocessors));
+
+  // Cycles of a multiprocessor for a k-tile of all that are on it.
+  const double rate = operations_per_second(device, row) / (carried.clock * device.multiprocessors);
+  const double least = groups * resident > 1 ? kLeastProduct : 2 * kLeastProduct;
+  const double products = std::max(kProduct * 2 * row.m * tokens * row.k / rate, least) *
+                          (units + (product ? 1 : 0)) * groups * steps * resident;
+  const double decoding =
+      kDecoding * units * decoding_cycles(expr, s.route, s.scale_place) * s.columns / kBlock;
+  const double scaling =
+      keeps_totals(s, expr) ? kScaling * units * tokens / 2 * groups_of_tile(s, expr) : 0;
+  const double instructions = (decoding + scaling + kStepCycles * steps + kTileCycles) * warps /
+                              device.schedulers * resident;
+  const double codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
+  const double x = tokens * s.columns * bytes_of(expr.activation);
+  const double copies = (codes + x) / kFill * resident;
+  const double k_tile = std::pow(std::pow(products, kOverlap) + std::pow(instructions, kOverlap) +
+                                     std::pow(copies, kOverlap),
+                                 1 / kOverlap) +
+                        kSerialCycles;
+
+  Cost out{};
+  const double cycles = waves * s.k_tiles / carried.clock;
+  out.issue_seconds = k_tile * cycles;
+  out.shared_seconds = copies * cycles;
+  out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
+  out.fixed_seconds = kLaunch + (cluster ? kCluster : 0);
+  if (s.reduction == Reduction::ordered) {
+    out.fixed_seconds += kOrderedSum * static_cast<double>(s.rows) * tokens *
+                         static_cast<double>(grid.splits) * waves;
+  }
+  out.seconds = std::pow(std::pow(out.memory_seconds, kMemoryOverlap) +
+                             std::pow(out.issue_seconds, kMemoryOverlap),
+                         1 / kMemoryOverlap) +
+                out.fixed_seconds;
+  return out;
+}
+
+}  // namespace ladder
