@@ -29,7 +29,9 @@ struct WarpgroupTile {
 constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
                                              {128, 4}, {64, 4},  {256, 4}};
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
-constexpr int kTokensOfWarpgroups[] = {128, 256};
+// The most tokens of a CTA. Few are for odd widths, of which a warp has whole blocks of the image,
+// and the sums of 64 rows.
+constexpr int kTokensOfWarpgroups[] = {32, 128, 256}, kFewTokens = 32;
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
@@ -84,10 +86,13 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
   if (const auto* row = warpgroup_instruction(expr.activation, device)) {
+    std::int64_t last = 0;
     for (const int most : kTokensOfWarpgroups) {
+      if (most == kFewTokens && expr.bits % 2 == 0) continue;
       const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
       const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
-      if (most > kTokensOfWarpgroups[0] && tokens <= kTokensOfWarpgroups[0]) continue;
+      if (tokens == last) continue;
+      last = tokens;
       for (const auto& [rows, warps] : kWarpgroupTiles) {
         for (const int columns : {128, 64}) {
           for (const int ctas : {1, 2, 3}) {
