@@ -101,26 +101,20 @@ void LinearLowering::begin_group(Body& body) {
   } else if (!decoding_.scaled) {
     emit(body, Fill{acc_, {0, 0}});
   }
-  if (o.zero_row >= 0 && !o.zero_known) emit(body, Fill{o.zero_sum, {0, 0}});
+  if (o.zero_in_steps()) emit(body, Fill{o.zero_sum, {0, 0}});
 }
 
 void LinearLowering::multiply_step(Body& body) {
-  const Operands& o = operands_;
-  decode_step(body);
-  emit(body, Mma{&instruction_, acc_, o.a, o.b});
-  if (o.zero_row >= 0 && !o.zero_known) {
-    emit(body, Mma{&instruction_, o.zero_sum, o.zero_row, o.b});
-  }
+  multiply_step(body, [this](RegisterId acc, RegisterId a) {
+    return Statement{Mma{&instruction_, acc, a, operands_.b}};
+  });
 }
 
-void LinearLowering::multiply_shared_step(Body& body, const MatrixInstruction& row, ViewId from,
-                                          const std::vector<Affine>& at) {
+void LinearLowering::multiply_step(Body& body, const Product& product) {
   const Operands& o = operands_;
   decode_step(body);
-  emit(body, MmaShared{&row, acc_, o.a, from, at});
-  if (o.zero_row >= 0 && !o.zero_known) {
-    emit(body, MmaShared{&row, o.zero_sum, o.zero_row, from, at});
-  }
+  body.push_back(product(acc_, o.a));
+  if (o.zero_in_steps()) body.push_back(product(o.zero_sum, o.zero_row));
 }
 
 void LinearLowering::decode_step(Body& body) {
@@ -149,7 +143,7 @@ void LinearLowering::decode_step(Body& body) {
 
 void LinearLowering::end_group(Body& body) {
   const Operands& o = operands_;
-  if (o.zero_row >= 0 && !zeros_by_product() && !o.zero_known) emit(body, Add{acc_, o.zero_sum});
+  if (o.zero_in_steps() && !zeros_by_product()) emit(body, Add{acc_, o.zero_sum});
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(body);
   if (!decoding_.scaled) {
     emit(body, Scale{o.total,

@@ -101,13 +101,13 @@ class LinearLowering {
   Steps declare_steps(std::int64_t groups, std::int64_t all);
   /// Before the first group: sums of groups begin at zero.
   void begin_sums(Body& body);
-  /// The three parts of a group: before its steps, each step, whose activations are in
-  /// `operands_.b`, and after its steps.
+  /// The three parts of a group: before its steps, each step, and after its steps.
   void begin_group(Body& body);
+  /// Multiplies by `instruction_`, with activations in `operands_.b`.
   void multiply_step(Body& body);
-  /// The same by an instruction that reads activations from shared memory, from `at` of `from` on.
-  void multiply_shared_step(Body& body, const MatrixInstruction& row, ViewId from,
-                            const std::vector<Affine>& at);
+  /// The statement by which `acc` += `a` times the activations of the step.
+  using Product = std::function<Statement(RegisterId acc, RegisterId a)>;
+  void multiply_step(Body& body, const Product& product);
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
@@ -126,6 +126,9 @@ class LinearLowering {
     int last_exponent[2] = {0, 0};  ///< of the sums of all groups
     Affine group;                   ///< of the registers of scales and zero points
     Affine block, in_block;         ///< of the words that hold a step
+
+    /// The zero point takes one more product in each step.
+    bool zero_in_steps() const { return zero_row >= 0 && !zero_known; }
   };
 
   // sums.cpp: from the sums of warps to y.

@@ -139,23 +139,23 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
     return multiply_step(body);
   }
   operands_.a = stages_of_a_[turn];
-  // Of a k-step: the zero point may take one more.
-  const int products = operands_.zero_row >= 0 && !operands_.zero_known ? 2 : 1;
+  const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
   const auto stages = static_cast<int>(stages_of_a_.size());
   // Between two waits for all products.
   const auto steps =
       (whole_row() ? s_.columns : std::min<std::int64_t>(s_.columns, expr_.group_size())) /
       instruction_.k;
   if (steps > stages) emit(body, MmaWait{products * (stages - 1)});
-  multiply_shared_step(body, *warpgroup_, x_ring_, {stage_of(k_tile), 0, block, column});
+  multiply_step(body, [&](RegisterId acc, RegisterId a) {
+    return Statement{MmaShared{warpgroup_, acc, a, x_ring_, {stage_of(k_tile), 0, block, column}}};
+  });
 }
 
 // In the body of the loop that has the products: between trips the compiler may move sums to other
 // registers.
 void TileLowering::await_products(Body& body) {
-  const Operands& o = operands_;
   MmaWait wait{0, {acc_}};
-  if (o.zero_row >= 0 && !o.zero_known) wait.sums.push_back(o.zero_sum);
+  if (operands_.zero_in_steps()) wait.sums.push_back(operands_.zero_sum);
   emit(body, std::move(wait));
 }
 

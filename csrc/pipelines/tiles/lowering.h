@@ -46,7 +46,6 @@ class TileLowering : LinearLowering {
   /// The products of groups of whole blocks of the image, or of several groups in a block.
   void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
   void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
-  /// One k-step, of a warpgroup with the operands of that turn.
   /// The products of `count` k-steps of a block of the image, from its step `first` on.
   void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
                       std::int64_t count);
