@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <utility>
 
 #include "layout/weight_image.h"
 #include "program/interpret/interpreter.h"
@@ -30,115 +29,6 @@ double Interpreter::number(const Block& block, RegisterId id, std::int64_t index
 
 void Interpreter::set_number(Block& block, RegisterId id, std::int64_t index, double number) const {
   set(block, id, index, to_bits(program_.registers[id].scalar, number));
-}
-
-const Interpreter::Fragments& Interpreter::fragments_of(const MatrixInstruction& row) {
-  const auto found = fragments_.find(&row);
-  if (found != fragments_.end()) return found->second;
-  return fragments_
-      .emplace(&row, Fragments{row.lanes(), coordinates_of(row.a()), coordinates_of(row.b()),
-                               coordinates_of(row.d())})
-      .first->second;
-}
-
-// As the hardware does: by lanes and registers of the instruction, whatever the tiles claim.
-void Interpreter::mma(Block& block, const Mma& i) {
-  const MatrixInstruction& row = *i.row;
-  const auto& [lanes, a_at, b_at, d_at] = fragments_of(row);
-  const auto a_slots = coordinates_[i.a].slots, b_slots = coordinates_[i.b].slots;
-  const auto d_slots = coordinates_[i.acc].slots;
-  const auto units = a_slots / a_at.slots, columns = b_slots / b_at.slots;
-  for (int first = 0; first < program_.threads; first += lanes) {
-    for (std::int64_t u = 0; u < units; ++u) {
-      const auto a = operand_of(block, i.a, first, a_slots, u * a_at.slots, row, a_at, row.m);
-      for (std::int64_t c = 0; c < columns; ++c) {
-        const auto b = operand_of(block, i.b, first, b_slots, c * b_at.slots, row, b_at, row.n);
-        for (int lane = 0; lane < lanes; ++lane) {
-          for (std::int64_t s = 0; s < d_at.slots; ++s) {
-            const auto* at = d_at.at(lane, s);
-            const auto index = (first + lane) * d_slots + (u * columns + c) * d_at.slots + s;
-            double sum = number(block, i.acc, index);
-            for (int k = 0; k < row.k; ++k) sum += a[at[0] * row.k + k] * b[at[1] * row.k + k];
-            set_number(block, i.acc, index, sum);
-          }
-        }
-      }
-    }
-  }
-}
-
-// The sums are there at once: what may not be used before MmaWait is refused until then.
-void Interpreter::mma_shared(Block& block, const MmaShared& i) {
-  const MatrixInstruction& row = *i.row;
-  const View& view = program_.views[i.from];
-  const Scalar scalar = program_.buffers[view.buffer].scalar;
-  const int size = bytes_of(scalar);
-  const auto tokens = program_.registers[i.acc].layout.shape[2];
-  const auto origin = values(block, i.at);
-  Product product{i.acc, i.a, {}};
-  std::vector<double> b(tokens * row.k);
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t k = 0; k < row.k; ++k) {
-      const std::int64_t offset[] = {0, token, 0, k};
-      const auto at = element(block, view, origin, offset);
-      if (!at) fault("reads outside ", program_.buffers[view.buffer].name);
-      const auto byte = byte_of(view, *at);
-      std::uint32_t bits = 0;
-      refuse(block.shared.read_by_matrix(byte, size, reinterpret_cast<std::uint8_t*>(&bits)));
-      product.reads.emplace_back(byte, size);
-      b[token * row.k + k] = to_number(scalar, bits);
-    }
-  }
-  // Sums of products that are on their way may be added to.
-  const int begun = std::exchange(block.summed[i.acc], 0);
-  block.awaited[i.acc] = true;
-  const auto a_at = coordinates_of(row.a()), d_at = coordinates_of(row.d(static_cast<int>(tokens)));
-  const auto a_slots = coordinates_[i.a].slots, d_slots = coordinates_[i.acc].slots;
-  for (int first = 0; first < program_.threads; first += row.lanes()) {
-    for (std::int64_t u = 0; u < a_slots / a_at.slots; ++u) {
-      const auto a = operand_of(block, i.a, first, a_slots, u * a_at.slots, row, a_at, row.m);
-      for (int lane = 0; lane < row.lanes(); ++lane) {
-        for (std::int64_t s = 0; s < d_at.slots; ++s) {
-          const auto* at = d_at.at(lane, s);
-          const auto index = (first + lane) * d_slots + u * d_at.slots + s;
-          double sum = number(block, i.acc, index);
-          for (int k = 0; k < row.k; ++k) sum += a[at[0] * row.k + k] * b[at[1] * row.k + k];
-          set_number(block, i.acc, index, sum);
-        }
-      }
-    }
-  }
-  block.summed[i.acc] = begun + 1;
-  block.awaited[i.acc] = false;
-  ++block.multiplied[i.a];
-  block.products.push_back(std::move(product));
-}
-
-void Interpreter::end_products(Block& block, int pending) {
-  while (static_cast<int>(block.products.size()) > pending) {
-    const Product& product = block.products.front();
-    --block.summed[product.acc];
-    --block.multiplied[product.a];
-    for (const auto& [at, size] : product.reads) block.shared.ended(at, size);
-    block.products.erase(block.products.begin());
-  }
-}
-
-std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, int first,
-                                            std::int64_t slots, std::int64_t slot,
-                                            const MatrixInstruction& row, const Coordinates& at,
-                                            int extent) const {
-  std::vector<double> out(extent * row.k);
-  const Scalar scalar = program_.registers[id].scalar;
-  const double least = row.subnormals ? 0 : std::ldexp(1.0, 2 - (1 << (exponent_bits(scalar) - 1)));
-  for (int lane = 0; lane < row.lanes(); ++lane) {
-    for (std::int64_t s = 0; s < at.slots; ++s) {
-      const auto* c = at.at(lane, s);
-      const double value = number(block, id, (first + lane) * slots + slot + s);
-      out[c[0] * row.k + c[1]] = std::fabs(value) < least ? 0 : value;
-    }
-  }
-  return out;
 }
 
 void Interpreter::fill(Block& block, const Fill& i) {

@@ -4,7 +4,7 @@
 // other, and clusters run to their end in order: what the model lets happen in any order happens in
 // this one, and what it forbids is found by bookkeeping, not by chance. Internal to
 // csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, decode.cpp makes operands,
-// arithmetic.cpp and elementwise.cpp compute.
+// products.cpp multiplies them, arithmetic.cpp and elementwise.cpp compute.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,9 @@ class Interpreter {
     }
   };
   static Coordinates coordinates_of(const Layout& layout);
-  /// A matrix instruction and who holds what of it.
+  /// A matrix instruction and who holds what of it, of B nothing where it is in shared memory.
   struct Fragments {
+    const MatrixInstruction& row;
     int lanes;
     Coordinates a, b, d;
   };
@@ -114,14 +115,6 @@ class Interpreter {
   void set(Block& block, RegisterId id, std::int64_t index, std::uint32_t bits) const;
   double number(const Block& block, RegisterId id, std::int64_t index) const;
   void set_number(Block& block, RegisterId id, std::int64_t index, double number) const;
-  void mma(Block& block, const Mma& i);
-  void mma_shared(Block& block, const MmaShared& i);
-  void end_products(Block& block, int pending);
-  const Fragments& fragments_of(const MatrixInstruction& row);
-  /// [extent, k] of the operand whose fragment starts at `slot` of the lanes from `first` on.
-  std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slots,
-                                 std::int64_t slot, const MatrixInstruction& row,
-                                 const Coordinates& at, int extent) const;
   void fill(Block& block, const Fill& i);
   void spread(Block& block, const Spread& i);
   void reinterpret_bits(Block& block, const Reinterpret& i);
@@ -129,6 +122,23 @@ class Interpreter {
   /// to += from, or to *= from.
   void combine(Block& block, RegisterId to, RegisterId from, bool multiply);
   void cast(Block& block, const Cast& i);
+
+  // products.cpp
+  void mma(Block& block, const Mma& i);
+  void mma_shared(Block& block, const MmaShared& i);
+  void end_products(Block& block, int pending);
+  /// Of sums of so many columns; computed once.
+  const Fragments& fragments_of(const MatrixInstruction& row, std::int64_t columns);
+  /// [extent, k] of the operand whose fragment, `at`, starts at `slot` of the lanes from `first`
+  /// on.
+  std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slot,
+                                 const Fragments& of, const Coordinates& at, int extent) const;
+  /// [tokens, k] of B in shared memory; `product` remembers what it reads.
+  std::vector<double> shared_operand(Block& block, const MmaShared& i, std::int64_t tokens,
+                                     Product& product) const;
+  /// acc += a [m, k] times b [n, k], the sums from `slot` of the lanes from `first` on.
+  void add_product(Block& block, RegisterId acc, int first, std::int64_t slot, const Fragments& of,
+                   const std::vector<double>& a, const std::vector<double>& b) const;
 
   // decode.cpp
   /// Where an A operand keeps a half of register `r` of the image's fragment of a unit.
@@ -167,7 +177,7 @@ class Interpreter {
   std::vector<Argument>& arguments_;
   const std::int64_t tokens_;
   std::vector<Coordinates> coordinates_;  // by register
-  std::map<const MatrixInstruction*, Fragments> fragments_;
+  std::map<std::pair<const MatrixInstruction*, std::int64_t>, Fragments> fragments_;
   struct Writer {
     std::int64_t block;  // or kGiven, kAdded
     int thread, epoch;
