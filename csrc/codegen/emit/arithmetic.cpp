@@ -9,14 +9,21 @@
 #include "program/access.h"
 
 namespace ladder::codegen {
+namespace {
+
+/// That a lane has of an operand of `row`.
+std::int64_t words_of(const MatrixInstruction& row, const Layout& fragment) {
+  return fragment.slot_count() * row.operand_bits() / 32;
+}
+
+}  // namespace
+
 void Emitter::mma(const Mma& i) {
   if (!dialect_.multiplies_by(*i.row)) {
     fail<Unsupported>("kernels do not multiply by ", i.row->name);
   }
-  const auto words_of = [&](const Layout& fragment) {
-    return fragment.slot_count() * i.row->operand_bits() / 32;
-  };
-  const auto a = words_of(i.row->a()), b = words_of(i.row->b()), d = i.row->d().slot_count();
+  const auto a = words_of(*i.row, i.row->a()), b = words_of(*i.row, i.row->b());
+  const auto d = i.row->d().slot_count();
   const auto units = words(i.a) / a, columns = words(i.b) / b;
   for (std::int64_t u = 0; u < units; ++u) {
     for (std::int64_t c = 0; c < columns; ++c) {
@@ -46,14 +53,15 @@ void Emitter::products(const std::vector<Statement>& statements) {
 void Emitter::mma_shared(const MmaShared& i) {
   const View& view = program_.views[i.from];
   const auto tokens = reg(i.acc).layout.shape[2];
-  const auto units = reg(i.a).layout.slot_count() / i.row->a().slot_count();
+  const auto a = words_of(*i.row, i.row->a());
+  const auto d = i.row->d(static_cast<int>(tokens)).slot_count();
   // Steps of 16 columns begin within a row of the pattern, which counts from the panel's begin.
   line("const u64 matrices = matrices_at(shared_address(", buffer_of(i.from).name, " + (",
        expr(origin_of(view, i.at)), ")));");
   line("mma_begin();");
-  for (std::int64_t u = 0; u < units; ++u) {
-    line("mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(", reg(i.acc).name, " + ",
-         u * tokens / 2, ", ", reg(i.a).name, " + ", 4 * u, ", matrices);");
+  for (std::int64_t u = 0; u < words(i.a) / a; ++u) {
+    line("mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(", reg(i.acc).name, " + ", u * d,
+         ", ", reg(i.a).name, " + ", u * a, ", matrices);");
   }
   line("mma_commit();");
 }
