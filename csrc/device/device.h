@@ -4,6 +4,7 @@
 // driver; a schedule for a B200 can be made on a laptop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -59,6 +60,9 @@ struct Device {
   double warp_share = 1;
   int fill_bytes = 0;  ///< that a multiprocessor takes from L2 in a cycle; 0: not published
   int max_cluster;     ///< blocks that may share memory on any such device; 1: none
+  /// Of the multiprocessors, those that clusters of 1 to 8 blocks can be on at once, one block on
+  /// each; 0: not known.
+  std::array<double, 8> cluster_shares = {};
   Sources sources;
   /// What the driver calls a machine that it found, with the numbers that distinguish it from
   /// others of that name, the same at every start; empty: a row of the table.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+
 #include "device/rows/units.h"
 
 namespace ladder::rows {
@@ -13,6 +15,10 @@ constexpr int kFill = 64;
 // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
 // warpgroup. sm_100 reaches its rate through tensor memory, for which there is no row yet.
 constexpr double kHopperWarps = 0.61, kNotPublished = 0;
+
+// As cuOccupancyMaxActiveClusters of an H200 told, rounded (docs/dev/notebook_gpu.md); taken for
+// all of GH100.
+constexpr std::array<double, 8> kHopperClusters = {1, 1, 0.886, 0.909, 0.833, 0.773, 0.795, 0.909};
 
 constexpr std::string_view kCapabilities = "CUDA C++ Programming Guide, table of capabilities";
 
@@ -128,6 +134,7 @@ inline constexpr Device kNvidia[] = {
      .warp_share = kHopperWarps,
      .fill_bytes = kFill,
      .max_cluster = 8,
+     .cluster_shares = kHopperClusters,
      .sources = {.capacities = "H100 SXM datasheet; NVIDIA H100 Tensor Core GPU Architecture (L2)",
                  .bandwidths =
                      "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
@@ -156,6 +163,7 @@ inline constexpr Device kNvidia[] = {
      .warp_share = kHopperWarps,
      .fill_bytes = kFill,
      .max_cluster = 8,
+     .cluster_shares = kHopperClusters,
      .sources = {.capacities = "H200 SXM datasheet; L2 as the driver of one tells",
                  .bandwidths = "read rate measured on one (docs/performance.md; datasheet: 4.8 "
                                "TB/s); a multiprocessor's part of L2: arXiv 1804.06826",

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/tiles/schedule.h"
 #include "schedule/decoding_cost.h"
@@ -27,9 +26,13 @@ constexpr double kOverlap = 3, kMemoryOverlap = 4;
 constexpr double kFill = 40;
 // Seconds: launch and first bytes; a cluster that adds up; sums that are added in order, each.
 constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kOrderedSum = 5.6e-11;
-// Of the multiprocessors, those that clusters of 1 to 8 CTAs can be on at once, one CTA on each
-// (cuOccupancyMaxActiveClusters).
-constexpr double kClusters[] = {1, 1, 0.886, 0.909, 0.833, 0.773, 0.795, 0.909};
+
+/// Of the multiprocessors, those that clusters of so many CTAs can be on; what is not known is all.
+double cluster_share(const Device& device, std::int64_t ctas) {
+  const auto& shares = device.cluster_shares;
+  const double share = shares[std::min<std::size_t>(ctas, shares.size()) - 1];
+  return share > 0 ? share : 1;
+}
 
 }  // namespace
 
@@ -46,9 +49,9 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
                        (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
 
   const bool cluster = s.reduction == Reduction::cluster;
-  const auto of_cluster = cluster ? std::min<std::size_t>(grid.splits, std::size(kClusters)) : 1;
   const double ctas = static_cast<double>(grid.count());
-  const double places = std::floor(device.multiprocessors * kClusters[of_cluster - 1]);
+  const double places =
+      std::floor(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
   const double waves = std::ceil(ctas / (places * s.ctas_per_sm));
   const double resident =
       std::min<double>(s.ctas_per_sm, std::ceil(ctas / waves / device.multiprocessors));

@@ -99,6 +99,7 @@ class Contradictions {
     expect(row_.warp == limits.warp, "warp");
     expect(row_.max_cluster == limits.max_cluster, "cluster");
     expect(row_.warp_share == limits.warp_share, "share of single warps");
+    expect(row_.cluster_shares == limits.cluster_shares, "shares of clusters");
     expect(row_.capability == (row_.family == Family::nvidia ? row_.generation : 0), "capability");
     expect(row_.global.transaction_bytes == limits.global_transaction, "transaction");
     expect(row_.l2.transaction_bytes == limits.l2_transaction, "transaction of the last cache");
@@ -155,6 +156,7 @@ void each_number(Row& row, const Visit& visit) {
   visit("fill_bytes", row.fill_bytes);
   visit("max_cluster", row.max_cluster);
   visit("warp_share", row.warp_share);
+  for (auto& share : row.cluster_shares) visit("cluster_shares", share);
 }
 
 // A sixth more or less: more than the tenth that matrix units may be slower by.

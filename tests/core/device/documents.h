@@ -4,6 +4,7 @@
 // buses, slices. datasheet_test.cpp works the rows out from it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -53,16 +54,18 @@ struct Limits {
   int fill_bytes;   ///< from L2 in a cycle
   int max_cluster;  ///< 8 is the portable size; larger ones each device may refuse
   int global_transaction, l2_transaction, shared_transaction, banks, bank_bytes;
-  double warp_share = 1;  ///< of sm_90 as an H200 gave; of sm_100 nobody says
+  double warp_share = 1;                      ///< of sm_90 as an H200 gave; of sm_100 nobody says
+  std::array<double, 8> cluster_shares = {};  ///< likewise
 };
 constexpr Family kNv = Family::nvidia, kAmd = Family::cdna, kCpu = Family::x86;
+constexpr std::array<double, 8> kSm90Clusters = {1, 1, 0.886, 0.909, 0.833, 0.773, 0.795, 0.909};
 constexpr Limits kLimits[] = {
     {kNv, 70, 96, 0, 65536, 2048, 4, 32, 64, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 75, 64, 0, 65536, 1024, 4, 32, 64, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 80, 164, 1, 65536, 2048, 4, 32, 64, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 86, 100, 1, 65536, 1536, 4, 32, 128, 64, 1, 32, 32, 128, 32, 4},
     {kNv, 89, 100, 1, 65536, 1536, 4, 32, 128, 64, 1, 32, 32, 128, 32, 4},
-    {kNv, 90, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4, 0.61},
+    {kNv, 90, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4, 0.61, kSm90Clusters},
     {kNv, 100, 228, 1, 65536, 2048, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4, 0},
     {kNv, 120, 100, 1, 65536, 1536, 4, 32, 128, 64, 8, 32, 32, 128, 32, 4},
     // 512 KiB of vector registers; the lanes of CDNA 3 issue two of f32 at once.
