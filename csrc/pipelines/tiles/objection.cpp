@@ -61,6 +61,16 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   return {};
 }
 
+/// Where weights are converted is decided for products by warps: those of a library, by the faster
+/// instruction of warpgroups, may be worth converting first. Tiles of warpgroups multiply by that
+/// instruction themselves, so that of the decision only the tokens concern them that no kernel
+/// serves.
+std::string converted_elsewhere(const TileSchedule& s, const Decisions& decisions) {
+  const auto tokens = decisions.expr.max_m;
+  if (s.warpgroups && no_kernel(ConvertPlace::shared_to_registers, tokens).empty()) return {};
+  return not_while_multiplying(decisions.whole, tokens);
+}
+
 std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits) {
   const Linear& expr = decisions.expr;
   if (expr.groups() == 1) return {};
@@ -101,10 +111,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const Device& device = *decisions.device;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for one token";
-  // Where weights are converted was decided for products by warps.
-  if (!s.warpgroups || !no_kernel(ConvertPlace::shared_to_registers, expr.max_m).empty()) {
-    if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
-  }
+  if (auto why = converted_elsewhere(s, decisions); !why.empty()) return why;
   if (!device.async_copy()) return "no asynchronous copies";
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
