@@ -297,6 +297,7 @@ void ptx(A&&... operands) {
     O(0) = std::fmax(O(1), O(2));
     // Of warps and warpgroups.
   } else if constexpr (T.view() == "wgmma.fence.sync.aligned;") {
+    products_fence();
   } else if constexpr (T.view() == "wgmma.commit_group.sync.aligned;") {
     products_commit();
   } else if constexpr (T.view() == "wgmma.wait_group.sync.aligned %0;") {

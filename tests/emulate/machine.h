@@ -6,8 +6,9 @@
 // there yet: shared memory begins as NaN in every format.
 //
 // Not modelled: stores that other threads see late (they are seen at once, but what runs in between
-// is random), so that of fences only the places are checked; caches; and the order between
-// clusters, which run one after another.
+// is random), so that of fences only the places are checked; caches; the order between clusters,
+// which run one after another; and that of a warpgroup's warps around a product, at which they meet
+// here.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +83,10 @@ void copy_wait(int pending);
 void store_shared(std::uint32_t to, std::uint32_t value);
 /// What this thread wrote to shared memory, and copies that it waited for, is there for products.
 void matrix_fence();
+/// What the threads of a warpgroup wrote to registers is there for the products up to the next
+/// commit. All groups of products begin with one: the PTX ISA lets those do without that find
+/// registers as a product left them.
+void products_fence();
 /// A product of a warpgroup that ends later, but before those after it: d += a b, 64 x 16 by
 /// 16 x tokens. Register i of a lane is as multiply_f16() has them, of the 16 rows of its warp; b
 /// has tokens as rows of 128 bytes, swizzled, from where the descriptor says.

@@ -55,6 +55,12 @@ struct Product {
   int group;
 };
 
+/// The products of one: groups that it committed; whether a fence came since the last of them.
+struct Warpgroup {
+  int committed = 0;
+  bool fenced = false;
+};
+
 enum class State { ready, warp, block, cluster, polling, ended };
 
 struct Fiber {
@@ -76,8 +82,8 @@ struct Block {
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;  // 1024-byte aligned, then a gap, then the static variables
   std::map<std::uint32_t, Signal> signals;
-  std::vector<int> unfenced;                   // by 16 bytes: the thread that wrote there, or -1
-  std::map<unsigned, int> committed_products;  // by warpgroup
+  std::vector<int> unfenced;  // by 16 bytes: the thread that wrote there, or -1
+  std::map<unsigned, Warpgroup> warpgroups;
   bool all = true, agreed = true;
   unsigned alive = 0;  // threads
 };
