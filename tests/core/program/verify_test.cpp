@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the verifier objects to, one slip at a time: each rule that neither a mutation test nor a
-// test of an instruction meets, in a program that was well formed before.
+// test of an instruction meets, in a program that was well formed before. verify_products_test.cpp
+// has those of products by warpgroups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,25 +12,12 @@
 #include "pipelines/lower.h"
 #include "program/builder.h"
 #include "program/program_case.h"
+#include "program/verify_slips.h"
 
 namespace ladder {
 namespace {
 
 using namespace ladder::testing;  // NOLINT: the helpers of these tests
-
-/// The first instruction of a kind, in loops and conditions too.
-template <class T>
-T* first(std::vector<Statement>& body) {
-  for (Statement& s : body) {
-    if (auto* found = std::get_if<T>(&s.op)) return found;
-    T* found = nullptr;
-    if (auto* loop = std::get_if<For>(&s.op)) found = first<T>(loop->body);
-    if (auto* branch = std::get_if<If>(&s.op)) found = first<T>(branch->body);
-    if (auto* part = std::get_if<Within>(&s.op)) found = first<T>(part->body);
-    if (found != nullptr) return found;
-  }
-  return nullptr;
-}
 
 /// A program for weights of that type with an instruction of that kind.
 template <class T>
@@ -54,29 +42,6 @@ Program elementwise() {
   p.store(sum, y, {0, 0});
   return p.finish();
 }
-
-std::string faults_of(const Program& program) {
-  try {
-    verify(program, device("h200").shared_per_block_bytes);
-    return "";
-  } catch (const InternalError& error) {
-    return error.what();
-  }
-}
-
-/// `slip(program, instruction)` makes the verifier say `text`.
-template <class T, class Slip>
-void expect(const Program& program, const char* text, const Slip& slip) {
-  ASSERT_EQ(faults_of(program), "");
-  Program other = program;
-  T* found = first<T>(other.body);
-  ASSERT_NE(found, nullptr) << text;
-  slip(other, *found);
-  EXPECT_THAT(faults_of(other), ::testing::HasSubstr(text));
-}
-
-Buffer& buffer(Program& p, ViewId view) { return p.buffers[p.views[view].buffer]; }
-Layout& layout(Program& p, RegisterId id) { return p.registers[id].layout; }
 
 TEST(Verify, tiles_that_do_not_fit_each_other) {
   const auto p = lowered<Reinterpret>("uint4,group=128,scale=float16", 16);
