@@ -35,7 +35,15 @@ inline const Buffer& buffer_of(const Program& program, ViewId view) {
 void check_access(const Program& program, const Register& tile, ViewId view,
                   const std::vector<Affine>& at, Faults& faults);
 
-// check_matrix.cpp: decoding codes, and the matrix instruction.
+// check_products.cpp: the matrix instruction.
+/// Nothing multiplies `operand`: says so.
+bool missing(const MatrixInstruction* row, Scalar operand, Faults& faults);
+/// That a tile is laid out as an operand of the instruction, `which`.
+void check_operand(const char* which, const Register& tile, const Layout& fragment, Faults& faults);
+Faults check(const Program& program, const Mma& i);
+Faults check(const Program& program, const MmaShared& i);
+
+// check_matrix.cpp: its operands, of codes among others, and what becomes of its sums.
 Faults check(const Program& program, const LoadMatrix& i);
 Faults check(const Program& program, const Unpack& i);
 Faults check(const Program& program, const UnpackBytes& i);
@@ -44,8 +52,6 @@ Faults check(const Program& program, const Lookup& i);
 Faults check(const Program& program, const FillTable& i);
 Faults check(const Program& program, const ZeroOperand& i);
 Faults check(const Program& program, const Offset& i);
-Faults check(const Program& program, const Mma& i);
-Faults check(const Program& program, const MmaShared& i);
 Faults check(const Program& program, const Scale& i);
 Faults check(const Program& program, const JoinDigits& i);
 
