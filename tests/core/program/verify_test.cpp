@@ -85,6 +85,8 @@ TEST(Verify, operands_that_are_none_of_the_matrix_instruction) {
               [](Program& p, Mma& i) { p.registers[i.a].scalar = Scalar::f32; });
   expect<Mma>(p, "does not take",
               [](Program& p, Mma& i) { p.registers[i.acc].scalar = Scalar::f16; });
+  expect<Mma>(p, "wgmma.m64nNk16.f16 reads B from shared memory",
+              [](Program&, Mma& i) { i.row = warpgroup_instruction(Scalar::f16, device("h200")); });
   expect<Mma>(p, "shapes that do not multiply", [](Program& p, Mma& i) {
     layout(p, i.acc) = local({2, 1, 1}) * layout(p, i.acc);
   });
