@@ -31,7 +31,8 @@ namespace ladder {
 
 constexpr std::int64_t kBlock = 64;  ///< rows and columns of a block
 constexpr int kLanes = 32;
-constexpr int kUnits = 4;  ///< row units of 16 in a block
+constexpr int kUnits = 4;                ///< row units of 16 in a block
+constexpr std::int64_t kChunkWords = 4;  ///< of a lane, which one load takes
 
 /// Which of the two rows of a unit that a lane has: codes of one parity may lie at other offsets.
 constexpr std::int64_t row_parity(std::int64_t row) { return row / 8 % 2; }

@@ -76,6 +76,13 @@ Affine remainder(Affine affine, std::int64_t modulus) {
   return affine;
 }
 
+Affine exact_quotient(Affine affine, std::int64_t by) {
+  LADDER_REQUIRE(multiple_of(affine, by), "no exact quotient by ", by);
+  affine.constant /= by;
+  for (auto& term : affine.terms) term.factor /= by;
+  return affine;
+}
+
 bool multiple_of(const Affine& affine, std::int64_t by) {
   return affine.constant % by == 0 &&
          std::all_of(affine.terms.begin(), affine.terms.end(),

@@ -55,6 +55,9 @@ Affine times(Affine affine, std::int64_t factor);
 /// Throws InvalidArgument for anything else.
 Affine divided(Affine affine, std::int64_t divisor);
 Affine remainder(Affine affine, std::int64_t modulus);
+/// affine / by, where the constant and every factor are multiples of `by`; throws InvalidArgument
+/// where they are not.
+Affine exact_quotient(Affine affine, std::int64_t by);
 /// True when every value of the affine form is a multiple of `by`.
 bool multiple_of(const Affine& affine, std::int64_t by);
 

@@ -10,10 +10,11 @@ namespace ladder::cuda {
 
 std::string_view product_prelude() {
   return R"(// Products of warpgroups.
-// Rows of 128 bytes, swizzled, eight of them after the other, from `address` on. PTX ISA, matrix
-// descriptors of wgmma: strides of 16 and 1024 bytes, the first unused, and the mode of 128 bytes.
-DEVICE u64 matrices_at(u32 address) {
-  return (u64)(address >> 4 & 0x3fffu) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+// Rows of 128 bytes, swizzled, eight of them after the other, so many pieces of 16 bytes behind
+// `address`. PTX ISA, matrix descriptors of wgmma: strides of 16 and 1024 bytes, the first unused,
+// and the mode of 128 bytes. Shared addresses have 18 bits at most.
+DEVICE u64 matrices_at(u32 address, u32 pieces) {
+  return (u64)((address >> 4 | 1u << 16) + pieces) | (u64)(1024 >> 4 | 1u << 30) << 32;
 }
 DEVICE u32 swizzled(u32 byte) { return byte ^ (byte >> 3 & 0x70u); }
 DEVICE void store_shared(u32 address, u32 value) {

@@ -55,9 +55,11 @@ void Emitter::mma_shared(const MmaShared& i) {
   const auto tokens = reg(i.acc).layout.shape[2];
   const auto a = words_of(*i.row, i.row->a());
   const auto d = i.row->d(static_cast<int>(tokens)).slot_count();
-  // Steps of 16 columns begin within a row of the pattern, which counts from the panel's begin.
-  line("const u64 matrices = matrices_at(shared_address(", buffer_of(i.from).name, " + (",
-       expr(origin_of(view, i.at)), ")));");
+  // Steps of 16 columns begin within a row of the pattern, which counts from the panel's begin. In
+  // pieces of 16 bytes, so that products of a k-tile differ by a number that is added.
+  const auto of_piece = 16 / bytes_of(buffer_of(i.from).scalar);
+  line("const u64 matrices = matrices_at(shared_address(", buffer_of(i.from).name, "), ",
+       expr(exact_quotient(origin_of(view, i.at), of_piece)), ");");
   line("mma_begin();");
   for (std::int64_t u = 0; u < words(i.a) / a; ++u) {
     line("mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(", reg(i.acc).name, " + ", u * d,

@@ -6,6 +6,8 @@
 // block t / 2.
 #include "pipelines/linear/image_fit.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ladder {
@@ -56,11 +58,18 @@ Layout ImageFit::zeros() const {
 
 Layout ImageFit::words(int bits) const {
   if (!wave_) {
-    return local({1, 1, bits * units_ / kUnits, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
-           local({1, 1, 1, 1, 4});
+    const auto words = words_of_units(units_, bits), of_chunk = std::min(words, kChunkWords);
+    return local({1, 1, words / of_chunk, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
+           local({1, 1, 1, 1, of_chunk});
   }
   const Layout lanes{{2, 1, 1, kLanes, 1}, {{3, 4, 1}, {0, 2, 1}, {3, 8, 4}}, {}};
-  return local({1, 1, bits, 1, 1}) * lanes * local({1, 1, 1, 1, 4});
+  return local({1, 1, bits, 1, 1}) * lanes * local({1, 1, 1, 1, kChunkWords});
+}
+
+Layout ImageFit::warps_of_words(int bits) const {
+  const auto of_chunk = std::min(words_of_units(units_, bits), kChunkWords);
+  const auto sharing = std::min(warps_of_block(), kChunkWords / of_chunk);
+  return spatial({1, 1, warps_of_block() / sharing, 1, sharing});
 }
 
 Layout ImageFit::loaded(std::int64_t groups, bool of_a) const {

@@ -4,6 +4,7 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/image_fit.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/tiles/schedule.h"
 
@@ -22,6 +23,13 @@ struct WarpTile {
 };
 constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 48}, {32, 48},
                                    {32, 96}, {64, 16}, {32, 16}, {64, 24}, {32, 128}};
+/// The fewest units of rows that a warp can have.
+int fewest_units(int bits) {
+  int units = 1;
+  while (!has_words(units, bits)) units *= 2;
+  return units;
+}
+
 /// Rows and warps of a CTA whose warpgroups multiply.
 struct WarpgroupTile {
   int rows, warps;
@@ -29,9 +37,9 @@ struct WarpgroupTile {
 constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
                                              {128, 4}, {64, 4},  {256, 4}};
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
-// The most tokens of a CTA. Few are for odd widths, of which a warp has whole blocks of the image,
-// and the sums of 64 rows.
-constexpr int kTokensOfWarpgroups[] = {32, 128, 256}, kFewTokens = 32;
+// Tokens of a CTA: at most so many, of which a warp keeps the sums of a single unit of rows; half
+// or a quarter of them where it has two or four units; or twice as many.
+constexpr int kTokensOfUnit = 128;
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
@@ -87,8 +95,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
   if (const auto* row = warpgroup_instruction(expr.activation, device)) {
     std::int64_t last = 0;
-    for (const int most : kTokensOfWarpgroups) {
-      if (most == kFewTokens && expr.bits % 2 == 0) continue;
+    for (const int most :
+         {kTokensOfUnit / fewest_units(expr.bits), kTokensOfUnit, 2 * kTokensOfUnit}) {
       const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
       const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
       if (tokens == last) continue;

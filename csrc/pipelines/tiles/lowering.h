@@ -60,9 +60,9 @@ class TileLowering : LinearLowering {
   void declare_words();
   void declare_groups();
   void declare_activations();
-  /// Warps along the rows, over a tile of `rank` dimensions: rows of blocks along `block`, parts of
-  /// a block along `part`.
-  Layout warps_over(int rank, int block, int part) const;
+  /// Warps along the rows, over a tile whose `dimension` counts rows of blocks, in each of which
+  /// they are as `of_block` says.
+  Layout warps_over(int dimension, const Layout& of_block) const;
   Affine stage_of(const Affine& k_tile) const { return remainder(k_tile, s_.stages); }
   /// The view of a stage; each is a view of its own.
   ViewId at_stage(ViewId of, const Affine& k_tile, std::int64_t elements);

@@ -6,6 +6,7 @@
 
 #include "base/joined.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/image_fit.h"
 #include "pipelines/tiles/registers.h"
 #include "pipelines/tiles/schedule.h"
 
@@ -24,7 +25,7 @@ std::string not_counts(const TileSchedule& s) {
                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}});
 }
 
-/// Warps have whole units, and lanes of them whole words of what the image has for them.
+/// Warps have whole units, and a lane's words of them are where layouts can say.
 std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const OperandDecisions& operands = decisions.of(s.route);
@@ -48,9 +49,9 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   if (units > kUnits || kUnits % units != 0) {
     return joined(units, " row units a warp, not 1, 2 or 4 of a block");
   }
-  if (const auto lane = 4 * units * expr.bits; lane % operands.hint.granularity_bytes != 0) {
-    return joined(units, " row units of ", expr.bits, " bits are not whole pieces of ",
-                  operands.hint.granularity_bytes, " bytes");
+  if (!has_words(units, expr.bits)) {
+    return joined(units, " row units of ", expr.bits, " bits are neither whole pieces of ",
+                  4 * kChunkWords, " bytes nor equal parts of one");
   }
   if (units == kUnits) return {};
   if (expr.stored_zero != Zero::none) return "stored zero points are for warps of whole blocks";

@@ -12,8 +12,9 @@ namespace {
 // What NVRTC 13.0 uses, of 1008 kernels of 24 types: addresses of the ring, the loop, and values
 // between instructions; codes of odd widths, whose last bits are put together; floats of which sums
 // are scaled; sums of groups that are narrower than a block of the image, of which those of the
-// next begin before the last are scaled; and zero points of several groups.
-constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16;
+// next begin before the last are scaled; zero points of several groups; and words, however few.
+constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
+                       kFewestWords = 8;
 constexpr double kNarrowGroups = 0.875;  // of the sums
 
 // Between the last product and y: what a thread adds up, and the next part of it.
@@ -36,7 +37,8 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
   const bool product = s.route == Route::in_place || (zeros && expr.stored_zero != Zero::integer);
   const auto sums = (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
   // Words of two blocks: those of the next are loaded while the last are multiplied.
-  const auto words = s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth);
+  const auto words =
+      std::max(s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth), kFewestWords);
   const auto operands =
       s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, expr);

@@ -29,7 +29,8 @@ void TileLowering::declare_words() {
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
                     {tile_words, b * 128, 128, 4, 1});
-  words_ = reg("words", Scalar::u32, warps_over(5, 0, 2) * fit_.words(expr_.bits));
+  words_ = reg("words", Scalar::u32,
+               warps_over(0, fit_.warps_of_words(expr_.bits)) * fit_.words(expr_.bits));
 }
 
 void TileLowering::declare_groups() {
@@ -38,8 +39,9 @@ void TileLowering::declare_groups() {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
     const bool zeros = &part != &per_group_.front() || !expr_.scale;
     const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
-    part.loaded =
-        reg(part.name + "_table", part.scalar, warps_over(5, 1, 4) * fit_.loaded(groups_, of_a));
+    part.loaded = reg(
+        part.name + "_table", part.scalar,
+        warps_over(1, spatial({1, 1, 1, 1, fit_.warps_of_block()})) * fit_.loaded(groups_, of_a));
     part.rows =
         reg(part.name, part.scalar,
             spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(groups_, of_a));
@@ -73,12 +75,10 @@ void TileLowering::declare_activations() {
   for (const ViewId id : {x_tile_, x_ring_}) program_.views[id].is_swizzled = true;
 }
 
-Layout TileLowering::warps_over(int rank, int block, int part) const {
-  std::vector<std::int64_t> over_blocks(rank, 1), over_parts(rank, 1);
-  const auto parts = fit_.warps_of_block();
-  over_blocks[block] = s_.warps_n / parts;
-  over_parts[part] = parts;
-  return spatial(over_blocks) * spatial(over_parts) * replicated(s_.warps_m, rank);
+Layout TileLowering::warps_over(int dimension, const Layout& of_block) const {
+  std::vector<std::int64_t> blocks(of_block.shape.size(), 1);
+  blocks[dimension] = s_.warps_n / fit_.warps_of_block();
+  return spatial(blocks) * of_block * replicated(s_.warps_m, static_cast<int>(blocks.size()));
 }
 
 ViewId TileLowering::at_stage(ViewId of, const Affine& k_tile, std::int64_t elements) {
