@@ -47,8 +47,8 @@ void check_decoding(const Program& program, const Op& i, int bits, Faults& fault
 /// Two of each of the rows that a lane holds, in the order of its slots.
 void check_zero_operand(const Register& tile, Scalar operand, Faults& faults) {
   if (tile.scalar != operand) add(faults, "zero points of ", name_of(tile.scalar));
-  const auto slots = tile.layout.slot_count();
-  bool rows = tile.layout.shape.size() == 3 && slots == 2 * kBlock / 8;
+  const auto slots = tile.layout.slot_count(), units = slots / 4;
+  bool rows = tile.layout.shape.size() == 3 && slots % 4 == 0 && units > 0 && kUnits % units == 0;
   for (std::int64_t slot = 0; rows && slot < slots; ++slot) {
     const auto first = tile.layout(0, 0), at = tile.layout(0, slot);
     rows = at[1] - first[1] == slot / 2 * 8 && at[2] == slot % 2;

@@ -70,18 +70,20 @@ void Emitter::load(const Load& i) {
     const auto guard =
         together ? std::string()
                  : there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
-    if (count == 0) {  // one 16-bit element
-      if (i.remote || size != 2) {
+    if (count == 0) {  // 16 bits: an element, or two bytes
+      const auto byte = piece.slot * size;
+      // A preceding kernel may have written what is not constant.
+      const bool fresh = from.level == Level::global && !from.constant;
+      if (i.remote || piece.width * size != 2 || (fresh && size != 2)) {
         fail<Unsupported>(to.name, " would be loaded in pieces of ", piece.width * size, " bytes");
       }
-      const auto word = to.name + "[" + std::to_string(piece.slot / 2) + "]";
-      // A preceding kernel may have written what is not constant.
+      const auto word = to.name + "[" + std::to_string(byte / 4) + "]";
       const auto offset = std::to_string(piece.offset);
-      const auto element = from.level == Level::global && !from.constant
-                               ? "load_element(from + " + offset + ")"
-                               : "from[" + offset + "]";
+      const auto element = fresh       ? "load_element(from + " + offset + ")"
+                           : size == 2 ? "from[" + offset + "]"
+                                       : "*(const u16*)(from + " + offset + ")";
       line("{ u32 element = 0; ", guarded(guard, "element = " + element + ";"), " ", word, " = ",
-           piece.slot % 2 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
+           byte % 4 != 0 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
       continue;
     }
     const auto type = "Words" + std::to_string(count);

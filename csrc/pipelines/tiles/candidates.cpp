@@ -6,6 +6,7 @@
 #include "layout/weight_image.h"
 #include "pipelines/linear/image_fit.h"
 #include "pipelines/linear/splits.h"
+#include "pipelines/tiles/registers.h"
 #include "pipelines/tiles/schedule.h"
 
 namespace ladder {
@@ -23,13 +24,6 @@ struct WarpTile {
 };
 constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 48}, {32, 48},
                                    {32, 96}, {64, 16}, {32, 16}, {64, 24}, {32, 128}};
-/// The fewest units of rows that a warp can have.
-int fewest_units(int bits) {
-  int units = 1;
-  while (!has_words(units, bits)) units *= 2;
-  return units;
-}
-
 /// Rows and warps of a CTA whose warpgroups multiply.
 struct WarpgroupTile {
   int rows, warps;
@@ -37,11 +31,26 @@ struct WarpgroupTile {
 constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
                                              {128, 4}, {64, 4},  {256, 4}};
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
-// Tokens of a CTA: at most so many, of which a warp keeps the sums of a single unit of rows; half
-// or a quarter of them where it has two or four units; or twice as many.
-constexpr int kTokensOfUnit = 128;
+// The most tokens of a CTA; fewer only where these have more sums than registers.
+constexpr int kTokensOfWarpgroups[] = {256, 128, 64, 32}, kUsualTokens = 128;
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
+
+/// A warpgroup has registers for the sums of so many tokens, of as few rows as its lanes have words
+/// of.
+bool has_registers(int tokens, const Linear& expr) {
+  int units = 1;
+  while (!has_words(units, expr.bits)) units *= 2;
+  const TileSchedule s{.rows = static_cast<int>(kBlock) * units,
+                       .tokens = tokens,
+                       .columns = 2 * static_cast<int>(kBlock),
+                       .warps_n = kUnits,
+                       .warps_m = 1,
+                       .k_tiles = 1,
+                       .ctas_per_sm = 1,
+                       .warpgroups = true};
+  return tile_registers(s, expr) <= kMostRegisters;
+}
 
 }  // namespace
 
@@ -95,11 +104,11 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
   if (const auto* row = warpgroup_instruction(expr.activation, device)) {
     std::int64_t last = 0;
-    for (const int most :
-         {kTokensOfUnit / fewest_units(expr.bits), kTokensOfUnit, 2 * kTokensOfUnit}) {
+    for (const int most : kTokensOfWarpgroups) {
       const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
       const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
       if (tokens == last) continue;
+      if (most < kUsualTokens && has_registers(static_cast<int>(last), expr)) break;
       last = tokens;
       for (const auto& [rows, warps] : kWarpgroupTiles) {
         for (const int columns : {128, 64}) {

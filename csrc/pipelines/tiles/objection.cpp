@@ -53,12 +53,6 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
     return joined(units, " row units of ", expr.bits, " bits are neither whole pieces of ",
                   4 * kChunkWords, " bytes nor equal parts of one");
   }
-  if (units == kUnits) return {};
-  if (expr.stored_zero != Zero::none) return "stored zero points are for warps of whole blocks";
-  if (expr.scale && bits_of(*expr.scale) * 2 * units % 32 != 0) {
-    return joined("scales of ", 2 * units, " rows of ", name_of(*expr.scale),
-                  " are not whole words");
-  }
   return {};
 }
 

@@ -65,8 +65,10 @@ void Interpreter::unpack(Block& block, const Unpack& i) {
     if (i.in_place) return codes | joined;
     const double factor =
         std::ldexp(1.0, i.exponent + i.shift - linear_exponent(operand) - plan.pairs[pair].offset);
-    const double zero = i.zeros < 0 ? -std::ldexp(i.zero, i.exponent)
-                                    : number(block, i.zeros, thread * 16 + (unit * 2 + r % 2) * 2);
+    const double zero =
+        i.zeros < 0
+            ? -std::ldexp(i.zero, i.exponent)
+            : number(block, i.zeros, thread * coordinates_[i.zeros].slots + (unit * 2 + r % 2) * 2);
     std::uint32_t both = 0;
     for (int half = 0; half < 2; ++half) {
       const auto code = to_number(operand, codes >> (16 * half) & 0xffff);
