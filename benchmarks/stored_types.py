@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every stored type through its tuned kernel, on this GPU.
 
-    python benchmarks/stored_types.py [--out RESULTS.md] [--n 28672] [--k 8192]
+    python benchmarks/stored_types.py [--out RESULTS.md] [--n 28672] [--k 8192] [--tokens 1 16]
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
 exceed twice the L2 (``ladder.cuda.timing``); floor = bytes of the image, activations and outputs at
-the measured read rate. Types without blocks of their own have groups of 128.
+the measured read rate, or the products at that of the tensor cores where these take longer. Types
+without blocks of their own have groups of 128. Of more than 16 tokens, the first row is
+``torch.nn.functional.linear`` with weights of the activations' type.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
 import torch
+import torch.nn.functional as F
 
+from benchmarks import graph
 from benchmarks.machine import describe, require_gpu
 from ladder.cuda import image, timing
 from ladder.cuda.tune import Request, tune_all
 from ladder.types import parse, type_names
 
 READ_BYTES_PER_SECOND = 4.53e12
-TOKENS = (1, 16)
+FLOPS = {torch.float16: 761e12, torch.bfloat16: 787e12}
 
 
 def problems() -> list[str]:
@@ -42,25 +47,41 @@ def problems() -> list[str]:
     return spelled
 
 
-def row(name: str, n: int, k: int, dtype: torch.dtype) -> str:
+def cell(seconds: float, size: int, m: int, n: int, k: int, dtype: torch.dtype) -> str:
+    """Microseconds, and the share of them that the floor is, of weights of ``size`` bytes."""
+    read = (size + 2 * m * (n + k)) / READ_BYTES_PER_SECOND
+    return f"{seconds * 1e6:.1f} | {max(read, 2 * m * n * k / FLOPS[dtype]) / seconds:.0%}"
+
+
+def row(name: str, n: int, k: int, dtype: torch.dtype, tokens: list[int]) -> str:
     ttype, device = parse(name), torch.device("cuda", torch.cuda.current_device())
     weight = image.open_weight(str(ttype), n, k)
     words = image.parts(weight).words
     cells, seconds = [], {}
     start = time.perf_counter()
-    request = Request(weight, ttype, (n, k), device, dtype, TOKENS)
+    request = Request(weight, ttype, (n, k), device, dtype, tuple(tokens))
     tuned = tune_all([request], mode="full", budget_s=60)[request]
     if not all(tuned.values()):
-        return f"| {name} | {ttype.bits} | no kernel for {dtype} | | | | |"
+        return f"| {name} | {ttype.bits} | no kernel for {dtype} |" + " |" * (2 * len(tokens) + 1)
     took = time.perf_counter() - start
-    for m in TOKENS:
+    for m in tokens:
         calls = timing.calls_of(weight, ttype, (n, k), device, dtype, [m])[0]
         seconds[m] = timing.seconds(calls)
-    for m in TOKENS:
-        floor = (4 * words + 2 * m * (n + k)) / READ_BYTES_PER_SECOND
-        cells.append(f"{seconds[m] * 1e6:.1f} | {floor / seconds[m]:.0%}")
-    ratio = seconds[TOKENS[-1]] / seconds[TOKENS[0]]
+        cells.append(cell(seconds[m], 4 * words, m, n, k, dtype))
+    ratio = seconds[tokens[-1]] / seconds[tokens[0]]
     return f"| {name} | {ttype.bits} | {' | '.join(cells)} | {ratio:.2f} | {took:.1f} |"
+
+
+def dense_row(n: int, k: int, dtype: torch.dtype, tokens: list[int]) -> str:
+    weights = torch.randn(4, n, k, dtype=dtype, device="cuda")
+    cells, seconds = [], {}
+    for m in tokens:
+        x = torch.randn(m, k, dtype=dtype, device="cuda")
+        seconds[m] = 1e-6 * graph.us([partial(F.linear, x, weight) for weight in weights])
+        cells.append(cell(seconds[m], 2 * n * k, m, n, k, dtype))
+    ratio = seconds[tokens[-1]] / seconds[tokens[0]]
+    name = str(dtype).removeprefix("torch.")
+    return f"| {name}, F.linear | 16 | {' | '.join(cells)} | {ratio:.2f} | |"
 
 
 def main() -> None:
@@ -68,26 +89,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--n", type=int, default=28672)
     parser.add_argument("--k", type=int, default=8192)
-    parser.add_argument("--types", nargs="*", help="names; all")
+    parser.add_argument("--types", nargs="*", help="names, or whole types; all")
+    parser.add_argument("--tokens", nargs="*", type=int, default=[1, 16])
     arguments = parser.parse_args()
     require_gpu()
+    n, k, tokens, types = arguments.n, arguments.k, arguments.tokens, arguments.types or []
+    names = [name for name in problems() if not types or name.split(",")[0] in types]
+    names += [name for name in types if "," in name]
     lines = [describe("python benchmarks/stored_types.py")]
+    times = "".join(f" M={m} us | of the floor |" for m in tokens)
     for dtype in (torch.float16, torch.bfloat16):
         lines += [
             "",
-            f"## {arguments.n} x {arguments.k}, activations {str(dtype).removeprefix('torch.')}",
+            f"## {n} x {k}, activations {str(dtype).removeprefix('torch.')}",
             "",
-            "| type | bits | M=1 us | of the read rate | M=16 us | of the read rate | M=16 / M=1 "
-            "| tuning both, s |",
-            "|---|---|---|---|---|---|---|---|",
+            f"| type | bits |{times} M={tokens[-1]} / M={tokens[0]} | tuning all, s |",
+            "|---" * (2 * len(tokens) + 4) + "|",
         ]
-        for name in problems():
-            if arguments.types and name.split(",")[0] not in arguments.types:
-                continue
+        if max(tokens) > 16:
+            lines.append(dense_row(n, k, dtype, tokens))
+            print(lines[-1], flush=True)
+        for name in names:
             try:
-                lines.append(row(name, arguments.n, arguments.k, dtype))
+                lines.append(row(name, n, k, dtype, tokens))
             except (RuntimeError, ValueError) as error:
-                lines.append(f"| {name} | | {str(error).splitlines()[0]} | | | | | |")
+                why = str(error).splitlines()[0]
+                lines.append(f"| {name} | | {why} |" + " |" * (2 * len(tokens) + 1))
             print(lines[-1], flush=True)
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")
