@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/access.h"
 
+#include "layout/weight_image.h"
+
 namespace ladder {
 
 Affine origin_of(const View& view, const std::vector<Affine>& at) {
   Affine origin = view.offset;
   for (std::size_t d = 0; d < at.size(); ++d) origin = origin + times(at[d], view.strides[d]);
   return origin;
+}
+
+std::array<std::int64_t, 5> place_in_chunks(const std::int64_t* at, std::int64_t words) {
+  const auto word = at[2] * words + at[4];
+  return {at[0], at[1], word / kChunkWords, at[3], word % kChunkWords};
 }
 
 std::vector<bool> guarded_dimensions(const Program& program, const Layout& tile, const View& view,

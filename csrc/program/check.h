@@ -45,6 +45,7 @@ Faults check(const Program& program, const MmaShared& i);
 
 // check_matrix.cpp: its operands, of codes among others, and what becomes of its sums.
 Faults check(const Program& program, const LoadMatrix& i);
+Faults check(const Program& program, const LoadUnits& i);
 Faults check(const Program& program, const Unpack& i);
 Faults check(const Program& program, const UnpackBytes& i);
 Faults check(const Program& program, const UnpackFloat& i);

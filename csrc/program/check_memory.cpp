@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/integers.h"
 #include "layout/digits.h"
+#include "layout/weight_image.h"
 #include "program/check.h"
 
 namespace ladder {
@@ -58,6 +60,31 @@ void check_access(const Program& program, const Register& tile, ViewId id,
 Faults check(const Program& program, const Load& i) {
   Faults faults;
   check_access(program, program.registers[i.to], i.from, i.at, faults);
+  return faults;
+}
+
+Faults check(const Program& program, const LoadUnits& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  const View& view = program.views[i.from];
+  const auto& tile = to.layout.shape;
+  if (buffer_of(program, i.from).level != Level::shared || view.extents.size() != 5 ||
+      view.extents[3] != kLanes || view.extents[4] != kChunkWords || view.strides[4] != 1) {
+    add(faults, "words that are not chunks of lanes in shared memory");
+    return faults;
+  }
+  if (tile.size() != 5 || tile[1] != 1 || tile[3] != kLanes || to.layout.slot_count() != tile[4]) {
+    add(faults, to.name, " is not words of the lanes of a warp");
+    return faults;
+  }
+  // Words are within those of a block, of which the tile has whole ones in its other dimensions.
+  Layout blocks = to.layout;
+  blocks.shape[2] = ceil_div(tile[2] * tile[4], kChunkWords);
+  blocks.shape[4] = kChunkWords;
+  check_access(program, {to.name, to.scalar, blocks, to.width}, i.from, i.at, faults);
+  for (std::size_t d = 2; d < i.at.size(); ++d) {
+    if (i.at[d] != Affine(0)) add(faults, "words of a lane from the ", d, ". dimension on");
+  }
   return faults;
 }
 

@@ -127,6 +127,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const LoadMatrix& i) {
             out << reg(i.to) << " = load_matrix " << place(program, i.from, i.at);
           },
+          [&](const LoadUnits& i) {
+            out << reg(i.to) << " = load_units " << place(program, i.from, i.at);
+          },
           [&](const Unpack& i) {
             out << reg(i.to) << " = unpack u" << i.bits << (i.three ? " of three " : " ")
                 << reg(i.from) << " block " << to_string(program, i.block) << " step "

@@ -155,6 +155,14 @@ struct LoadMatrix {
   ViewId from;
   std::vector<Affine> at;
 };
+/// Words of codes of the units of rows that a warp has, out of blocks of the weight image: with W
+/// words of a lane, to[block, 0, part, lane, word] = from[at + (block, 0, w / 4, lane, w % 4)]
+/// where w = part W + word. For units that are not whole chunks, which no layout can say.
+struct LoadUnits {
+  RegisterId to;
+  ViewId from;
+  std::vector<Affine> at;
+};
 /// acc[w, m, n] += sum_k a[w, m, k] * b[w, n, k] by the instruction `row`, whose fragments say
 /// which lane has what. Rows outlive programs.
 struct Mma {
@@ -230,11 +238,11 @@ struct Within {
 
 struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
-               DependentLaunch, DependentWait, LoadMatrix, Unpack, Mma, Fill, Reinterpret, Scale,
-               Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive, Await, CopyBulk,
-               CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup, FillTable,
-               ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes, SplitDigits,
-               JoinDigits, MmaShared, MmaWait, MatrixFence>
+               DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
+               Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive,
+               Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup,
+               FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
+               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence>
       op;
 };
 
@@ -314,8 +322,8 @@ using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, Dep
                      MatrixFence>;
 /// Shared or global memory.
 using InMemory =
-    Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, MmaShared,
-          Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
+    Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, LoadUnits,
+          MmaShared, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
 using OnSignals = Group<SignalInit, Expect, Arrive, Await>;
 using Nested = Group<For, If, Within>;
 

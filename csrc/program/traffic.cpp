@@ -194,6 +194,27 @@ class Counter {
     for (std::int64_t p = 0; p < products; ++p) add(view.buffer, false, sum);
   }
 
+  /// Words one by one, or in twos.
+  void count(const LoadUnits& i) {
+    const View& view = program_.views[i.from];
+    const Layout& layout = program_.registers[i.to].layout;
+    const auto origin = start(view, i.at), width = width_of_units(layout.shape[4]);
+    AccessCount sum;
+    std::vector<std::int64_t> addresses(kLanes);
+    for (std::int64_t slot = 0; slot < layout.slot_count(); slot += width) {
+      for (std::int64_t warp = 0; warp < layout.thread_count(); warp += kLanes) {
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+          const auto at = place_in_chunks(layout(warp + lane, slot).data(), layout.shape[4]);
+          addresses[lane] = origin;
+          for (std::size_t d = 0; d < at.size(); ++d)
+            addresses[lane] += at[d] * view.strides[d] * 4;
+        }
+        sum += count_access(addresses, static_cast<int>(width) * 4);
+      }
+    }
+    add(view.buffer, false, sum);
+  }
+
   /// Whatever the codes are, each lane reads its own copies, which lie in a bank of their own.
   void count(const Lookup& i) {
     const auto pairs = program_.registers[i.to].layout.slot_count() / 2 * program_.threads / kLanes;

@@ -60,6 +60,7 @@ class Emitter {
   void load(const Load& i);
   void store(const Store& i);
   void load_matrix(const LoadMatrix& i);
+  void load_units(const LoadUnits& i);
   void ticket(const Ticket& i);
   void atomic_add(const AtomicAdd& i);
   /// Spreads the words of `v` over the registers from word `first`.

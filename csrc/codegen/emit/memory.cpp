@@ -5,6 +5,7 @@
 #include "codegen/emit/emitter.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
+#include "program/access.h"
 
 namespace ladder::codegen {
 namespace {
@@ -203,6 +204,26 @@ void Emitter::load_matrix(const LoadMatrix& i) {
          first / 2 * i.row->n, ") * ", view.strides[1], " + lane / 8 % 2 * ",
          16 / bytes_of(to.scalar), " + ", expr(origin), ")));");
     first += count;
+  }
+}
+
+void Emitter::load_units(const LoadUnits& i) {
+  const Register& to = reg(i.to);
+  const View& view = program_.views[i.from];
+  const auto words = to.layout.shape[4], width = width_of_units(words);
+  std::string base = expr(origin_of(view, i.at));
+  for (const int d : {0, 3}) {
+    if (const auto part = thread_part(to.layout, d, view.strides[d]); !part.empty()) {
+      base += " + " + part;
+    }
+  }
+  const auto part = thread_part(to.layout, 2, words);
+  line("const u32* const from = ", buffer_of(i.from).name, " + (", base, ");");
+  line("const u32 first = ", part.empty() ? "0u" : part, ";");
+  for (std::int64_t w = 0; w < words; w += width) {
+    line("{ Words", width, " v; v = *(const Words", width, "*)(from + (first + ", w, "u) / ",
+         kChunkWords, "u * ", view.strides[2], "u + (first + ", w, "u) % ", kChunkWords, "u);",
+         assign(i.to, w, width), " }");
   }
 }
 

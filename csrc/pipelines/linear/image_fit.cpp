@@ -58,7 +58,8 @@ Layout ImageFit::zeros() const {
 
 Layout ImageFit::words(int bits) const {
   if (!wave_) {
-    const auto words = words_of_units(units_, bits), of_chunk = std::min(words, kChunkWords);
+    const auto words = words_of_units(units_, bits);
+    const auto of_chunk = has_chunks(units_, bits) ? std::min(words, kChunkWords) : words;
     return local({1, 1, words / of_chunk, 1, 1}) * spatial({1, 1, 1, kLanes, 1}) *
            local({1, 1, 1, 1, of_chunk});
   }
@@ -67,7 +68,8 @@ Layout ImageFit::words(int bits) const {
 }
 
 Layout ImageFit::warps_of_words(int bits) const {
-  const auto of_chunk = std::min(words_of_units(units_, bits), kChunkWords);
+  const auto of_chunk =
+      has_chunks(units_, bits) ? std::min(words_of_units(units_, bits), kChunkWords) : kChunkWords;
   const auto sharing = std::min(warps_of_block(), kChunkWords / of_chunk);
   return spatial({1, 1, warps_of_block() / sharing, 1, sharing});
 }

@@ -17,8 +17,8 @@ namespace ladder {
 
 /// Words of codes that a lane has of `units` of 16 rows.
 constexpr std::int64_t words_of_units(std::int64_t units, int bits) { return units * bits; }
-/// They are whole chunks of the image, or equal parts of one.
-constexpr bool has_words(std::int64_t units, int bits) {
+/// They are whole chunks of the image, or equal parts of one: a layout says where (else LoadUnits).
+constexpr bool has_chunks(std::int64_t units, int bits) {
   const auto words = words_of_units(units, bits);
   return words % kChunkWords == 0 || kChunkWords % words == 0;
 }
@@ -40,8 +40,8 @@ class ImageFit {
   Layout zero_row() const;                     ///< [1, 16, 16]: A of one instruction
   Layout zero_sum(std::int64_t tokens) const;  ///< [1, 16, tokens]
   Layout zeros() const;                        ///< [1, rows, 2]: each row of A twice
-  /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]. The units of
-  /// a warp are whole chunks, or of words of one: has_words.
+  /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]; without
+  /// has_chunks [blocks along N, 1, 1, 32 lanes, words].
   Layout words(int bits) const;
   /// The same tile for warps_of_block() threads: the words of each.
   Layout warps_of_words(int bits) const;

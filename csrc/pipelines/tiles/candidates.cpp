@@ -4,7 +4,6 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
-#include "pipelines/linear/image_fit.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/tiles/registers.h"
 #include "pipelines/tiles/schedule.h"
@@ -36,12 +35,9 @@ constexpr int kTokensOfWarpgroups[] = {256, 128, 64, 32}, kUsualTokens = 128;
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
-/// A warpgroup has registers for the sums of so many tokens, of as few rows as its lanes have words
-/// of.
+/// A warpgroup has registers for the sums of so many tokens, of one unit of rows a warp.
 bool has_registers(int tokens, const Linear& expr) {
-  int units = 1;
-  while (!has_words(units, expr.bits)) units *= 2;
-  const TileSchedule s{.rows = static_cast<int>(kBlock) * units,
+  const TileSchedule s{.rows = static_cast<int>(kBlock),
                        .tokens = tokens,
                        .columns = 2 * static_cast<int>(kBlock),
                        .warps_n = kUnits,

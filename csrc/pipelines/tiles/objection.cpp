@@ -49,7 +49,7 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   if (units > kUnits || kUnits % units != 0) {
     return joined(units, " row units a warp, not 1, 2 or 4 of a block");
   }
-  if (!has_words(units, expr.bits)) {
+  if (!s.warpgroups && !has_chunks(units, expr.bits)) {
     return joined(units, " row units of ", expr.bits, " bits are neither whole pieces of ",
                   4 * kChunkWords, " bytes nor equal parts of one");
   }

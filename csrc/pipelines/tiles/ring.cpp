@@ -158,7 +158,12 @@ void TileLowering::load_groups(Body& body, const Affine& k_tile) {
 }
 
 void TileLowering::load_words(Body& body, const Affine& k_tile, const Affine& block) {
-  emit(body, Load{words_, word_ring_, {times(stage_of(k_tile), row_blocks()), block, 0, 0, 0}});
+  const std::vector<Affine> at{times(stage_of(k_tile), row_blocks()), block, 0, 0, 0};
+  if (has_chunks(s_.units(), expr_.bits)) {
+    emit(body, Load{words_, word_ring_, at});
+  } else {
+    emit(body, LoadUnits{words_, word_ring_, at});
+  }
 }
 
 }  // namespace ladder

@@ -156,6 +156,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
           [&](const Barrier&) { block.shared.barrier(); },
           [&](const DependentLaunch&) {},  // there is no next kernel
           [&](const DependentWait&) { block.dependent_waited = true; },
+          [&](const LoadUnits& i) { load_units(block, i); },
           [&](const LoadMatrix& i) {
             load(block, Load{i.to, i.from, i.at}, kNotANumber);
           },

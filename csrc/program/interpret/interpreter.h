@@ -151,6 +151,7 @@ class Interpreter {
   void unpack_bytes(Block& block, const UnpackBytes& i);
   void unpack_float(Block& block, const UnpackFloat& i);
   void lookup(Block& block, const Lookup& i);
+  void load_units(Block& block, const LoadUnits& i);
   void fill_table(Block& block, const FillTable& i);
   void zero_operand(Block& block, const ZeroOperand& i);
   void offset(Block& block, const Offset& i);

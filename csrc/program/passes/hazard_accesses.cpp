@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "layout/weight_image.h"
+#include "program/access.h"
 #include "program/passes/hazards.h"
 
 namespace ladder {
@@ -205,6 +206,25 @@ void Hazards::lookup(const Lookup& i) {
   const auto size = table_entries(i.bits) * kLanes * 4 / granule_;
   for (std::int64_t g = place(table); g < place(table) + size; ++g) {
     touch(g, kSeveral, false, false);
+  }
+}
+
+void Hazards::load_units(const LoadUnits& i) {
+  const View& view = program_.views[i.from];
+  const Layout& layout = program_.registers[i.to].layout;
+  std::int64_t origin = 0;
+  for (std::size_t d = 0; d < i.at.size(); ++d) origin += value(i.at[d]) * view.strides[d];
+  const auto width = bytes_of(program_.buffers[view.buffer].scalar) / granule_;
+  for (std::int64_t thread = 0; thread < layout.thread_count(); ++thread) {
+    for (std::int64_t slot = 0; slot < layout.slot_count(); ++slot) {
+      const auto at = place_in_chunks(layout(thread, slot).data(), layout.shape[4]);
+      auto element = origin;
+      for (std::size_t d = 0; d < at.size(); ++d) element += at[d] * view.strides[d];
+      const auto first = place(view, element);
+      for (auto g = first; g < first + width; ++g) {
+        touch(g, static_cast<int>(thread), false, false);
+      }
+    }
   }
 }
 

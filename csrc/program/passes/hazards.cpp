@@ -104,6 +104,7 @@ std::vector<VariableId> Hazards::block_variables() const {
               },
               [&](const Store& i) { at(i.to, i.at); },
               [&](const LoadMatrix& i) { at(i.from, i.at); },
+              [&](const LoadUnits& i) { at(i.from, i.at); },
               [&](const MmaShared& i) { at(i.from, i.at); },
               [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
               [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
@@ -180,6 +181,7 @@ void Hazards::instruction(const Statement& statement) {
               if (!i.remote) load(&i, i.to, i.from, i.at);
             },
             [&](const LoadMatrix& i) { load(&i, i.to, i.from, i.at); },
+            [&](const LoadUnits& i) { load_units(i); },
             [&](const Store& i) {
               const Layout& layout = program_.registers[i.from].layout;
               if (level(i.to) == Level::shared) {

@@ -123,8 +123,9 @@ class Pipeline {
               [&](const Within& i) { count_uses(i.body, buffers, signals); },
               [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
               [&](const LoadMatrix& i) { view(i.from); }, [&](const MmaShared& i) { view(i.from); },
-              [&](const CopyAsync& i) { view(i.to); }, [&](const CopyOwn& i) { view(i.to); },
-              [&](const CopyElements& i) { view(i.to); }, [&](const SplitDigits& i) { view(i.to); },
+              [&](const LoadUnits& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
+              [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
+              [&](const SplitDigits& i) { view(i.to); },
               [&](const CopyBulk& i) { view(i.to), ++signals[i.signal]; },
               [&](const CopyRows& i) { view(i.to), ++signals[i.signal]; },
               [&](const Expect& i) { ++signals[i.signal]; },
@@ -262,6 +263,7 @@ class Pipeline {
   Statement moved(Statement statement, const Affine& trip) {
     if (auto* i = std::get_if<Load>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<LoadMatrix>(&statement.op)) i->from = part_of(i->from, trip);
+    if (auto* i = std::get_if<LoadUnits>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<MmaShared>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<Store>(&statement.op)) i->to = part_of(i->to, trip);
     const auto inner = [&](Body& body) {
