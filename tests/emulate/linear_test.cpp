@@ -207,12 +207,15 @@ std::string neighbour(const std::vector<Act>& acts, std::size_t i, int step) {
 }
 
 /// Whether the order of execution alone shows all of them: not among lanes of one warp, which keep
-/// step, nor where signals of other rounds say the same, but for stores that would be seen late.
+/// step, nor among warps of one warpgroup, which meet at each product, nor where signals of other
+/// rounds say the same, but for stores that would be seen late.
 bool shows_order(const Case& c, const Program& program) {
   const auto* decode = std::get_if<DecodeSchedule>(&c.schedule);
   const int slack = decode == nullptr ? 0 : decode->x_slack;
   const bool twice = slack > 1 || (slack > 0 && c.expr.element != nullptr);
-  return program.threads > 32 && !twice;
+  const auto* tile = std::get_if<TileSchedule>(&c.schedule);
+  const int in_step = tile != nullptr && tile->warpgroups ? 128 : 32;
+  return program.threads > in_step && !twice;
 }
 
 // Without one barrier, wait, fence, commit, signal, await, arrival or expectation of bytes, some

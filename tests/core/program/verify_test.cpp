@@ -130,6 +130,26 @@ TEST(Verify, digits_and_bytes_of_another_kind) {
   });
 }
 
+TEST(Verify, words_of_units_that_are_none) {
+  const auto p = lowered<LoadUnits>("uint3,group=128,scale=float16", 64);
+  expect<LoadUnits>(p, "words that are not chunks of lanes in shared memory",
+                    [](Program& p, LoadUnits& i) { p.views[i.from].extents[3] = 16; });
+  expect<LoadUnits>(p, "words that are not chunks of lanes in shared memory",
+                    [](Program& p, LoadUnits& i) { p.views[i.from].strides[4] = 2; });
+  expect<LoadUnits>(p, "is not words of the lanes of a warp",
+                    [](Program& p, LoadUnits& i) { layout(p, i.to).shape.pop_back(); });
+  expect<LoadUnits>(p, "is not words of the lanes of a warp", [](Program& p, LoadUnits& i) {
+    layout(p, i.to) = layout(p, i.to) * local({2, 1, 1, 1, 1});
+  });
+  expect<LoadUnits>(p, "dimension 2 reaches", [](Program& p, LoadUnits& i) {
+    layout(p, i.to) = layout(p, i.to) * local({1, 1, 1, 1, 2});
+  });
+  expect<LoadUnits>(p, " registers for u32 memory",
+                    [](Program& p, LoadUnits& i) { p.registers[i.to].scalar = Scalar::f32; });
+  expect<LoadUnits>(p, "words of a lane from the 4. dimension on",
+                    [](Program&, LoadUnits& i) { i.at[4] = 1; });
+}
+
 TEST(Verify, accesses_that_memory_does_not_serve) {
   const auto p = lowered<CopyAsync>("uint4,group=128,scale=float16");
   expect<LoadMatrix>(p, " reaches ",
