@@ -36,6 +36,18 @@ WAYS = (
     *(("tile", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (32, 128)),
     *(("tile", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
     *(("token tiles 2", UINT4, 4096, 2048, m) for m in (128, 192)),
+    *(
+        ("warpgroups", f"{t},group=128,scale=float16", 4090, 4096, 100)
+        for t in (
+            "uint1",
+            "uint2",
+            "uint3",
+            "float6_e3m2",
+            "uint4,zero=integer",
+            "uint4,zero=rescale",
+        )
+    ),
+    *(("warpgroups", t, 4096, 4096, 40) for t in ("mxfp4", "nvfp4", "nf4,group=64,scale=bfloat16")),
     *(("warpgroups", UINT4, 4096, 4096, m) for m in (40, 64, 100)),
 )
 

@@ -25,7 +25,8 @@ std::string not_counts(const TileSchedule& s) {
                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}});
 }
 
-/// Warps have whole units, and a lane's words of them are where layouts can say.
+/// Warps have whole units, and where no warpgroups multiply, a lane's words of them are where
+/// layouts can say: the cost of others is fitted to no kernel.
 std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const OperandDecisions& operands = decisions.of(s.route);

@@ -51,7 +51,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const bool cluster = s.reduction == Reduction::cluster;
   const double ctas = static_cast<double>(grid.count());
   const double places =
-      std::floor(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
+      std::round(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
   const double waves = std::ceil(ctas / (places * s.ctas_per_sm));
   const double resident =
       std::min<double>(s.ctas_per_sm, std::ceil(ctas / waves / device.multiprocessors));

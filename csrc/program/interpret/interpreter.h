@@ -96,6 +96,7 @@ class Interpreter {
   void write_global(Block& block, BufferId id, std::int64_t at, int size, int thread,
                     const std::uint8_t* from);
   void load(Block& block, const Load& i, std::uint32_t outside = 0);
+  void load_units(Block& block, const LoadUnits& i);
   void store(Block& block, const Store& i);
   void copy(Block& block, const CopyAsync& i);
   void copy_own(Block& block, const CopyOwn& i);
@@ -151,7 +152,6 @@ class Interpreter {
   void unpack_bytes(Block& block, const UnpackBytes& i);
   void unpack_float(Block& block, const UnpackFloat& i);
   void lookup(Block& block, const Lookup& i);
-  void load_units(Block& block, const LoadUnits& i);
   void fill_table(Block& block, const FillTable& i);
   void zero_operand(Block& block, const ZeroOperand& i);
   void offset(Block& block, const Offset& i);

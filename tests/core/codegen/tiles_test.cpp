@@ -95,8 +95,11 @@ TEST(EmitTiles, bytes_that_are_no_whole_words_are_refused) {
     return cuda::emit(p.finish());
   };
   EXPECT_NO_THROW(loads(4));
+  EXPECT_THAT([&] { loads(1); },
+              ThrowsMessage<Unsupported>(HasSubstr("would be loaded in pieces of 1 bytes")));
+  // Two bytes are loaded, and no store has them.
   EXPECT_THAT([&] { loads(2); },
-              ThrowsMessage<Unsupported>(HasSubstr("would be loaded in pieces of 2 bytes")));
+              ThrowsMessage<Unsupported>(HasSubstr("would be stored in pieces of 2 bytes")));
 }
 
 // A register called `barrier` would hide the function.
