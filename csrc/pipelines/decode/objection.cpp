@@ -79,9 +79,13 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
   if (s.units != kUnits) {
     if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
     if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
-    if (expr.stored_zero != Zero::none) return "stored zero points are for whole blocks";
-    if (expr.scale && bits_of(*expr.scale) * 2 * s.units % 32 != 0) {
+    const auto whole_words = [&](Scalar scalar) { return bits_of(scalar) * 2 * s.units % 32 == 0; };
+    if (expr.scale && !whole_words(*expr.scale)) {
       return joined("scales of ", 2 * s.units, " rows of ", name_of(*expr.scale),
+                    " are not whole words");
+    }
+    if (expr.stored_zero != Zero::none && !whole_words(expr.zero_scalar())) {
+      return joined("zero points of ", 2 * s.units, " rows of ", name_of(expr.zero_scalar()),
                     " are not whole words");
     }
   }
