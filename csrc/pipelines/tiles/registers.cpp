@@ -15,7 +15,8 @@ namespace {
 // next begin before the last are scaled; zero points of several groups; and words, however few.
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8;
-constexpr double kNarrowGroups = 0.875;  // of the sums
+// Of the sums of narrow groups, and of those of the activations beside them, for zero points.
+constexpr double kNarrowGroups = 0.875, kNarrowProducts = 1.5;
 
 // Between the last product and y: what a thread adds up, and the next part of it.
 std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
@@ -43,7 +44,10 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
       s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, expr);
   const bool narrow = totals && expr.group_size() < kBlock;
-  const auto begun = narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) : 0;
+  const auto begun =
+      narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) +
+                   (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
+             : 0;
   const auto of_groups =
       static_cast<std::int64_t>(begun) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
       (totals && decoding_kind(expr) == Decoding::Kind::fields ? kScaledFloats : 0);
