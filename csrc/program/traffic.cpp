@@ -206,8 +206,9 @@ class Counter {
         for (std::int64_t lane = 0; lane < kLanes; ++lane) {
           const auto at = place_in_chunks(layout(warp + lane, slot).data(), layout.shape[4]);
           addresses[lane] = origin;
-          for (std::size_t d = 0; d < at.size(); ++d)
+          for (std::size_t d = 0; d < at.size(); ++d) {
             addresses[lane] += at[d] * view.strides[d] * 4;
+          }
         }
         sum += count_access(addresses, static_cast<int>(width) * 4);
       }

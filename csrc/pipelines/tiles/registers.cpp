@@ -15,7 +15,8 @@ namespace {
 // next begin before the last are scaled; zero points of several groups; and words, however few.
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8;
-// Of the sums of narrow groups, and of those of the activations beside them, for zero points.
+// Of the sums of narrow groups; and, where zero points take a product, of a unit's sums beside
+// them: uint4 with groups of 32 and 64 tokens a CTA would spill 8 and more registers.
 constexpr double kNarrowGroups = 0.875, kNarrowProducts = 1.5;
 
 // Between the last product and y: what a thread adds up, and the next part of it.

@@ -140,14 +140,18 @@ std::int64_t Hazards::place(const View& view, std::int64_t element) const {
   return granules(view.buffer) + (view.is_swizzled ? swizzled(byte) : byte) / granule_;
 }
 
+std::int64_t Hazards::origin(const View& view, const std::vector<Affine>& at) const {
+  std::int64_t element = 0;
+  for (std::size_t d = 0; d < at.size(); ++d) element += value(at[d]) * view.strides[d];
+  return element;
+}
+
 void Hazards::access(const void* key, const Layout& layout, ViewId id,
                      const std::vector<Affine>& at, bool write, bool pending) {
   const View& view = program_.views[id];
   const Footprint& tile = footprint(key, layout, view);
   const std::int64_t width = bytes_of(program_.buffers[view.buffer].scalar) / granule_;
-  std::int64_t origin = 0;
-  for (std::size_t d = 0; d < at.size(); ++d) origin += value(at[d]) * view.strides[d];
-  const auto start = place(view) + origin * width;
+  const auto start = place(view, origin(view, at));
   if (write) {
     before_writing(view.buffer);
   } else {
@@ -212,13 +216,12 @@ void Hazards::lookup(const Lookup& i) {
 void Hazards::load_units(const LoadUnits& i) {
   const View& view = program_.views[i.from];
   const Layout& layout = program_.registers[i.to].layout;
-  std::int64_t origin = 0;
-  for (std::size_t d = 0; d < i.at.size(); ++d) origin += value(i.at[d]) * view.strides[d];
+  const auto first_element = origin(view, i.at);
   const auto width = bytes_of(program_.buffers[view.buffer].scalar) / granule_;
   for (std::int64_t thread = 0; thread < layout.thread_count(); ++thread) {
     for (std::int64_t slot = 0; slot < layout.slot_count(); ++slot) {
       const auto at = place_in_chunks(layout(thread, slot).data(), layout.shape[4]);
-      auto element = origin;
+      auto element = first_element;
       for (std::size_t d = 0; d < at.size(); ++d) element += at[d] * view.strides[d];
       const auto first = place(view, element);
       for (auto g = first; g < first + width; ++g) {
@@ -233,14 +236,11 @@ void Hazards::multiply(const MmaShared& i) {
   const View& view = program_.views[i.from];
   const auto tokens = program_.registers[i.acc].layout.shape[2];
   const int size = bytes_of(program_.buffers[view.buffer].scalar), run = 16 / size;
+  const auto first = origin(view, i.at);
   std::vector<Copy> read;
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t column = 0; column < i.row->k; column += run) {
-      const std::int64_t offset[] = {0, token, 0, column};
-      std::int64_t element = 0;
-      for (std::size_t d = 0; d < i.at.size(); ++d) {
-        element += (value(i.at[d]) + offset[d]) * view.strides[d];
-      }
+      const auto element = first + token * view.strides[1] + column * view.strides[3];
       read.push_back({place(view, element), 16 / granule_});
     }
   }

@@ -104,6 +104,8 @@ class Hazards {
   void clash(int before);
   void barrier() { synchronised_ = epoch_++; }
   std::int64_t granules(BufferId buffer) const;
+  /// The element behind the view's first that coordinate `at` is.
+  std::int64_t origin(const View& view, const std::vector<Affine>& at) const;
   /// The granule of an element behind the view's first.
   std::int64_t place(const View& view, std::int64_t element = 0) const;
   std::vector<VariableId> block_variables() const;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "codegen/target.h"
 #include "device/hint.h"
 #include "expr/of_ttype.h"
@@ -42,6 +44,27 @@ TEST(Candidates, blocks_of_the_image_are_whole_runs_and_tiles_of_every_devices_h
     const auto elements = found.run_bytes() * found.shape[0] * 8 / row.operand_bits();
     EXPECT_EQ(kBlock * kBlock % elements, 0) << device->name;
     EXPECT_EQ(kBlock, kUnits * row.m) << device->name;
+  }
+}
+
+// Of every width and kind: none falls back to products by single warps.
+TEST(Candidates, have_tiles_of_warpgroups_on_hopper) {
+  for (const char* type :
+       {"uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "int7", "int8", "float6_e3m2",
+        "float5_e2m2", "nf4", "mxfp4", "nvfp4", "uint4,group=128,scale=float16,zero=integer",
+        "uint3,group=128,scale=float16,zero=integer", "uint4,group=128,scale=float16,zero=original",
+        "uint4,group=32,scale=bfloat16,zero=rescale"}) {
+    for (std::int64_t m : {40, 64, 128, 256}) {
+      const auto expr = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
+      const auto all = candidates(decide(expr, device("h200")));
+      EXPECT_TRUE(std::ranges::any_of(
+          all,
+          [](const Candidate& candidate) {
+            const auto* tile = std::get_if<TileSchedule>(&candidate.schedule);
+            return candidate.dropped.empty() && tile != nullptr && tile->warpgroups;
+          }))
+          << type << ", " << m << " tokens";
+    }
   }
 }
 

@@ -87,5 +87,15 @@ TEST(Affine, what_has_no_quotient_or_remainder_is_refused_with_both_numbers) {
               ThrowsMessage<InvalidArgument>("a quotient of a sum of 2 variables"));
 }
 
+TEST(Affine, exact_quotients_are_of_every_term_or_refused) {
+  using ::testing::ThrowsMessage;
+  const auto sum = times(remainder(Affine::of(kIndex), 3), 16) + Affine::of(kSplit, 24) + Affine(8);
+  const auto eighth =
+      times(remainder(Affine::of(kIndex), 3), 2) + Affine::of(kSplit, 3) + Affine(1);
+  EXPECT_EQ(exact_quotient(sum, 8), eighth);
+  EXPECT_THAT([&] { exact_quotient(sum, 16); },
+              ThrowsMessage<InvalidArgument>("no exact quotient by 16"));
+}
+
 }  // namespace
 }  // namespace ladder
