@@ -10,6 +10,7 @@
 #include "codegen/cuda/prelude.h"
 #include "codegen/cuda/quantize.h"
 #include "codegen/cuda/quantize_tensor.h"
+#include "codegen/cuda/routing.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/hip/driver.h"
 #include "codegen/hip/emit.h"
@@ -49,6 +50,12 @@ constexpr QuantizeKernels kCudaQuantize = {
     .tensor_errors = &cuda::tensor_errors_source,
     .tensor_choose = &cuda::tensor_choose_source,
     .tensor_codes = &cuda::tensor_codes_source,
+};
+
+constexpr RoutingKernels kCudaRouting = {
+    .route = &cuda::route_source,
+    .gated = &cuda::gated_source,
+    .combine = &cuda::combine_source,
 };
 
 constexpr Toolchain kCudaToolchain = {
@@ -102,6 +109,7 @@ constexpr Target kTargets[] = {
      .emit = &cuda::emit,
      .image = &kCudaImage,
      .quantize = &kCudaQuantize,
+     .routing = &kCudaRouting,
      .toolchain = kCudaToolchain,
      .driver = kCudaDriver},
     {.name = "HIP",
@@ -109,6 +117,7 @@ constexpr Target kTargets[] = {
      .emit = &hip::emit,
      .image = &kHipImage,
      .quantize = nullptr,
+     .routing = nullptr,
      .toolchain = kHipToolchain,
      .driver = kHipDriver},
 };
@@ -179,6 +188,11 @@ const QuantizeKernels& quantize_kernels(const Target& target) {
   if (target.quantize == nullptr)
     fail<Unsupported>(target.name, " has no kernels that quantise yet");
   return *target.quantize;
+}
+
+const RoutingKernels& routing_kernels(const Target& target) {
+  if (target.routing == nullptr) fail<Unsupported>(target.name, " has no kernels that route yet");
+  return *target.routing;
 }
 
 }  // namespace ladder

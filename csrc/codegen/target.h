@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "codegen/driver.h"
+#include "codegen/routing_kernels.h"
 #include "codegen/toolchain.h"
 #include "codegen/weight_kernels.h"
 #include "device/device.h"
@@ -24,6 +25,7 @@ struct Target {
   std::string (*emit)(const Program& program);
   const ImageKernels* image;        ///< null: not written yet
   const QuantizeKernels* quantize;  ///< null: not written yet; weights are quantised on the CPU
+  const RoutingKernels* routing;    ///< null: not written yet; experts are multiplied in turn
   const Toolchain& toolchain;
   const Driver& driver;
 };
@@ -47,5 +49,7 @@ std::string emit(const Target& target, const Program& program);
 const ImageKernels& image_kernels(const Target& target);
 /// Its kernels that quantise. Throws Unsupported where it has none.
 const QuantizeKernels& quantize_kernels(const Target& target);
+/// Its kernels around the products of experts. Throws Unsupported where it has none.
+const RoutingKernels& routing_kernels(const Target& target);
 
 }  // namespace ladder

@@ -59,6 +59,13 @@ void check(const Linear& expr) {
   LADDER_REQUIRE(expr.n >= 1, "n is ", expr.n, ", not positive");
   LADDER_REQUIRE(expr.k >= 1, "k is ", expr.k, ", not positive");
   LADDER_REQUIRE(expr.group >= 0, "group is ", expr.group, ", negative");
+  if (expr.experts) {
+    LADDER_REQUIRE(expr.experts->items >= 1 && expr.experts->deviation >= 0, expr.experts->items,
+                   " products of experts, more or less ", expr.experts->deviation);
+    LADDER_REQUIRE(expr.experts->bytes > 0 && expr.experts->bytes % kPartBytes == 0,
+                   "weights of experts lie ", expr.experts->bytes, " bytes apart, not lines of ",
+                   kPartBytes);
+  }
   check_metadata(expr);
 }
 
@@ -68,6 +75,9 @@ std::string to_string(const Linear& expr) {
   per_group << "[n";
   if (expr.groups() > 1) per_group << ", k/" << expr.group_size();
   per_group << "] ";
+  if (expr.experts) {
+    out << expr.experts->items << " +- " << expr.experts->deviation << " of experts: ";
+  }
   out << "y[m<=" << expr.max_m << ", n=" << expr.n << "] " << type << " = ";
   if (expr.scale2) out << "s2 f32 * ";
   out << "sum k=" << expr.k << ": x[m, " << (expr.gather ? "gather[k]" : "k") << "] " << type
@@ -102,8 +112,10 @@ double least_bytes(const Linear& expr, std::int64_t m) {
   const double n = static_cast<double>(expr.n), k = static_cast<double>(expr.k);
   const double per_group = (expr.scale ? bytes_of(*expr.scale) : 0) +
                            (expr.stored_zero != Zero::none ? bytes_of(expr.zero_scalar()) : 0);
-  return n * k * expr.bits / 8 + n * static_cast<double>(expr.groups()) * per_group +
-         static_cast<double>(m) * (n + k) * bytes_of(expr.activation);
+  const double of_product = n * k * expr.bits / 8 +
+                            n * static_cast<double>(expr.groups()) * per_group +
+                            static_cast<double>(m) * (n + k) * bytes_of(expr.activation);
+  return of_product * static_cast<double>(expr.products());
 }
 
 Reference evaluate(const Linear& expr, const LinearData& data) {

@@ -8,6 +8,9 @@
 //                  = scale[n, g] * (value(code[n, k]) - zero[n, g])    stored zeros integer,
 //                  original = scale[n, g] * value(code[n, k]) - zero[n, g]      rescale
 //
+// Of experts there is one such layer for each item of a table, with rows of x and y and a weight of
+// its own (Linear::experts).
+//
 // x, y and bias in `activation`, sums in f32. Parts that an expression has not drop out. Two
 // dimensional blocks, quantised zero points and other formats of scales are brought into this form
 // when a weight is loaded.
@@ -23,6 +26,9 @@
 #include "types/ttype.h"
 
 namespace ladder {
+
+/// Of the memory system: parts of an image begin at multiples of it.
+constexpr std::int64_t kPartBytes = 128;
 
 struct Linear {
   int bits;            ///< 1 to 8
@@ -40,7 +46,23 @@ struct Linear {
   Zero stored_zero = Zero::none;
   bool scale2 = false, bias = false, gather = false;
 
+  /// Of a layer of experts: how their weights lie, and how many products a launch has.
+  struct Experts {
+    /// Products that a launch is expected to have, each of up to max_m rows by one expert, and how
+    /// far it may be from that: a standard deviation. Only schedules depend on them: a launch may
+    /// have any number.
+    std::int64_t items, deviation;
+    /// From the weight of one expert to that of the next, and so for its scales, zeros, scale2 and
+    /// gather. Whole lines of memory.
+    std::int64_t bytes;
+
+    bool operator==(const Experts&) const = default;
+  };
+  std::optional<Experts> experts = std::nullopt;
+
   bool operator==(const Linear&) const = default;
+  /// Of a launch.
+  std::int64_t products() const { return experts ? experts->items : 1; }
   std::int64_t group_size() const { return group == 0 ? k : group; }
   std::int64_t groups() const { return ceil_div(k, group_size()); }
   /// Scalar of the stored zero points.
@@ -57,7 +79,7 @@ std::string to_string(const Linear& expr);
 double value_of(const Linear& expr, std::uint32_t code);
 
 /// Bytes that any kernel must move: codes, scales, zero points, activations and outputs of `m`
-/// tokens, once each.
+/// tokens, once each; of experts, of each product.
 double least_bytes(const Linear& expr, std::int64_t m);
 
 /// The operands of an expression as bits of their scalars, row-major; empty where it has none.

@@ -18,6 +18,14 @@ namespace ladder {
 ///   x          [m, k], y [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only
+///   items      u32, [items][kItemWords], of experts only: weight, scales, zeros, scale2 and gather
+///              of an expert are expert * Linear::Experts::bytes further, bias expert * n rounded
+///              up to kBiasOfExpert; x and y have the rows of all items, workspace and counters as
+///              much for each item as is said above
+/// From the bias of one expert to that of the next: whole words of 16 bytes.
+constexpr std::int64_t kBiasOfExpert = 8;
+/// Of one item with so many tiles: whole words of 16 bytes.
+constexpr std::int64_t counters_of_item(std::int64_t tiles) { return (tiles + 3) / 4 * 4; }
 struct Workspace {
   std::int64_t floats = 0, counters = 0;
 };

@@ -66,10 +66,42 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
   return all;
 }
 
+namespace {
+
+/// The same for the numbers of items that are as likely as the expected: a schedule whose CTAs fill
+/// the device exactly once takes twice as long for an item more.
+std::vector<Decisions> likely(const Decisions& decisions) {
+  if (!decisions.expr.experts || decisions.expr.experts->deviation == 0) return {decisions};
+  std::vector<Decisions> out(3, decisions);
+  const auto [items, deviation, bytes] = *decisions.expr.experts;
+  out[0].expr.experts->items = std::max<std::int64_t>(items - deviation, 1);
+  out[2].expr.experts->items = items + deviation;
+  return out;
+}
+
+Cost mean_cost(const Schedule& schedule, const std::vector<Decisions>& likely) {
+  Cost out{};
+  for (const Decisions& decisions : likely) {
+    const Cost one = cost(schedule, decisions);
+    out.seconds += one.seconds, out.memory_seconds += one.memory_seconds;
+    out.issue_seconds += one.issue_seconds, out.shared_seconds += one.shared_seconds;
+    out.fixed_seconds += one.fixed_seconds;
+  }
+  const auto count = static_cast<double>(likely.size());
+  for (double* seconds : {&out.seconds, &out.memory_seconds, &out.issue_seconds,
+                          &out.shared_seconds, &out.fixed_seconds}) {
+    *seconds /= count;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_launch) {
   std::vector<Candidate> all;
+  const auto numbers = likely(decisions);
   for (const Schedule& s : space(decisions, dependent_launch)) {
-    all.push_back({s, cost(s, decisions), objection(s, decisions)});
+    all.push_back({s, mean_cost(s, numbers), objection(s, decisions)});
   }
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     if (a.dropped.empty() != b.dropped.empty()) return a.dropped.empty();

@@ -48,6 +48,15 @@ std::string signal(const Program& program, SignalId id, const Affine& index) {
   return program.signals[id].name + '[' + to_string(program, index) + ']';
 }
 
+std::string_view name_of(Items::By by) {
+  switch (by) {
+    case Items::By::weight: return "weight";
+    case Items::By::row: return "row";
+    case Items::By::item: return "item";
+  }
+  return "?";
+}
+
 void print_body(const Program& program, const std::vector<Statement>& body, int depth,
                 std::ostream& out) {
   for (const Statement& statement : body) {
@@ -287,6 +296,13 @@ std::string to_string(const Program& program) {
       out << ' ' << list(view.extents) << " strides " << list(view.strides);
       if (view.offset != Affine(0)) out << " from " << to_string(program, view.offset);
       if (view.is_swizzled) out << " swizzled";
+    }
+    out << '\n';
+  }
+  if (program.items) {
+    out << "for each item of " << program.buffers[program.items->table].name;
+    for (const auto& [buffer, by, elements] : program.items->shifts) {
+      out << ", " << program.buffers[buffer].name << " + " << elements << " a " << name_of(by);
     }
     out << '\n';
   }

@@ -19,6 +19,7 @@ class Verifier {
     }
     for (const Register& reg : program_.registers) check_register(reg);
     for (const View& view : program_.views) check_view(view);
+    if (program_.items) check_items(*program_.items);
     body(program_.body);
     if (!faults_.str().empty()) {
       fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());
@@ -57,6 +58,36 @@ class Verifier {
     if (offset.low < 0 || offset.high + last >= buffer.elements) {
       fault(joined("a view of ", buffer.name, " reaches element ", offset.high + last, " of ",
                    buffer.elements));
+    }
+  }
+
+  /// Accesses count on the alignment of buffers, and of rows where views have tokens.
+  void check_items(const Items& items) {
+    const Buffer& table = program_.buffers[items.table];
+    if (table.level != Level::global || table.scalar != Scalar::u32 || !table.constant) {
+      fault(joined(table.name, " is no table of items"));
+    }
+    for (const auto& [id, by, elements] : items.shifts) {
+      const Buffer& buffer = program_.buffers[id];
+      if (buffer.level != Level::global || elements <= 0) {
+        fault(joined(buffer.name, " of an item begins ", elements, " elements further"));
+      }
+      if (by != Items::By::row) {
+        if (elements * bytes_of(buffer.scalar) % kItemAlignment != 0) {
+          fault(joined(buffer.name, " of an item begins at no multiple of ", kItemAlignment,
+                       " bytes"));
+        }
+        continue;
+      }
+      for (const View& view : program_.views) {
+        if (view.buffer != id) continue;
+        for (std::size_t d = 0; d < view.extents.size(); ++d) {
+          if (view.extents[d] == kTokens && view.strides[d] != elements) {
+            fault(joined("rows of ", buffer.name, " are ", elements, " elements apart, and ",
+                         view.strides[d], " in a view"));
+          }
+        }
+      }
     }
   }
 

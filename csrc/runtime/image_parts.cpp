@@ -7,12 +7,11 @@
 namespace ladder {
 
 ImageParts image_parts(const Linear& expr) {
-  constexpr std::int64_t kLine = 128;
   ImageParts out{.code_words = image_words(expr.n, expr.k, expr.bits)};
   std::int64_t bytes = 4 * out.code_words;
   const auto add = [&](std::optional<ImageParts::Part>& part, std::int64_t elements,
                        Scalar scalar) {
-    bytes = round_up(bytes, kLine);
+    bytes = round_up(bytes, kPartBytes);
     part = {bytes, elements, scalar};
     bytes += elements * bytes_of(scalar);
   };
@@ -21,7 +20,7 @@ ImageParts image_parts(const Linear& expr) {
   if (expr.stored_zero != Zero::none) add(out.zeros, per_group, expr.zero_scalar());
   if (expr.scale2) add(out.scale2, 1, Scalar::f32);
   if (expr.gather) add(out.gather, expr.k, Scalar::u32);
-  out.words = round_up(bytes, kLine) / 4;
+  out.words = round_up(bytes, kPartBytes) / 4;
   return out;
 }
 

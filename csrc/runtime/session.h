@@ -59,14 +59,15 @@ enum class Operand {
   y,
   workspace,
   counters,
+  items,
 };
-constexpr std::size_t kOperands = 10;
+constexpr std::size_t kOperands = 11;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
   SharedKernel kernel;           ///< null for a candidate
   std::unique_ptr<Trial> trial;  ///< of a candidate
-  Launch launch;
+  Launch launch;                 ///< of one item, where there are such
   std::vector<Operand> operands;
   Workspace workspace;
   std::string schedule;
@@ -178,6 +179,11 @@ class Session {
   std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };
+
+/// The kernel of a schedule. Throws Unsupported where it is rejected or fits nowhere on the device,
+/// ToolchainError where compiler or driver fail.
+LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Schedule& schedule,
+                            Session::Purpose purpose);
 
 /// What the compiler is asked for: the expression of the type, with a bias that may be null, for
 /// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such

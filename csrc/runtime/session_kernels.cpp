@@ -14,8 +14,8 @@ namespace ladder {
 namespace {
 
 Operand operand_called(const std::string& name) {
-  constexpr const char* kNames[] = {"weight", "scales", "zeros", "scale2",    "gather",
-                                    "bias",   "x",      "y",     "workspace", "counters"};
+  constexpr const char* kNames[] = {"weight", "scales", "zeros",     "scale2",   "gather", "bias",
+                                    "x",      "y",      "workspace", "counters", "items"};
   static_assert(std::size(kNames) == kOperands);
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<Operand>(i);
@@ -31,6 +31,11 @@ const LinearKernel* Session::owned(LinearKernel kernel) {
 
 const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisions,
                                             const Schedule& schedule, Purpose purpose) {
+  return owned(compile_kernel(ordinal, decisions, schedule, purpose));
+}
+
+LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Schedule& schedule,
+                            Session::Purpose purpose) {
   const Compiled compiled = compile(decisions, schedule);
   const Program& program = compiled.program;
   const auto extent = [&](VariableId id) {
@@ -51,11 +56,15 @@ const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisi
     fail<Unsupported>(program.name, ": a cluster of ", program.cluster, " blocks with ", shared,
                       " bytes of shared memory fits nowhere on ", device_row(ordinal).name);
   }
-  auto trial = purpose == Purpose::measuring
+  auto trial = purpose == Session::Purpose::measuring
                    ? std::make_unique<Trial>(std::exchange(kernel, nullptr), ordinal)
                    : nullptr;
-  return owned({std::move(kernel), std::move(trial), launch, std::move(operands),
-                workspace_of(decisions.expr, schedule), to_string(schedule)});
+  return {std::move(kernel),
+          std::move(trial),
+          launch,
+          std::move(operands),
+          workspace_of(decisions.expr, schedule),
+          to_string(schedule)};
 }
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) {

@@ -115,7 +115,9 @@ Decisions decide(const Linear& expr, const Device& device) {
   if (!has_tile_programs(device)) {
     fail<Unsupported>("no tile program multiplies on ", device.name);
   }
-  const auto whole = decide(matmul_of(expr), device, Multiplier::tile_programs);
+  auto whole = decide(matmul_of(expr), device, Multiplier::tile_programs);
+  // No library multiplies by experts that the device chooses.
+  if (expr.experts && whole.place) whole.place = ConvertPlace::shared_to_registers;
   auto digits = whole;
   if (tile_instruction(Scalar::s8, device) == nullptr) return {expr, &device, whole, digits};
   // One instruction takes bytes with and without a sign; which codes are such is for objection().

@@ -38,6 +38,7 @@ struct BlockIndex {
 struct Blocks {
   BlockIndex<0> x;
   BlockIndex<1> y;
+  BlockIndex<2> z;
 };
 inline constexpr Threads threadIdx;
 inline constexpr Blocks blockIdx;

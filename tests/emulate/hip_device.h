@@ -22,6 +22,7 @@ namespace ladder::emulate {
 inline unsigned __builtin_amdgcn_workitem_id_x() { return thread_index(); }
 inline unsigned __builtin_amdgcn_workgroup_id_x() { return block_index(0); }
 inline unsigned __builtin_amdgcn_workgroup_id_y() { return block_index(1); }
+inline unsigned __builtin_amdgcn_workgroup_id_z() { return block_index(2); }
 
 template <class T>
 T __builtin_nontemporal_load(const T* from) {

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "machine_state.h"
@@ -133,7 +134,7 @@ bool Machine::turn() {
   return something_ends();
 }
 
-void Machine::run_cluster(unsigned x, unsigned y) {
+void Machine::run_cluster(unsigned x, unsigned y, unsigned z) {
   static Stacks stacks;
   copies = static_cast<Copies>(random() % 3);
   const unsigned warps = launch.threads / launch.lanes * launch.cluster[0] * launch.cluster[1];
@@ -144,7 +145,7 @@ void Machine::run_cluster(unsigned x, unsigned y) {
   products.clear();
   for (unsigned rank = 0; rank < launch.cluster[0] * launch.cluster[1]; ++rank) {
     Block block{{x * launch.cluster[0] + rank % launch.cluster[0],
-                 y * launch.cluster[1] + rank / launch.cluster[0]},
+                 y * launch.cluster[1] + rank / launch.cluster[0], z},
                 {},
                 nullptr,
                 {}};
@@ -194,13 +195,15 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
   machine = &here;
   here.preceded = launch.preceding == nullptr;
   if (here.random() % 4 == 0) here.end_preceding();
-  std::vector<std::pair<unsigned, unsigned>> clusters;
+  std::vector<std::array<unsigned, 3>> clusters;
   for (unsigned x = 0; x < launch.grid[0] / launch.cluster[0]; ++x) {
-    for (unsigned y = 0; y < launch.grid[1] / launch.cluster[1]; ++y) clusters.emplace_back(x, y);
+    for (unsigned y = 0; y < launch.grid[1] / launch.cluster[1]; ++y) {
+      for (unsigned z = 0; z < launch.items; ++z) clusters.push_back({x, y, z});
+    }
   }
   std::shuffle(clusters.begin(), clusters.end(), here.random);
-  for (const auto& [x, y] : clusters) {
-    here.run_cluster(x, y);
+  for (const auto& [x, y, z] : clusters) {
+    here.run_cluster(x, y, z);
     if (!here.why.empty()) break;
   }
   if (!here.preceded) fault("nobody waited for the preceding kernel");

@@ -28,6 +28,7 @@ struct Launch {
   std::function<std::string()> preceding = nullptr;
   unsigned lanes = 32;     ///< of a warp, or of a wave: 32 or 64
   bool subnormals = true;  ///< of operands are multiplied; else they are zero
+  unsigned items = 1;      ///< blocks along z
 };
 
 /// Runs `kernel` once for each thread. Returns why it is wrong, or "": a deadlock, warps that

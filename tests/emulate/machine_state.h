@@ -78,7 +78,7 @@ struct Fiber {
 };
 
 struct Block {
-  unsigned index[2];
+  unsigned index[3];
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;  // 1024-byte aligned, then a gap, then the static variables
   std::map<std::uint32_t, Signal> signals;
@@ -106,7 +106,7 @@ struct Machine {
   Block& block() { return blocks[now->rank]; }
   void pause(State state);
   void resume(Fiber& fiber);
-  void run_cluster(unsigned x, unsigned y);
+  void run_cluster(unsigned x, unsigned y, unsigned z);
   bool turn();
   bool run_warp(unsigned rank, unsigned warp);
   bool release(State state, unsigned rank);

@@ -38,6 +38,15 @@ inline void* part_of(void* image, const std::optional<ImageParts::Part>& part) {
   return part ? static_cast<char*>(image) + part->offset_bytes : nullptr;
 }
 
+inline bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
+}
+/// `x` as kernels can read it: they copy rows of activations in pieces of 16 bytes.
+Tensor readable(const Tensor& x);
+
+/// To Python's log (ladder/_library.py), from whatever thread.
+void log_notices();
+
 /// Throws ToolchainError: the driver has no room for a kernel that every device has.
 [[noreturn]] void refused(const std::string& kernel);
 

@@ -9,14 +9,19 @@
 #include "runtime/notices.h"
 
 namespace ladder::binding {
-namespace {
 
-/// To Python's log (ladder/_library.py), from whatever thread.
 void log_notices() {
   StableIValue none = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher("ladder::log_notices", "", &none, stable::kAbiVersion));
 }
+
+Tensor readable(const Tensor& x) {
+  Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
+  return begins_at_multiple(rows, 16) ? rows : stable::clone(rows);
+}
+
+namespace {
 
 void require_bias(const Tensor& bias, const Tensor& x, std::int64_t n) {
   LADDER_REQUIRE(bias.scalar_type() == x.scalar_type() && bias.numel() == n &&
@@ -78,16 +83,6 @@ struct Call {
     kernel = call.session.instead_of(*kernel, call.ordinal, call.activation, m, call.stream);
   }
   return kernel != nullptr;
-}
-
-bool begins_at_multiple(const Tensor& tensor, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
-}
-
-/// `x` as kernels can read it: they copy rows of activations in pieces of 16 bytes.
-Tensor readable(const Tensor& x) {
-  Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
-  return begins_at_multiple(rows, 16) ? rows : stable::clone(rows);
 }
 
 /// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
@@ -193,8 +188,7 @@ Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optiona
                         std::string type, std::int64_t n, bool dependent_launch) {
   const std::int64_t dimensions = x.dim();
   LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
-  Session& session =
-      session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch);
+  Session& session = session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch);
   return run(session, x, image, bias);
 }
 

@@ -53,6 +53,7 @@ std::string Emitter::run() {
   }
   table_values(program_.body);
   signature();
+  if (program_.items) item();
   declarations();
   body(program_.body, 1);
   out_ << "}\n";
@@ -76,6 +77,25 @@ void Emitter::signature() {
          << buffer.name << ", ";
   }
   out_ << "u32 tokens) {\n";
+}
+
+/// Buffers and tokens of the block's item.
+void Emitter::item() {
+  // The table may be the preceding kernel's.
+  if (program_.dependent_launch) line("dependent_wait();");
+  line("const u32* const item = ", program_.buffers[program_.items->table].name, " + ",
+       dialect_.item, " * ", kItemWords, ";");
+  line("tokens = item[2];");
+  line("if (tokens == 0) return;");
+  for (const auto& [buffer, by, elements] : program_.items->shifts) {
+    const std::string which = by == Items::By::weight ? "item[0]"
+                              : by == Items::By::row  ? "item[1]"
+                                                      : std::string(dialect_.item);
+    const auto& name = program_.buffers[buffer].name;
+    const bool optional = program_.buffers[buffer].optional;
+    line(optional ? "if (" + name + " != nullptr) " : "", name, " += (unsigned long long)", which,
+         " * ", elements, ";");
+  }
 }
 
 void Emitter::declarations() {

@@ -34,6 +34,7 @@ class Emitter {
   // emit.cpp
   void signature();
   void declarations();
+  void item();
   void ticket_results(const std::vector<Statement>& statements);
   void body(const std::vector<Statement>& statements, int depth);
   void instruction(const Statement& statement);

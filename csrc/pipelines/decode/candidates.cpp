@@ -42,6 +42,15 @@ DecodeSchedule block_by_block(DecodeSchedule s, const Decisions& decisions) {
   return s;
 }
 
+/// As many as leave one wave of the `places` for CTAs, of experts also where there are more items
+/// than expected; all rows of a product at most.
+int sweeps_of(const DecodeSchedule& s, const Linear& expr, int splits, std::int64_t places) {
+  const auto tiles = s.tiles(expr.n);
+  const auto products = expr.experts ? expr.experts->items + expr.experts->deviation : 1;
+  const auto of_product = std::max<std::int64_t>(places / (products * splits), 1);
+  return static_cast<int>(ceil_div(tiles, of_product));
+}
+
 /// Every split of K into rounds, through registers or rings of 2 to `stages` rounds.
 template <class Add>
 void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int stages, Route route,
@@ -74,7 +83,8 @@ void add_flowing(const Decisions& decisions, Route route, const Add& add) {
         DecodeSchedule s{tokens_of(decisions), warps.n, warps.k, blocks,  1, 1,
                          Reduction::none,      route,   false,   resident};
         s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
-        const auto parts = std::int64_t{device.multiprocessors} * resident / s.tiles(expr.n);
+        const auto parts =
+            std::int64_t{device.multiprocessors} * resident / (s.tiles(expr.n) * expr.products());
         if (parts == 0) continue;
         const auto columns = s.round_columns() * parts;
         s.rounds = static_cast<int>(round_up(ceil_div(round_up(expr.k, kBlock), columns), kDepth));
@@ -112,8 +122,7 @@ void add_engine(const Decisions& decisions, int blocks, int splits, Route route,
     for (int sharers : {1, 2}) {
       DecodeSchedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
       s.units = units, s.depth = depth, s.sharers = sharers;
-      const auto tiles = s.tiles(expr.n) * splits;
-      s.sweeps = static_cast<int>(ceil_div(tiles, device.multiprocessors));
+      s.sweeps = sweeps_of(s, expr, splits, device.multiprocessors);
       // One warp adds up a sweep while the others go on with the next.
       if (s.sweeps > 1) s.sum_places = 2;
       if (!objection(s, decisions).empty()) s.sum_places = 1;
@@ -194,9 +203,8 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
                                   resident,
                                   units,
                                   depth};
-              const auto tiles = deep.tiles(expr.n) * splits;
               const auto at_once = std::int64_t{device.multiprocessors} * resident;
-              deep.sweeps = static_cast<int>(ceil_div(tiles, at_once));
+              deep.sweeps = sweeps_of(deep, expr, splits, at_once);
               // A barrier less in each sweep, where there is room.
               if (deep.sweeps > 1) deep.sum_places = 2;
               if (!objection(deep, decisions).empty()) deep.sum_places = 1;

@@ -41,9 +41,11 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
                       scaled_sums_cycles(expr, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
                       kLoadMatrix * steps * columns / s.units;
-  const double units = static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
+  const auto products = static_cast<double>(expr.products());
+  const double units = products *
+                       static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
                        1024;  // of 16 rows and 64 columns
-  const double blocks = static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
+  const double blocks = products * static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
   const double per_device = blocks / device.multiprocessors;
   const double moved =
       carried.from_l2 * (activations * static_cast<double>(expr.max_m * s.block_columns() *
@@ -69,7 +71,13 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
        (s.reduction == Reduction::cluster ? way.cluster : 0));
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
-  const double uneven = std::min(std::ceil(per_device) / per_device, 2.0);
+  double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;
+  if (expr.experts && s.sweeps > 1) {
+    // CTAs that go over many rows do not share what is left, and some of a product have fewer.
+    const double rows = static_cast<double>(s.tiles(expr.n) * s.sweeps * s.block_rows());
+    uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(expr.n);
+    uneven_power = 1;
+  }
   const double tail = std::ceil(waves) / waves;
   // Memory and instructions overlap in part: more than the larger, less than the sum.
   const double issue = way.issue * (s.tokens > 8 ? way.wide : 1);
@@ -83,7 +91,7 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   out.seconds = both *
                     std::pow(std::max(carried.hiding_warps / warps, 1.0),
                              way.latency + lookup_latency(expr)) *
-                    std::pow(uneven, way.uneven) * std::pow(tail, way.tail) +
+                    std::pow(uneven, uneven_power) * std::pow(tail, way.tail) +
                 out.fixed_seconds;
   return out;
 }

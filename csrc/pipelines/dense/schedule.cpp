@@ -27,6 +27,7 @@ std::optional<DenseSchedule> dense_schedule_of(std::string_view text) {
 
 std::string objection(const DenseSchedule&, const Decisions& decisions) {
   const auto m = decisions.expr.max_m;
+  if (decisions.expr.experts) return "a dense product of one weight, not of experts";
   return m > kMostDecodeTokens
              ? ""
              : joined("a dense product of ", m, " tokens, of more than ", kMostDecodeTokens);

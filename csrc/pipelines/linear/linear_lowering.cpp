@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/lower.h"
 
 namespace ladder {
 
@@ -50,6 +52,28 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
     counters_ = buffer("counters", Level::global, Scalar::u32);
   }
+  if (expr_.experts) declare_items();
+}
+
+// What a weight has lies in its image, all parts of which are as far apart as the images are.
+void LinearLowering::declare_items() {
+  Items items{buffer("items", Level::global, Scalar::u32, 0, true), {}};
+  const auto shift = [&](BufferId id, Items::By by, std::int64_t elements) {
+    if (id >= 0) items.shifts.push_back({id, by, elements});
+  };
+  const auto of_image = [&](BufferId id) {
+    if (id >= 0) {
+      shift(id, Items::By::weight, expr_.experts->bytes / bytes_of(program_.buffers[id].scalar));
+    }
+  };
+  of_image(weight_);
+  for (const PerGroup& numbers : per_group_) of_image(numbers.buffer);
+  of_image(scale2_);
+  of_image(gather_);
+  shift(bias_, Items::By::weight, round_up(expr_.n, kBiasOfExpert));
+  shift(x_, Items::By::row, expr_.k);
+  shift(y_, Items::By::row, expr_.n);
+  program_.items = std::move(items);
 }
 
 // `sharing` warps in the order of K belong to one group.

@@ -49,6 +49,7 @@ class LinearLowering {
   /// The program's name, grid and parameters.
   void declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster, bool dependent_launch,
                       Reduction reduction);
+  void declare_items();
   static void await_preceding(Body& body);
   bool digits() const { return route_ == Route::digits; }
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.

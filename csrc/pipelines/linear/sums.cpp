@@ -4,6 +4,7 @@
 
 #include "base/integers.h"
 #include "pipelines/linear/linear_lowering.h"
+#include "pipelines/lower.h"
 
 namespace ladder {
 namespace {
@@ -147,6 +148,11 @@ void LinearLowering::add_in_order(Body& body) {
   const auto parts =
       view(workspace_, {tiles * splits, rows, sums_.token_extent}, {sums_.tokens * rows, 1, rows});
   const auto counter = view(counters_, {tiles}, {1});
+  if (program_.items) {
+    auto& shifts = program_.items->shifts;
+    shifts.push_back({workspace_, Items::By::item, tiles * splits * sums_.tokens * rows});
+    shifts.push_back({counters_, Items::By::item, counters_of_item(tiles)});
+  }
   const auto arrived = variable("arrived", splits);
   const auto first = Affine::of(kTile, splits);
   add_warps(body, 0, [&](Body& sums) {

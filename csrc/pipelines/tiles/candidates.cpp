@@ -76,7 +76,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
     }
   };
   const auto add_splits = [&](TileSchedule s) {
-    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles;
+    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles * expr.products();
     const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.columns);
     const auto most = std::min(k_tiles / kFewestTiles, kMostSplits);
     const auto places = device.multiprocessors * (s.warpgroups ? s.ctas_per_sm : 1);

@@ -55,7 +55,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
   const auto carried = fitted::carried_to(device);
   const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
   const CtaGrid grid = grid_of(s, expr);
-  const double ctas = static_cast<double>(grid.count());
+  const double ctas = static_cast<double>(grid.count() * expr.products());
   const double steps = static_cast<double>(s.columns) / mma.k;  // of a k-tile
   const double units = static_cast<double>(s.units()),
                tokens = static_cast<double>(s.warp_tokens());

@@ -49,7 +49,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
                        (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
 
   const bool cluster = s.reduction == Reduction::cluster;
-  const double ctas = static_cast<double>(grid.count());
+  const double ctas = static_cast<double>(grid.count() * expr.products());
   const double places =
       std::round(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
   const double waves = std::ceil(ctas / (places * s.ctas_per_sm));

@@ -35,7 +35,8 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
   const auto add_splits = [&](WaveSchedule s) {
-    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows()) * s.token_tiles;
+    const auto tiles =
+        ceil_div(round_up(expr.n, kBlock), s.rows()) * s.token_tiles * expr.products();
     const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.tile_columns());
     const auto places = std::int64_t{device.multiprocessors} * s.groups_per_cu;
     for (const auto splits :

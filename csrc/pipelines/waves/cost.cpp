@@ -37,7 +37,7 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const Device& device = *decisions.device;
   const MatrixInstruction& row = *decisions.whole.core.instruction;
   const CtaGrid grid = grid_of(s, expr);
-  const double groups = static_cast<double>(grid.count());
+  const double groups = static_cast<double>(grid.count() * expr.products());
   const double steps = static_cast<double>(s.columns) / row.k, tokens = s.wave_tokens();
   const double pieces = static_cast<double>(kWaveRows) / row.m;
 

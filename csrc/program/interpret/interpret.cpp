@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/interpret.h"
 
+#include <cstring>
+
 #include "base/error.h"
 #include "program/interpret/interpreter.h"
 
@@ -19,6 +21,7 @@ Interpreter::Interpreter(const Program& program, std::vector<Argument>& argument
   for (const Register& reg : program.registers) {
     coordinates_.push_back(coordinates_of(reg.layout));
   }
+  origins_.resize(arguments.size());
   for (const Argument& argument : arguments) {
     writers_.emplace_back(argument.bytes.size(), Writer{kGiven, 0, 0});
   }
@@ -36,9 +39,30 @@ Interpreter::Coordinates Interpreter::coordinates_of(const Layout& layout) {
 }
 
 void Interpreter::run() {
+  if (!program_.items) return run_item(0);
+  const auto table = arguments_[program_.items->table].bytes;
+  const auto count = static_cast<std::int64_t>(table.size()) / (4 * kItemWords);
+  for (std::int64_t item = 0; item < count; ++item) {
+    std::uint32_t words[kItemWords];
+    std::memcpy(words, table.data() + item * sizeof words, sizeof words);
+    const auto [weight, first, rows] = words;
+    if (rows == 0) continue;
+    tokens_ = rows;
+    for (const auto& [buffer, by, elements] : program_.items->shifts) {
+      const std::int64_t times = by == Items::By::weight ? weight
+                                 : by == Items::By::row  ? first
+                                                         : item;
+      origins_[buffer] = times * elements * bytes_of(program_.buffers[buffer].scalar);
+    }
+    run_item(item);
+  }
+}
+
+void Interpreter::run_item(std::int64_t item) {
   const auto splits = program_.variables[kSplit].extent;
   const auto tiles = program_.variables[kTile].extent;
-  published_.assign(splits * tiles, false);
+  first_block_ = item * splits * tiles;
+  published_.resize(first_block_ + splits * tiles, false);
   const auto along = [&](bool yes) { return yes ? program_.cluster : 1; };
   for (std::int64_t tile = 0; tile < tiles; tile += along(program_.tiles_in_cluster)) {
     for (std::int64_t split = 0; split < splits; split += along(!program_.tiles_in_cluster)) {
@@ -52,11 +76,12 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
   for (int rank = 0; rank < program_.cluster; ++rank) {
     const auto tile = first_tile + (program_.tiles_in_cluster ? rank : 0);
     const auto split = first_split + (program_.tiles_in_cluster ? 0 : rank);
-    Block block{tile * program_.variables[kSplit].extent + split,
+    Block block{first_block_ + tile * program_.variables[kSplit].extent + split,
                 std::vector<std::int64_t>(program_.variables.size()),
                 {},
                 SharedMemory(program_.shared_bytes()),
                 Signals(program_)};
+    block.dependent_waited = program_.items.has_value();  // it has read its item
     block.variables[kSplit] = split;
     block.variables[kTile] = tile;
     block.variables[kRank] = rank;

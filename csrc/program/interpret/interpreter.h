@@ -71,6 +71,8 @@ class Interpreter {
 
   // interpret.cpp
   /// The cluster whose first block that is.
+  /// All blocks of one item; of a program without items, its only one.
+  void run_item(std::int64_t item);
   void run_cluster(std::int64_t tile, std::int64_t split);
   void execute(const std::vector<Statement>& body, const std::vector<Block*>& blocks);
   void forget(Block& block, const Within& part, const std::vector<Statement>& body);
@@ -176,7 +178,8 @@ class Interpreter {
 
   const Program& program_;
   std::vector<Argument>& arguments_;
-  const std::int64_t tokens_;
+  std::int64_t tokens_;                   // of the item
+  std::vector<std::int64_t> origins_;     // where its buffers begin, in bytes, by argument
   std::vector<Coordinates> coordinates_;  // by register
   std::map<std::pair<const MatrixInstruction*, std::int64_t>, Fragments> fragments_;
   struct Writer {
@@ -185,6 +188,7 @@ class Interpreter {
   };
   std::vector<std::vector<Writer>> writers_;  // by argument and byte
   std::vector<bool> published_;               // by block
+  std::int64_t first_block_ = 0;              // of the item
   std::vector<Block*> cluster_;
   bool remote_reads_open_ = false;
   const Statement* statement_ = nullptr;

@@ -41,6 +41,7 @@ void Interpreter::read_global(Block& block, BufferId id, std::int64_t at, int si
     std::fill_n(to, size, 0);
     return;
   }
+  at += origins_[id];
   if (at + size > static_cast<std::int64_t>(argument.bytes.size())) {
     fault("reads past the end of ", program_.buffers[id].name);
   }
@@ -63,6 +64,7 @@ void Interpreter::write_global(Block& block, BufferId id, std::int64_t at, int s
                                const std::uint8_t* from) {
   touch_global(block, id, true);
   Argument& argument = arguments_[id];
+  at += origins_[id];
   if (at + size > static_cast<std::int64_t>(argument.bytes.size())) {
     fault("writes past the end of ", program_.buffers[id].name);
   }
@@ -299,7 +301,7 @@ void Interpreter::ticket(Block& block, const Ticket& i) {
   const auto at = element(block, view, values(block, i.at), zero);
   if (!at) fault("a counter outside its buffer");
   std::uint32_t count;
-  auto* place = arguments_[view.buffer].bytes.data() + *at * 4;
+  auto* place = arguments_[view.buffer].bytes.data() + origins_[view.buffer] + *at * 4;
   std::memcpy(&count, place, 4);
   block.variables[i.result] = count;
   if (++count == i.expected) count = 0;

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer of experts on this GPU, beside a loop of single layers and the unquantised layer.
+
+    python benchmarks/experts.py [--out RESULTS.md] [--type TYPE] [--tokens 1 16 ...] [--measure 4]
+
+Columns, in microseconds of a replayed CUDA graph:
+
+    layer     ladder.cuda.experts.forward: route, gate and up, their product, down, the sum
+    products  its two products alone
+    loop      the same two products as one ladder linear layer for each expert that is hit, on rows
+              that lie in order already: nothing is counted of sorting and adding up
+    grouped   torch's grouped_mm of bfloat16 weights, the two products alone
+    floor     bytes of the experts that are hit, of activations and outputs at the measured read
+              rate, or the products at that of the tensor cores where these take longer
+
+Routers choose at random, anew for each call; the weights of a call are not in L2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
+
+import torch
+from torch import Tensor
+
+from benchmarks import graph
+from benchmarks.machine import describe, require_gpu
+from ladder.cuda import experts, image, timing
+from ladder.types import parse
+
+READ_BYTES_PER_SECOND = 4.53e12
+FLOPS = {torch.float16: 761e12, torch.bfloat16: 787e12}
+_ops = torch.ops.ladder
+
+
+class Shape(NamedTuple):
+    """Of a layer."""
+
+    name: str
+    experts: int
+    of_token: int
+    hidden: int
+    width: int  #: of gate, and of up
+
+
+SHAPES = (
+    Shape("8 experts, 2 a token, 14336 x 4096", 8, 2, 4096, 14336),
+    Shape("128 experts, 8 a token, 768 x 2048", 128, 8, 2048, 768),
+)
+CALLS = 8  # of a graph, each with a choice of its own
+
+
+class Layer:
+    """Random stacks of one layer."""
+
+    def __init__(self, shape: Shape, type: str, seed: int):
+        self.shape, ttype = shape, parse(type)
+        source = torch.Generator("cuda").manual_seed(seed)
+        self.stacks = []
+        for n, k in ((2 * shape.width, shape.hidden), (shape.hidden, shape.width)):
+            number = image.open_weight(type, n, k)
+            images = timing.random_images(shape.experts, number, ttype.bits, source)
+            self.stacks.append(experts.Stack(images, number, (n, k), type))
+
+    def call(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return experts.forward(x, ids, weights, *self.stacks, "silu")
+
+
+class Rows(NamedTuple):
+    """Of a call, routed."""
+
+    rows: Tensor
+    hidden: Tensor
+    items: Tensor
+    of_item: int
+    counts: list[int]
+
+
+def routed(layer: Layer, x: Tensor, ids: Tensor) -> Rows:
+    of_item = experts.rows_of_item(*layer.stacks, ids.numel(), x.dtype)
+    rows, items, _ = experts.route(x, ids, layer.shape.experts, of_item)
+    hidden = torch.randn(rows.shape[0], layer.shape.width, device="cuda").to(x.dtype)
+    counts = torch.bincount(ids.flatten(), minlength=layer.shape.experts).tolist()
+    return Rows(rows, hidden, items, of_item, counts)
+
+
+def products(layer: Layer, r: Rows) -> None:
+    for x, stack in zip((r.rows, r.hidden), layer.stacks, strict=True):
+        experts.expert_linear(x, stack, None, r.items, r.of_item)
+
+
+def loop(layer: Layer, r: Rows) -> None:
+    for x, stack in zip((r.rows, r.hidden), layer.stacks, strict=True):
+        first = 0
+        for expert, count in enumerate(r.counts):
+            if count == 0:
+                continue
+            rows = x[first : first + count]
+            _ops.linear_image_no_grad(
+                rows, stack.images[expert], None, stack.number, stack.shape[0]
+            )
+            first += count
+
+
+def floor(layer: Layer, r: Rows, dtype: torch.dtype) -> float:
+    """Microseconds."""
+    size = flops = 0
+    for stack in layer.stacks:
+        n, k = stack.shape
+        hit = sum(count > 0 for count in r.counts)
+        size += hit * stack.images.shape[1] * 4 + 2 * sum(r.counts) * (n + k)
+        flops += 2 * sum(r.counts) * n * k
+    return 1e6 * max(size / READ_BYTES_PER_SECOND, flops / FLOPS[dtype])
+
+
+def measured(layer: Layer, tokens: int, dtype: torch.dtype, count: int) -> None:
+    """Has both stacks use the fastest of the scheduler's first ``count`` schedules."""
+    shape = layer.shape
+    x = torch.randn(tokens, shape.hidden, device="cuda").to(dtype)
+    calls = [routed(layer, x, choices(shape, tokens)) for _ in range(CALLS)]
+    r = calls[0]
+    for i, stack in enumerate(layer.stacks):
+        key = (stack.number, shape.experts, r.rows.shape[0], r.of_item, dtype, 0)
+        best, fastest = "", float("inf")
+        for schedule in _ops.expert_schedules(*key, count).splitlines():
+            try:
+                _ops.use_expert_schedule(*key, schedule)
+            except RuntimeError:  # it spills, say
+                continue
+            us = graph.us(
+                [
+                    lambda c=c: experts.expert_linear(
+                        (c.rows, c.hidden)[i], stack, None, c.items, c.of_item
+                    )
+                    for c in calls
+                ],
+                replays=3,
+            )
+            print(f"    {tokens} tokens, {stack.shape}: {us:7.1f} us {schedule}", flush=True)
+            if us < fastest:
+                best, fastest = schedule, us
+        _ops.use_expert_schedule(*key, best)
+
+
+def choices(shape: Shape, tokens: int) -> Tensor:
+    return torch.rand(tokens, shape.experts, device="cuda").topk(shape.of_token, dim=1).indices
+
+
+def row(layers: list[Layer], dense: list[Tensor], tokens: int, dtype: torch.dtype) -> str:
+    shape = layers[0].shape
+    x = torch.randn(tokens, shape.hidden, device="cuda").to(dtype)
+    weights = torch.rand(tokens, shape.of_token, device="cuda").to(dtype)
+    ids = [choices(shape, tokens) for _ in range(CALLS)]
+    of = [layers[i % len(layers)] for i in range(CALLS)]
+    rows = [routed(layer, x, i) for layer, i in zip(of, ids, strict=True)]
+
+    def over(function) -> float:
+        return graph.us([lambda a=a: function(*a) for a in zip(of, rows, strict=True)])
+
+    whole = graph.us([lambda a=a: a[0].call(x, a[1], weights) for a in zip(of, ids, strict=True)])
+    ours, looped = over(products), over(loop)
+    ends = [torch.tensor(r.counts, device="cuda").cumsum(0, dtype=torch.int32) for r in rows]
+    halves = [(r.rows.bfloat16(), r.hidden.bfloat16()) for r in rows]
+
+    def grouped(i: int) -> None:
+        for a, w in zip(halves[i], dense, strict=True):
+            torch._grouped_mm(a, w.transpose(-2, -1), offs=ends[i])
+
+    theirs = graph.us([lambda i=i: grouped(i) for i in range(CALLS)])
+    least = sum(floor(layers[0], r, dtype) for r in rows) / CALLS
+    hit = sum(sum(c > 0 for c in r.counts) for r in rows) / CALLS
+    return (
+        f"| {tokens} | {hit:.0f} | {rows[0].of_item} | {whole:.1f} | {ours:.1f} | {looped:.1f} "
+        f"| {looped / ours:.2f} | {theirs:.1f} | {theirs / ours:.2f} | {least:.1f} "
+        f"| {ours / least:.2f} |"
+    )
+
+
+HEADER = (
+    "| tokens | experts hit | rows of an item | layer | products | loop | loop / products "
+    "| grouped bf16 | grouped / products | floor | products / floor |\n" + "|---" * 11 + "|"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--type", default="uint4,group=128,scale=float16,zero=midpoint")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
+    parser.add_argument(
+        "--tokens",
+        nargs="*",
+        type=int,
+        default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
+    )
+    parser.add_argument("--measure", type=int, default=0, help="schedules to time first")
+    parser.add_argument("--shapes", nargs="*", type=int, default=range(len(SHAPES)))
+    arguments = parser.parse_args()
+    require_gpu()
+    dtype = getattr(torch, arguments.dtype)
+    lines = [
+        describe(" ".join(["benchmarks/experts.py", *sys.argv[1:]])),
+        "",
+        f"{arguments.type}, x {arguments.dtype}",
+    ]
+    for shape in (SHAPES[i] for i in arguments.shapes):
+        layers = [Layer(shape, arguments.type, seed) for seed in range(2)]
+        dense = [
+            torch.randn(shape.experts, *stack.shape, dtype=torch.bfloat16, device="cuda")
+            for stack in layers[0].stacks
+        ]
+        lines += ["", shape.name, "", HEADER]
+        for tokens in arguments.tokens:
+            if arguments.measure:
+                measured(layers[0], tokens, dtype, arguments.measure)
+            lines.append(row(layers, dense, tokens, dtype))
+            print(lines[-1], flush=True)
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/cuda/routing.h"
+
+#include "base/joined.h"
+#include "codegen/cuda/prelude.h"
+
+namespace ladder {
+
+std::optional<Gated> gated_called(std::string_view name) {
+  if (name == "silu") return Gated::silu;
+  if (name == "gelu") return Gated::gelu;
+  if (name == "gelu_pytorch_tanh") return Gated::gelu_tanh;
+  if (name == "clamped") return Gated::clamped;
+  return std::nullopt;
+}
+
+}  // namespace ladder
+
+namespace ladder::cuda {
+namespace {
+
+// Every block counts all choices: that is quicker than a launch of its own for the counts, and
+// sums of integers are the same in any order.
+constexpr std::string_view kRoute = R"(
+extern "C" __global__ void __launch_bounds__(THREADS)
+route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __restrict__ rows,
+      u32* __restrict__ items, u32* __restrict__ places, u32 choices, u32 of_token, u32 wide,
+      u32 count, u32 tile, u32 pieces, u32 slots) {
+  __shared__ u32 all[MOST_EXPERTS], before[MOST_EXPERTS], mine[MOST_CHOICES];
+  __shared__ u32 used;
+  BEGIN
+  const u32 thread = threadIdx.x;
+  const u32 share = (choices + gridDim.x - 1) / gridDim.x;
+  const u32 first = min(blockIdx.x * share, choices), end = min(first + share, choices);
+  for (u32 e = thread; e < count; e += THREADS) all[e] = before[e] = 0;
+  __syncthreads();
+  for (u32 c = thread; c < choices; c += THREADS) {
+    const u32 expert = wide ? experts[2 * c + 1] ? 0xffffffffu : experts[2 * c] : experts[c];
+    if (c >= first && c < end) mine[c - first] = expert;
+    if (expert >= count) continue;
+    atomicAdd(&all[expert], 1u);
+    if (c < first) atomicAdd(&before[expert], 1u);
+  }
+  __syncthreads();
+  // Rows and items in front of each expert: a lane has experts side by side, lanes are added up.
+  if (thread < 32) {
+    const u32 of_lane = (count + 31) / 32, from = min(count, thread * of_lane);
+    const u32 to = min(count, from + of_lane);
+    u32 row = 0, item = 0;
+    for (u32 e = from; e < to; ++e) row += all[e], item += (all[e] + tile - 1) / tile;
+    const u32 rows_here = row, items_here = item;
+    for (u32 step = 1; step < 32; step *= 2) {
+      const u32 r = __shfl_up_sync(0xffffffffu, row, step);
+      const u32 i = __shfl_up_sync(0xffffffffu, item, step);
+      if (thread >= step) row += r, item += i;
+    }
+    if (thread == 31) used = item;
+    row -= rows_here, item -= items_here;
+    for (u32 e = from; e < to; ++e) {
+      const u32 has = all[e];
+      before[e] += row;
+      if (blockIdx.x == 0) {
+        for (u32 at = 0; at < has; at += tile, ++item) {
+          items[3 * item] = e, items[3 * item + 1] = row + at;
+          items[3 * item + 2] = min(tile, has - at);
+        }
+      }
+      row += has;
+    }
+  }
+  __syncthreads();
+  if (blockIdx.x == 0) {
+    for (u32 i = 3 * used + thread; i < 3 * slots; i += THREADS) items[i] = 0;
+  }
+  __syncthreads();
+  // The choices of this block in front of each of its own.
+  for (u32 c = thread; c < end - first; c += THREADS) {
+    const u32 expert = mine[c];
+    u32 place = 0xffffffffu;
+    if (expert < count) {
+      place = before[expert];
+      for (u32 other = 0; other < c; ++other) place += mine[other] == expert;
+    }
+    places[first + c] = place;
+  }
+  __syncthreads();
+  for (u32 c = first; c < end; ++c) {
+    const u32 place = places[c];
+    if (place == 0xffffffffu) continue;
+    const Piece* from = x + (u64)(c / of_token) * pieces;
+    Piece* to = rows + (u64)place * pieces;
+    for (u32 p = thread; p < pieces; p += THREADS) to[p] = from[p];
+  }
+}
+)";
+
+constexpr std::string_view kGated = R"(
+DEVICE float sigmoid(float v) { return 1.0f / (1.0f + __expf(-v)); }
+extern "C" __global__ void __launch_bounds__(THREADS)
+gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, float limit,
+      float alpha) {
+  BEGIN
+  const u32 column = blockIdx.x * THREADS + threadIdx.x;
+  if (column >= pieces) return;
+  for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
+    const u64 at = (u64)row * 2 * pieces + column;
+    const Piece gates = x[at], ups = x[at + pieces];
+    Piece out;
+#pragma unroll
+    for (u32 i = 0; i < OF_PIECE; ++i) {
+      float gate = low_TYPE(gates.v[i]), up = low_TYPE(ups.v[i]);
+      out.v[i] = (u16)pack_TYPE(PRODUCT, 0.0f);
+    }
+    y[(u64)row * pieces + column] = out;
+  }
+}
+)";
+
+constexpr std::string_view kCombine = R"(
+extern "C" __global__ void __launch_bounds__(THREADS)
+combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
+        const WEIGHT* __restrict__ weights, Piece* __restrict__ y, u32 tokens, u32 of_token,
+        u32 pieces) {
+  BEGIN
+  const u32 column = blockIdx.x * THREADS + threadIdx.x;
+  if (column >= pieces) return;
+  for (u32 token = blockIdx.y; token < tokens; token += gridDim.y) {
+    float sums[OF_PIECE] = {};
+    for (u32 j = 0; j < of_token; ++j) {
+      const u32 choice = token * of_token + j, place = places[choice];
+      if (place == 0xffffffffu) continue;
+      const float weight = VALUE;
+      const Piece row = rows[(u64)place * pieces + column];
+#pragma unroll
+      for (u32 i = 0; i < OF_PIECE; ++i) sums[i] += weight * low_TYPE(row.v[i]);
+    }
+    Piece out;
+#pragma unroll
+    for (u32 i = 0; i < OF_PIECE; ++i) out.v[i] = (u16)pack_TYPE(sums[i], 0.0f);
+    y[(u64)token * pieces + column] = out;
+  }
+}
+)";
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+  return text;
+}
+
+/// Behind the prelude, with pieces of rows: of 16 bytes, or else of one number.
+std::string whole_text(std::string_view text, RowKind rows) {
+  constexpr std::string_view kPiece =
+      "struct __align__(2 * OF_PIECE) Piece { u16 v[OF_PIECE]; };\n";
+  auto out = replaced(joined(prelude(), kPiece, text), "OF_PIECE", rows.whole ? "8" : "1");
+  out = replaced(std::move(out), "BEGIN",
+                 rows.dependent ? "dependent_wait();\n  dependent_launch();" : "");
+  return replaced(std::move(out), "THREADS", joined(kRoutingThreads));
+}
+
+std::string of_scalar(std::string text, Scalar scalar) {
+  return replaced(std::move(text), "_TYPE", scalar == Scalar::bf16 ? "_bf16" : "_f16");
+}
+
+std::string_view product_of(Gated what) {
+  switch (what) {
+    case Gated::silu: return "gate * sigmoid(gate) * up";
+    case Gated::gelu: return "0.5f * gate * (1.0f + erff(gate * 0.70710678f)) * up";
+    case Gated::gelu_tanh:
+      return "gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up";
+    case Gated::clamped:
+      return "((up = fminf(fmaxf(up, -limit), limit)), (gate = fminf(gate, limit)), "
+             "(up + 1.0f) * gate * sigmoid(alpha * gate))";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string route_source(RowKind rows) {
+  auto out = replaced(whole_text(kRoute, rows), "MOST_EXPERTS", joined(kMostExperts));
+  return replaced(std::move(out), "MOST_CHOICES", joined(kMostChoicesOfBlock));
+}
+
+std::string gated_source(Scalar scalar, Gated what, RowKind rows) {
+  return of_scalar(replaced(whole_text(kGated, rows), "PRODUCT", product_of(what)), scalar);
+}
+
+std::string combine_source(Scalar scalar, Scalar weight, RowKind rows) {
+  const bool wide = weight == Scalar::f32;
+  auto out = replaced(whole_text(kCombine, rows), "WEIGHT", wide ? "float" : "u16");
+  out = replaced(std::move(out), "VALUE", wide ? "weights[choice]" : "low_TYPE(weights[choice])");
+  return of_scalar(std::move(out), scalar);
+}
+
+}  // namespace ladder::cuda

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/expert_products.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "base/joined.h"
+#include "runtime/gpus.h"
+#include "runtime/notices.h"
+#include "runtime/plan.h"
+
+namespace ladder {
+namespace {
+
+// A compiler that fails at one schedule may do others, as in a session.
+constexpr int kFailures = 2;
+
+// Where devices have it: kernels of items read nothing before their wait, so that only their launch
+// overlaps the preceding kernel.
+constexpr bool kDependent = true;
+
+/// Kernels of all numbers of rows up to a power of two are the same.
+std::int64_t counted(std::int64_t rows) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+}
+
+/// Items of a router that chooses at random, so that an expert's rows are binomial: the mean, and
+/// the standard deviation where the rows of all experts are known.
+struct Expected {
+  double mean, deviation;
+};
+Expected expected_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item) {
+  if (experts == 1) return {static_cast<double>(ceil_div(rows, of_item)), 0};
+  const double all = static_cast<double>(rows), p = 1 / static_cast<double>(experts);
+  const double mean = all * p, spread = mean * (1 - p), far = 10 * std::sqrt(spread) + 10;
+  const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(mean - far), 0);
+  const auto last = std::min(static_cast<std::int64_t>(mean + far), rows);
+  double items = 0, squares = 0, with_rows = 0;
+  for (std::int64_t c = first; c <= last; ++c) {
+    const double count = static_cast<double>(c);
+    const double likely =
+        std::exp(std::lgamma(all + 1) - std::lgamma(count + 1) - std::lgamma(all - count + 1) +
+                 count * std::log(p) + (all - count) * std::log1p(-p));
+    const auto of_expert = static_cast<double>(ceil_div(c, of_item));
+    items += likely * of_expert, squares += likely * of_expert * of_expert;
+    with_rows += likely * of_expert * count;
+  }
+  const double together = with_rows - items * mean;  // covariance of items and rows
+  const double variance = squares - items * items - together * together / spread;
+  const auto n = static_cast<double>(experts);
+  return {n * items, std::sqrt(n * std::max(variance, 0.0))};
+}
+
+}  // namespace
+
+std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item) {
+  return std::min(rows, experts) + rows / of_item;
+}
+
+bool ExpertProducts::Question::operator<(const Question& other) const {
+  const auto key = [](const Question& q) {
+    return std::tuple(q.ordinal, q.activation, q.experts, q.of_item, counted(q.rows));
+  };
+  return key(*this) < key(other);
+}
+
+Decisions ExpertProducts::decided(const Question& q) const {
+  Linear expr = linear_of(session_.type(), session_.n(), session_.k(), q.activation, q.of_item);
+  expr.bias = true;
+  expr.gather = session_.gather();
+  const Expected items = expected_items(counted(q.rows), q.experts, q.of_item);
+  expr.experts = {.items = std::max(std::llround(items.mean), 1LL),
+                  .deviation = std::llround(items.deviation),
+                  .bytes = 4 * session_.parts().words};
+  return decide(expr, device_row(q.ordinal));
+}
+
+double ExpertProducts::expected_seconds(const Question& q) const {
+  try {
+    const auto all = candidates(decided(q), kDependent);
+    if (!all.empty() && all.front().dropped.empty()) return all.front().cost.seconds;
+  } catch (const Unsupported&) {
+    // No kernel serves so many rows.
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+const LinearKernel* ExpertProducts::first_kernel(const Question& q) {
+  int failures = 0;
+  try {
+    const Decisions decisions = decided(q);
+    for (const Schedule& schedule : schedules_to_try(decisions, kDependent)) {
+      if (failures == kFailures || refused_[q].contains(to_string(schedule))) continue;
+      try {
+        owned_.push_back(std::make_unique<const LinearKernel>(
+            compile_kernel(q.ordinal, decisions, schedule, Session::Purpose::good)));
+        return owned_.back().get();
+      } catch (const Unsupported&) {
+        // It is rejected, or the device cannot have it: the next one.
+      } catch (const ToolchainError& error) {
+        notice(joined("experts of ", to_string(session_.type()), " [", session_.n(), ", ",
+                      session_.k(), "], up to ", q.of_item, " rows: ", first_line(error.what())));
+        ++failures;
+      }
+    }
+  } catch (const Unsupported&) {
+    // No kernel serves the expression.
+  }
+  return nullptr;
+}
+
+void ExpertProducts::refuse_in_capture(const Question& q, void* stream) const {
+  if (!gpus().driver.capturing(stream, q.ordinal)) return;
+  fail<Unsupported>("the kernel of experts of ", to_string(session_.type()), " [", session_.n(),
+                    ", ", session_.k(), "] for ", q.rows,
+                    " rows is not compiled, and a CUDA graph is being captured: call the layer "
+                    "once with as many tokens before the capture");
+}
+
+const LinearKernel* ExpertProducts::kernel(const Question& q, void* stream) {
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = kernels_.find(q);
+    if (found != kernels_.end()) return found->second;
+  }
+  refuse_in_capture(q, stream);
+  const std::lock_guard compiling(compiling_);
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = kernels_.find(q);
+    if (found != kernels_.end()) return found->second;
+  }
+  const LinearKernel* const kernel = first_kernel(q);
+  const std::unique_lock lock(mutex_);
+  return kernels_[q] = kernel;
+}
+
+const LinearKernel* ExpertProducts::instead_of(const LinearKernel& kernel, const Question& q,
+                                               void* stream) {
+  refuse_in_capture(q, stream);
+  const std::lock_guard compiling(compiling_);
+  const LinearKernel* now = nullptr;
+  {
+    const std::shared_lock lock(mutex_);
+    now = kernels_[q];
+  }
+  if (now != &kernel) return now;
+  refused_[q].insert(kernel.schedule);
+  now = first_kernel(q);
+  const std::unique_lock lock(mutex_);
+  return kernels_[q] = now;
+}
+
+void ExpertProducts::use(const Question& q, const std::string& text) {
+  const Decisions decisions = decided(q);
+  const auto schedule = schedule_called(text, decisions, kDependent);
+  if (!schedule) {
+    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.expr));
+  }
+  const std::lock_guard compiling(compiling_);
+  owned_.push_back(std::make_unique<const LinearKernel>(
+      compile_kernel(q.ordinal, decisions, *schedule, Session::Purpose::good)));
+  const std::unique_lock lock(mutex_);
+  kernels_[q] = owned_.back().get();
+}
+
+std::vector<std::string> ExpertProducts::schedules(const Question& q, std::size_t count) const {
+  std::vector<std::string> out;
+  for (const Schedule& schedule : schedules_to_try(decided(q), kDependent)) {
+    if (out.size() < count) out.push_back(to_string(schedule));
+  }
+  return out;
+}
+
+std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const ExpertProducts& second,
+                                        ExpertProducts::Question q) {
+  std::vector<std::pair<double, std::int64_t>> by_time;
+  for (const std::int64_t of_item : kItemRows) {
+    q.of_item = of_item;
+    const double seconds = first.expected_seconds(q) + second.expected_seconds(q);
+    if (std::isfinite(seconds)) by_time.emplace_back(seconds, of_item);
+  }
+  std::ranges::sort(by_time);
+  std::vector<std::int64_t> out;
+  for (const auto& [seconds, of_item] : by_time) out.push_back(of_item);
+  return out;
+}
+
+ExpertProducts& expert_products(std::int64_t weight) {
+  static std::mutex mutex;
+  // Never destroyed, as sessions are not.
+  static auto& all = *new std::unordered_map<std::int64_t, std::unique_ptr<ExpertProducts>>;
+  Session& of = session(weight);
+  const std::lock_guard lock(mutex);
+  auto& slot = all[weight];
+  if (slot == nullptr) slot = std::make_unique<ExpertProducts>(of);
+  return *slot;
+}
+
+}  // namespace ladder

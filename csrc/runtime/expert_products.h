@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of routed rows by stacks of experts: kernels of one launch for all items of a table
+// (program/program.h, Items). Experts of a stack are weights of one type and shape, each in an
+// image of its own as its Session makes it; images lie side by side.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "runtime/session.h"
+
+namespace ladder {
+
+/// Most rows of an item: what kernels are compiled for.
+constexpr std::array<std::int64_t, 7> kItemRows{8, 16, 32, 64, 96, 128, 256};
+
+/// Items that a table needs at most.
+std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item);
+
+class ExpertProducts {
+ public:
+  explicit ExpertProducts(Session& session) : session_(session) {}
+
+  struct Question {
+    int ordinal;
+    Scalar activation;
+    std::int64_t experts, of_item;  ///< of the stack; most rows of an item, one of kItemRows
+    std::int64_t rows;              ///< of all items
+
+    bool operator<(const Question& other) const;
+  };
+
+  /// Null where there is none. Compiled on first use: throws Unsupported when `stream` captures a
+  /// graph then.
+  const LinearKernel* kernel(const Question& question, void* stream);
+  /// The same for a call that the driver refused: the scheduler's next choice from now on.
+  const LinearKernel* instead_of(const LinearKernel& kernel, const Question& question,
+                                 void* stream);
+  /// From now on that of `schedule`. Throws Unsupported when it is none of the scheduler's, spills,
+  /// or fits nowhere on the device.
+  void use(const Question& question, const std::string& schedule);
+  /// Of the scheduler's first choice; infinite where there is none.
+  double expected_seconds(const Question& question) const;
+  /// The scheduler's first choices, at most `count`.
+  std::vector<std::string> schedules(const Question& question, std::size_t count) const;
+
+ private:
+  const LinearKernel* first_kernel(const Question& question);
+  Decisions decided(const Question& question) const;
+  void refuse_in_capture(const Question& question, void* stream) const;
+
+  Session& session_;
+  std::shared_mutex mutex_;  // of kernels_: calls only look
+  std::mutex compiling_;
+  std::map<Question, const LinearKernel*> kernels_;
+  std::vector<std::unique_ptr<const LinearKernel>> owned_;
+  std::map<Question, std::set<std::string>> refused_;  // schedules, by the driver
+};
+
+/// Most rows of an item, those first whose products by both stacks are expected to take least.
+std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const ExpertProducts& second,
+                                        ExpertProducts::Question question);
+
+/// Of the stacks whose experts are weights of this session. Throws as session() does.
+ExpertProducts& expert_products(std::int64_t weight);
+
+}  // namespace ladder

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of experts on weight images: one launch multiplies by all experts that a batch hits.
+
+Rows of activations are sorted by expert (:func:`route`); the products of all experts are one launch
+(:func:`expert_linear`), whose table of items the device makes, so that a CUDA graph serves any
+choice of experts; :func:`gated` joins gate and up, :func:`combine` adds what a token's experts say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder.cuda import image
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.types import _checked
+from ladder.weight import Weight
+
+_ops = torch.ops.ladder
+
+#: Experts of a layer, at most (csrc/codegen/routing_kernels.h).
+MOST_EXPERTS = 1024
+#: Numbers of a bias that lie together (csrc/pipelines/lower.h).
+_BIAS = 8
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The weights of a layer's experts, one image each.
+
+    ``images`` is [E, words] int32, ``number`` that of one of them
+    (:func:`ladder.cuda.image.open_weight`), ``shape`` its [N, K].
+    """
+
+    images: Tensor
+    number: int
+    shape: tuple[int, int]
+    type: str
+
+    @property
+    def experts(self) -> int:
+        return self.images.shape[0]
+
+
+def rows_of_item(gate_up: Stack, down: Stack, rows: int, dtype: torch.dtype) -> int:
+    """The most rows that an item should have where ``rows`` rows go to all experts of a layer; 0
+    where no kernel multiplies such types and activations. Their kernels are compiled."""
+    device = gate_up.images.device.index
+    return _ops.expert_rows(gate_up.number, down.number, gate_up.experts, rows, dtype, device)
+
+
+def stacked(weights: Sequence[Weight]) -> Stack:
+    """Images of the weights of a layer's experts, on their CUDA device.
+
+    Raises:
+        InvalidArgument: there are none or too many, or they differ in type, shape or device.
+        Unsupported: the groups of a ``g_idx`` differ in length from those of the type, or no kernel
+            multiplies such weights.
+    """
+    if not 1 <= len(weights) <= MOST_EXPERTS:
+        raise InvalidArgument(f"{len(weights)} experts, not 1 to {MOST_EXPERTS}")
+    first = weights[0]
+    n, k = first.shape
+    device = first.qweight.device
+    for i, weight in enumerate(weights):
+        found = (str(weight.type), weight.shape, weight.qweight.device)
+        if found != (str(first.type), first.shape, device):
+            raise InvalidArgument(
+                f"expert {i} is {found[0]} {list(found[1])} on {found[2]}, and expert 0 is "
+                f"{first.type} {[n, k]} on {device}"
+            )
+    type = str(first.type)
+    orders = [image.column_order(weight) for weight in weights]
+    gather = any(order is not None for order in orders)
+    if why := _ops.image_objection(type, n, k, gather, device.index):
+        raise Unsupported(why)
+    number = image.open_weight(type, n, k, gather)
+    words = image.parts(number).words
+    images = torch.empty(len(weights), words, dtype=torch.int32, device=device)
+    unchanged = torch.arange(k, dtype=torch.int32, device=device) if gather else None
+    for to, weight, order in zip(images, weights, orders, strict=True):
+        to.copy_(image.pack(weight, number, unchanged if order is None else order))
+    return Stack(images, number, (n, k), type)
+
+
+def padded_bias(bias: Tensor) -> Tensor:
+    """[E, N] as kernels read it: rows of whole pieces of 16 bytes."""
+    return torch.nn.functional.pad(bias, (0, -bias.shape[1] % _BIAS)).contiguous()
+
+
+def route(x: Tensor, experts: Tensor, count: int, of_item: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of ``x`` in the order of their experts.
+
+    Args:
+        x: [T, K] float16 or bfloat16.
+        experts: [T, k] int32 or int64, the experts of each token; numbers outside [0, count) are
+            nobody's: such a choice adds nothing.
+        count: experts of the layer.
+        of_item: the most rows of an item.
+    Returns:
+        rows [T k, K]; items [., 3] int32, of each the expert, its first row, its rows; places
+        [T, k] int32, the row of each choice, -1 for nobody's. Rows past those of all experts hold
+        anything.
+    """
+    rows, items, places = _checked(_ops.route, x, experts, count, of_item)
+    return rows, items, places
+
+
+def expert_linear(
+    rows: Tensor, stack: Stack, bias: Tensor | None, items: Tensor, of_item: int
+) -> Tensor:
+    """[R, N]: the rows of each item times the weight of its expert, as precise as
+    :func:`ladder.cuda.linear.linear_image`. ``bias`` is from :func:`padded_bias`. No gradients."""
+    return _checked(
+        _ops.expert_linear, rows, stack.images, bias, items, stack.number, stack.shape[0], of_item
+    )
+
+
+def gated(x: Tensor, activation: str, limit: float = 0.0, alpha: float = 0.0) -> Tensor:
+    """[R, N] of gate and up, [R, 2 N]: ``activation`` of gate times up, in float32 and rounded
+    once. "clamped" is gpt-oss's: gate at most ``limit``, up within it, (up + 1) gate sigmoid(alpha
+    gate)."""
+    return _checked(_ops.gated, x, activation, limit, alpha)
+
+
+def combine(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    """[T, N]: the rows of each token's choices times their weights, added up in float32 in the
+    order of the choices and rounded once. ``weights`` is [T, k], float32 or as ``rows``."""
+    return _checked(_ops.combine, rows, places, weights)
+
+
+def forward(
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Stack,
+    down: Stack,
+    activation: str,
+    *,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    limit: float = 0.0,
+    alpha: float = 0.0,
+) -> Tensor:
+    """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose.
+
+    Raises:
+        Unsupported: no kernel multiplies these types and activations.
+    """
+    choices = experts.numel()
+    of_item = rows_of_item(gate_up, down, max(choices, 1), x.dtype)
+    if of_item == 0:
+        raise Unsupported(f"no kernel multiplies {x.dtype} by experts of {gate_up.type}")
+    rows, items, places = route(x, experts, gate_up.experts, of_item)
+    hidden = expert_linear(rows, gate_up, gate_up_bias, items, of_item)
+    out = expert_linear(gated(hidden, activation, limit, alpha), down, down_bias, items, of_item)
+    return combine(out, places, weights)
+
+
+# --- fakes ----------------------------------------------------------------------------------------
+
+
+@torch.library.register_fake("ladder::route")
+def _(x: Tensor, experts: Tensor, count: int, of_item: int) -> list[Tensor]:
+    choices = experts.numel()
+    slots = torch.sym_min(choices, count) + choices // of_item
+    int32 = torch.int32
+    return [
+        x.new_empty((choices, x.shape[1])),
+        x.new_empty((slots, 3), dtype=int32),
+        x.new_empty(tuple(experts.shape), dtype=int32),
+    ]
+
+
+@torch.library.register_fake("ladder::expert_linear")
+def _(
+    x: Tensor,
+    images: Tensor,
+    bias: Tensor | None,
+    items: Tensor,
+    weight: int,
+    n: int,
+    of_item: int,
+) -> Tensor:
+    return x.new_empty((x.shape[0], n))
+
+
+@torch.library.register_fake("ladder::gated")
+def _(x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+    return x.new_empty((x.shape[0], x.shape[1] // 2))
+
+
+@torch.library.register_fake("ladder::combine")
+def _(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    return rows.new_empty((places.shape[0], rows.shape[1]))

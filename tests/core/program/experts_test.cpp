@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels for the items of a table, one launch for all experts, through the interpreter: exact on
+// integers, for every pipeline and every way in which parts of K are added up.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "codegen/target.h"
+#include "compile.h"
+#include "expr/of_ttype.h"
+#include "program/expert_case.h"
+#include "program/interpret.h"
+
+namespace ladder {
+namespace {
+
+using testing::ExpertCase;
+
+/// What becomes of y when `program` runs for the items of `data`.
+std::string objection_to(const Program& program, const Schedule& schedule, const ExpertCase& data) {
+  std::vector<Argument> memory;
+  std::size_t y = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.level != Level::global) continue;
+    if (buffer.name == "y") y = memory.size();
+    memory.push_back(data.argument(buffer.name, schedule));
+  }
+  try {
+    interpret(program, memory, 0);
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return data.objection_to(memory[y]);
+}
+
+TEST(Experts, are_exact_in_every_pipeline) {
+  unsigned seed = 0;
+  std::set<std::string> pipelines;
+  for (const char* name : {"h200", "a100", "mi300x"}) {
+    const Device& on = device(name);
+    for (const std::int64_t rows : {8, 16, 32}) {
+      for (const Linear& type : testing::expert_types(rows, 72, 256)) {
+        const auto data = ExpertCase::integers(type, ++seed);
+        std::size_t taken = 0;
+        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
+          // Few of each type: over all types, all ways come by.
+          if ((taken++ + seed) % 4 != 0) continue;
+          const Program program = lower(decide(data.expr, on), schedule);
+          verify(program, on.shared_per_block_bytes);
+          ASSERT_EQ(objection_to(program, schedule, data), "")
+              << to_string(data.expr) << " on " << name << "; " << to_string(schedule);
+          pipelines.insert(std::string(on.name) + std::to_string(schedule.index()));
+        }
+      }
+    }
+  }
+  EXPECT_GE(pipelines.size(), 5U);  // decode and tiles of both of NVIDIA's, waves
+}
+
+TEST(Experts, texts_shift_what_the_items_have) {
+  Linear expr = testing::expert_types(8, 128, 256).front();
+  expr.experts = {4, 1, 1 << 15};
+  const auto text = compile(expr, device("h200")).source;
+  EXPECT_NE(text.find("item = items + blockIdx.z * 3"), std::string::npos);
+  EXPECT_NE(text.find("weight += (unsigned long long)item[0] * 8192"), std::string::npos);
+  EXPECT_NE(text.find("x += (unsigned long long)item[1] * 256"), std::string::npos);
+  EXPECT_NE(text.find("if (bias != nullptr) bias += "), std::string::npos);
+}
+
+/// The table may be the preceding kernel's.
+TEST(Experts, of_dependent_launches_wait_before_they_read_their_item) {
+  Linear expr = testing::expert_types(8, 128, 256).front();
+  expr.experts = {4, 1, 1 << 15};
+  const auto text = compile(expr, device("h200"), true).source;
+  const auto read = text.find("tokens = item[2]");
+  ASSERT_NE(read, std::string::npos);
+  EXPECT_LT(text.find("dependent_wait();", text.find("linear_u4(")), read);
+}
+
+TEST(Experts, have_no_dense_product) {
+  Linear expr = testing::expert_types(256, 4096, 4096).front();
+  expr.experts = {8, 1, 1 << 24};
+  const Decisions decisions = decide(expr, device("h200"));
+  std::size_t kept = 0;
+  for (const Candidate& c : candidates(decisions, true)) {
+    if (!c.dropped.empty()) continue;
+    ++kept;
+    EXPECT_FALSE(is_dense(c.schedule));
+  }
+  EXPECT_GT(kept, 10U);
+}
+
+TEST(Experts, that_lie_between_lines_are_refused) {
+  Linear expr = testing::expert_types(8, 128, 256).front();
+  expr.experts = {4, 1, 100};
+  EXPECT_THROW(check(expr), InvalidArgument);
+  expr.experts = {0, 1, 128};
+  EXPECT_THROW(check(expr), InvalidArgument);
+}
+
+/// The verifier against items that begin where accesses are not aligned, or rows that are not
+/// where views have them.
+TEST(Experts, with_crooked_items_do_not_verify) {
+  Linear expr = testing::expert_types(8, 128, 256).front();
+  expr.experts = {4, 1, 1 << 15};
+  const Device& on = device("h200");
+  const Decisions decisions = decide(expr, on);
+  const Program good = lower(decisions, best_schedule(decisions));
+  for (std::size_t i = 0; i < good.items->shifts.size(); ++i) {
+    Program bad = good;
+    bad.items->shifts[i].elements += 1;
+    EXPECT_THROW(verify(bad, on.shared_per_block_bytes), InternalError)
+        << good.buffers[good.items->shifts[i].buffer].name;
+  }
+}
+
+}  // namespace
+}  // namespace ladder

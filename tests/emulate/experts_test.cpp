@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels for the items of a table, as text on this processor.
+#include <gtest/gtest.h>
+
+#include "codegen/cuda/emit.h"
+#include "codegen/hip/emit.h"
+#include "guarded.h"
+#include "machine.h"
+#include "program/expert_case.h"
+#include "translate.h"
+
+namespace ladder {
+namespace {
+
+using testing::ExpertCase;
+
+struct Case {
+  ExpertCase data;
+  Schedule schedule;
+  Program program;
+};
+
+std::string objection_to(const Case& c, const Device& device, const emulate::Kernel& kernel,
+                         unsigned seed) {
+  const Program& program = c.program;
+  std::vector<emulate::Guarded> memory;
+  std::vector<void*> parameters;
+  std::size_t y = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.level != Level::global) continue;
+    if (buffer.name == "y") y = memory.size();
+    memory.emplace_back(c.data.argument(buffer.name, c.schedule).bytes);
+    parameters.push_back(memory.back().data());
+  }
+  unsigned tokens = 0;
+  parameters.push_back(&tokens);
+  const auto extent = [&](VariableId id) {
+    return static_cast<unsigned>(program.variables[id].extent);
+  };
+  const auto cluster = static_cast<unsigned>(program.cluster);
+  const emulate::Launch launch{
+      {extent(kSplit), extent(kTile)},
+      {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
+      static_cast<unsigned>(program.threads),
+      program.shared_bytes(),
+      seed,
+      nullptr,
+      static_cast<unsigned>(device.warp),
+      tile_instruction(Scalar::f16, device)->subnormals,
+      static_cast<unsigned>(c.data.items.size())};
+  if (auto why = emulate::run(launch, [&] { kernel(parameters.data()); }); !why.empty()) return why;
+  const auto bytes = static_cast<std::size_t>(c.data.rows() * c.data.expr.n * 2);
+  return c.data.objection_to(Argument::input(memory[y].data(), bytes));
+}
+
+TEST(Emulated, kernels_of_experts_are_exact) {
+  for (const char* name : {"h200", "mi210"}) {
+    const Device& on = device(name);
+    const bool hip = on.family == Family::cdna;
+    unsigned seed = 0;
+    std::vector<Case> cases;
+    std::vector<emulate::Source> sources;
+    for (const std::int64_t rows : {8, 32}) {
+      for (const Linear& type : testing::expert_types(rows, 72, 256)) {
+        const auto data = ExpertCase::integers(type, ++seed);
+        std::size_t at = 0;
+        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
+          // Over all types, all ways come by.
+          if ((at++ + seed) % (hip ? 3 : 8) != 0) continue;
+          const Program program = lower(decide(data.expr, on), schedule);
+          cases.push_back({data, schedule, program});
+          sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
+        }
+      }
+    }
+    ASSERT_GE(cases.size(), 8U) << name;
+    const auto kernels =
+        emulate::load(sources, hip ? emulate::Language::hip : emulate::Language::cuda);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_EQ(objection_to(cases[i], on, kernels[i], static_cast<unsigned>(i)), "")
+          << to_string(cases[i].data.expr) << " on " << name << "; "
+          << to_string(cases[i].schedule);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ladder
