@@ -23,6 +23,9 @@ from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 #: Parameters of the two stacks, and their biases, in transformers' modules.
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
 GATE_UP_BIAS, DOWN_BIAS = "gate_up_proj_bias", "down_proj_bias"
+#: What packed experts call the two stacks. Not as the parameters, because transformers merges and
+#: splits whatever has a parameter's name in its own.
+STACKS = {GATE_UP: "gate_up", DOWN: "down"}
 #: The module in which the decorator is; it may be imported or not.
 _CONTRACT = "transformers.integrations.moe"
 _LIMITS, _ALPHAS = ("limit", "swiglu_limit"), ("alpha", "swiglu_alpha")

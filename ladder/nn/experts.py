@@ -15,6 +15,7 @@ from ladder.nn.dense_experts import (
     DOWN_BIAS,
     GATE_UP,
     GATE_UP_BIAS,
+    STACKS,
     Layout,
     has_stacks,
     layout_of,
@@ -26,9 +27,6 @@ from ladder.ops import activations
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
-
-#: Parameters of transformers' modules, and the stacks that hold them.
-STACKS = {GATE_UP: "gate_up", DOWN: "down"}
 
 
 class Experts(nn.Module):
