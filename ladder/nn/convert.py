@@ -13,8 +13,9 @@ from torch import nn
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, FoundExperts, covers, is_linear, survey
+from ladder.nn.select import SKIPPED, covers, is_linear, survey
 from ladder.ops import activations
 from ladder.types import TType, with_defaults
 
@@ -45,8 +46,8 @@ def convert(
     A layer stays dense where something else than its ``forward`` reads the weight: the
     ``out_proj`` of ``nn.MultiheadAttention``, a weight tied to an embedding, a parametrized weight,
     a subclass with a forward of its own. So do experts of modules that do not say what they
-    compute, of which a warning tells. What is returned has a reason for each. Biases stay the very parameters that
-    they are, hooks move along, and a layer that has two names has both afterwards.
+    compute, of which a warning tells. What is returned has a reason for each. Biases stay the very
+    parameters that they are, hooks move along, and a layer that has two names has both afterwards.
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
@@ -94,7 +95,8 @@ def set_activation_type(
     model: nn.Module, activation_type: str | None, *, skip: Iterable[str] = ()
 ) -> list[str]:
     """Set :attr:`Linear.activation_type` of every packed layer and of all packed experts of
-    ``model``, in place, however they came to be packed. What is saved with ``save_pretrained`` afterwards says so.
+    ``model``, in place, however they came to be packed. What is saved with ``save_pretrained``
+    afterwards says so.
 
     Args:
         skip: names of modules to leave as they are, as :func:`convert`.

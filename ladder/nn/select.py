@@ -20,7 +20,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ladder._torch import read_by_parent
 from ladder.errors import InvalidArgument
-from ladder.nn.dense_experts import STACKS, Layout, has_stacks, layout_of
+from ladder.nn.dense_experts import Layout, has_stacks, layout_of
+from ladder.nn.mixtures import NOT_PACKED, FoundExperts, mixtures, stack_names
 
 #: Modules left alone where nothing is said; a model need not have them.
 SKIPPED = ("lm_head",)
@@ -37,8 +38,6 @@ _HARMLESS = frozenset({
     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__parameters__",
     "__constants__", "__dict__", "__weakref__", "extra_repr", "reset_parameters",
 })  # fmt: skip
-#: Why a parameter of three dimensions stays dense.
-_EXPERTS = "experts in one parameter of three dimensions, which ladder does not pack yet"
 #: Hooks that see a state_dict, whose ``weight`` a packed layer does not have.
 _STATE_HOOKS = (
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
@@ -56,21 +55,6 @@ class Found:
     @property
     def name(self) -> str:
         return self.names[0]
-
-
-@dataclass(frozen=True)
-class FoundExperts(Found):
-    """Experts in parameters of three dimensions that can be packed."""
-
-    layout: Layout
-
-    def stacks(self) -> dict[str, tuple[str, int]]:
-        """For each parameter that is packed, the name of its stack and how many weights it has."""
-        e, h, i = self.layout.shape
-        return {
-            parameter: (f"{self.name}.{stack}", e * h * i * (1 if stack == "down" else 2))
-            for parameter, stack in STACKS.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -147,16 +131,6 @@ def linears(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def mixtures(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module with dense experts in parameters of three dimensions that
-    :class:`ladder.Experts` can be in place of, by its first name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if has_stacks(module) and isinstance(layout_of(module), Layout)
-    }
-
-
 def packable(model: nn.Module) -> list[str]:
     """Names of all modules that are dense and could be packed."""
     return [*linears(model), *mixtures(model)]
@@ -226,11 +200,6 @@ def survey(
     return Survey(tuple(found), left, tuple(found_experts))
 
 
-def stack_names(modules: Iterable[str]) -> list[str]:
-    """What the stacks of packed experts of these names are called."""
-    return [f"{name}.{stack}" for name in modules for stack in STACKS.values()]
-
-
 def _named(model: nn.Module) -> tuple[dict[int, list[str]], dict[int, nn.Module]]:
     """Modules by id, each once, and all the names that each has."""
     names: dict[int, list[str]] = {}
@@ -255,9 +224,7 @@ def _identity(parameter: Tensor) -> object:
     return parameter.data_ptr(), tuple(parameter.shape), parameter.device
 
 
-def _holders(
-    names: dict[int, list[str]], modules: dict[int, nn.Module]
-) -> dict[object, list[int]]:
+def _holders(names: dict[int, list[str]], modules: dict[int, nn.Module]) -> dict[object, list[int]]:
     """Modules that hold each weight."""
     holders: dict[object, list[int]] = {}
     for key in names:
@@ -304,14 +271,14 @@ def _not_linear(module: nn.Module, parameter: Tensor, named: str | None) -> Left
     matrices = parameter.shape[0] if experts else 1
     reason = f"a parameter of {kind.__name__}, no linear layer"
     if experts:
-        reason = _EXPERTS
+        reason = NOT_PACKED
     return Left(named or reason, parameter.numel(), matrices)
 
 
 def _mixture_objection(module: nn.Module, layout: Layout | str, loaded: bool) -> str | None:
     """Why experts in parameters of three dimensions cannot be packed; None if they can."""
     if isinstance(layout, str):
-        return f"{_EXPERTS}: {layout}"
+        return f"{NOT_PACKED}: {layout}"
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
         return "its forward has been replaced"
     for name, parameter in module._parameters.items():

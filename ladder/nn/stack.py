@@ -36,6 +36,7 @@ class PackedStack(nn.Module):
     scales: Tensor | None
     zeros: Tensor | None
     scale2: Tensor | None
+    bias: nn.Parameter | None
     activation_type: str | None = None  # on the class: loaders make instances in other ways
 
     def __init__(
@@ -70,7 +71,7 @@ class PackedStack(nn.Module):
     def weight_of(self, expert: int) -> Weight:
         """The weight [N, K] of one expert, which shares this module's memory."""
         parts = {name: getattr(self, name) for name in STACKED}
-        own = {name: None if part is None else part[expert] for name, part in parts.items()}
+        own: Any = {n: None if part is None else part[expert] for n, part in parts.items()}
         return Weight(self.weight_type, (self.out_features, self.in_features), **own)
 
     def set_weights(self, weights: Iterable[Weight]) -> None:

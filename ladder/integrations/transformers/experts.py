@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ladder.checkpoints.folder import StoredConfig
@@ -17,7 +16,8 @@ from ladder.nn.convert import replace
 from ladder.nn.dense_experts import DOWN_BIAS, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.report import Conversion
-from ladder.nn.select import FoundExperts, Left, mixtures
+from ladder.nn.mixtures import FoundExperts, mixtures
+from ladder.nn.select import Left
 from ladder.nn.stack import STACKED, PackedStack
 from ladder.types import parse
 
@@ -152,8 +152,8 @@ def _compare(stack: PackedStack, parts: Mapping[str, Stored], name: str) -> None
     for part in (*STACKED, "bias"):
         room, found = getattr(stack, part), parts.get(part)
         if (room is None) != (found is None):
-            what = "is missing" if found is None else f"is there, but type {stack.weight_type} or the model has none"
-            raise CheckpointError(f"{name}.{part} {what}")
+            why = f"is there, but type {stack.weight_type} or the model has none"
+            raise CheckpointError(f"{name}.{part} {'is missing' if found is None else why}")
         if found is None:
             continue
         if found.shape != tuple(room.shape):
@@ -178,15 +178,19 @@ class LoadingMixtures:
     """
 
     def __init__(
-        self, found: Iterable[FoundExperts] = (), usual: str = "", modules: Mapping[str, str] = {}
+        self,
+        found: Iterable[FoundExperts] = (),
+        usual: str = "",
+        modules: Mapping[str, str] | None = None,
     ) -> None:
+        named = modules or {}
         self._by_parameter: dict[str, FoundExperts] = {}
         self._types: dict[str, tuple[str, str]] = {}
         self._begun: dict[str, tuple[Experts, set[str]]] = {}
         self.names: set[str] = set()
         for layer in found:
             texts = [
-                next((modules[n] for n in self._names(layer, stack) if n in modules), usual)
+                next((named[n] for n in self._names(layer, stack) if n in named), usual)
                 for stack in STACKS.values()
             ]
             self._types[layer.name] = (texts[0], texts[1])
@@ -239,9 +243,7 @@ class LoadingMixtures:
         experts, taken = self._begun[layer.name]
         wanted = getattr(module, last).shape
         if dense.shape != wanted:
-            raise CheckpointError(
-                f"{parameter} has shape {list(dense.shape)}, not {list(wanted)}"
-            )
+            raise CheckpointError(f"{parameter} has shape {list(dense.shape)}, not {list(wanted)}")
         if last in STACKS:
             experts.quantize_stack(last, dense, method=method)
             name, weights = layer.stacks()[last]
@@ -253,7 +255,7 @@ class LoadingMixtures:
         if taken == {*self._parameters(layer)}:
             experts.take_biases(module)
             for tensor in (*experts.buffers(), *experts.parameters()):
-                tensor._is_hf_initialized = True  # type: ignore[attr-defined]
+                tensor._is_hf_initialized = True
             replace(model, layer.names, module, experts)
             del self._begun[layer.name]
         return True

@@ -36,6 +36,7 @@ from ladder.integrations.transformers.tensor_parallel import (
 from ladder.nn.convert import replace, set_activation_type
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.mixtures import mixtures, stack_names
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
     Found,
@@ -44,9 +45,7 @@ from ladder.nn.select import (
     dense_weight,
     is_conv1d,
     linears,
-    mixtures,
     packable,
-    stack_names,
     survey,
 )
 from ladder.nn.stack import PackedStack
