@@ -15,7 +15,7 @@ from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, covers, is_linear, survey
+from ladder.nn.select import SKIPPED, Found, covers, is_linear, survey
 from ladder.ops import activations
 from ladder.types import TType, with_defaults
 
@@ -69,7 +69,7 @@ def convert(
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
     options: Any = {"method": method, "activation_type": activation_type}
-    every = [*layers.found, *layers.experts]
+    every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
     for done, layer in enumerate(every, start=1):
         try:
             if isinstance(layer, FoundExperts):

@@ -15,8 +15,8 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.convert import replace
 from ladder.nn.dense_experts import DOWN_BIAS, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.experts import Experts
-from ladder.nn.report import Conversion
 from ladder.nn.mixtures import FoundExperts, mixtures
+from ladder.nn.report import Conversion
 from ladder.nn.select import Left
 from ladder.nn.stack import STACKED, PackedStack
 from ladder.types import parse
