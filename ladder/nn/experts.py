@@ -16,6 +16,9 @@ from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 class Experts(PackedExperts):
     """``y[t] = sum_j weights[t, j] * expert[index[t, j]](x[t])``, called as the experts modules of
     transformers 5 are, with the weights of all experts packed.
@@ -151,6 +154,8 @@ class Experts(PackedExperts):
                 f"top_k_index has shape {list(top_k_index.shape)}, not [{x.shape[0]}, k] for "
                 f"{x.shape[0]} tokens"
             )
+        if top_k_index.dtype not in _INTEGERS:
+            raise InvalidArgument(f"top_k_index is {top_k_index.dtype}, not of integers")
         if top_k_weights.shape != top_k_index.shape:
             raise InvalidArgument(
                 f"top_k_weights has shape {list(top_k_weights.shape)}, and top_k_index "
