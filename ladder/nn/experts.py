@@ -15,7 +15,6 @@ from ladder.nn.packed_experts import PackedExperts, set_bias
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
-
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

@@ -21,6 +21,7 @@ from ladder.nn.dense_experts import (
     shell_of,
 )
 from ladder.nn.gating import Gating
+from ladder.nn.metadata import WeightMetadata
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.quantization import quantize
@@ -180,6 +181,17 @@ class PackedExperts(nn.Module):
     def device(self) -> torch.device:
         """Where the codes are."""
         return self.gate_up.device
+
+    @property
+    def gate_up_proj(self) -> Tensor:
+        """Shape, dtype and device of that parameter of the module that this one is in place of, for
+        code that asks for them. It has no elements, as :attr:`ladder.Linear.weight`."""
+        return WeightMetadata(self._layout.dense_shape(GATE_UP), self.dtype, self.device)
+
+    @property
+    def down_proj(self) -> Tensor:
+        """The same of the other parameter."""
+        return WeightMetadata(self._layout.dense_shape(DOWN), self.dtype, self.device)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """The values of both stacks and the biases, in ``self.dtype`` unless given, named and laid

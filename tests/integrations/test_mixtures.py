@@ -165,6 +165,19 @@ def test_biases_stay_the_parameters_that_an_optimizer_holds():
     assert torch.equal(experts.gate_up.bias[:, 48:], first[:, 1::2])
 
 
+def test_code_may_ask_for_the_shape_of_what_is_packed():
+    """As the initialisation of some models does, which must leave packed weights alone."""
+    for path in ("mixtral.MixtralExperts", "gpt_oss.GptOssExperts"):
+        module = module_of(path)
+        experts = ladder.Experts.from_dense(module, "uint4", 32)
+        for name in ("gate_up_proj", "down_proj"):
+            asked, dense_one = getattr(experts, name), getattr(module, name)
+            assert asked.shape == dense_one.shape and asked.dtype == dense_one.dtype
+            importlib.import_module("transformers.initialization").normal_(asked)
+            with pytest.raises(ladder.Unsupported, match="has a shape, a dtype and a device"):
+                asked + 1
+
+
 def test_a_dense_module_is_made_again_without_what_hooked_into_it():
     module = module_of("gpt_oss.GptOssExperts")
     module.register_forward_hook(lambda *_: None)
@@ -358,6 +371,46 @@ def test_a_damaged_folder_is_refused_by_the_name_of_the_tensor(damaged, change, 
     edit_tensors(damaged, change)
     with pytest.raises(ladder.CheckpointError, match=why):
         load(damaged)
+
+
+def test_experts_that_would_be_cut_over_processes_are_refused_before_loading(packed_folder):
+    """tests/integrations/test_tensor_parallel.py has the processes; here is what each would say."""
+    from ladder.checkpoints.folder import StoredConfig
+    from ladder.integrations.transformers.checkpoint import read_headers
+    from ladder.integrations.transformers.experts import swap_experts
+
+    fields = json.loads((packed_folder / "config.json").read_text())["quantization_config"]
+    headers = read_headers([packed_folder / "model.safetensors"])
+    with pytest.raises(ladder.Unsupported, match=f"{FIRST} holds packed experts, which cannot be"):
+        swap_experts(fresh("gpt_oss"), headers, StoredConfig.from_dict(fields), cut=True)
+
+
+def test_packed_experts_in_a_model_of_another_kind_are_refused(packed_folder):
+    from ladder.checkpoints.folder import StoredConfig
+    from ladder.integrations.transformers.checkpoint import read_headers
+    from ladder.integrations.transformers.experts import swap_experts
+
+    fields = json.loads((packed_folder / "config.json").read_text())["quantization_config"]
+    headers = read_headers([packed_folder / "model.safetensors"])
+    model = fresh("gpt_oss")
+    model.model.layers[0].mlp.experts = torch.nn.Identity()
+    with pytest.raises(ladder.Unsupported, match="is a Identity in this model"):
+        swap_experts(model, headers, StoredConfig.from_dict(fields), cut=False)
+
+
+def test_a_state_dict_in_memory_loads_too(packed_folder):
+    from safetensors.torch import load_file
+    from transformers import GptOssForCausalLM
+
+    config = GptOssForCausalLM.config_class.from_pretrained(packed_folder)
+    state = load_file(packed_folder / "model.safetensors")
+    model = GptOssForCausalLM.from_pretrained(
+        None, config=config, state_dict=dict(state), dtype=torch.float32
+    )
+    assert torch.equal(logits(model), logits(load(packed_folder)))
+    del state[f"{FIRST}.down.scales"]
+    with pytest.raises(ladder.CheckpointError, match=f"{FIRST}.down.scales was not loaded"):
+        GptOssForCausalLM.from_pretrained(None, config=config, state_dict=state)
 
 
 def test_experts_that_the_config_leaves_unquantised_are_refused(damaged):
