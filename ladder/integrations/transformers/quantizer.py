@@ -20,12 +20,12 @@ from ladder.integrations.transformers.checkpoint import (
 )
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.experts import (
-    LoadingMixtures,
     LoadingStack,
     swap_experts,
     swap_experts_by_config,
 )
 from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.integrations.transformers.mixtures import LoadingMixtures
 from ladder.integrations.transformers.tensor_parallel import (
     Plan,
     gathered_state,
