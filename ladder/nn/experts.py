@@ -171,15 +171,17 @@ class Experts(PackedExperts):
         """[T, H] to [T, H] float32 on the stored form, one expert after the other: all that knows
         of routing."""
         e, (tokens, k) = self.num_experts, index.shape
-        places = index.reshape(-1)
-        if places.numel():
-            low, high = int(places.min()), int(places.max())
-            if low < 0 or high > e:
-                raise InvalidArgument(
-                    f"top_k_index has values from {low} to {high}; there are {e} experts"
-                )
+        if not index.numel():
+            return torch.zeros_like(x, dtype=torch.float32)
+        places = index.reshape(-1).long()
+        hits = places.new_zeros(e + 1).index_add(0, places.clamp(0, e), torch.ones_like(places))
+        # At once, because a GPU is waited for.
+        *counts, low, high = torch.cat((hits, torch.stack(places.aminmax()))).tolist()
+        if low < 0 or high > e:
+            raise InvalidArgument(
+                f"top_k_index has values from {low} to {high}; there are {e} experts"
+            )
         order = torch.argsort(places, stable=True)
-        counts: list[int] = torch.bincount(places, minlength=e + 1).tolist()
         order = order[: places.numel() - counts[e]]  # those of nobody are the last
         y = self.gate_up(x[order // k], counts[:e])
         y = self.down(self.gating(y.to(torch.float32)).to(x.dtype), counts[:e])

@@ -104,6 +104,13 @@ def test_an_expert_may_be_asked_for_twice_by_one_token():
     assert torch.equal(experts(x, index, weights).double(), truth(experts, x, index, weights))
 
 
+def test_tokens_without_an_expert_are_zeros():
+    nobody = torch.zeros(3, 0, dtype=torch.int64)
+    assert torch.equal(
+        exact_experts()(torch.randn(3, H), nobody, nobody.float()), torch.zeros(3, H)
+    )
+
+
 def test_leading_dimensions_are_kept():
     experts, (index, weights) = exact_experts(), routed(6, 2)
     x = integers((2, 3, H), torch.float32)
@@ -307,3 +314,16 @@ def test_weights_that_do_not_fit_a_stack_are_refused_with_both_values():
     stack.scales[1, 2, 0] = torch.nan
     with pytest.raises(ladder.InvalidArgument, match=r"^w\[1\].scales\[2, 0\] is nan, not finite"):
         stack.check("w")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("k", [1, 2, E])
+def test_a_gpu_gives_what_the_processor_gives(k):
+    """Products of float32 are torch's own there, and these sums are exact in any order."""
+    experts, x = exact_experts(True), integers((9, H), torch.float32)
+    index, weights = routed(9, k)
+    index[4] = E
+    wanted = experts(x, index, weights)
+    made = experts.to("cuda")(x.cuda(), index.cuda(), weights.cuda())
+    assert made.is_cuda and torch.equal(made.cpu(), wanted)
