@@ -143,8 +143,7 @@ class Experts(PackedExperts):
         Error:
             Each product is as :func:`ladder.ops.linear` in the dtype of ``hidden_states`` (of
             autocast where that is on). The function between them is computed in float32 and
-            rounded to that dtype once. The weighted sum is in float32, in the order of k, and
-            rounded once.
+            rounded to that dtype once. The weighted sum is in float32 and rounded once.
         """
         check_columns(hidden_states, self.hidden_size)
         x = hidden_states.reshape(-1, self.hidden_size)

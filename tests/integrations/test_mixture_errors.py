@@ -12,7 +12,7 @@ from hf_models import edit_config, edit_tensors, load, logits
 import ladder
 from ladder.checkpoints.convert import convert as convert_folder
 from ladder.checkpoints.folder import StoredConfig
-from ladder.integrations.transformers import LadderConfig
+from ladder.integrations.transformers import LadderConfig, LadderHfQuantizer
 from ladder.integrations.transformers.checkpoint import read_headers
 from ladder.integrations.transformers.experts import swap_experts
 
@@ -108,3 +108,26 @@ def test_files_that_lack_a_parameter_of_experts_are_refused(mixture_folder, mixt
         convert_folder(source, tmp_path / "out", "int8", group_size=32)
     with pytest.raises(ladder.CheckpointError, match="layers.1.mlp.experts.down_proj.* is missing"):
         load(source, quantization_config=LadderConfig("int8", 32))
+
+
+@pytest.mark.parametrize("name", [FIRST, f"{FIRST}.gate_up", f"{FIRST}.down"])
+def test_a_type_for_experts_that_are_not_known_is_an_error(
+    mixture, mixture_folder, monkeypatch, name
+):
+    kind = type(fresh(mixture).get_submodule(FIRST))
+    monkeypatch.setattr(kind, "_apply_gate", lambda self, x: x.chunk(2, -1)[0].cos())
+    config = LadderConfig("uint4", modules={name: "nf4,group=32,scale=float16"})
+    with pytest.raises(ladder.InvalidArgument, match=f'^modules has "{name}", which names no'):
+        load(mixture_folder, quantization_config=config)
+
+
+def test_a_type_for_experts_with_hooks_on_their_state_says_why(mixture_folder):
+    model = load(mixture_folder)
+    quantizer = LadderHfQuantizer(
+        LadderConfig("uint4", modules={FIRST: "nf4,group=32,scale=float16"})
+    )
+    model.get_submodule(FIRST).register_state_dict_pre_hook(lambda *_: None)
+    with pytest.raises(
+        ladder.InvalidArgument, match=f'^modules has "{FIRST}", but it has hooks on'
+    ):
+        quantizer._choose(model)

@@ -34,6 +34,7 @@ from ladder.integrations.transformers.tensor_parallel import (
     read_plan,
 )
 from ladder.nn.convert import replace, set_activation_type
+from ladder.nn.dense_experts import GATE_UP
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures, stack_names
@@ -211,8 +212,9 @@ class LadderHfQuantizer(Quantizer):
                 self._layers[name] = layer, text or stored.weight_type
         self.mixtures = LoadingMixtures(layers.experts, stored.weight_type, stored.modules)
         for name in stored.modules.keys() - self._layers.keys() - self.mixtures.names:
-            # Of experts it is their parameters that are left.
-            left = next(left for key, left in layers.left.items() if f"{key}.".startswith(name))
+            # Of experts it is their parameters that are left: ...experts.gate_up_proj.
+            keys = (name, f"{name}_proj", f"{name}.{GATE_UP}")
+            left = next(layers.left[key] for key in keys if key in layers.left)
             raise InvalidArgument(f'modules has "{name}", but {left.reason}')
 
     def layer_of(self, parameter: str) -> tuple[Found, str] | None:
