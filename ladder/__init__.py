@@ -16,6 +16,7 @@ from ladder import integrations, ops, testing, types
 from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 from ladder.nn.convert import convert, set_activation_type
+from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
@@ -28,6 +29,7 @@ from ladder.weight import Weight
 
 __all__ = [
     "CheckpointError",
+    "Experts",
     "InvalidArgument",
     "LadderError",
     "Linear",

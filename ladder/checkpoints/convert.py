@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
 from ladder.checkpoints.model import meta_model, renamer
 from ladder.checkpoints.model_files import (
     Described,
@@ -32,15 +33,29 @@ from ladder.checkpoints.writer import (
     write_json,
 )
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, Left, covers, dense_weight, is_conv1d, linears, survey
+from ladder.nn.select import (
+    SKIPPED,
+    Left,
+    covers,
+    dense_weight,
+    is_conv1d,
+    packable,
+    survey,
+)
+from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.quantization import METHODS, quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
+
+
+#: For each tensor of the files of which experts are made, the experts and their parameter.
+_Merged = dict[str, tuple[PlannedExperts, str]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,8 @@ def convert(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Write the model folder ``src`` as the ladder folder ``dst``, its linear layers quantised.
+    """Write the model folder ``src`` as the ladder folder ``dst``, its linear layers and experts
+    quantised.
 
     Which layers are packed, and which stay dense, is as :func:`ladder.convert` says; the report has
     a reason for each. Tensors are streamed, other files are carried over, and ``dst`` appears when
@@ -102,31 +118,40 @@ def convert(
         _, found = read_quantization(folder, config)
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
     shards = open_shards(folder)
-    conversion, plans, dense = _plan(folder, shards, skip, ttype)
-    if not plans:
+    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype)
+    if not plans and not experts:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     for name, plan in plans.items():
         if why := activations.objection(activation_type, ttype, plan.k):
             raise Unsupported(f"{name}: {why}")
+    for each in experts:
+        if why := each.room.activation_objection(activation_type):
+            raise Unsupported(f"{each.name}: {why}")
+    merged = {
+        name: (each, parameter)
+        for each in experts
+        for parameter, sources in each.sources.items()
+        for name in sources.names
+    }
     files = carried_files(folder, shards.files | {"config.json"})
     report = Report(
         str(folder),
         str(dst),
         "none",
-        modules=len(plans),
+        modules=len(conversion.packed),
         files_carried=len(files),
         bytes_before=shards.nbytes,
-        tensors_carried=len(shards.home) - len(plans),
+        tensors_carried=len(shards.home) - len(plans) - len(merged),
         conversion=conversion,
     )
     stored = StoredConfig.describing(
-        dict.fromkeys(plans, str(ttype)), dense, activation_type=activation_type
+        dict.fromkeys(conversion.packed, str(ttype)), dense, activation_type=activation_type
     )
     with new_folder(destination, force=force) as temporary:
         report.shards, report.bytes_after = write_shards(
             temporary,
-            _described(shards, plans),
-            partial(_fill, shards, plans, ttype, method, report, progress),
+            _described(shards, plans, merged),
+            partial(_fill, shards, plans, merged, ttype, method, report, progress),
             carried=sum((folder / file).stat().st_size for file in files),
         )
         carry(folder, temporary, files)
@@ -138,20 +163,22 @@ def convert(
 
 def _plan(
     folder: Path, shards: ShardSet, skip: Iterable[str], ttype: TType
-) -> tuple[Conversion, dict[str, _Planned], list[str]]:
-    """What is to be packed and what is left, by the names in the files: a report, the layers to be
-    packed, and the linear layers that stay dense."""
+) -> tuple[Conversion, dict[str, _Planned], list[PlannedExperts], list[str]]:
+    """What is to be packed and what is left, by the names in the files: a report, the linear layers
+    and the experts to be packed, and the modules that stay dense."""
     model = meta_model(folder)
     rename, _ = renamer(model)
-    every = linears(model)
+    every, none = packable(model), survey(model, (), loaded=False)
+    possible = {p.layer.name: p for p in plan_experts(model, shards, none.experts, ttype)}
+    of_experts = {n for p in possible.values() for s in p.sources.values() for n in s.names}
     stored = {
         rename(name).removesuffix(".weight"): name.removesuffix(".weight")
         for name in shards.home
-        if name.endswith(".weight")
-    }
+        if name.endswith(".weight") and name not in of_experts
+    } | {name: plan.name for name, plan in possible.items()}
     skip = (skip,) if isinstance(skip, str) else tuple(skip)
     layers = survey(model, _in_model(skip, stored, model), loaded=False)
-    conversion, plans = Conversion(left=dict(layers.left)), {}
+    conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
     for layer in layers.found:
         weight = dense_weight(layer.module)
         home = next((stored[name] for name in layer.names if name in stored), None)
@@ -160,8 +187,29 @@ def _plan(
             continue
         plans[home] = _planned(shards, home, layer.module, ttype)
         conversion.add(home, ttype, weight.numel())
-    dense = [stored.get(name, name) for name in every if stored.get(name) not in plans]
-    return conversion, plans, dense
+    for mixture in layers.experts:
+        count = mixture.layout.shape[0]
+        planned = possible.get(mixture.name)
+        for parameter, (stack, weights) in mixture.stacks().items():
+            if planned is None:
+                why = Left("the files have no weight of it", weights, count)
+                conversion.left[f"{mixture.name}.{parameter}"] = why
+            else:
+                name = planned.name + stack.removeprefix(mixture.name)
+                conversion.add(name, ttype, weights, count)
+        if planned is not None:
+            _check_floats(shards, planned)
+            experts.append(planned)
+    packed = {*plans, *(planned.name for planned in experts)}
+    dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
+    return conversion, plans, experts, dense
+
+
+def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:
+    for sources in planned.sources.values():
+        for name in sources.names:
+            if (dtype := shards.entry(name).dtype) not in _FLOATS:
+                raise CheckpointError(f"{name} is {dtype}, not in floating point")
 
 
 def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -> list[str]:
@@ -190,7 +238,9 @@ def _planned(shards: ShardSet, stored: str, module: nn.Module, ttype: TType) -> 
     return _Planned(n, k, transposed, describe_tensors(parts))
 
 
-def _described(shards: ShardSet, plans: dict[str, _Planned]) -> list[dict[str, Described]]:
+def _described(
+    shards: ShardSet, plans: dict[str, _Planned], merged: _Merged
+) -> list[dict[str, Described]]:
     """The tensors of each shard; shards follow the source's."""
     described: list[dict[str, Described]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():
@@ -198,6 +248,10 @@ def _described(shards: ShardSet, plans: dict[str, _Planned]) -> list[dict[str, D
         if name.endswith(".weight") and module in plans:
             parts = plans[module].tensors.items()
             described[home] |= {f"{module}.{part}": what for part, what in parts}
+        elif name in merged:
+            experts, parameter = merged[name]
+            if name == experts.sources[parameter].names[0]:  # stands for all of them
+                described[home] |= experts.described(parameter)
         else:
             entry = shards.entry(name)
             described[home][name] = (entry.dtype, entry.shape)
@@ -207,6 +261,7 @@ def _described(shards: ShardSet, plans: dict[str, _Planned]) -> list[dict[str, D
 def _fill(
     shards: ShardSet,
     plans: dict[str, _Planned],
+    merged: _Merged,
     ttype: TType,
     method: str,
     report: Report,
@@ -217,6 +272,21 @@ def _fill(
     row = report.types.setdefault(str(ttype), TypeRow())
     for name in (name for name, home in shards.home.items() if home == index):
         module = name.removesuffix(".weight")
+        if name in merged:
+            experts, parameter = merged[name]
+            if name != experts.sources[parameter].names[0]:
+                continue
+            tensors = experts.tensors(parameter, shards, method)
+            for full, tensor in tensors.items():
+                file.write(full, tensor)
+            if parameter in STACKS:
+                shape = experts.layer.layout.shape
+                stack: PackedStack = getattr(experts.room, STACKS[parameter])
+                row.add(shape[0] * stack.out_features, stack.in_features, stack.nbytes)
+                if progress is not None:
+                    called = f"{experts.name}.{STACKS[parameter]}"
+                    progress(called, row.modules, report.modules)
+            continue
         if not name.endswith(".weight") or module not in plans:
             file.copy(shards, name)
             continue
@@ -226,7 +296,7 @@ def _fill(
             file.write(f"{module}.{part}", tensor)
         row.add(plan.n, plan.k, weight.nbytes)
         if progress is not None:
-            progress(module, row.modules, len(plans))
+            progress(module, row.modules, report.modules)
 
 
 def _quantized(tensor: Tensor, ttype: TType, method: str, name: str) -> Weight:

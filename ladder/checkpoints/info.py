@@ -30,8 +30,9 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     Returns:
         quant_method ("none" in floating point), activation_type (None: as x comes), bytes (of all
         tensors), types (type, modules, weights, bytes, bits_per_weight: one row per type) and
-        modules (name, n, k, type, act_order, bytes). Modules are the quantised ones; in floating
-        point all that :func:`dense_modules` finds.
+        modules (name, n, k, type, act_order, bytes; of a stack of experts also experts, how many
+        weights [n, k] it has). Modules are the quantised ones; in floating point all that
+        :func:`dense_modules` finds.
     Raises:
         InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
@@ -103,6 +104,8 @@ def dense_modules(config: dict[str, Any], shards: ShardSet) -> list[dict[str, An
     found = []
     for name in sorted(shards.home):
         entry, module = shards.entry(name), name.removesuffix(".weight")
+        if name.split(".")[-1] in PARTS:
+            continue
         dtype = TORCH_DTYPES.get(entry.dtype)
         if dtype not in FLOAT_DTYPES.values() or is_embedding(module):
             continue
@@ -139,6 +142,9 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
         ttype, shape = parse(text), shards.entry(f"{name}.qweight").shape
         parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in shards.home]
         act_order = f"{name}.g_idx" in shards.home
+        more = {}
+        if len(shape) == 3:  # the weights of all experts
+            more, shape = {"experts": shape[0]}, shape[1:]
         k = shape[1] * 32 // ttype.bits
         if act_order:
             k = shards.entry(f"{name}.g_idx").shape[0]
@@ -150,6 +156,7 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
                 "type": str(ttype),
                 "act_order": act_order,
                 "bytes": sum(shards.entry(part).nbytes for part in parts),
+                **more,
             }
         )
     if not found:

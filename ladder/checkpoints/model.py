@@ -49,3 +49,18 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
         return renamed
 
     return rename, len(renamings) == len(mapping)
+
+
+def file_names(model: Any) -> Callable[[str], str]:
+    """The name in the files of a module of ``model``, as ``save_pretrained`` will write it."""
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    # Of the transforms that loading used; in reverse, as saving goes through them.
+    used = getattr(model, "_weight_conversions", None) or ()
+    renamings = [t.reverse_transform() for t in used[::-1] if isinstance(t, WeightRenaming)]
+
+    def rename(name: str) -> str:
+        renamed: str = rename_source_key(f"{name}.qweight", renamings, [])[0]
+        return renamed.removesuffix(".qweight")
+
+    return rename

@@ -34,8 +34,8 @@ class PackedLayer:
 
 
 def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
-    """Those of a quantised folder that ladder reads, by name. Of their tensors only the small ones
-    are read, where they decide the type. Registers the folder's user types.
+    """Those of a quantised folder that ladder reads, by name, without experts. Of their tensors
+    only the small ones are read, where they decide the type. Registers the folder's user types.
 
     Raises:
         InvalidArgument: no such folder, or nothing in it is packed. CheckpointError: damaged.
@@ -49,6 +49,7 @@ def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
     return [
         PackedLayer(m["name"], parse(m["type"]), m["n"], m["k"], orders.get(m["name"]))
         for m in summary["modules"]
+        if "experts" not in m
     ]
 
 

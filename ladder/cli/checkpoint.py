@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -125,10 +125,15 @@ def info(
             "Modules",
             ("module", "N", "K", "type", "act-order"),
             [
-                (m["name"], m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
+                (_named(m), m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
                 for m in summary["modules"]
             ],
         )
+
+
+def _named(module: dict[str, Any]) -> str:
+    """A stack of experts says how many weights it has."""
+    return module["name"] + (f" ({module['experts']} experts)" if "experts" in module else "")
 
 
 def _bytes_to_mb(progress: Progress) -> Progress:

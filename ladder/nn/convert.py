@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models in memory: every linear layer to a :class:`ladder.Linear`."""
+"""Whole models in memory: every linear layer to a :class:`ladder.Linear`, experts to
+:class:`ladder.Experts`."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from typing import Any
 from torch import nn
 
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, covers, is_linear, survey
+from ladder.nn.select import SKIPPED, Found, covers, is_linear, survey
 from ladder.ops import activations
 from ladder.types import TType, with_defaults
 
@@ -37,20 +40,21 @@ def convert(
     progress: Progress | None = None,
 ) -> Conversion:
     """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
-    :class:`Linear`, in place.
+    :class:`Linear`, and the experts that transformers keeps in parameters of three dimensions
+    (Mixtral, Qwen MoE, gpt-oss, ...) by :class:`ladder.Experts`, in place.
 
     A layer stays dense where something else than its ``forward`` reads the weight: the
     ``out_proj`` of ``nn.MultiheadAttention``, a weight tied to an embedding, a parametrized weight,
-    a subclass with a forward of its own. So do experts in parameters of three dimensions, of which
-    a warning tells. What is returned has a reason for each. Biases stay the very parameters that
-    they are, hooks move along, and a layer that has two names has both afterwards.
+    a subclass with a forward of its own. So do experts of modules that do not say what they
+    compute, of which a warning tells. What is returned has a reason for each. Biases stay the very
+    parameters that they are, hooks move along, and a layer that has two names has both afterwards.
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
-        activation_type: as :attr:`Linear.activation_type`, of every layer.
+        activation_type: as :attr:`Linear.activation_type`, of every layer and all experts.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
-        progress: called with (name, done, count) after each layer.
+        progress: called with (name, done, count) after each layer, experts after linear layers.
     Returns:
         What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
@@ -64,18 +68,25 @@ def convert(
     ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
-    for done, layer in enumerate(layers.found, start=1):
+    options: Any = {"method": method, "activation_type": activation_type}
+    every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
+    for done, layer in enumerate(every, start=1):
         try:
-            packed = Linear.from_linear(
-                layer.module, ttype, method=method, activation_type=activation_type
-            )
+            if isinstance(layer, FoundExperts):
+                packed: nn.Module = Experts.from_dense(layer.module, ttype, **options)
+            else:
+                packed = Linear.from_linear(layer.module, ttype, **options)
         except (InvalidArgument, Unsupported) as error:
             raise type(error)(f"{layer.name}: {error}") from None
-        packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
+        if isinstance(layer, FoundExperts):
+            for name, weights in layer.stacks().values():
+                report.add(name, ttype, weights, layer.layout.shape[0])
+        elif isinstance(packed, Linear):
+            packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
+            report.add(layer.name, ttype, packed.out_features * packed.in_features)
         replace(model, layer.names, layer.module, packed)
-        report.add(layer.name, ttype, packed.out_features * packed.in_features)
         if progress is not None:
-            progress(layer.name, done, len(layers.found))
+            progress(layer.name, done, len(every))
     report.log()
     return report
 
@@ -83,8 +94,9 @@ def convert(
 def set_activation_type(
     model: nn.Module, activation_type: str | None, *, skip: Iterable[str] = ()
 ) -> list[str]:
-    """Set :attr:`Linear.activation_type` of every packed layer of ``model``, in place, however it
-    came to be packed. What is saved with ``save_pretrained`` afterwards says so.
+    """Set :attr:`Linear.activation_type` of every packed layer and of all packed experts of
+    ``model``, in place, however they came to be packed. What is saved with ``save_pretrained``
+    afterwards says so.
 
     Args:
         skip: names of modules to leave as they are, as :func:`convert`.
@@ -98,12 +110,15 @@ def set_activation_type(
     layers = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, Linear) and not any(covers(entry, name) for entry in skip)
+        if isinstance(module, (Linear, Experts)) and not any(covers(entry, name) for entry in skip)
     }
     for name, layer in layers.items():
-        why = activations.objection(activation_type, layer.weight_type, layer.in_features)
-        if activation_type is not None and layer.g_idx is not None:
-            why = activations.NO_G_IDX
+        if isinstance(layer, Experts):
+            why = layer.activation_objection(activation_type)
+        else:
+            why = activations.objection(activation_type, layer.weight_type, layer.in_features)
+            if activation_type is not None and layer.g_idx is not None:
+                why = activations.NO_G_IDX
         if why:
             raise Unsupported(f"{name}: {why}")
     for layer in layers.values():

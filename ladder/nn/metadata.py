@@ -36,10 +36,10 @@ class WeightMetadata(Tensor):
     _is_hf_initialized = True
 
     @staticmethod
-    def __new__(cls, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Any:
         return Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
-    def __init__(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self._asked = torch.Size(shape), dtype, device
 
     # What models ask in every forward pass: a twentieth of the time that __torch_function__ takes.
@@ -89,7 +89,7 @@ class WeightMetadata(Tensor):
 
 def _refuse(what: str) -> NoReturn:
     raise Unsupported(
-        f"{what}: the weight of a ladder.Linear is packed; its .weight has a shape, a dtype and a "
+        f"{what}: the weight is packed by ladder; what stands for it has a shape, a dtype and a "
         "device, but no elements. Call the module, or layer.dequantize() for a dense one"
     )
 

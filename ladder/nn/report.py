@@ -24,23 +24,27 @@ class Conversion:
     """What was packed, what stays dense, and why. ``print`` and the prompt show it as text.
 
     Attributes:
-        packed: module -> its tType.
+        packed: module, or stack of experts -> its tType.
         left: module, or parameter of a module that is no linear layer -> why it stays dense.
         weights: elements of the packed matrices.
+        stacks: of ``packed``, stack of experts -> how many matrices it has.
     """
 
     packed: dict[str, str] = field(default_factory=dict)
     left: dict[str, Left] = field(default_factory=dict)
     weights: int = 0
+    stacks: dict[str, int] = field(default_factory=dict)
 
-    def add(self, name: str, ttype: TType | str, weights: int) -> None:
-        """Note a packed module."""
+    def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
+        """Note a packed module, or a stack of so many ``experts``."""
         self.packed[name] = str(ttype)
         self.weights += weights
+        if experts:
+            self.stacks[name] = experts
 
     @property
     def experts(self) -> dict[str, Left]:
-        """Parameters of three dimensions: matrices of experts, which stay dense."""
+        """Parameters of three dimensions that stay dense: matrices of experts."""
         return {name: left for name, left in self.left.items() if left.matrices > 1}
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +58,10 @@ class Conversion:
         reasons: dict[str, dict[str, Left]] = {}
         for name, left in self.left.items():
             reasons.setdefault(left.reason, {})[name] = left
-        lines = [f"packed {len(self.packed)} linear layers, {_count(self.weights)} weights"]
+        matrices = sum(self.stacks.values())
+        experts = f" and {matrices} matrices of experts" if matrices else ""
+        count = len(self.packed) - len(self.stacks)
+        lines = [f"packed {count} linear layers{experts}, {_count(self.weights)} weights"]
         lines += [f"  {text}: {_listed(names)}" for text, names in types.items()]
         if reasons:
             weights = sum(left.weights for left in self.left.values())
@@ -86,8 +93,8 @@ class Conversion:
         everything = self.weights + sum(left.weights for left in self.left.values())
         return (
             f"{matrices} matrices of experts stay dense, {_count(weights)} weights or "
-            f"{weights / everything:.0%} of the model: ladder does not pack parameters of three "
-            f"dimensions yet, such as {_listed(experts)}"
+            f"{weights / everything:.0%} of the model, such as {_listed(experts)}: "
+            f"{next(iter(experts.values())).reason}"
         )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules of a model are linear layers that can be packed, and why the others are not.
+"""Which modules of a model are linear layers or experts that can be packed, and why the others are
+not.
 
 A packed layer has no dense weight, so a layer can be packed only where nothing but its own
 ``forward`` reads the weight. What reads it otherwise is told by the class of the layer, the class
@@ -19,6 +20,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ladder._torch import read_by_parent
 from ladder.errors import InvalidArgument
+from ladder.nn.dense_experts import Layout, has_stacks, layout_of
+from ladder.nn.mixtures import NOT_PACKED, FoundExperts, mixtures, stack_names
 
 #: Modules left alone where nothing is said; a model need not have them.
 SKIPPED = ("lm_head",)
@@ -69,6 +72,7 @@ class Survey:
 
     found: tuple[Found, ...]
     left: dict[str, Left]
+    experts: tuple[FoundExperts, ...] = ()
 
 
 def covers(entry: str, name: str) -> bool:
@@ -127,6 +131,11 @@ def linears(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def packable(model: nn.Module) -> list[str]:
+    """Names of all modules that are dense and could be packed."""
+    return [*linears(model), *mixtures(model)]
+
+
 def survey(
     model: nn.Module,
     skip: Iterable[str] = SKIPPED,
@@ -135,7 +144,7 @@ def survey(
     option: str = "skip",
     chosen: Collection[str] = (),
 ) -> Survey:
-    """Find the linear layers of ``model`` to be packed, and say of all others why not.
+    """Find the linear layers and experts of ``model`` to be packed, and say of all others why not.
 
     Args:
         skip: modules to leave, as :func:`covers` reads them.
@@ -151,6 +160,7 @@ def survey(
     # transformers ties weights after it has loaded them.
     ties = {} if loaded else dict(getattr(model, "all_tied_weights_keys", {}))
     found: list[Found] = []
+    found_experts: list[FoundExperts] = []
     left: dict[str, Left] = {}
     entries = (skip,) if isinstance(skip, str) else tuple(skip)
     named = f"named by {option}"
@@ -159,14 +169,24 @@ def survey(
         parameters = dict(_weights(module))
         if not linear and not parameters:
             continue
-        skipped = not set(names[key]) & set(chosen) and any(
+        mixture = not linear and has_stacks(module)
+        own_names = {*names[key], *(stack_names(names[key]) if mixture else ())}
+        skipped = not own_names & set(chosen) and any(
             covers(entry, name) for entry in entries for name in names[key]
         )
+        why: str | None = named if skipped else None
+        if mixture:
+            layout = layout_of(module)
+            why = why or _tied(key, module, holders, names, ties)
+            why = why or _mixture_objection(module, layout, loaded)
+            if why is None and isinstance(layout, Layout):
+                found_experts.append(FoundExperts(tuple(names[key]), module, layout))
+                continue
         if not linear:
             for name, parameter in parameters.items():
                 full = f"{names[key][0]}.{name}".lstrip(".")
                 if full not in left and holders[_identity(parameter)][0] == key:
-                    left[full] = _not_linear(module, parameter, named if skipped else None)
+                    left[full] = _not_linear(module, parameter, why)
             continue
         reason = _tied(key, module, holders, names, ties) or (named if skipped else read.get(key))
         reason = reason or _objection(module, loaded)
@@ -177,7 +197,7 @@ def survey(
             count = sum(parameter.numel() for parameter in own)
             left[names[key][0] or type(module).__name__] = Left(reason, count)
     check_entries(option, entries, (name for of_one in names.values() for name in of_one if name))
-    return Survey(tuple(found), left)
+    return Survey(tuple(found), left, tuple(found_experts))
 
 
 def _named(model: nn.Module) -> tuple[dict[int, list[str]], dict[int, nn.Module]]:
@@ -204,9 +224,7 @@ def _identity(parameter: Tensor) -> object:
     return parameter.data_ptr(), tuple(parameter.shape), parameter.device
 
 
-def _holders(
-    names: dict[int, list[str]], modules: dict[int, nn.Module]
-) -> dict[object, list[int]]:
+def _holders(names: dict[int, list[str]], modules: dict[int, nn.Module]) -> dict[object, list[int]]:
     """Modules that hold each weight."""
     holders: dict[object, list[int]] = {}
     for key in names:
@@ -253,8 +271,26 @@ def _not_linear(module: nn.Module, parameter: Tensor, named: str | None) -> Left
     matrices = parameter.shape[0] if experts else 1
     reason = f"a parameter of {kind.__name__}, no linear layer"
     if experts:
-        reason = "experts in one parameter of three dimensions, which ladder does not pack yet"
+        reason = NOT_PACKED
     return Left(named or reason, parameter.numel(), matrices)
+
+
+def _mixture_objection(module: nn.Module, layout: Layout | str, loaded: bool) -> str | None:
+    """Why experts in parameters of three dimensions cannot be packed; None if they can."""
+    if isinstance(layout, str):
+        return f"{NOT_PACKED}: {layout}"
+    if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
+        return "its forward has been replaced"
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        if type(parameter) is not nn.Parameter or not parameter.is_floating_point():
+            return f"its {name} is a {parameter.dtype} {type(parameter).__name__}"
+        if parameter.is_meta and loaded:
+            return f"its {name} is on the meta device: offloaded, or not loaded"
+    if any(getattr(module, hooks, None) for hooks in _STATE_HOOKS):
+        return "it has hooks on its state_dict"
+    return None
 
 
 def _called_as_linear(kind: type[nn.Module]) -> bool:

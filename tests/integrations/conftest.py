@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+from hf_mixtures import MODELS, fresh
 from hf_models import GPTQ, ROOT, TINY
 
 sys.path.append(str(ROOT / "tests" / "checkpoints"))
@@ -32,3 +33,15 @@ def dense_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dense") / "model"
     model.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session", params=MODELS)
+def mixture(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def mixture_folder(mixture, tmp_path_factory):
+    path = tmp_path_factory.mktemp(mixture) / "model"
+    fresh(mixture).save_pretrained(path)
+    return path

@@ -41,6 +41,18 @@ def mixtral(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def other_function(monkeypatch):
+    """Experts of Mixtral compute something of which ladder does not know what it is."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+
+    def gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return torch.sin(gate) * up
+
+    monkeypatch.setattr(MixtralExperts, "_apply_gate", gate)
+
+
 def through_every_door(folder, tmp_path, *arguments, **options):
     """The model and the report of each door."""
     model = load(folder)
@@ -106,7 +118,9 @@ def test_names_in_files_may_lack_the_name_of_the_base_model(gpt2, tmp_path):
     assert torch.equal(logits(load(tmp_path / "out")), logits(model))
 
 
-def test_experts_stay_dense_with_a_warning_that_counts_them(mixtral, tmp_path, caplog):
+def test_unknown_experts_stay_dense_with_a_warning_that_counts_them(
+    mixtral, other_function, tmp_path, caplog
+):
     expected = None
     with caplog.at_level(logging.WARNING, "ladder"):
         for model, report in through_every_door(mixtral, tmp_path, "int8", 32):
@@ -119,6 +133,7 @@ def test_experts_stay_dense_with_a_warning_that_counts_them(mixtral, tmp_path, c
             assert sum(left.matrices for left in report.experts.values()) == 16
             assert sum(left.weights for left in report.experts.values()) == 147456
             assert "16 matrices of experts stay dense, 147 k weights or 7" in caplog.text
+            assert "the function between its products is none that ladder knows" in caplog.text
             assert "a parameter of MixtralTopKRouter, no linear layer" in str(report)
             caplog.clear()
             made = logits(model)
@@ -140,7 +155,7 @@ def test_naming_the_experts_to_be_left_is_no_error(mixtral, tmp_path):
         assert experts <= {"named by skip", "named by modules_to_not_convert"} and experts
 
 
-def test_the_command_line_prints_what_it_left(mixtral, tmp_path, capsys):
+def test_the_command_line_prints_what_it_left(mixtral, other_function, tmp_path, capsys):
     with pytest.raises(SystemExit, match="^0$"):
         main(["convert", str(mixtral), str(tmp_path / "out")])
     printed = capsys.readouterr().out

@@ -14,7 +14,7 @@ from ladder.integrations.transformers.checkpoint import find_modules, read_heade
 from ladder.integrations.transformers.loading import ForeignLinear
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.nn.linear import Linear
-from ladder.nn.select import dense_weight, linears
+from ladder.nn.select import dense_weight, packable
 
 
 class ForeignHfQuantizer(Quantizer):
@@ -67,7 +67,7 @@ class ForeignHfQuantizer(Quantizer):
             if isinstance(module := model.get_submodule(name), Linear)
         }
         source = {"quant_method": self.method} | self.quantization_config.ladder_source
-        return StoredConfig.describing(types, linears(model), source=source)
+        return StoredConfig.describing(types, packable(model), source=source)
 
 
 def _config_class(base: type, method: str) -> type:

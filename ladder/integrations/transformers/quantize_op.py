@@ -16,7 +16,8 @@ from ladder.quantization import quantize
 
 
 class Quantize(ConversionOps):
-    """Turns one dense weight, as soon as it has been read, into a packed module."""
+    """Turns one dense weight, as soon as it has been read, into a packed module, and the
+    parameters of a mixture, when the last of them has been read."""
 
     def __init__(self, quantizer: Any) -> None:
         self.quantizer = quantizer
@@ -26,9 +27,13 @@ class Quantize(ConversionOps):
     ) -> dict[str, Tensor]:
         method = self.quantizer.quantization_config.method
         for key, value in input_dict.items():
+            dense = value[0] if isinstance(value, list) else value
+            if self.quantizer.mixtures.take(model, key, dense, method, self.quantizer.conversion):
+                if missing_keys is not None:
+                    missing_keys.discard(key)
+                continue
             layer, text = self.quantizer.layer_of(key)
             linear = layer.module
-            dense = value[0] if isinstance(value, list) else value
             if dense.shape != linear.weight.shape:
                 raise CheckpointError(
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.model import file_names
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.checkpoint import (
@@ -18,7 +19,13 @@ from ladder.integrations.transformers.checkpoint import (
     read_headers,
 )
 from ladder.integrations.transformers.config import LadderConfig
+from ladder.integrations.transformers.experts import (
+    LoadingStack,
+    swap_experts,
+    swap_experts_by_config,
+)
 from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.integrations.transformers.mixtures import LoadingMixtures
 from ladder.integrations.transformers.tensor_parallel import (
     Plan,
     gathered_state,
@@ -27,7 +34,10 @@ from ladder.integrations.transformers.tensor_parallel import (
     read_plan,
 )
 from ladder.nn.convert import replace, set_activation_type
+from ladder.nn.dense_experts import GATE_UP
+from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.mixtures import mixtures, stack_names
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
     Found,
@@ -36,8 +46,10 @@ from ladder.nn.select import (
     dense_weight,
     is_conv1d,
     linears,
+    packable,
     survey,
 )
+from ladder.nn.stack import PackedStack
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
 
@@ -82,6 +94,8 @@ class Quantizer(HfQuantizer):
                 if self._plan is not None:
                     self._plan.check_applied(module, name)
                 module.finish(name, group)
+            elif isinstance(module, LoadingStack):
+                module.finish(name)
         stored = self._stored_config(model)
         if stored.activation_type is not None:
             set_activation_type(model, stored.activation_type)
@@ -106,14 +120,15 @@ class Quantizer(HfQuantizer):
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Replace every :class:`ladder.Linear` of ``model``, in place, by the dense layer with the same
-    values, in ``dtype`` or the module's own."""
-    names: dict[Linear, list[str]] = {}
+    """Replace every :class:`ladder.Linear` and :class:`ladder.Experts` of ``model``, in place, by
+    the dense module with the same values, in ``dtype`` or the module's own."""
+    names: dict[Linear | Experts, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, Linear):
+        if isinstance(module, (Linear, Experts)):
             names.setdefault(module, []).append(name)
     for packed, each in names.items():
-        replace(model, each, packed, packed.dequantize(dtype))
+        values = packed.dense(dtype) if isinstance(packed, Experts) else packed.dequantize(dtype)
+        replace(model, each, packed, values)
     return model
 
 
@@ -142,15 +157,22 @@ class LadderHfQuantizer(Quantizer):
         stored = self.quantization_config.stored
         if self.pre_quantized:
             return stored
-        packed = {n: str(m.weight_type) for n, m in model.named_modules() if isinstance(m, Linear)}
+        called = file_names(model)
+        packed = {
+            called(name): str(module.weight_type)
+            for name, module in model.named_modules()
+            if isinstance(module, (Linear, PackedStack))
+        }
         return StoredConfig.describing(
             packed,
-            linears(model),
+            map(called, packable(model)),
             usual=stored.weight_type,
             activation_type=stored.activation_type,
         )
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        if self.conversion is not None:
+            self.mixtures.finish(self.conversion)
         model = super()._process_model_after_weight_loading(model, **kwargs)
         if self.conversion is not None:
             for name, (layer, _) in self._layers.items():
@@ -164,6 +186,7 @@ class LadderHfQuantizer(Quantizer):
 
     #: What :meth:`_choose` and loading have packed and left, and why; None of a ladder folder.
     conversion: Conversion | None = None
+    mixtures = LoadingMixtures()
 
     def _choose(self, model: Any) -> None:
         """Choose what is to be quantised.
@@ -172,12 +195,14 @@ class LadderHfQuantizer(Quantizer):
         """
         config = self.quantization_config
         skip, stored = config.modules_to_not_convert, config.stored
-        check_entries("modules", stored.modules, linears(model), whole=True)
+        experts = [*mixtures(model)]
+        every = [*linears(model), *experts, *stack_names(experts)]
+        check_entries("modules", stored.modules, every, whole=True)
         option = "modules_to_not_convert"
         if skip is None:
             option = f"the default of {option}"
-            every = {name for name, _ in model.named_modules()} - {*stored.modules}
-            skip = [name for name in get_keys_to_not_convert(model) if name in every]
+            usual = {name for name, _ in model.named_modules()} - {*stored.modules}
+            skip = [name for name in get_keys_to_not_convert(model) if name in usual]
         layers = survey(model, skip, loaded=False, option=option, chosen=stored.modules)
         self.conversion = Conversion(left=dict(layers.left))
         self._layers: dict[str, tuple[Found, str]] = {}
@@ -185,8 +210,12 @@ class LadderHfQuantizer(Quantizer):
             text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
             for name in layer.names:
                 self._layers[name] = layer, text or stored.weight_type
-        for name in stored.modules.keys() - self._layers.keys():
-            raise InvalidArgument(f'modules has "{name}", but {layers.left[name].reason}')
+        self.mixtures = LoadingMixtures(layers.experts, stored.weight_type, stored.modules)
+        for name in stored.modules.keys() - self._layers.keys() - self.mixtures.names:
+            # Of experts it is their parameters that are left: ...experts.gate_up_proj.
+            keys = (name, f"{name}_proj", f"{name}.{GATE_UP}")
+            left = next(layers.left[key] for key in keys if key in layers.left)
+            raise InvalidArgument(f'modules has "{name}", but {left.reason}')
 
     def layer_of(self, parameter: str) -> tuple[Found, str] | None:
         """The layer whose weight a parameter is, and the tType to which it is to be quantised."""
@@ -194,9 +223,12 @@ class LadderHfQuantizer(Quantizer):
         return self._layers.get(module) if last == "weight" else None
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
-        return not self.pre_quantized and self.layer_of(param_name) is not None
+        wanted = self.layer_of(param_name) is not None or self.mixtures.takes(param_name)
+        return not self.pre_quantized and wanted
 
     def param_element_size(self, model: Any, param_name: str, param: Tensor) -> float:
+        if not self.pre_quantized and self.mixtures.takes(param_name):
+            return self.mixtures.bytes_per_element(param_name, param.element_size())
         layer = None if self.pre_quantized else self.layer_of(param_name)
         if layer is None:
             return param.element_size()
@@ -211,17 +243,19 @@ class LadderHfQuantizer(Quantizer):
 
 
 def _swap_stored(model: Any, files: Any, config: StoredConfig, plan: Plan | None) -> None:
-    headers = read_headers(files)
+    headers, cut = read_headers(files), plan is not None
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = set(get_keys_to_not_convert(model))
+        swap_experts_by_config(model, config, cut=cut)
         for name, linear in linears(model).items():
             text = config.type_of(name)
             if text is not None and (name in config.modules or name not in skip):
                 parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
                 _swap(model, StoredModule(name, name, parts), text, plan)
         return
+    headers = swap_experts(model, headers, config, cut=cut)
     for module in find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None):
-        text = config.type_of(module.stored_name)
+        text = config.modules.get(module.name) or config.type_of(module.stored_name)
         if text is None:
             raise CheckpointError(
                 f"{module.stored_name}.qweight is there, but quantization_config leaves "

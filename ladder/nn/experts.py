@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder.Experts``: the experts of one layer of a mixture, their weights packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
+from ladder.nn.packed_experts import PackedExperts, set_bias
+from ladder.types import TType, with_defaults
+from ladder.weight import check_columns
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class Experts(PackedExperts):
+    """``y[t] = sum_j weights[t, j] * expert[index[t, j]](x[t])``, called as the experts modules of
+    transformers 5 are, with the weights of all experts packed.
+
+    Expert e computes ``down[e] @ gating(gate_up[e] @ x + bias) + bias``. Its two weights lie in the
+    stacks ``gate_up`` [E, 2I, H], whose first I rows are the gate's, and ``down`` [E, H, I]: two
+    :class:`ladder.nn.stack.PackedStack`, of one tType each, so that ``state_dict`` has
+    ``gate_up.qweight`` [E, 2I, words], ``gate_up.scales``, ..., ``gate_up.bias`` [E, 2I], and the
+    same of ``down``. It round-trips, ``.to(device)`` moves all of it, and casting the module to
+    another float dtype leaves packed parts as they are stored.
+
+    Args:
+        num_experts: E.
+        hidden_size: H.
+        intermediate_size: I.
+        bias: both products add a bias of ``dtype``.
+        weight_type, group_size, symmetric: as :class:`ladder.Linear`; of both stacks.
+        down_type: another type of ``down``, completed by the same two.
+        activation: of the gate: "silu", "gelu", "gelu_pytorch_tanh", ...
+            (:data:`ladder.nn.gating.ACTIVATIONS`), or "swigluoai", as gpt-oss has it.
+        limit, alpha: as :class:`ladder.nn.gating.Gating`.
+        activation_type: see the property.
+        dtype: of the biases, and of the dense form.
+    Raises:
+        InvalidArgument: a size that is not positive, an unknown type or activation.
+        Unsupported: ``activation_type`` does not take such weights.
+    """
+
+    @classmethod
+    def from_dense(
+        cls,
+        module: nn.Module,
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        down_type: str | TType | None = None,
+        method: str = "search",
+        activation_type: str | None = None,
+    ) -> Experts:
+        """Quantise an experts module of transformers (Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss,
+        ...), each weight of each expert as :func:`ladder.quantize` does. Biases share the memory of
+        the module's unless they change their order (gpt-oss).
+
+        Raises:
+            InvalidArgument: ``module`` is something else, packed experts included; or a weight is
+                not finite, naming the expert.
+            Unsupported: ``activation_type`` does not take such weights.
+        """
+        if isinstance(module, PackedExperts):
+            raise InvalidArgument("module is packed already: quantise module.dense()")
+        first = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+        second = first
+        if down_type is not None:
+            second = with_defaults(down_type, group_size=group_size, symmetric=symmetric)
+        packed = cls.in_place_of(
+            module, first, second, activation_type=activation_type, device="meta"
+        )
+        for name in STACKS:
+            packed.quantize_stack(name, getattr(module, name), method=method)
+        packed.take_biases(module)
+        return packed
+
+    @classmethod
+    def from_tensors(
+        cls,
+        gate_up: Tensor,
+        down: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        weight_type: str | TType = "uint4",
+        method: str = "search",
+        **options: Any,
+    ) -> Experts:
+        """Quantise experts that are given as tensors.
+
+        Args:
+            gate_up: [E, 2I, H], any float dtype, the gate's rows first.
+            down: [E, H, I].
+            gate_up_bias, down_bias: [E, 2I] and [E, H], both or neither.
+            weight_type: of both stacks.
+            method: as :func:`ladder.quantize`.
+            options: ``group_size``, ``symmetric``, ``down_type``, ``activation``, ``limit``,
+                ``alpha``, ``activation_type`` of the class.
+        Raises:
+            InvalidArgument: shapes that do not fit each other; else as :meth:`from_dense`.
+        """
+        if gate_up.dim() != 3 or tuple(down.shape) != (
+            gate_up.shape[0], gate_up.shape[2], gate_up.shape[1] // 2,
+        ) or gate_up.shape[1] % 2:  # fmt: skip
+            raise InvalidArgument(
+                f"gate_up is {list(gate_up.shape)} and down {list(down.shape)}, not [E, 2I, H] and "
+                "[E, H, I]"
+            )
+        if (gate_up_bias is None) != (down_bias is None):
+            missing = "gate_up_bias" if gate_up_bias is None else "down_bias"
+            raise InvalidArgument(f"{missing} is None, and the other bias is given")
+        e, h, i = down.shape
+        has_bias = gate_up_bias is not None
+        packed = cls(e, h, i, has_bias, weight_type, device="meta", dtype=gate_up.dtype, **options)
+        packed.quantize_stack(GATE_UP, gate_up, method=method)
+        packed.quantize_stack(DOWN, down, method=method)
+        for stack, bias in ((packed.gate_up, gate_up_bias), (packed.down, down_bias)):
+            if bias is not None:
+                set_bias(stack, bias)
+        return packed
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """Send each token through its experts and add up what they give, weighted.
+
+        Args:
+            hidden_states: [..., H], T tokens in all, float32, float16 or bfloat16.
+            top_k_index: [T, k] integers: the experts of each token, 0 to E - 1. E is nobody: that
+                place gives nothing, as where transformers runs other experts elsewhere.
+            top_k_weights: [T, k], any float dtype.
+        Returns:
+            The shape and dtype of ``hidden_states``. Gradients flow to ``hidden_states``,
+            ``top_k_weights`` and the biases.
+        Raises:
+            InvalidArgument: shapes that do not fit each other or the weights, an index out of
+                range; the message has both values.
+        Error:
+            Each product is as :func:`ladder.ops.linear` in the dtype of ``hidden_states`` (of
+            autocast where that is on). The function between them is computed in float32 and
+            rounded to that dtype once. The weighted sum is in float32 and rounded once.
+        """
+        check_columns(hidden_states, self.hidden_size)
+        x = hidden_states.reshape(-1, self.hidden_size)
+        if top_k_index.dim() != 2 or top_k_index.shape[0] != x.shape[0]:
+            raise InvalidArgument(
+                f"top_k_index has shape {list(top_k_index.shape)}, not [{x.shape[0]}, k] for "
+                f"{x.shape[0]} tokens"
+            )
+        if top_k_index.dtype not in _INTEGERS:
+            raise InvalidArgument(f"top_k_index is {top_k_index.dtype}, not of integers")
+        if top_k_weights.shape != top_k_index.shape:
+            raise InvalidArgument(
+                f"top_k_weights has shape {list(top_k_weights.shape)}, and top_k_index "
+                f"{list(top_k_index.shape)}"
+            )
+        device = x.device.type
+        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
+        if autocast and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
+        y = self._forward_canonical(x, top_k_index, top_k_weights)
+        return y.to(hidden_states.dtype).view(hidden_states.shape)
+
+    def _forward_canonical(self, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        """[T, H] to [T, H] float32 on the stored form, one expert after the other: all that knows
+        of routing."""
+        e, (tokens, k) = self.num_experts, index.shape
+        if not index.numel():
+            return torch.zeros_like(x, dtype=torch.float32)
+        places = index.reshape(-1).long()
+        hits = places.new_zeros(e + 1).index_add(0, places.clamp(0, e), torch.ones_like(places))
+        # At once, because a GPU is waited for.
+        *counts, low, high = torch.cat((hits, torch.stack(places.aminmax()))).tolist()
+        if low < 0 or high > e:
+            raise InvalidArgument(
+                f"top_k_index has values from {low} to {high}; there are {e} experts"
+            )
+        order = torch.argsort(places, stable=True)
+        order = order[: places.numel() - counts[e]]  # those of nobody are the last
+        y = self.gate_up(x[order // k], counts[:e])
+        y = self.down(self.gating(y.to(torch.float32)).to(x.dtype), counts[:e])
+        terms = y.to(torch.float32) * weights.reshape(-1)[order].to(torch.float32)[:, None]
+        # Not index_add_, whose order of sums is another in each call on a GPU.
+        every = terms.new_zeros(tokens * k, self.hidden_size).index_copy(0, order, terms)
+        return every.view(tokens, k, self.hidden_size).sum(1)
+
+    # What torch.compiler.disable does, without importing the compiler: how often each expert is
+    # hit decides the shapes here, so a trace of it would be compiled anew for each batch.
+    _forward_canonical._torchdynamo_disable = True  # type: ignore[attr-defined]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights of all experts for one product, each quantised in its own right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.types import TType, parse
+from ladder.weight import PARTS, Weight
+
+#: Parts of a stack. The columns of experts are in the order of their groups: there is no g_idx.
+STACKED = tuple(part for part in PARTS if part != "g_idx")
+
+
+class PackedStack(nn.Module):
+    """E weights [N, K] of one tType, and maybe a bias [E, N].
+
+    Each part that :class:`ladder.Weight` has for the type is a buffer with one dimension more in
+    front: ``qweight`` [E, N, words], ``scales`` [E, block_rows, groups], ``zeros`` [E, ...],
+    ``scale2`` [E, 1]. Part ``e`` of each is a part of expert e's weight. A cast of the module
+    changes ``dtype`` and the bias; the parts stay as the type says.
+
+    Args:
+        experts, out_features, in_features: E, N, K.
+        ttype: of every weight; the parts are zeros at first.
+        dtype: of the bias, and of the dense form.
+    """
+
+    qweight: Tensor
+    scales: Tensor | None
+    zeros: Tensor | None
+    scale2: Tensor | None
+    bias: nn.Parameter | None
+    activation_type: str | None = None  # on the class: loaders make instances in other ways
+
+    def __init__(
+        self,
+        experts: int,
+        out_features: int,
+        in_features: int,
+        ttype: TType,
+        bias: bool = False,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.experts, self.out_features, self.in_features = experts, out_features, in_features
+        self.weight_type, self._type_text = ttype, str(ttype)
+        self.dtype = dtype or torch.get_default_dtype()
+        n, k = out_features, in_features
+        parts: dict[str, tuple[tuple[int, ...] | None, torch.dtype | None]] = {
+            "qweight": ((n, ttype.words(k)), torch.int32),
+            "scales": ((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
+            "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
+            "scale2": ((1,), torch.float32 if ttype.scale2 else None),
+        }
+        for name, (shape, of) in parts.items():
+            there = shape is not None and of is not None
+            part = torch.zeros((experts, *shape), dtype=of, device=device) if there else None  # type: ignore[misc]
+            self.register_buffer(name, part)
+        zeros = torch.zeros(experts, n, device=device, dtype=self.dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    def weight_of(self, expert: int) -> Weight:
+        """The weight [N, K] of one expert, which shares this module's memory."""
+        parts = {name: getattr(self, name) for name in STACKED}
+        own: Any = {n: None if part is None else part[expert] for n, part in parts.items()}
+        return Weight(self.weight_type, (self.out_features, self.in_features), **own)
+
+    def set_weights(self, weights: Iterable[Weight]) -> None:
+        """Take copies of E weights. The first decides the device.
+
+        Raises:
+            InvalidArgument: not E weights, or one of another type or shape, or with a g_idx.
+        """
+        shape, count = (self.out_features, self.in_features), 0
+        for count, weight in enumerate(weights, start=1):
+            if weight.type != self.weight_type or weight.shape != shape:
+                raise InvalidArgument(
+                    f"weight {count - 1} is {list(weight.shape)} of type {weight.type}, not "
+                    f"{list(shape)} of type {self.weight_type}"
+                )
+            if weight.g_idx is not None:
+                raise InvalidArgument(f"weight {count - 1} has a g_idx, which experts have none of")
+            if count > self.experts:
+                break
+            for name, part in weight.tensors().items():
+                if count == 1:  # one buffer for all, filled as the weights come
+                    whole = part.new_zeros((self.experts, *part.shape))
+                    self.register_buffer(name, whole)
+                getattr(self, name)[count - 1] = part
+        if count != self.experts:
+            more = "more than " if count > self.experts else ""
+            raise InvalidArgument(
+                f"there are {more}{min(count, self.experts)} weights for {self.experts} experts"
+            )
+        self.check()
+
+    def check(self, name: str = "weight") -> None:
+        """As :meth:`ladder.Weight.check`, of each expert."""
+        for part in STACKED:
+            tensor = getattr(self, part)
+            if tensor is not None and tensor.shape[:1] != (self.experts,):
+                raise InvalidArgument(
+                    f"{name}.{part} has shape {list(tensor.shape)}, not {self.experts} experts "
+                    "in front"
+                )
+        for expert in range(self.experts):
+            self.weight_of(expert).check(f"{name}[{expert}]")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts; the bias is none."""
+        parts = (getattr(self, name) for name in STACKED)
+        return sum(part.numel() * part.itemsize for part in parts if part is not None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the codes are."""
+        return self.qweight.device
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The values, [E, N, K], in ``self.dtype`` unless given."""
+        dtype = dtype or self.dtype
+        shape = (self.experts, self.out_features, self.in_features)
+        values = torch.empty(shape, dtype=dtype, device=self.device)
+        for expert in range(self.experts):
+            values[expert] = self.weight_of(expert).dequantize(dtype)
+        return values
+
+    def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """Multiply rows by the weights of their experts.
+
+        Args:
+            x: [S, K], those of expert 0 first, then those of expert 1, ...
+            counts: E numbers of rows, whose sum is S.
+        Returns:
+            [S, N] in the dtype of ``x``, with the expert's bias. Gradients flow to ``x`` and bias.
+        Error:
+            As :func:`ladder.ops.linear`, row by row.
+        """
+        parts = x.split(list(counts))
+        made = [self._product(rows, e) for e, rows in enumerate(parts) if rows.shape[0]]
+        return torch.cat(made) if made else self._product(x, 0)
+
+    def _product(self, x: Tensor, expert: int) -> Tensor:
+        weight, bias = self.weight_of(expert), None
+        if self.bias is not None:
+            bias = self.bias[expert].to(x.dtype)
+        return ops.linear(
+            x,
+            weight.qweight,
+            self._type_text,
+            scales=weight.scales,
+            zeros=weight.zeros,
+            scale2=weight.scale2,
+            bias=bias,
+            activation_type=self.activation_type,
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedStack:
+        # .half() and .to(dtype) would round scales to another format than the type says.
+        kept = {name: getattr(self, name) for name in STACKED}
+        probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
+        super()._apply(fn, recurse)
+        for name, part in kept.items():
+            if part is not None and getattr(self, name).dtype != part.dtype:
+                self.register_buffer(name, part.to(probe.device))
+        self.dtype = probe.dtype
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "weight_type": self._type_text}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "weight_type": parse(state["weight_type"])})
+
+    def extra_repr(self) -> str:
+        return (
+            f"experts={self.experts}, in_features={self.in_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}, "
+            f"weight_type={self._type_text}"
+        )
