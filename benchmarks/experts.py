@@ -10,6 +10,8 @@ Columns, in microseconds of a replayed CUDA graph:
     loop      the same two products as one ladder linear layer for each expert that is hit, on rows
               that lie in order already: nothing is counted of sorting and adding up
     grouped   torch's grouped_mm of bfloat16 weights, the two products alone
+    marlin    with --vllm, vLLM's fused Marlin layer of 4 bits in groups of 128, all of the layer
+    triton    and its Triton layer of such weights, by vLLM's own configuration
     floor     bytes of the experts that are hit, of activations and outputs at the measured read
               rate, or the products at that of the tensor cores where these take longer
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +154,51 @@ def choices(shape: Shape, tokens: int) -> Tensor:
     return torch.rand(tokens, shape.experts, device="cuda").topk(shape.of_token, dim=1).indices
 
 
-def row(layers: list[Layer], dense: list[Tensor], tokens: int, dtype: torch.dtype) -> str:
+#: A layer: x, experts of each token and their weights to y.
+Peer = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def of_vllm(shape: Shape, dtype: torch.dtype) -> dict[str, Peer]:
+    """vLLM's layers on random codes: what they compute is not checked."""
+    from vllm.model_executor.layers.fused_moe import fused_experts
+    from vllm.model_executor.layers.fused_moe.config import int4_w4a16_moe_quant_config
+    from vllm.model_executor.layers.fused_moe.experts.marlin_moe import fused_marlin_moe
+    from vllm.scalar_type import scalar_types
+
+    e, h, i = shape.experts, shape.hidden, shape.width
+    group = 128
+
+    def codes(*shape: int, dtype: torch.dtype) -> Tensor:
+        info = torch.iinfo(dtype)
+        return torch.randint(info.min, info.max, shape, dtype=dtype, device="cuda")
+
+    def scales(*shape: int) -> Tensor:
+        return (torch.rand(shape, device="cuda") / 64).to(dtype)
+
+    marlin = [codes(e, k // 16, 2 * n, dtype=torch.int32) for n, k in ((2 * i, h), (h, i))]
+    their_scales = [scales(e, k // group, n) for n, k in ((2 * i, h), (h, i))]
+    plain = [codes(e, n, k // 2, dtype=torch.uint8) for n, k in ((2 * i, h), (h, i))]
+    config = int4_w4a16_moe_quant_config(
+        *(scales(e, n, k // group) for n, k in ((2 * i, h), (h, i))), block_shape=[0, group]
+    )
+
+    def by_marlin(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        kind = scalar_types.uint4b8.id
+        return fused_marlin_moe(x, *marlin, None, None, *their_scales, weights, ids, kind)
+
+    def by_triton(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return fused_experts(x, *plain, weights, ids, quant_config=config)
+
+    return {"marlin": by_marlin, "triton": by_triton}
+
+
+def row(
+    layers: list[Layer],
+    dense: list[Tensor],
+    peers: dict[str, Peer],
+    tokens: int,
+    dtype: torch.dtype,
+) -> str:
     shape = layers[0].shape
     x = torch.randn(tokens, shape.hidden, device="cuda").to(dtype)
     weights = torch.rand(tokens, shape.of_token, device="cuda").to(dtype)
@@ -174,17 +221,31 @@ def row(layers: list[Layer], dense: list[Tensor], tokens: int, dtype: torch.dtyp
     theirs = graph.us([lambda i=i: grouped(i) for i in range(CALLS)])
     least = sum(floor(layers[0], r, dtype) for r in rows) / CALLS
     hit = sum(sum(c > 0 for c in r.counts) for r in rows) / CALLS
+    beside = []
+    for peer in peers.values():
+        try:
+            w, short = weights.float(), [i.int() for i in ids]
+            us = graph.us([lambda i=i, p=peer: p(x, i, w) for i in short])
+            beside.append(f" {us:.1f} | {us / whole:.2f} |")
+        except Exception as error:  # whatever it is that a peer does not take
+            print(f"    {tokens} tokens: {type(error).__name__}: {error}", flush=True)
+            beside.append(" | |")
     return (
         f"| {tokens} | {hit:.0f} | {rows[0].of_item} | {whole:.1f} | {ours:.1f} | {looped:.1f} "
         f"| {looped / ours:.2f} | {theirs:.1f} | {theirs / ours:.2f} | {least:.1f} "
         f"| {ours / least:.2f} |"
-    )
+    ) + "".join(beside)
 
 
 HEADER = (
     "| tokens | experts hit | rows of an item | layer | products | loop | loop / products "
-    "| grouped bf16 | grouped / products | floor | products / floor |\n" + "|---" * 11 + "|"
+    "| grouped bf16 | grouped / products | floor | products / floor |"
 )
+
+
+def header(peers: dict[str, Peer]) -> str:
+    names = "".join(f" {name} | {name} / layer |" for name in peers)
+    return f"{HEADER}{names}\n" + "|---" * (11 + 2 * len(peers)) + "|"
 
 
 def main() -> None:
@@ -199,6 +260,7 @@ def main() -> None:
         default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
     )
     parser.add_argument("--measure", type=int, default=0, help="schedules to time first")
+    parser.add_argument("--vllm", action="store_true", help="beside vLLM's layers")
     parser.add_argument("--shapes", nargs="*", type=int, default=range(len(SHAPES)))
     arguments = parser.parse_args()
     require_gpu()
@@ -214,11 +276,12 @@ def main() -> None:
             torch.randn(shape.experts, *stack.shape, dtype=torch.bfloat16, device="cuda")
             for stack in layers[0].stacks
         ]
-        lines += ["", shape.name, "", HEADER]
+        peers = of_vllm(shape, dtype) if arguments.vllm else {}
+        lines += ["", shape.name, "", header(peers)]
         for tokens in arguments.tokens:
             if arguments.measure:
                 measured(layers[0], tokens, dtype, arguments.measure)
-            lines.append(row(layers, dense, tokens, dtype))
+            lines.append(row(layers, dense, peers, tokens, dtype))
             print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
     print(text)

@@ -20,14 +20,21 @@ constexpr std::int64_t kMostExperts = 1024;
 /// Choices that a block of route() brings to their places, at most.
 constexpr std::int64_t kMostChoicesOfBlock = 1024;
 
-/// What is done to gate and up.
+/// The function of the gate, by the names of ladder/nn/gating.py.
 enum class Gated {
-  silu,       ///< silu(gate) * up
-  gelu,       ///< 0.5 gate (1 + erf(gate / sqrt(2))) * up
-  gelu_tanh,  ///< the approximation by tanh
-  clamped,    ///< gate = min(gate, limit), up in [-limit, limit]: (up + 1) gate sigmoid(alpha gate)
+  gelu,
+  gelu_tanh,
+  linear,
+  mish,
+  quick_gelu,
+  relu,
+  relu2,
+  sigmoid,
+  silu,
+  swiglu_oai,  ///< gate sigmoid(alpha gate), times up + 1
+  tanh,
 };
-/// "silu", "gelu", "gelu_pytorch_tanh", "clamped"; nothing for another.
+/// "gelu", "gelu_pytorch_tanh", ..., "swigluoai"; nothing for another.
 std::optional<Gated> gated_called(std::string_view name);
 
 /// Rows are of pieces: of 16 bytes, or where they are not `whole` of one number. `dependent`: of a

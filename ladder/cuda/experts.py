@@ -8,6 +8,7 @@ choice of experts; :func:`gated` joins gate and up, :func:`combine` adds what a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,9 +88,12 @@ def stacked(weights: Sequence[Weight]) -> Stack:
     return Stack(images, number, (n, k), type)
 
 
-def padded_bias(bias: Tensor) -> Tensor:
-    """[E, N] as kernels read it: rows of whole pieces of 16 bytes."""
-    return torch.nn.functional.pad(bias, (0, -bias.shape[1] % _BIAS)).contiguous()
+def padded_bias(bias: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """[E, N] as kernels read it: rows of whole pieces of 16 bytes, in ``dtype`` unless it is as the
+    bias is."""
+    bias = bias.detach().to(dtype or bias.dtype)
+    missing = -bias.shape[1] % _BIAS
+    return (torch.nn.functional.pad(bias, (0, missing)) if missing else bias).contiguous()
 
 
 def route(x: Tensor, experts: Tensor, count: int, of_item: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,10 +124,9 @@ def expert_linear(
     )
 
 
-def gated(x: Tensor, activation: str, limit: float = 0.0, alpha: float = 0.0) -> Tensor:
-    """[R, N] of gate and up, [R, 2 N]: ``activation`` of gate times up, in float32 and rounded
-    once. "clamped" is gpt-oss's: gate at most ``limit``, up within it, (up + 1) gate sigmoid(alpha
-    gate)."""
+def gated(x: Tensor, activation: str, limit: float = math.inf, alpha: float = 1.702) -> Tensor:
+    """[R, N] of gate and up, [R, 2 N], as :class:`ladder.nn.gating.Gating`, in float32 and rounded
+    once."""
     return _checked(_ops.gated, x, activation, limit, alpha)
 
 
@@ -143,22 +146,72 @@ def forward(
     *,
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
-    limit: float = 0.0,
-    alpha: float = 0.0,
+    limit: float = math.inf,
+    alpha: float = 1.702,
 ) -> Tensor:
     """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose.
 
+    Args:
+        x, experts: as :func:`route`.
+        weights: as :func:`combine`.
+        gate_up_bias, down_bias: [E, N], any float dtype.
+        activation, limit, alpha: as :class:`ladder.nn.gating.Gating`.
     Raises:
         Unsupported: no kernel multiplies these types and activations.
     """
-    choices = experts.numel()
-    of_item = rows_of_item(gate_up, down, max(choices, 1), x.dtype)
+    return _checked(
+        _ops.experts,
+        x,
+        experts,
+        weights,
+        gate_up.images,
+        gate_up_bias,
+        down.images,
+        down_bias,
+        (gate_up.number, *gate_up.shape),
+        (down.number, *down.shape),
+        activation,
+        limit,
+        alpha,
+    )
+
+
+# One op for graphs of torch.compile: which kernels there are is not for a trace to ask.
+torch.library.define(
+    "ladder::experts",
+    "(Tensor x, Tensor experts, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, "
+    "Tensor down, Tensor? down_bias, int[] gate_up_weight, int[] down_weight, str activation, "
+    "float limit, float alpha) -> Tensor",
+)
+
+
+@torch.library.impl("ladder::experts", "CUDA")
+def _(
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    gate_up_weight: list[int],
+    down_weight: list[int],
+    activation: str,
+    limit: float,
+    alpha: float,
+) -> Tensor:
+    (first, wide, _), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
+    if not experts.numel():
+        return x.new_zeros(x.shape[0], hidden)
+    of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)
     if of_item == 0:
-        raise Unsupported(f"no kernel multiplies {x.dtype} by experts of {gate_up.type}")
-    rows, items, places = route(x, experts, gate_up.experts, of_item)
-    hidden = expert_linear(rows, gate_up, gate_up_bias, items, of_item)
-    out = expert_linear(gated(hidden, activation, limit, alpha), down, down_bias, items, of_item)
-    return combine(out, places, weights)
+        raise Unsupported(f"no kernel multiplies {x.dtype} by these experts")
+    biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
+    rows, items, places = _ops.route(x, experts.contiguous(), count, of_item)
+    y = _ops.expert_linear(rows, gate_up, biases[0], items, first, wide, of_item)
+    y = _ops.gated(y, activation, limit, alpha)
+    y = _ops.expert_linear(y, down, biases[1], items, second, hidden, of_item)
+    return _ops.combine(y, places, weights.contiguous())
 
 
 # --- fakes ----------------------------------------------------------------------------------------
@@ -197,3 +250,21 @@ def _(x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
 @torch.library.register_fake("ladder::combine")
 def _(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return rows.new_empty((places.shape[0], rows.shape[1]))
+
+
+@torch.library.register_fake("ladder::experts")
+def _(
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    gate_up_weight: list[int],
+    down_weight: list[int],
+    activation: str,
+    limit: float,
+    alpha: float,
+) -> Tensor:
+    return x.new_empty((x.shape[0], down_weight[1]))

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ladder import ops
-from ladder.errors import InvalidArgument
+from ladder.cuda import experts, kernels
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
 from ladder.nn.packed_experts import PackedExperts, set_bias
+from ladder.nn.stack_image import prepared
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
@@ -139,7 +142,8 @@ class Experts(PackedExperts):
             ``top_k_weights`` and the biases.
         Raises:
             InvalidArgument: shapes that do not fit each other or the weights, an index out of
-                range; the message has both values.
+                range; the message has both values. Kernels of a GPU, for which nothing waits, take
+                such an index for nobody's.
         Error:
             Each product is as :func:`ladder.ops.linear` in the dtype of ``hidden_states`` (of
             autocast where that is on). The function between them is computed in float32 and
@@ -163,8 +167,45 @@ class Experts(PackedExperts):
         autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
-        y = self._forward_canonical(x, top_k_index, top_k_weights)
+        y = None
+        if x.is_cuda and self._has_images(x, top_k_weights):
+            y = self._forward_images(x, top_k_index, top_k_weights)
+        if y is None:
+            y = self._forward_canonical(x, top_k_index, top_k_weights)
         return y.to(hidden_states.dtype).view(hidden_states.shape)
+
+    def _has_images(self, x: Tensor, weights: Tensor) -> bool:
+        """Whether kernels take this call: of float16 or bfloat16, and without gradients."""
+        if x.dtype not in kernels.HALVES or self.activation_type is not None:
+            return False
+        wanted = (x, weights, self.gate_up.bias, self.down.bias)
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted):
+            return False
+        return prepared(self.gate_up, self.down)
+
+    def _forward_images(self, x: Tensor, index: Tensor, weights: Tensor) -> Tensor | None:
+        """[T, H] to [T, H] in the dtype of ``x`` by kernels, which wait for nothing; None where
+        there are none for such activations, or the device has failed."""
+        gating = self.gating
+        try:
+            return experts.forward(
+                x,
+                index if index.dtype in (torch.int32, torch.int64) else index.long(),
+                weights if weights.dtype in (x.dtype, torch.float32) else weights.float(),
+                self.gate_up.stack(),
+                self.down.stack(),
+                gating.activation,
+                gate_up_bias=self.gate_up.bias,
+                down_bias=self.down.bias,
+                limit=math.inf if gating.limit is None else gating.limit,
+                alpha=gating.alpha,
+            )
+        except Unsupported:
+            return None
+        except RuntimeError:
+            if not all([stack._leave_kernels() for stack in (self.gate_up, self.down)]):
+                raise
+            return None
 
     def _forward_canonical(self, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         """[T, H] to [T, H] float32 on the stored form, one expert after the other: all that knows

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops
+from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
+from ladder.nn.stack_image import StackImage
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -18,13 +20,14 @@ from ladder.weight import PARTS, Weight
 STACKED = tuple(part for part in PARTS if part != "g_idx")
 
 
-class PackedStack(nn.Module):
+class PackedStack(StackImage):
     """E weights [N, K] of one tType, and maybe a bias [E, N].
 
     Each part that :class:`ladder.Weight` has for the type is a buffer with one dimension more in
     front: ``qweight`` [E, N, words], ``scales`` [E, block_rows, groups], ``zeros`` [E, ...],
     ``scale2`` [E, 1]. Part ``e`` of each is a part of expert e's weight. A cast of the module
-    changes ``dtype`` and the bias; the parts stay as the type says.
+    changes ``dtype`` and the bias; the parts stay as the type says. On a GPU, ``images`` takes the
+    place of ``qweight`` from the first call on; ``state_dict`` and copies have ``qweight`` still.
 
     Args:
         experts, out_features, in_features: E, N, K.
@@ -69,9 +72,11 @@ class PackedStack(nn.Module):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def weight_of(self, expert: int) -> Weight:
-        """The weight [N, K] of one expert, which shares this module's memory."""
-        parts = {name: getattr(self, name) for name in STACKED}
+        """The weight [N, K] of one expert, which shares this module's memory; its codes are a copy
+        where the module has them in the form of kernels."""
+        parts = {name: getattr(self, name) for name in STACKED if name != "qweight"}
         own: Any = {n: None if part is None else part[expert] for n, part in parts.items()}
+        own["qweight"] = self._codes_of(expert)
         return Weight(self.weight_type, (self.out_features, self.in_features), **own)
 
     def set_weights(self, weights: Iterable[Weight]) -> None:
@@ -80,6 +85,7 @@ class PackedStack(nn.Module):
         Raises:
             InvalidArgument: not E weights, or one of another type or shape, or with a g_idx.
         """
+        self._restore()
         shape, count = (self.out_features, self.in_features), 0
         for count, weight in enumerate(weights, start=1):
             if weight.type != self.weight_type or weight.shape != shape:
@@ -106,7 +112,7 @@ class PackedStack(nn.Module):
     def check(self, name: str = "weight") -> None:
         """As :meth:`ladder.Weight.check`, of each expert."""
         for part in STACKED:
-            tensor = getattr(self, part)
+            tensor = self._all_codes() if part == "qweight" else getattr(self, part)
             if tensor is not None and tensor.shape[:1] != (self.experts,):
                 raise InvalidArgument(
                     f"{name}.{part} has shape {list(tensor.shape)}, not {self.experts} experts "
@@ -118,13 +124,9 @@ class PackedStack(nn.Module):
     @property
     def nbytes(self) -> int:
         """Bytes of all parts; the bias is none."""
-        parts = (getattr(self, name) for name in STACKED)
-        return sum(part.numel() * part.itemsize for part in parts if part is not None)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes are."""
-        return self.qweight.device
+        parts = (getattr(self, name) for name in STACKED if name != "qweight")
+        codes = self.experts * self.out_features * self.weight_type.words(self.in_features)
+        return 4 * codes + sum(p.numel() * p.itemsize for p in parts if p is not None)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The values, [E, N, K], in ``self.dtype`` unless given."""
@@ -151,9 +153,11 @@ class PackedStack(nn.Module):
         return torch.cat(made) if made else self._product(x, 0)
 
     def _product(self, x: Tensor, expert: int) -> Tensor:
-        weight, bias = self.weight_of(expert), None
-        if self.bias is not None:
-            bias = self.bias[expert].to(x.dtype)
+        bias = None if self.bias is None else self.bias[expert].to(x.dtype)
+        if self.images is not None:
+            of = self._weight_number
+            return linear_image(x, self.images[expert], bias, of, self.out_features)
+        weight = self.weight_of(expert)
         return ops.linear(
             x,
             weight.qweight,
@@ -166,6 +170,7 @@ class PackedStack(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedStack:
+        self._restore()
         # .half() and .to(dtype) would round scales to another format than the type says.
         kept = {name: getattr(self, name) for name in STACKED}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
@@ -175,9 +180,6 @@ class PackedStack(nn.Module):
                 self.register_buffer(name, part.to(probe.device))
         self.dtype = probe.dtype
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "weight_type": self._type_text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

@@ -27,7 +27,6 @@ NO_G_IDX = (
 _LEAST = 2.0**-100
 
 
-
 def no_kernels(device: str) -> str:
     """What is wrong on devices but the CPU."""
     return f"activation_type int8 has kernels on the CPU, and none for devices of type {device} yet"

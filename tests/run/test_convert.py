@@ -82,12 +82,16 @@ def test_the_report_says_what_was_packed_and_what_was_left_and_why():
     assert {name: left.weights for name, left in report.left.items()} == {
         "lm_head": 256, "table.weight": 160,
     }  # fmt: skip
-    assert str(report) == repr(report) == (
-        "packed 1 linear layers, 256 weights\n"
-        "  nf4,group=32,scale=float16: body\n"
-        "left 2 dense, 416 weights\n"
-        "  named by skip: lm_head (256 weights)\n"
-        "  a parameter of Embedding, no linear layer: table.weight (160 weights)"
+    assert (
+        str(report)
+        == repr(report)
+        == (
+            "packed 1 linear layers, 256 weights\n"
+            "  nf4,group=32,scale=float16: body\n"
+            "left 2 dense, 416 weights\n"
+            "  named by skip: lm_head (256 weights)\n"
+            "  a parameter of Embedding, no linear layer: table.weight (160 weights)"
+        )
     )
     assert report.to_dict()["left"]["lm_head"]["reason"] == "named by skip"
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import ladder
 from ladder.cuda import experts
+from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
 pytestmark = MARKS
 
@@ -109,25 +110,21 @@ def test_rows_lie_side_by_side_in_the_order_of_their_experts(tokens, k, kind):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_gate_and_up_are_joined_in_float32(dtype):
     x = torch.randn(37, 2 * 136, device="cuda").to(dtype) * 4
-    gate, up = x.double().chunk(2, dim=-1)
-    wanted = {
-        "silu": F.silu(gate) * up,
-        "gelu": F.gelu(gate) * up,
-        "gelu_pytorch_tanh": F.gelu(gate, approximate="tanh") * up,
-    }
-    low, between = gate.clamp(max=7), up.clamp(-7, 7)
-    wanted["clamped"] = (between + 1) * low * torch.sigmoid(1.702 * low)
     rounding = 2.0 ** -(11 if dtype == torch.float16 else 8)
-    for name, right in wanted.items():
-        y = experts.gated(x, name, 7.0, 1.702)
-        # Rounded once. Functions of the device are good to some 2^-20 of gate, in absolute terms
-        # where erf and tanh come near -1; below that are numbers without all their bits.
-        allowed = rounding * right.abs() + 2.0**-20 * (gate.abs() + 1) * (up.abs() + 1) + 2.0**-24
-        assert ((y.double() - right).abs() <= allowed).all(), name
-        odd = experts.gated(torch.cat([x[:, :135], x[:, 136:271]], 1), name, 7.0, 1.702)
-        assert torch.equal(odd, y[:, :135]), name  # rows that are no whole pieces of 16 bytes
-    with pytest.raises(ladder.InvalidArgument, match="relu"):
-        experts.gated(x, "relu")
+    for name in (*ACTIVATIONS, SWIGLU_OAI):
+        for limit in (None, 7.0):
+            wanted = Gating(name, limit)(x.double())
+            more = {} if limit is None else {"limit": limit}
+            y = experts.gated(x, name, **more)
+            # Rounded once. Functions of the device are good to some 2^-20 of gate, in absolute
+            # terms where they come near -1; below that are numbers without all their bits.
+            gate, up = (part.abs() + 1 for part in x.double().chunk(2, dim=-1))
+            allowed = rounding * wanted.abs() + 2.0**-20 * gate * up + 2.0**-24
+            assert ((y.double() - wanted).abs() <= allowed).all(), (name, limit)
+            odd = torch.cat([x[:, :135], x[:, 136:271]], 1)  # rows of no whole pieces of 16 bytes
+            assert torch.equal(experts.gated(odd, name, **more), y[:, :135]), (name, limit)
+    with pytest.raises(ladder.InvalidArgument, match="prelu"):
+        experts.gated(x, "prelu")
 
 
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])

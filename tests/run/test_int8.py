@@ -16,9 +16,7 @@ from ladder.types import element, parse, register_type
 register_type("user_thirds", bits=5, values=[i / 3 for i in range(-15, 17)])
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 N, K = 37, 300  # rows below and above tiles; K ends inside a block of 32, of 128 and a word
-TYPES = tuple(
-    type for type in stored_types() if not activations.objection("int8", parse(type), K)
-)
+TYPES = tuple(type for type in stored_types() if not activations.objection("int8", parse(type), K))
 EXACT = tuple(type for type in TYPES if activations.int8(parse(type), K).exact)
 ZEROS = ("none", "midpoint", "integer", "quantized", "original", "rescale")
 #: Groups that are part of a block, whole blocks, and neither; with odd and even orders of columns.

@@ -127,7 +127,7 @@ Tensor gated(Tensor x, std::string what, double limit, double alpha) {
   require_matrix(x, "x");
   const auto found = gated_called(what);
   LADDER_REQUIRE(found.has_value(), "activation is ", what,
-                 ", not silu, gelu, gelu_pytorch_tanh or clamped");
+                 ", which no kernel has");
   LADDER_REQUIRE(x.size(1) % 2 == 0, "x has ", x.size(1), " columns, which are no pairs");
   const std::int64_t rows = x.size(0), n = x.size(1) / 2;
   const auto ordinal = x.get_device_index();

@@ -1,17 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/cuda/routing.h"
 
+#include <algorithm>
+
 #include "base/joined.h"
 #include "codegen/cuda/prelude.h"
 
 namespace ladder {
 
+namespace {
+
+struct Named {
+  std::string_view name;
+  Gated what;
+  std::string_view product;  ///< of `gate` and `up`
+};
+constexpr Named kGatings[] = {
+    {"gelu", Gated::gelu, "0.5f * gate * (1.0f + erff(gate * 0.70710678f)) * up"},
+    {"gelu_pytorch_tanh", Gated::gelu_tanh,
+     "gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up"},
+    {"linear", Gated::linear, "gate * up"},
+    {"mish", Gated::mish, "gate * tanhf(gate > 20.0f ? gate : log1pf(__expf(gate))) * up"},
+    {"quick_gelu", Gated::quick_gelu, "gate * sigmoid(1.702f * gate) * up"},
+    {"relu", Gated::relu, "fmaxf(gate, 0.0f) * up"},
+    {"relu2", Gated::relu2, "fmaxf(gate, 0.0f) * fmaxf(gate, 0.0f) * up"},
+    {"sigmoid", Gated::sigmoid, "sigmoid(gate) * up"},
+    {"silu", Gated::silu, "gate * sigmoid(gate) * up"},
+    {"swigluoai", Gated::swiglu_oai, "gate * sigmoid(alpha * gate) * (up + 1.0f)"},
+    {"tanh", Gated::tanh, "tanhf(gate) * up"},
+};
+
+}  // namespace
+
 std::optional<Gated> gated_called(std::string_view name) {
-  if (name == "silu") return Gated::silu;
-  if (name == "gelu") return Gated::gelu;
-  if (name == "gelu_pytorch_tanh") return Gated::gelu_tanh;
-  if (name == "clamped") return Gated::clamped;
-  return std::nullopt;
+  const auto found = std::ranges::find(kGatings, name, &Named::name);
+  return found == std::end(kGatings) ? std::nullopt : std::optional(found->what);
 }
 
 }  // namespace ladder
@@ -108,7 +131,8 @@ gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, 
     Piece out;
 #pragma unroll
     for (u32 i = 0; i < OF_PIECE; ++i) {
-      float gate = low_TYPE(gates.v[i]), up = low_TYPE(ups.v[i]);
+      const float gate = fminf(low_TYPE(gates.v[i]), limit);
+      const float up = fminf(fmaxf(low_TYPE(ups.v[i]), -limit), limit);
       out.v[i] = (u16)pack_TYPE(PRODUCT, 0.0f);
     }
     y[(u64)row * pieces + column] = out;
@@ -163,19 +187,6 @@ std::string of_scalar(std::string text, Scalar scalar) {
   return replaced(std::move(text), "_TYPE", scalar == Scalar::bf16 ? "_bf16" : "_f16");
 }
 
-std::string_view product_of(Gated what) {
-  switch (what) {
-    case Gated::silu: return "gate * sigmoid(gate) * up";
-    case Gated::gelu: return "0.5f * gate * (1.0f + erff(gate * 0.70710678f)) * up";
-    case Gated::gelu_tanh:
-      return "gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up";
-    case Gated::clamped:
-      return "((up = fminf(fmaxf(up, -limit), limit)), (gate = fminf(gate, limit)), "
-             "(up + 1.0f) * gate * sigmoid(alpha * gate))";
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string route_source(RowKind rows) {
@@ -184,7 +195,7 @@ std::string route_source(RowKind rows) {
 }
 
 std::string gated_source(Scalar scalar, Gated what, RowKind rows) {
-  return of_scalar(replaced(whole_text(kGated, rows), "PRODUCT", product_of(what)), scalar);
+  return of_scalar(replaced(whole_text(kGated, rows), "PRODUCT", std::ranges::find(kGatings, what, &Named::what)->product), scalar);
 }
 
 std::string combine_source(Scalar scalar, Scalar weight, RowKind rows) {

@@ -219,4 +219,3 @@ def _of_single_rows(text: str) -> str:
     columns = f"group={ttype.columns}" if ttype.columns else "channel"
     fields = [f for f in str(ttype).split(",") if not f.startswith(("block=", "tensor"))]
     return str(parse(",".join([fields[0], columns, *fields[1:]])))
-

@@ -228,9 +228,7 @@ class Room:
                 kind = self.module(i).tensors.get(name)
                 if view is None or not kind:
                     continue
-                like = self.module(i).like(
-                    kind, self.rows[i].count, self.columns.count, self.dense
-                )
+                like = self.module(i).like(kind, self.rows[i].count, self.columns.count, self.dense)
                 values = torch.empty(like.shape, dtype=like.dtype, device=to.device)
                 if kind == "g_idx":
                     columns = torch.arange(values.numel(), device=to.device)

@@ -100,9 +100,7 @@ def kernel_class() -> type:
             codes = permute_param_layout_(
                 getattr(layer, self.w_q_name), input_dim=1, output_dim=0, packed_dim=1
             )
-            scales = permute_param_layout_(
-                getattr(layer, self.w_s_name), input_dim=1, output_dim=0
-            )
+            scales = permute_param_layout_(getattr(layer, self.w_s_name), input_dim=1, output_dim=0)
             zeros = self._zeros(layer, n, bits) if c.zero_points else None
             g_idx = getattr(layer, getattr(self, "w_gidx_name", None) or "", None)
             if not getattr(c, "has_g_idx", False) or g_idx is None or not g_idx.numel():

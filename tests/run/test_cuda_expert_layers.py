@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ladder.Experts on a GPU: by kernels, with the numbers that the processor gives."""
+
+import copy
+
+import pytest
+import torch
+from drawn import integers
+from gpu import HALVES, MARKS
+from mixed import E, H, exact_experts, routed
+from torch import Tensor
+
+import ladder
+from ladder.nn.stack import PackedStack
+
+pytestmark = MARKS
+
+
+def has_images(experts: ladder.Experts) -> bool:
+    stacks = (experts.gate_up, experts.down)
+    return all(stack.images is not None and stack.qweight is None for stack in stacks)
+
+
+def call(experts: ladder.Experts, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+    with torch.no_grad():
+        return experts(x, index, weights)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("k", [1, 2, E])
+def test_kernels_give_what_the_processor_gives(k, bias, dtype):
+    experts, x = exact_experts(bias), integers((9, H), dtype)
+    index, weights = routed(9, k)
+    index[4] = E  # nobody's
+    wanted = call(experts, x, index, weights)
+    made = call(experts.cuda(), x.cuda(), index.cuda(), weights.cuda())
+    assert has_images(experts)
+    assert torch.equal(made.cpu(), wanted)
+    assert torch.equal(call(experts, x[None].cuda(), index.int().cuda(), weights.cuda())[0], made)
+
+
+def test_gpt_oss_clamps_and_adds_biases():
+    experts = exact_experts(True, activation="swigluoai", limit=7.0)
+    x = torch.randn(20, H) * 3
+    index, weights = routed(20, 2)
+    wanted = call(experts, x, index, weights)
+    for dtype, error in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+        made = call(experts.cuda(), x.cuda().to(dtype), index.cuda(), weights.cuda()).float().cpu()
+        assert (made - wanted).norm() <= error * wanted.norm(), dtype
+        assert has_images(experts)
+
+
+def test_gradients_are_those_of_the_processor():
+    experts, x = exact_experts(True), integers((9, H), torch.float32)
+    index, weights = routed(9, 2)
+
+    def gradients(device: str, dtype: torch.dtype) -> list[Tensor]:
+        experts.to(device).zero_grad()
+        inputs = [
+            x.to(device, dtype).detach().requires_grad_(),
+            weights.to(device).detach().requires_grad_(),
+        ]
+        experts(inputs[0], index.to(device), inputs[1]).sum().backward()
+        biases = [experts.gate_up.bias.grad, experts.down.bias.grad]
+        return [g.float().cpu() for g in (*(i.grad for i in inputs), *biases)]
+
+    wanted = gradients("cpu", torch.float32)
+    experts.cuda()
+    call(experts, x.cuda().half(), index.cuda(), weights.cuda())
+    assert has_images(experts)
+    for made, right in zip(gradients("cuda", torch.float16), wanted, strict=True):
+        assert (made - right).norm() <= 1e-2 * right.norm()
+
+
+def test_the_canonical_form_comes_back():
+    experts = exact_experts(True, "uint4,group=32,scale=float16,zero=integer")
+    before = {name: part.clone() for name, part in experts.state_dict().items()}
+    index, weights = routed(4, 2)
+    given = (integers((4, H), torch.float16).cuda(), index.cuda(), weights.cuda())
+    y = call(experts.cuda(), *given)
+    assert has_images(experts)
+    assert experts.gate_up.nbytes == exact_experts(False, experts.gate_up._type_text).gate_up.nbytes
+    after = experts.state_dict()
+    assert after.keys() == before.keys()
+    for name, part in before.items():
+        assert torch.equal(after[name].cpu(), part), name
+    other = copy.deepcopy(experts)
+    assert torch.equal(call(other, *given), y)
+    experts.load_state_dict(before)
+    assert experts.gate_up.images is None
+    assert torch.equal(call(experts, *given), y)
+    assert torch.equal(experts.cpu().gate_up.qweight, before["gate_up.qweight"])
+
+
+def test_a_graph_of_the_module_serves_any_choice():
+    experts = exact_experts().cuda()
+    x = integers((9, H), torch.bfloat16).cuda()
+    index, weights = (part.cuda() for part in routed(9, 2))
+    with torch.no_grad():
+        experts(x, index, weights)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = experts(x, index, weights)
+        for seed in range(3):
+            index.copy_(routed(9, 2, seed=seed)[0])
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(y, experts(x, index, weights)), seed
+
+
+def test_compiled_code_calls_the_same_kernels():
+    experts = exact_experts(True).cuda()
+    x = integers((9, H), torch.float16).cuda()
+    index, weights = (part.cuda() for part in routed(9, 2))
+    wanted = call(experts, x, index, weights)
+    compiled = torch.compile(experts, backend="aot_eager")
+    assert torch.equal(call(compiled, x, index, weights), wanted)
+
+
+def test_an_unprepared_module_says_what_to_do_in_a_capture():
+    experts = exact_experts().cuda()
+    x = integers((9, H), torch.float16).cuda()
+    index, weights = (part.cuda() for part in routed(9, 2))
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(RuntimeError, match="before the capture"),
+        torch.no_grad(),
+        torch.cuda.graph(graph),
+    ):
+        experts(x, index, weights)
+    torch.cuda.synchronize()
+    assert call(experts, x, index, weights).shape == x.shape
+
+
+def test_types_without_kernels_go_through_torch():
+    type = "float16"  # wider than kernels read
+    experts = ladder.Experts(E, H, 36, False, type).cuda()
+    assert isinstance(experts.gate_up, PackedStack)
+    index, weights = routed(4, 2)
+    y = call(experts, integers((4, H), torch.float16).cuda(), index.cuda(), weights.cuda())
+    assert experts.gate_up.images is None and not y.any()
+
+
+def test_a_model_of_transformers_runs_by_kernels():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=99,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+    )
+    model = transformers.MixtralForCausalLM(config).half().cuda().eval()
+    model = ladder.convert(model, "uint4,group=32,scale=float16,zero=midpoint")
+    tokens = torch.randint(99, (2, 11), device="cuda")
+    with torch.no_grad():
+        made = model(tokens).logits
+        packed = [m for m in model.modules() if isinstance(m, ladder.Experts)]
+        assert len(packed) == 2 and all(map(has_images, packed))
+        wanted = model.cpu().float()(tokens.cpu()).logits
+    assert (made.cpu().float() - wanted).norm() <= 1e-2 * wanted.norm()
