@@ -63,7 +63,7 @@ def test_gradients_are_those_of_the_processor():
         ]
         experts(inputs[0], index.to(device), inputs[1]).sum().backward()
         biases = [experts.gate_up.bias.grad, experts.down.bias.grad]
-        return [g.float().cpu() for g in (*(i.grad for i in inputs), *biases)]
+        return [g.float().cpu().clone() for g in (*(i.grad for i in inputs), *biases)]
 
     wanted = gradients("cpu", torch.float32)
     experts.cuda()
@@ -77,7 +77,7 @@ def test_the_canonical_form_comes_back():
     experts = exact_experts(True, "uint4,group=32,scale=float16,zero=integer")
     before = {name: part.clone() for name, part in experts.state_dict().items()}
     index, weights = routed(4, 2)
-    given = (integers((4, H), torch.float16).cuda(), index.cuda(), weights.cuda())
+    given = (integers((4, H), torch.bfloat16).cuda(), index.cuda(), weights.cuda())
     y = call(experts.cuda(), *given)
     assert has_images(experts)
     assert experts.gate_up.nbytes == exact_experts(False, experts.gate_up._type_text).gate_up.nbytes
@@ -156,7 +156,7 @@ def test_a_model_of_transformers_runs_by_kernels():
         num_local_experts=4,
     )
     model = transformers.MixtralForCausalLM(config).half().cuda().eval()
-    model = ladder.convert(model, "uint4,group=32,scale=float16,zero=midpoint")
+    ladder.convert(model, "uint4,group=32,scale=float16,zero=midpoint")
     tokens = torch.randint(99, (2, 11), device="cuda")
     with torch.no_grad():
         made = model(tokens).logits
