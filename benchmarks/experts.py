@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer of experts on this GPU, beside a loop of single layers and the unquantised layer.
 
-    python benchmarks/experts.py [--out RESULTS.md] [--type TYPE] [--tokens 1 16 ...] [--measure 4]
+    python benchmarks/experts.py [--out RESULTS.md] [--type TYPE] [--tokens 1 16 ...] [--tune fast]
 
 Columns, in microseconds of a replayed CUDA graph:
 
@@ -21,6 +21,7 @@ Routers choose at random, anew for each call; the weights of a call are not in L
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,8 @@ from torch import Tensor
 from benchmarks import graph
 from benchmarks.machine import describe, require_gpu
 from ladder.cuda import experts, image, timing
+from ladder.cuda.request import MODES
+from ladder.cuda.tune_experts import Problem, tune
 from ladder.types import parse
 
 READ_BYTES_PER_SECOND = 4.53e12
@@ -119,35 +122,6 @@ def floor(layer: Layer, r: Rows, dtype: torch.dtype) -> float:
         size += hit * stack.images.shape[1] * 4 + 2 * sum(r.counts) * (n + k)
         flops += 2 * sum(r.counts) * n * k
     return 1e6 * max(size / READ_BYTES_PER_SECOND, flops / FLOPS[dtype])
-
-
-def measured(layer: Layer, tokens: int, dtype: torch.dtype, count: int) -> None:
-    """Has both stacks use the fastest of the scheduler's first ``count`` schedules."""
-    shape = layer.shape
-    x = torch.randn(tokens, shape.hidden, device="cuda").to(dtype)
-    calls = [routed(layer, x, choices(shape, tokens)) for _ in range(CALLS)]
-    r = calls[0]
-    for i, stack in enumerate(layer.stacks):
-        key = (stack.number, shape.experts, r.rows.shape[0], r.of_item, dtype, 0)
-        best, fastest = "", float("inf")
-        for schedule in _ops.expert_schedules(*key, count).splitlines():
-            try:
-                _ops.use_expert_schedule(*key, schedule)
-            except RuntimeError:  # it spills, say
-                continue
-            us = graph.us(
-                [
-                    lambda c=c: experts.expert_linear(
-                        (c.rows, c.hidden)[i], stack, None, c.items, c.of_item
-                    )
-                    for c in calls
-                ],
-                replays=3,
-            )
-            print(f"    {tokens} tokens, {stack.shape}: {us:7.1f} us {schedule}", flush=True)
-            if us < fastest:
-                best, fastest = schedule, us
-        _ops.use_expert_schedule(*key, best)
 
 
 def choices(shape: Shape, tokens: int) -> Tensor:
@@ -259,7 +233,7 @@ def main() -> None:
         type=int,
         default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096],
     )
-    parser.add_argument("--measure", type=int, default=0, help="schedules to time first")
+    parser.add_argument("--tune", choices=MODES, default="off", help="as ladder.warmup has it")
     parser.add_argument("--vllm", action="store_true", help="beside vLLM's layers")
     parser.add_argument("--shapes", nargs="*", type=int, default=range(len(SHAPES)))
     arguments = parser.parse_args()
@@ -279,8 +253,8 @@ def main() -> None:
         peers = of_vllm(shape, dtype) if arguments.vllm else {}
         lines += ["", shape.name, "", header(peers)]
         for tokens in arguments.tokens:
-            if arguments.measure:
-                measured(layers[0], tokens, dtype, arguments.measure)
+            problem = Problem(*layers[0].stacks, tokens, shape.of_token, dtype)
+            tune(problem, MODES[arguments.tune], math.inf)
             lines.append(row(layers, dense, peers, tokens, dtype))
             print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@
 #include "base/integers.h"
 #include "base/joined.h"
 #include "runtime/gpus.h"
+#include "runtime/kernels.h"
 #include "runtime/notices.h"
 #include "runtime/plan.h"
 
@@ -95,7 +96,11 @@ const LinearKernel* ExpertProducts::first_kernel(const Question& q) {
   int failures = 0;
   try {
     const Decisions decisions = decided(q);
-    for (const Schedule& schedule : schedules_to_try(decisions, kDependent)) {
+    auto schedules = schedules_to_try(decisions, kDependent);
+    if (const auto plan = plan_of(decisions, kDependent)) {
+      schedules.insert(schedules.begin(), plan->schedule);
+    }
+    for (const Schedule& schedule : schedules) {
       if (failures == kFailures || refused_[q].contains(to_string(schedule))) continue;
       try {
         owned_.push_back(std::make_unique<const LinearKernel>(
@@ -157,7 +162,12 @@ const LinearKernel* ExpertProducts::instead_of(const LinearKernel& kernel, const
   return kernels_[q] = now;
 }
 
-void ExpertProducts::use(const Question& q, const std::string& text) {
+bool ExpertProducts::has_plan(const Question& q, std::int64_t measured) const {
+  const auto plan = plan_of(decided(q), kDependent);
+  return plan && plan->measured >= measured;
+}
+
+void ExpertProducts::use(const Question& q, const std::string& text, std::int64_t measured) {
   const Decisions decisions = decided(q);
   const auto schedule = schedule_called(text, decisions, kDependent);
   if (!schedule) {
@@ -166,14 +176,17 @@ void ExpertProducts::use(const Question& q, const std::string& text) {
   const std::lock_guard compiling(compiling_);
   owned_.push_back(std::make_unique<const LinearKernel>(
       compile_kernel(q.ordinal, decisions, *schedule, Session::Purpose::good)));
+  if (measured > 0) {
+    keep_plan(problem_of(decisions.expr, *decisions.device, kDependent), {text, measured});
+  }
   const std::unique_lock lock(mutex_);
   kernels_[q] = owned_.back().get();
 }
 
 std::vector<std::string> ExpertProducts::schedules(const Question& q, std::size_t count) const {
   std::vector<std::string> out;
-  for (const Schedule& schedule : schedules_to_try(decided(q), kDependent)) {
-    if (out.size() < count) out.push_back(to_string(schedule));
+  for (const Schedule& schedule : schedules_to_measure(decided(q), kDependent, count)) {
+    out.push_back(to_string(schedule));
   }
   return out;
 }

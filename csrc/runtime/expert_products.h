@@ -38,18 +38,22 @@ class ExpertProducts {
     bool operator<(const Question& other) const;
   };
 
-  /// Null where there is none. Compiled on first use: throws Unsupported when `stream` captures a
+  /// Of the plan that a store has, else the scheduler's first choice; null where there is none.
+  /// Compiled on first use: throws Unsupported when `stream` captures a
   /// graph then.
   const LinearKernel* kernel(const Question& question, void* stream);
   /// The same for a call that the driver refused: the scheduler's next choice from now on.
   const LinearKernel* instead_of(const LinearKernel& kernel, const Question& question,
                                  void* stream);
-  /// From now on that of `schedule`. Throws Unsupported when it is none of the scheduler's, spills,
-  /// or fits nowhere on the device.
-  void use(const Question& question, const std::string& schedule);
+  /// From now on that of `schedule`; with `measured` for good, as the plan, the fastest of so many.
+  /// Throws Unsupported when it is none of the scheduler's, spills, or fits nowhere on the device.
+  void use(const Question& question, const std::string& schedule, std::int64_t measured);
+  /// Whether a store has a plan that is the fastest of `measured` or more.
+  bool has_plan(const Question& question, std::int64_t measured) const;
   /// Of the scheduler's first choice; infinite where there is none.
   double expected_seconds(const Question& question) const;
-  /// The scheduler's first choices, at most `count`.
+  /// The scheduler's first choices, at most `count`, compiled ahead as far as a store can hold
+  /// them.
   std::vector<std::string> schedules(const Question& question, std::size_t count) const;
 
  private:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,13 @@ from torch import nn
 from ladder.cuda import kernels
 from ladder.cuda.request import Request, Tuned, check_mode
 from ladder.cuda.tune import Progress, compile_in_background, tune_all
+from ladder.cuda.tune_experts import Problem
+from ladder.cuda.tune_experts import tune as tune_experts
 from ladder.errors import InvalidArgument
+from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.stack import PackedStack
+from ladder.nn.stack_image import prepared
 
 
 class WarmedUp(dict[str, dict[int, str]]):
@@ -41,7 +47,9 @@ def warmup(
     progress: Progress | None = None,
 ) -> WarmedUp:
     """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
-    read, and compile the kernels for ``m`` tokens and for any more.
+    read, and compile the kernels for ``m`` tokens and for any more. The same of
+    :class:`ladder.Experts`, whose kernels for ``m`` tokens are compiled and timed where the
+    model's configuration has ``num_experts_per_tok``, else by the first calls, untimed.
 
     Needed before a CUDA graph is captured and before ``torch.compile``; otherwise the first calls
     do it. On other devices it does nothing but what ``dependent_launch`` says.
@@ -74,6 +82,7 @@ def warmup(
     mode = mode_of(tune)
     if cache is not None:
         kernels.use_store(cache, trust_kernels=trust_kernels)
+    _warm_experts(model, m, dtype, mode, budget)
     layers = _requests(model, (*m, kernels.MANY_TOKENS), dtype, dependent_launch, mode)
     distinct = list(dict.fromkeys(layers.values()))
     tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
@@ -115,7 +124,28 @@ def _requests(
     return layers
 
 
-def _dtype_of(module: Linear) -> torch.dtype:
+def _warm_experts(
+    model: nn.Module, m: tuple[int, ...], dtype: torch.dtype | None, mode: str, budget: float
+) -> None:
+    """Bring mixtures of experts into the form of kernels, and compile and time those for ``m``
+    tokens where the configuration of the model says how many experts a token has."""
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    of_token: int = getattr(config, "num_experts_per_tok", None) or 0
+    deadline, known = time.monotonic() + budget, set()
+    for module in model.modules():
+        if not isinstance(module, Experts) or not prepared(module.gate_up, module.down):
+            continue
+        stacks = (module.gate_up.stack(), module.down.stack())
+        for tokens in m if of_token else ():
+            problem = Problem(*stacks, tokens, of_token, dtype or _dtype_of(module.gate_up))
+            if problem.key not in known:
+                known.add(problem.key)
+                tune_experts(problem, check_mode(mode), deadline)
+
+
+def _dtype_of(module: Linear | PackedStack) -> torch.dtype:
     """Of the activations of a layer, if nobody says."""
     stored = module.weight_type.scale_dtype
     return next((d for d in (module.dtype, stored) if d in kernels.HALVES), torch.float16)

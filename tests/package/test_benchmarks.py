@@ -25,6 +25,7 @@ SMALL = {
         ["--size", "1024", "--repeats", "1", "--threads", "1", "--only", "int4pack"],
         "| bfloat16 | 16 | ",
     ),
+    "experts.py": (["--shapes", "1", "--tokens", "2", "--tune", "fast"], "| 2 | 1"),
     "generate.py": (
         [*("--preset", "tiny", "--device", "cpu", "--only", "check", "decode", "--batches", "1"),
          *("--steps", "4", "--ways", "eager", "--formats", "GPTQModel", "ladder uint3")],
@@ -51,6 +52,7 @@ SMALL = {
 #: Scripts for a GPU, the smallest run of each, and what its report then has.
 SMALL_ON_A_GPU = {
     "cuda_runtime.py": (["--only", "Host"], "| the op alone | "),
+    "experts.py": (["--shapes", "1", "--tokens", "2", "--tune", "fast"], "| 2 | 1"),
     "generate.py": (
         [*("--preset", "tiny", "--only", "check", "decode", "--batches", "1", "--steps", "8"),
          *("--no-tune", "--ways", "eager", "graph", "--formats", "ladder uint4")],
@@ -107,7 +109,7 @@ def test_a_benchmark_of_a_gpu_runs_from_the_checkout(script):
     "command",
     [
         *(["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]),
-        *(["generate.py"], ["lora_step.py"]),
+        *(["generate.py"], ["lora_step.py"], ["experts.py"]),
     ],
 )
 def test_a_benchmark_of_a_gpu_says_that_there_is_none(command):

@@ -2,6 +2,7 @@
 """ladder.Experts on a GPU: by kernels, with the numbers that the processor gives."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from mixed import E, H, exact_experts, routed
 from torch import Tensor
 
 import ladder
+from ladder.cuda.experts import rows_of_item
 from ladder.nn.stack import PackedStack
 
 pytestmark = MARKS
@@ -24,6 +26,23 @@ def has_images(experts: ladder.Experts) -> bool:
 def call(experts: ladder.Experts, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     with torch.no_grad():
         return experts(x, index, weights)
+
+
+def mixtral(transformers):
+    """A model of two layers of four experts, packed."""
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=99,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+    )
+    model = transformers.MixtralForCausalLM(config).half().cuda().eval()
+    ladder.convert(model, "uint4,group=32,scale=float16,zero=midpoint")
+    return model
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -115,8 +134,44 @@ def test_compiled_code_calls_the_same_kernels():
     x = integers((9, H), torch.float16).cuda()
     index, weights = (part.cuda() for part in routed(9, 2))
     wanted = call(experts, x, index, weights)
-    compiled = torch.compile(experts, backend="aot_eager")
+    compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
     assert torch.equal(call(compiled, x, index, weights), wanted)
+    other, weights = (part.cuda() for part in routed(9, 2, seed=8))
+    assert torch.equal(call(compiled, x, other, weights), call(experts, x, other, weights))
+
+
+def test_the_op_is_as_torch_wants_ops():
+    experts = exact_experts(True).cuda()
+    x = integers((9, H), torch.float16).cuda()
+    index, weights = (part.cuda() for part in routed(9, 2))
+    call(experts, x, index, weights)
+    up, down = experts.gate_up, experts.down
+    torch.library.opcheck(
+        torch.ops.ladder.experts.default,
+        (
+            *(x, index, weights, up.images, up.bias.detach(), down.images, down.bias.detach()),
+            [up._weight_number, up.out_features, up.in_features],
+            [down._weight_number, down.out_features, down.in_features],
+            *("relu", math.inf, 1.702),
+        ),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_warming_up_times_kernels_and_keeps_plans(tmp_path):
+    """A second process would time nothing: the store has plans."""
+    transformers = pytest.importorskip("transformers")
+    model = mixtral(transformers)
+    ladder.warmup(model, m=(1, 6), cache=tmp_path)
+    plans = (tmp_path / "plans.json").read_text()
+    assert "of experts: y[" in plans
+    packed = next(m for m in model.modules() if isinstance(m, ladder.Experts))
+    stack = packed.gate_up.stack()
+    for rows in (2, 12):
+        of_item = rows_of_item(stack, packed.down.stack(), rows, torch.float16)
+        key = (stack.number, 4, rows, of_item, torch.float16, 0)
+        assert torch.ops.ladder.has_expert_plan(*key, 1)
+        assert not torch.ops.ladder.has_expert_plan(*key, 9)
 
 
 def test_an_unprepared_module_says_what_to_do_in_a_capture():
@@ -144,19 +199,7 @@ def test_types_without_kernels_go_through_torch():
 
 
 def test_a_model_of_transformers_runs_by_kernels():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(
-        vocab_size=99,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_local_experts=4,
-    )
-    model = transformers.MixtralForCausalLM(config).half().cuda().eval()
-    ladder.convert(model, "uint4,group=32,scale=float16,zero=midpoint")
+    model = mixtral(pytest.importorskip("transformers"))
     tokens = torch.randint(99, (2, 11), device="cuda")
     with torch.no_grad():
         made = model(tokens).logits

@@ -47,6 +47,38 @@ Tensor readable(const Tensor& x);
 /// To Python's log (ladder/_library.py), from whatever thread.
 void log_notices();
 
+/// Blocks along the second and third dimension of a grid, at most.
+constexpr std::int64_t kMostOfGrid = 65535;
+/// What kernels of experts take. Throws InvalidArgument naming the argument.
+Scalar half_of(const Tensor& x, const char* argument);
+void require_matrix(const Tensor& x, const char* argument);
+
+/// Where the operands of a kernel are; null for those that it has not.
+class Pointers {
+ public:
+  /// Those that an image has, or the first of several.
+  Pointers(const Tensor& images, const ImageParts& parts) {
+    void* const first = address(images);
+    (*this)[Operand::weight] = first;
+    (*this)[Operand::scales] = part_of(first, parts.scales);
+    (*this)[Operand::zeros] = part_of(first, parts.zeros);
+    (*this)[Operand::scale2] = part_of(first, parts.scale2);
+    (*this)[Operand::gather] = part_of(first, parts.gather);
+  }
+  void*& operator[](Operand operand) { return all_[static_cast<std::size_t>(operand)]; }
+  /// The arguments of a kernel, in its order, `tokens` last.
+  std::array<void*, kOperands + 1> arguments(const LinearKernel& kernel, std::uint32_t& tokens) {
+    std::array<void*, kOperands + 1> out;
+    std::size_t count = 0;
+    for (const Operand operand : kernel.operands) out[count++] = &(*this)[operand];
+    out[count] = &tokens;
+    return out;
+  }
+
+ private:
+  std::array<void*, kOperands> all_{};
+};
+
 /// Throws ToolchainError: the driver has no room for a kernel that every device has.
 [[noreturn]] void refused(const std::string& kernel);
 

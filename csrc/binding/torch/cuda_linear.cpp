@@ -45,34 +45,20 @@ struct Call {
 [[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, void* x, void* y,
                           std::int64_t m) {
   const auto& [session, image, bias, activation, ordinal, stream] = call;
-  const ImageParts& parts = session.parts();
-  void* const first = address(image);
-  std::array<void*, kOperands> pointers{};
-  const auto pointer = [&](Operand operand) -> void*& {
-    return pointers[static_cast<std::size_t>(operand)];
-  };
-  pointer(Operand::weight) = first;
-  pointer(Operand::scales) = part_of(first, parts.scales);
-  pointer(Operand::zeros) = part_of(first, parts.zeros);
-  pointer(Operand::scale2) = part_of(first, parts.scale2);
-  pointer(Operand::gather) = part_of(first, parts.gather);
-  pointer(Operand::bias) = bias.has_value() ? address(*bias) : nullptr;
-  pointer(Operand::x) = x;
-  pointer(Operand::y) = y;
+  Pointers pointers(image, session.parts());
+  pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
+  pointers[Operand::x] = x;
+  pointers[Operand::y] = y;
   std::optional<Tensor> workspace;
   if (kernel.workspace.floats > 0) {
     workspace = empty_of(aoti_torch_dtype_float32(), ordinal, kernel.workspace.floats);
-    pointer(Operand::workspace) = address(*workspace);
+    pointers[Operand::workspace] = address(*workspace);
   }
   if (kernel.workspace.counters > 0) {
-    pointer(Operand::counters) = take_counters(ordinal, kernel.workspace.counters, stream);
+    pointers[Operand::counters] = take_counters(ordinal, kernel.workspace.counters, stream);
   }
   auto tokens = static_cast<std::uint32_t>(m);
-  std::array<void*, kOperands + 1> arguments;
-  std::size_t count = 0;
-  for (const Operand operand : kernel.operands) arguments[count++] = &pointer(operand);
-  arguments[count] = &tokens;
-  return kernel.start(stream, arguments.data());
+  return kernel.start(stream, pointers.arguments(kernel, tokens).data());
 }
 
 /// The same with the kernel that the session has for `m` tokens, or another where the driver
