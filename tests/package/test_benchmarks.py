@@ -25,7 +25,6 @@ SMALL = {
         ["--size", "1024", "--repeats", "1", "--threads", "1", "--only", "int4pack"],
         "| bfloat16 | 16 | ",
     ),
-    "experts.py": (["--shapes", "1", "--tokens", "2", "--tune", "fast"], "| 2 | 1"),
     "generate.py": (
         [*("--preset", "tiny", "--device", "cpu", "--only", "check", "decode", "--batches", "1"),
          *("--steps", "4", "--ways", "eager", "--formats", "GPTQModel", "ladder uint3")],
