@@ -20,7 +20,7 @@ void expect_no_spills(const std::string& source, const std::string& what,
 }
 
 TEST(RoutingKernels, compile_without_spills) {
-  for (const char* architecture : {"sm_75", "sm_80", "sm_90a"}) {
+  for (const char* architecture : {"sm_80", "sm_89", "sm_90a"}) {
     const bool dependent = std::string(architecture) == "sm_90a";
     for (const bool whole : {false, true}) {
       const RowKind kind{whole, dependent};
