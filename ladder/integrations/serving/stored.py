@@ -160,6 +160,12 @@ class Folder:
         below = (module for module in modules if module.startswith(f"{prefix}."))
         return sorted(module for module in below if self.is_packed(module))
 
+    def has_packed_experts(self, prefix: str) -> bool:
+        """Whether the experts ``prefix`` are packed, in stacks or one by one."""
+        if self.headers is not None:
+            return bool(self.packed_below(prefix))
+        return self.is_packed(f"{prefix}.gate_up") or self.is_packed(f"{prefix}.0.gate_proj")
+
     def module(self, name: str, n: int, k: int) -> StoredLinear:
         """Module ``name``, which the model has as [n, k].
 
@@ -169,20 +175,39 @@ class Folder:
         if not self.is_packed(name):
             self._check_dense(name)
             return StoredLinear(name, None, {"weight": "weight"}, _as_it_is)
-        return self._own(name, n, k) if self._stored is not None else self._foreign(name, n, k)
+        if self._stored is not None:
+            return self._own(name, n, k, self.parts_of(name))
+        return self._foreign(name, n, k)
+
+    def stack(self, name: str, experts: int, n: int, k: int) -> StoredLinear:
+        """The stack ``name`` of a ladder folder, one expert of it: its tensors have one dimension
+        more in front, of ``experts``, which the model has as [n, k] each.
+
+        Raises:
+            CheckpointError: the files hold no such stack, or another shape.
+        """
+        parts = self.parts_of(name)
+        if self.headers is not None and "qweight" not in parts:
+            raise CheckpointError(f"{name}.qweight is missing")
+        for part, entry in parts.items():
+            if tuple(entry.shape[:1]) != (experts,):
+                raise CheckpointError(
+                    f"{name}.{part} has shape {list(entry.shape)}, not {experts} experts in front"
+                )
+        return self._own(name, n, k, {p: Stored(e.dtype, e.shape[1:]) for p, e in parts.items()})
 
     def _check_dense(self, name: str) -> None:
         if self.headers is not None and f"{name}.weight" not in self.headers:
             raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
 
-    def _own(self, name: str, n: int, k: int) -> StoredLinear:
+    def _own(self, name: str, n: int, k: int, parts: Mapping[str, Stored]) -> StoredLinear:
         assert self._stored is not None
         text = self._stored.type_of(name)
         if text is None:
             raise CheckpointError(
                 f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
             )
-        ttype, parts = parse(text), self.parts_of(name)
+        ttype = parse(text)
         act_order = "g_idx" in parts
         if parts:
             on_meta = {
