@@ -7,12 +7,15 @@ Importing this module imports nothing of vLLM.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import checkpoint_oracle as oracle
+import foreign
 import torch
 from drawn import exact_weight, formula, generator
 from safetensors.torch import save_file
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 
 from ladder import Experts, Weight
 from ladder.checkpoints.folder import StoredConfig
+from ladder.nn.gating import Gating
 from ladder.nn.stack import PackedStack
 
 EXPERTS, HIDDEN, INTERMEDIATE, TOP_K = 4, 128, 64, 2
@@ -146,11 +150,58 @@ def rank(number: int, size: int, *, expert_parallel: bool = False) -> Iterator[N
 
     kind = config_module.FusedMoEParallelConfig
     alone = kind.make_no_parallel()
-    import dataclasses
-
     own = dict(tp_size=size, tp_rank=number)
     if expert_parallel:
         own = dict(ep_size=size, ep_rank=number, use_ep=True)
     cut = dataclasses.replace(alone, **own)
     with mock.patch.object(layer_module, "make_parallel_config", lambda **_: cut):
         yield
+
+
+class Others:
+    """Experts of another package, one linear module for each weight, as tests/serving/foreign.py
+    packs them."""
+
+    def __init__(self, kind: Callable[..., foreign.Foreign], **how: Any) -> None:
+        names = {
+            f"{PREFIX}.{e}.{last}": shape
+            for e in range(EXPERTS)
+            for last, shape in (
+                ("gate_proj", (INTERMEDIATE, HIDDEN)),
+                ("up_proj", (INTERMEDIATE, HIDDEN)),
+                ("down_proj", (HIDDEN, INTERMEDIATE)),
+            )
+        }
+        shapes = {name.rpartition(".")[2]: shape for name, shape in names.items()}
+        with mock.patch.object(foreign, "SHAPES", shapes):
+            self.stored = kind(names, **how)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return oracle.tensors_of(self.stored.layers)
+
+    def config(self) -> dict[str, Any]:
+        return self.stored.settings
+
+    def dense(self, name: str) -> list[Tensor]:
+        parts = ("gate_proj", "up_proj") if name == "gate_up" else ("down_proj",)
+        return [
+            torch.cat([self.stored.dense(f"{PREFIX}.{e}.{part}") for part in parts])
+            for e in range(EXPERTS)
+        ]
+
+
+def expected(
+    stored: Stacks | Others, x: Tensor, index: Tensor, weights: Tensor, gating: Gating | None = None
+) -> Tensor:
+    """[T, H] float64, worked out token by token on dense values."""
+    gating = gating or Gating()
+    first, second = stored.dense("gate_up"), stored.dense("down")
+    biases = getattr(stored, "biases", {})
+    y = torch.zeros(x.shape[0], HIDDEN, dtype=torch.float64)
+    for t, (experts, given) in enumerate(zip(index.tolist(), weights.double(), strict=True)):
+        for e, weight in zip(experts, given, strict=True):
+            z = first[e] @ x[t].double()
+            z = z + biases["gate_up"][e].double() if biases else z
+            z = second[e] @ gating(z.float()).double()
+            y[t] += weight * (z + biases["down"][e].double() if biases else z)
+    return y
