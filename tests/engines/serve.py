@@ -63,8 +63,8 @@ def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
 
 
 def count_kernels(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
-    """What ``generate()`` returns, and how often each kernel of ladder's layers ran, in a CUDA graph
-    or not: linear ones, and what is between the products of experts."""
+    """What ``generate()`` returns, and how often each kernel of ladder's layers ran, in a graph or
+    not: linear ones, and what is between the products of experts."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:

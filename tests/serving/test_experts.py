@@ -4,6 +4,8 @@ the dense values give."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import foreign
 import pytest
 import torch
@@ -115,6 +117,28 @@ def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
     check(stored, served(stored, tmp_path))
 
 
+def test_models_with_a_loader_of_their_own_hand_on_experts_one_by_one(tmp_path):
+    """As DeepSeek's in vLLM: names by a mapping, then the loaders of parameters."""
+    from vllm.config import get_current_vllm_config
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    stored = Others(foreign.gptq, bits=4, symmetric=False, exponent=-4)
+    get_current_vllm_config().compilation_config.static_forward_context.clear()
+    model = Model(write(tmp_path, stored.tensors(), stored.config()))
+    parameters = dict(model.named_parameters())
+    names = ("gate_proj", "down_proj", "up_proj")
+    mapping = RoutedExperts.make_expert_params_mapping(model, *names, EXPERTS)
+    for name, tensor in stored.tensors().items():
+        to, of, expert, shard = next(entry for entry in mapping if entry[1] in name)
+        inside = name.replace(of, to)
+        parameter = parameters[inside]
+        assert parameter.weight_loader(
+            parameter, tensor, inside, shard_id=shard, expert_id=expert, return_success=True
+        )
+    model.finish()
+    check(stored, model)
+
+
 def test_biases_that_another_package_wrote_for_a_model_without_are_dropped(tmp_path):
     stored = Others(foreign.gptq, bits=4, symmetric=True, exponent=-4)
     zeros = {f"{PREFIX}.0.gate_proj.bias": torch.zeros(INTERMEDIATE)}
@@ -196,7 +220,7 @@ def test_experts_of_several_types_are_refused_by_name(tmp_path):
     tensors, settings = stored.tensors(), stored.config()
     other = Others(foreign.gptq, bits=8, symmetric=True).tensors()
     odd = {n: t for n, t in other.items() if n.startswith(f"{PREFIX}.3.up_proj.")}
-    dynamic = {rf"+:.*experts\.3\.up_proj": {"bits": 8}}
+    dynamic = {r"+:.*experts\.3\.up_proj": {"bits": 8}}
     folder = write(tmp_path, tensors | odd, settings | {"dynamic": dynamic})
     with pytest.raises(Unsupported, match=r"experts\.3\.up_proj is uint8.*gate_proj uint4"):
         serve(folder, tensors | odd)
@@ -240,3 +264,74 @@ def test_a_layer_keeps_one_copy_of_its_weights(tmp_path):
             for t in model.experts.parameters()}  # fmt: skip
     bytes_of = [w.nbytes for weights in stacks.weights.values() for w in weights]
     assert sum(kept.values()) == sum(bytes_of)
+
+
+# --- what is refused, and engines without files ---------------------------------------------------
+
+
+def in_another_order() -> Others:
+    """GPTQ with desc_act; the columns of gate and up are in one order, as their inputs are one."""
+    stored = Others(foreign.gptq, bits=4, symmetric=True, order=True, exponent=-4)
+    layers = stored.stored.layers
+    for e in range(EXPERTS):
+        gate, up = (layers[f"{PREFIX}.{e}.{name}"] for name in ("gate_proj", "up_proj"))
+        up.group_of = gate.group_of
+        up.tensors["g_idx"] = gate.tensors["g_idx"].clone()
+    return stored
+
+
+def test_columns_in_another_order(tmp_path):
+    stored = in_another_order()
+    check(stored, served(stored, tmp_path))
+
+
+def test_columns_in_another_order_are_not_cut(tmp_path):
+    refused = r"experts\.0\.down_proj may order columns.*enable_expert_parallel"
+    with rank(0, 2), pytest.raises(Unsupported, match=refused):
+        served(in_another_order(), tmp_path)
+
+
+def test_gate_and_up_in_two_orders_are_refused_by_name(tmp_path):
+    stored = Others(foreign.gptq, bits=4, symmetric=True, order=True)
+    with pytest.raises(Unsupported, match=r"gate_proj and .*up_proj cannot be one .*g_idx differ"):
+        served(stored, tmp_path)
+
+
+@pytest.mark.parametrize("field, value, what", [
+    ("is_lora_enabled", True, "LoRA"), ("dp_size", 2, "data or sequence"),
+    ("num_experts", 6, "redundant"),
+])  # fmt: skip
+def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
+    from ladder.integrations.vllm.experts import ExpertsMethod
+
+    moe = SimpleNamespace(
+        activation="silu", is_lora_enabled=False, dp_size=1, is_sequence_parallel=False,
+        num_experts=4, num_logical_experts=4,
+    )  # fmt: skip
+    ExpertsMethod(None, PREFIX, moe)
+    setattr(moe, field, value)
+    with pytest.raises(Unsupported, match=f"{PREFIX} has packed experts.*{what}"):
+        ExpertsMethod(None, PREFIX, moe)
+
+
+def test_router_weights_on_activations_are_refused_by_name(tmp_path):
+    with pytest.raises(Unsupported, match=f"{PREFIX} multiplies activations by the router's"):
+        served(Stacks(ZEROS), tmp_path, apply_router_weight_on_input=True)
+
+
+@pytest.mark.parametrize("stored", [
+    lambda: Stacks(*TWO, bias=True), lambda: Stacks("mxfp4"),
+    lambda: Others(foreign.gptq, bits=3, symmetric=False, order=True),
+    lambda: Others(foreign.compressed, bits=4, symmetric=False),
+], ids=("two types", "mxfp4", "gptq", "compressed-tensors"))  # fmt: skip
+def test_dummy_weights_are_finite(stored, tmp_path):
+    from vllm.config import get_current_vllm_config
+
+    stored = stored()
+    config = get_current_vllm_config()
+    config.compilation_config.static_forward_context.clear()
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    model = Model(folder, has_bias=bool(getattr(stored, "biases", {})))
+    model.experts.quant_method.dummy = True
+    model.finish()
+    assert model(*routed()).isfinite().all()

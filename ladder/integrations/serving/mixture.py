@@ -151,7 +151,7 @@ def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, i
 class _OrderedStack(PackedStack):
     """A stack whose columns may be in another order than their groups."""
 
-    g_idx: Tensor | None = None  #: [E, K]
+    g_idx: Tensor | None  #: [E, K]
 
     def _product(self, x: Tensor, expert: int) -> Tensor:
         if self.g_idx is None:
@@ -203,8 +203,6 @@ def _(
         for name, tensor in zip((*PARTS, "bias"), given, strict=True):
             if name == "bias":
                 stack.bias = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
-            elif name == "g_idx":
-                stack.g_idx = tensor
             else:
                 stack.register_buffer(name, tensor)
     nobody = (index < 0) | (index >= e)

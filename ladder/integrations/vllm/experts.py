@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import logging
 import types
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,15 +17,8 @@ from ladder.integrations.serving.mixture import Mixture, finish_stacks
 from ladder.integrations.serving.ranks import Columns, Rows, part_rows, whole_rows
 from ladder.integrations.serving.stacks import BiasRoom, StackRoom
 from ladder.integrations.serving.stored import Folder, StoredLinear
+from ladder.integrations.vllm.expert_layers import DOWN, GATE_UP, STEMS, gating_of, loader
 from ladder.integrations.vllm.warm import Warmer
-from ladder.nn.gating import SWIGLU_OAI, Gating
-
-_log = logging.getLogger("vllm.ladder")
-#: Names in ladder folders, and of the parameters of vLLM's layers.
-GATE_UP, DOWN = "gate_up", "down"
-_STEMS = {GATE_UP: "w13", DOWN: "w2"}
-#: Functions of the gate, by vLLM's names.
-_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
 class ExpertsMethod(FusedMoEMethodBase):
@@ -54,7 +45,9 @@ class ExpertsMethod(FusedMoEMethodBase):
             (moe.num_experts != moe.num_logical_experts, "redundant experts"),
         ):
             if wrong:
-                raise Unsupported(f"{prefix} has packed experts, which ladder serves without {what}")
+                raise Unsupported(
+                    f"{prefix} has packed experts, which ladder serves without {what}"
+                )
 
     # --- making room ------------------------------------------------------------------------------
 
@@ -106,23 +99,23 @@ class ExpertsMethod(FusedMoEMethodBase):
         modules = self._modules(layer, list(local), len(every), h, i)
         self.rooms = {
             name: StackRoom(
-                _STEMS[name],
+                STEMS[name],
                 [self._room(modules[name][e], rows[name], columns[name]) for e in local],
                 local,
                 len(every),
             )
-            for name in _STEMS
+            for name in STEMS
         }
         for room in self.rooms.values():
             room.register(layer)
         self.biases = self._biases(rows, local, len(every), second_rank=rank > 0)
         for bias in self.biases:
             bias.register(layer, params_dtype)
-        layer.load_weights = types.MethodType(_load_weights(type(layer).load_weights), layer)
+        layer.load_weights = types.MethodType(loader(type(layer).load_weights), layer)
 
     def is_stacked(self) -> bool:
         """Whether the files have one tensor for all experts."""
-        names = [f"{self.prefix}.{name}" for name in _STEMS]
+        names = [f"{self.prefix}.{name}" for name in STEMS]
         if self.folder.headers is None:
             return self.folder.method == "ladder"
         return any(self.folder.parts_of(name) for name in names)
@@ -170,7 +163,7 @@ class ExpertsMethod(FusedMoEMethodBase):
             CheckpointError: the files have biases of stacks, and the model none.
         """
         made = []
-        for name, stem in _STEMS.items():
+        for name, stem in STEMS.items():
             in_files = f"{self.prefix}.{name}.bias"
             if self.moe.has_bias:
                 zero = second_rank and name == DOWN
@@ -252,62 +245,3 @@ class ExpertsMethod(FusedMoEMethodBase):
         if layer.expert_map is not None:  # -1 for those of other ranks
             topk_ids = layer.expert_map[topk_ids.long()]
         return self.mixture(layer, x, topk_ids, topk_weights)
-
-
-def gating_of(moe: Any, prefix: str) -> Gating:
-    """What vLLM's layer computes between its two products.
-
-    Raises:
-        Unsupported: ladder has no such function; the message names it.
-    """
-    name = str(getattr(moe.activation, "value", moe.activation))
-    limit, alpha, beta = (
-        getattr(moe, f"swiglu_{each}", None) for each in ("limit", "alpha", "beta")
-    )
-    if name in _ACTIVATIONS and (limit is None or name == "silu"):
-        return Gating(_ACTIVATIONS[name], limit)
-    if name == "swigluoai":  # vLLM's kernels read neither limit nor alpha
-        return Gating(SWIGLU_OAI, 7.0)
-    if name == "swigluoai_uninterleave" and limit is not None and beta == 1:
-        return Gating(SWIGLU_OAI, limit, 1.0 if alpha is None else alpha)
-    raise Unsupported(
-        f"{prefix} has packed experts with activation {name} (limit {limit}, alpha {alpha}, beta "
-        f"{beta}), which ladder does not have"
-    )
-
-
-def _load_weights(theirs: Callable[..., Iterable[str]]) -> Callable[..., Iterable[str]]:
-    """``load_weights`` of a layer of packed experts: vLLM's own knows no stacks of ladder folders,
-    and looks at all names of all experts for each tensor. ``theirs`` has what is left."""
-
-    def load_weights(layer: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Iterable[str]:
-        shards = {
-            layer.ckpt_gate_proj_name: "w1",
-            layer.ckpt_up_proj_name: "w3",
-            layer.ckpt_down_proj_name: "w2",
-        }
-        for name, tensor in weights:
-            module, _, part = name.rpartition(".")
-            expert, _, last = module.partition(".")
-            if module in _STEMS:
-                where, of = _STEMS[module], ()
-            elif expert.isdecimal() and last in shards:
-                where, of = _STEMS[DOWN if shards[last] == "w2" else GATE_UP], (
-                    shards[last], int(expert),
-                )  # fmt: skip
-            else:
-                yield from theirs(layer, [(name, tensor)])
-                continue
-            parameter = getattr(layer, f"{where}_{part}", None)
-            if parameter is not None:
-                if parameter.weight_loader(parameter, tensor, name, *of, return_success=True):
-                    yield f"{where}_{part}"
-            elif part == "bias":  # AutoGPTQ writes zeros for layers without one
-                if tensor.any():
-                    _log.warning("%s.%s is dropped: vLLM's model has no bias", layer.layer_name, name)
-            else:
-                raise CheckpointError(
-                    f"{layer.layer_name}.{name} is in the files, and none of the layer's parts"
-                )
-
-    return load_weights
