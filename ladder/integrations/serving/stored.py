@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -95,6 +95,7 @@ class Folder:
         self.headers = headers
         self._stored: StoredConfig | None = None
         self._settings: Any = None
+        self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
         elif self.method in FORMATS:
@@ -244,20 +245,33 @@ class Folder:
             raise CheckpointError(
                 f"{name} holds a weight of {[layer.n, layer.k]}, not {[n, k]} as the model has"
             )
-        made = {part: form.canonical(part, _on_meta(entry), layer) for part, entry in parts.items()}
-        zeros = next((tensor for kind, tensor in made.values() if kind == "zeros"), None)
-        scales = next(tensor for kind, tensor in made.values() if kind == "scales")
-        zero = layer.fixed_zero
-        if zeros is not None:
-            zero = "rescale" if zeros.is_floating_point() else "integer"
+        ttype, tensors = self._form_of(layer, parts)
         return StoredLinear(
             name,
-            type_of(layer, zero=zero, scale_dtype=scales.dtype),
-            {part: kind for part, (kind, _) in made.items()},
+            ttype,
+            tensors,
             functools.partial(form.canonical, layer=layer),
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
         )
+
+    def _form_of(
+        self, layer: Layer, parts: Mapping[str, Stored]
+    ) -> tuple[TType, Mapping[str, str]]:
+        """Type of a layer, and the part of a Weight that each of its tensors becomes. Worked out
+        once for layers that are alike: a mixture has ten thousand."""
+        key = repr(replace(layer, name="")), repr(sorted(parts.items()))
+        if key not in self._forms:
+            canonical = FORMATS[self.method].canonical
+            made = {part: canonical(part, _on_meta(entry), layer) for part, entry in parts.items()}
+            zeros = next((tensor for kind, tensor in made.values() if kind == "zeros"), None)
+            scales = next(tensor for kind, tensor in made.values() if kind == "scales")
+            zero = layer.fixed_zero
+            if zeros is not None:
+                zero = "rescale" if zeros.is_floating_point() else "integer"
+            kinds = {part: kind for part, (kind, _) in made.items()}
+            self._forms[key] = type_of(layer, zero=zero, scale_dtype=scales.dtype), kinds
+        return self._forms[key]
 
 
 def _method_of(config: Mapping[str, Any]) -> str:
