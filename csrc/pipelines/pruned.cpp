@@ -79,6 +79,8 @@ bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions)
 std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions& decisions,
                               double best_seconds) {
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
+  // What a launch of several products moves depends on a router.
+  if (decisions.expr.experts) return candidates;
   const auto ruler = ruler_of(decisions.expr, *decisions.device);
   for (Candidate& candidate : candidates) {
     if (!candidate.dropped.empty() || is_dense(candidate.schedule)) continue;

@@ -26,7 +26,12 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     more: frozenset[str] = frozenset()  #: packed layers besides those of models.LAYERS
     less: frozenset[str] = frozenset()  #: layers that are not packed
+    layers: frozenset[str] = frozenset(models.LAYERS)  #: packed layers of the model
     adapter: bool = False  #: with a LoRA adapter on every layer
+
+    def packed(self) -> frozenset[str]:
+        """Names of vLLM's layers that hold packed weights."""
+        return (self.layers | self.more) - self.less
 
 
 class Forms:
@@ -41,6 +46,31 @@ class Forms:
         if key not in self.made:
             where = self.at / f"form{len(self.made)}"
             self.made[key] = models.converted(self.dense, where, type, **options)
+        return self.made[key]
+
+    def mixture(self, kind: str, type: str, **options: Any) -> tuple[Path, Path]:
+        """The ladder folder of a mixture of experts."""
+        key = f"{kind} {type} {options}"
+        if key not in self.made:
+            where = self.at / f"form{len(self.made)}"
+            self.made[key] = models.converted(self.dense_mixture(kind), where, type, **options)
+        return (self.made[key],) * 2
+
+    def dense_mixture(self, kind: str) -> Path:
+        if kind not in self.made:
+            self.made[kind] = models.mixture(self.at / kind, kind)
+        return self.made[kind]
+
+    def other_mixture(
+        self, model: str, kind: Callable[..., foreign.Foreign], **how: Any
+    ) -> tuple[Path, Path]:
+        """A mixture whose experts, and nothing else, are packed by another package."""
+        key = f"{model} {kind.__name__} {how}"
+        if key not in self.made:
+            folder = self.at / f"form{len(self.made)}"
+            folder.mkdir()
+            dense = self.dense_mixture(model)
+            self.made[key] = models.mixture_from_others(dense, folder, kind, **how)
         return self.made[key]
 
     def adapter(self, case: Case) -> Path | None:
@@ -86,6 +116,34 @@ def other(kind: Callable[..., foreign.Foreign], bits: int, **how: Any):
     return lambda forms: forms.other(kind, bits, **how)
 
 
+def mixture(kind: str, type: str, **options: Any) -> Case:
+    """Of a mixture of experts with packed weights."""
+    return Case(
+        lambda forms: forms.mixture(kind, type, **options), layers=models.mixture_layers(kind)
+    )
+
+
+def other_mixture(kind: str, form: Callable[..., foreign.Foreign], **how: Any) -> Case:
+    """Of a mixture whose experts another package packed, served as it is."""
+    experts = frozenset(n for n in models.mixture_layers(kind) if ".experts." in n)
+    return Case(
+        lambda forms: forms.other_mixture(kind, form, **how),
+        options={"quantization": "ladder"},
+        layers=experts,
+    )
+
+
+#: Mixtures of experts.
+MIXTURES = {
+    "qwen3_moe, uint4": mixture("qwen3_moe", "uint4", group_size=64, symmetric=False),
+    "mixtral, nf4": mixture("mixtral", "nf4", group_size=64),
+    "qwen3_moe, uint3": mixture("qwen3_moe", "uint3", group_size=64),
+    "qwen3_moe, gptq": other_mixture("qwen3_moe", foreign.gptq, bits=4, symmetric=True),
+    "mixtral, awq": other_mixture("mixtral", foreign.awq),
+    "qwen3_moe, compressed-tensors": other_mixture("qwen3_moe", foreign.compressed, bits=4),
+}
+
+
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
     assert "error" not in answer, f"{answer['error']}\n{answer.get('log', '')}"
     return answer
@@ -94,5 +152,5 @@ def checked(answer: dict[str, Any]) -> dict[str, Any]:
 def check_reads(case: Case, reads: dict[str, int]) -> None:
     """An op of ladder read the codes of each packed layer, and of no other, in each step."""
     layers = {module.rpartition(".")[0] for module in reads}
-    assert layers == (models.LAYERS | case.more) - case.less
+    assert layers == case.packed()
     assert all(count >= TOKENS for count in reads.values()), reads

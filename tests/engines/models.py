@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,50 @@ def dense(folder: Path) -> Path:
     model = LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.12))
     model.save_pretrained(folder)
     return folder
+
+
+#: Experts are vLLM's layers, too; where they are in its model.
+EXPERTS = {"qwen3_moe": "mlp", "mixtral": "block_sparse_moe"}
+
+
+def mixture_layers(kind: str) -> frozenset[str]:
+    """vLLM's layers that hold the packed weights of :func:`mixture`."""
+    found = {name for name in LAYERS if ".self_attn." in name}
+    for layer in range(SIZES["num_hidden_layers"]):
+        found.add(f"model.layers.{layer}.{EXPERTS[kind]}.experts.routed_experts")
+    return frozenset(found)
+
+
+def mixture(folder: Path, kind: str) -> Path:
+    """A mixture of four experts, of which two have each token; as :func:`dense`."""
+    from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
+
+    torch.manual_seed(0)
+    own: dict[str, Any] = {"num_experts_per_tok": 2, "initializer_range": 0.12}
+    if kind == "mixtral":
+        config = MixtralConfig(**SIZES, **own, num_local_experts=4)
+    else:
+        wide = SIZES["intermediate_size"]
+        config = Qwen3MoeConfig(
+            **SIZES, **own, num_experts=4, moe_intermediate_size=wide, norm_topk_prob=True
+        )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def mixture_from_others(
+    dense_folder: Path, folder: Path, kind: Callable[..., foreign.Foreign], **how: Any
+) -> tuple[Path, Path]:
+    """The mixture with its experts as another package packs them, and a dense folder of the same
+    values."""
+    whole = tensors_of(dense_folder)
+    names = [n.removesuffix(".weight") for n in whole if ".experts." in n]
+    stored = kind(names, exponent=-6, **how)
+    others = {n: t for n, t in whole.items() if n.removesuffix(".weight") not in names}
+    theirs = write(dense_folder, folder / "theirs", others | oracle.tensors_of(stored.layers),
+                   {"quantization_config": stored.settings})  # fmt: skip
+    dense = {f"{name}.weight": stored.dense(name).float() for name in names}
+    return theirs, write(dense_folder, folder / "ours", others | dense, {})
 
 
 def converted(source: Path, folder: Path, type: str, **options: Any) -> Path:

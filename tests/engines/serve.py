@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -28,19 +29,21 @@ def count_reads(llm: Any, generate: Callable[[], Any]) -> tuple[Any, dict[str, i
     """What ``generate()`` returns, and how often ops of ladder read each tensor of codes that the
     model has. For an engine in this process that is not compiled."""
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
     tensors = {
         tensor.data_ptr(): name.replace(".base_layer.", ".")  # under an adapter
         for name, tensor in model.named_parameters()
-        if name.rpartition(".")[2].startswith("qweight")
+        if re.match("(w13_|w2_)?qweight", name.rpartition(".")[2])
     }
     reads = dict.fromkeys(tensors.values(), 0)
 
     class Count(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
             if op.namespace == "ladder":
-                for name in {tensors.get(getattr(each, "data_ptr", int)()) for each in args}:
+                flat = tree_leaves(args)
+                for name in {tensors.get(getattr(each, "data_ptr", int)()) for each in flat}:
                     if name is not None:
                         reads[name] += 1
             return op(*args, **(kwargs or {}))
@@ -60,14 +63,14 @@ def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
 
 
 def count_kernels(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
-    """What ``generate()`` returns, and how often each kernel of ladder's linear layers ran, in a
-    CUDA graph or not."""
+    """What ``generate()`` returns, and how often each kernel of ladder's layers ran, in a graph or
+    not: linear ones, and what is between the products of experts."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         outputs = generate()
     events = profiler.key_averages()
-    return outputs, {e.key: e.count for e in events if e.key.startswith("linear_")}
+    return outputs, {e.key: e.count for e in events if re.match("linear_|gated$", e.key)}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,25 @@ ladder; and ladder's ops run for every packed layer in every step. `make test-vl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import foreign
 import models
 import pytest
 import torch
-from forms import PROMPTS, TOKENS, Case, check_reads, checked, mixed, of, other, reordered
+from forms import (
+    MIXTURES,
+    PROMPTS,
+    TOKENS,
+    Case,
+    check_reads,
+    checked,
+    mixed,
+    of,
+    other,
+    reordered,
+)
 
 O_PROJ = frozenset(name for name in models.LAYERS if name.endswith("o_proj"))
 ASKED = {"quantization": "ladder"}
@@ -66,6 +78,21 @@ TWO_RANKS = {
     f"{name}, two ranks": Case(case.folders, options={"tensor_parallel_size": 2})
     for name, case in CASES.items()
     if name in ("nvfp4", "act-order")
+}
+COMPILED_EXPERTS = {
+    f"{name}, compiled": replace(case, options=case.options | {"enforce_eager": False})
+    for name, case in MIXTURES.items()
+    if name in ("qwen3_moe, uint4", "mixtral, awq")
+}
+EXPERTS_ON_TWO_RANKS = {
+    f"{name}, two ranks{' of experts' if by_expert else ''}": replace(
+        case,
+        options=case.options
+        | {"tensor_parallel_size": 2, "enable_expert_parallel": by_expert},
+    )
+    for name, case in MIXTURES.items()
+    for by_expert in (False, True)
+    if name in ("mixtral, nf4", "qwen3_moe, gptq")
 }
 
 
@@ -127,7 +154,7 @@ def compiled(engine):
 def test_a_compiled_engine_gives_the_tokens_of_transformers(name, compiled, expected):
     case, answer = COMPILED[name], checked(compiled[name])
     assert answer["tokens"] == expected(case)
-    layers = len((models.LAYERS | case.more) - case.less)
+    layers = len(case.packed())
     assert sum(answer["counts"].values()) >= layers * TOKENS
 
 
@@ -140,3 +167,42 @@ def two_ranks(engine):
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_give_the_tokens_of_transformers(name, two_ranks, expected):
     assert checked(two_ranks[name])["tokens"] == expected(TWO_RANKS[name])
+
+
+@pytest.fixture(scope="session")
+def experts(engine):
+    return engine(MIXTURES, "reads", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_an_engine_of_experts_gives_the_tokens_of_transformers(name, experts, expected):
+    answer = checked(experts[name])
+    assert answer["tokens"] == expected(MIXTURES[name])
+    check_reads(MIXTURES[name], answer["counts"])
+
+
+@pytest.fixture(scope="session")
+def compiled_experts(engine):
+    return engine(COMPILED_EXPERTS, "ops", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", COMPILED_EXPERTS)
+def test_a_compiled_engine_of_experts_gives_the_tokens_of_transformers(
+    name, compiled_experts, expected
+):
+    case, answer = COMPILED_EXPERTS[name], checked(compiled_experts[name])
+    assert answer["tokens"] == expected(case)
+    layers = [layer for layer in case.packed() if ".experts." in layer]
+    assert answer["counts"]["ladder::experts_canonical"] >= len(layers) * TOKENS
+
+
+@pytest.fixture(scope="session")
+def experts_on_two_ranks(engine):
+    return engine(EXPERTS_ON_TWO_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1",
+                  VLLM_CPU_OMP_THREADS_BIND="0|1")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPERTS_ON_TWO_RANKS)
+def test_experts_on_two_ranks_give_the_tokens_of_transformers(name, experts_on_two_ranks, expected):
+    answer = checked(experts_on_two_ranks[name])
+    assert answer["tokens"] == expected(EXPERTS_ON_TWO_RANKS[name])

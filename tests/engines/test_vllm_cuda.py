@@ -5,13 +5,25 @@ has vLLM for GPUs, LADDER_VLLM_PATH more folders of packages for it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import foreign
 import models
 import pytest
 import torch
-from forms import PROMPTS, TOKENS, Case, check_reads, checked, mixed, of, other, reordered
+from forms import (
+    MIXTURES,
+    PROMPTS,
+    TOKENS,
+    Case,
+    check_reads,
+    checked,
+    mixed,
+    of,
+    other,
+    reordered,
+)
 
 pytestmark = [
     pytest.mark.cuda,
@@ -65,6 +77,20 @@ TWO_RANKS = {
 TWO_RANKS["uint4, two stages"] = Case(
     EAGER["uint4"].folders, options=GRAPHS | {"pipeline_parallel_size": 2}
 )  # none on the CPU, where vLLM 0.32 stops in code of its own
+EXPERTS = {name: replace(case, options=GPU | case.options) for name, case in MIXTURES.items()}
+EXPERTS_IN_GRAPHS = {
+    name: replace(case, options=GRAPHS | case.options) for name, case in MIXTURES.items()
+}
+EXPERTS_ON_TWO_RANKS = {
+    f"{name}, two ranks{' of experts' if by_expert else ''}": replace(
+        case,
+        options=GRAPHS | case.options
+        | {"tensor_parallel_size": 2, "enable_expert_parallel": by_expert},
+    )
+    for name, case in MIXTURES.items()
+    for by_expert in (False, True)
+    if name in ("qwen3_moe, uint4", "qwen3_moe, gptq")
+}
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +148,7 @@ def in_graphs(engine):
 def test_an_engine_of_cuda_graphs_agrees_with_transformers(name, in_graphs, believed):
     case, answer = IN_GRAPHS[name], checked(in_graphs[name])
     check_tokens(case, answer, believed)
-    layers = len((models.LAYERS | case.more) - case.less)
+    layers = len(case.packed())
     # Of 47 tokens of prompts more are dequantised; each step after them has a launch a layer.
     assert sum(answer["counts"].values()) >= layers * (TOKENS - 1), answer["counts"]
 
@@ -137,3 +163,42 @@ def two_ranks(engine):
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_agree_with_transformers(name, two_ranks, believed):
     check_tokens(TWO_RANKS[name], checked(two_ranks[name]), believed)
+
+
+@pytest.fixture(scope="session")
+def experts(engine):
+    return engine(EXPERTS, "ops", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_an_engine_of_experts_agrees_with_transformers(name, experts, believed):
+    case, answer = EXPERTS[name], checked(experts[name])
+    check_tokens(case, answer, believed)
+    layers = [layer for layer in case.packed() if ".experts." in layer]
+    assert answer["counts"].get("ladder::experts", 0) >= len(layers) * TOKENS, answer["counts"]
+
+
+@pytest.fixture(scope="session")
+def experts_in_graphs(engine):
+    return engine(EXPERTS_IN_GRAPHS, "kernels", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.mark.parametrize("name", EXPERTS_IN_GRAPHS)
+def test_an_engine_of_experts_in_graphs_agrees_with_transformers(name, experts_in_graphs, believed):
+    case, answer = EXPERTS_IN_GRAPHS[name], checked(experts_in_graphs[name])
+    check_tokens(case, answer, believed)
+    layers = [layer for layer in case.packed() if ".experts." in layer]
+    # Of every step, that of the prompts too: no batch of experts goes another way.
+    assert answer["counts"].get("gated", 0) >= len(layers) * TOKENS, answer["counts"]
+
+
+@pytest.fixture(scope="session")
+def experts_on_two_ranks(engine):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    return engine(EXPERTS_ON_TWO_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+
+
+@pytest.mark.parametrize("name", EXPERTS_ON_TWO_RANKS)
+def test_experts_on_two_ranks_agree_with_transformers(name, experts_on_two_ranks, believed):
+    check_tokens(EXPERTS_ON_TWO_RANKS[name], checked(experts_on_two_ranks[name]), believed)

@@ -14,6 +14,8 @@ from layers import SHAPES, prefix
 from torch import Tensor
 
 GROUP = 32
+#: Mixtral's names of the modules of an expert.
+_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 @dataclass
@@ -115,7 +117,8 @@ def _exact(
     are exact. ``modules``: names of layers.SHAPES, whole ones or their ends."""
     layers = {}
     for seed, name in enumerate(modules):
-        truth = one(*SHAPES[name.rpartition(".")[2]], seed)
+        last = name.rpartition(".")[2]
+        truth = one(*SHAPES[_MIXTRAL.get(last, last)], seed)
         powers = exponent + np.random.default_rng(seed).integers(-1, 2, truth.scales.shape)
         truth.scales = np.exp2(powers).astype(np.float16)
         key = "weight_scale" if "weight_scale" in truth.tensors else "scales"

@@ -21,7 +21,7 @@ from layers import (
     write,
 )
 
-from ladder.errors import CheckpointError, Unsupported
+from ladder.errors import CheckpointError
 from ladder.testing import assert_linear_close
 from ladder.types import register_type
 
@@ -162,12 +162,10 @@ def test_a_tied_output_layer_multiplies_by_the_packed_embedding(tmp_path):
     assert torch.equal(logits[:, :VOCABULARY], product(stored, "embed_tokens", x)[0])
 
 
-@pytest.mark.parametrize("packed", (False, True), ids=("dense", "packed"))
-def test_packed_experts_are_refused_by_name(packed, tmp_path, monkeypatch):
+def test_experts_that_the_folder_leaves_dense_are_vllms_own(tmp_path, monkeypatch):
     stored = Stored.drawn({"o_proj": ZEROS})
     tensors = stored.tensors()
-    part = "qweight" if packed else "weight"
-    tensors[f"model.layers.0.mlp.experts.3.w1.{part}"] = torch.zeros(8, 8, dtype=torch.int32)
+    tensors["model.layers.0.mlp.experts.3.w1.weight"] = torch.zeros(8, 8)
     config = quantization(write(tmp_path, tensors, stored.config()))
     from vllm.model_executor.layers import fused_moe
 
@@ -175,9 +173,5 @@ def test_packed_experts_are_refused_by_name(packed, tmp_path, monkeypatch):
     experts = torch.nn.Module()
     assert config.get_quant_method(experts, "model.layers.0.mlp.experts") is None
     experts.moe_config = "how"
-    if not packed:
-        found = config.get_quant_method(experts, "model.layers.0.mlp.experts")
-        assert found == ("dense", "how")
-        return
-    with pytest.raises(Unsupported, match=r"packed experts \(model.layers.0.mlp.experts.3.w1"):
-        config.get_quant_method(experts, "model.layers.0.mlp.experts")
+    found = config.get_quant_method(experts, "model.layers.0.mlp.experts")
+    assert found == ("dense", "how")

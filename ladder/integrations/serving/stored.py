@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -95,6 +95,7 @@ class Folder:
         self.headers = headers
         self._stored: StoredConfig | None = None
         self._settings: Any = None
+        self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
         elif self.method in FORMATS:
@@ -160,6 +161,12 @@ class Folder:
         below = (module for module in modules if module.startswith(f"{prefix}."))
         return sorted(module for module in below if self.is_packed(module))
 
+    def has_packed_experts(self, prefix: str) -> bool:
+        """Whether the experts ``prefix`` are packed, in stacks or one by one."""
+        if self.headers is not None:
+            return bool(self.packed_below(prefix))
+        return self.is_packed(f"{prefix}.gate_up") or self.is_packed(f"{prefix}.0.gate_proj")
+
     def module(self, name: str, n: int, k: int) -> StoredLinear:
         """Module ``name``, which the model has as [n, k].
 
@@ -169,20 +176,39 @@ class Folder:
         if not self.is_packed(name):
             self._check_dense(name)
             return StoredLinear(name, None, {"weight": "weight"}, _as_it_is)
-        return self._own(name, n, k) if self._stored is not None else self._foreign(name, n, k)
+        if self._stored is not None:
+            return self._own(name, n, k, self.parts_of(name))
+        return self._foreign(name, n, k)
+
+    def stack(self, name: str, experts: int, n: int, k: int) -> StoredLinear:
+        """The stack ``name`` of a ladder folder, one expert of it: its tensors have one dimension
+        more in front, of ``experts``, which the model has as [n, k] each.
+
+        Raises:
+            CheckpointError: the files hold no such stack, or another shape.
+        """
+        parts = self.parts_of(name)
+        if self.headers is not None and "qweight" not in parts:
+            raise CheckpointError(f"{name}.qweight is missing")
+        for part, entry in parts.items():
+            if tuple(entry.shape[:1]) != (experts,):
+                raise CheckpointError(
+                    f"{name}.{part} has shape {list(entry.shape)}, not {experts} experts in front"
+                )
+        return self._own(name, n, k, {p: Stored(e.dtype, e.shape[1:]) for p, e in parts.items()})
 
     def _check_dense(self, name: str) -> None:
         if self.headers is not None and f"{name}.weight" not in self.headers:
             raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
 
-    def _own(self, name: str, n: int, k: int) -> StoredLinear:
+    def _own(self, name: str, n: int, k: int, parts: Mapping[str, Stored]) -> StoredLinear:
         assert self._stored is not None
         text = self._stored.type_of(name)
         if text is None:
             raise CheckpointError(
                 f"{name}.qweight is there, but quantization_config leaves {name} unquantised"
             )
-        ttype, parts = parse(text), self.parts_of(name)
+        ttype = parse(text)
         act_order = "g_idx" in parts
         if parts:
             on_meta = {
@@ -219,20 +245,33 @@ class Folder:
             raise CheckpointError(
                 f"{name} holds a weight of {[layer.n, layer.k]}, not {[n, k]} as the model has"
             )
-        made = {part: form.canonical(part, _on_meta(entry), layer) for part, entry in parts.items()}
-        zeros = next((tensor for kind, tensor in made.values() if kind == "zeros"), None)
-        scales = next(tensor for kind, tensor in made.values() if kind == "scales")
-        zero = layer.fixed_zero
-        if zeros is not None:
-            zero = "rescale" if zeros.is_floating_point() else "integer"
+        ttype, tensors = self._form_of(layer, parts)
         return StoredLinear(
             name,
-            type_of(layer, zero=zero, scale_dtype=scales.dtype),
-            {part: kind for part, (kind, _) in made.items()},
+            ttype,
+            tensors,
             functools.partial(form.canonical, layer=layer),
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
         )
+
+    def _form_of(
+        self, layer: Layer, parts: Mapping[str, Stored]
+    ) -> tuple[TType, Mapping[str, str]]:
+        """Type of a layer, and the part of a Weight that each of its tensors becomes. Worked out
+        once for layers that are alike: a mixture has ten thousand."""
+        key = repr(replace(layer, name="")), repr(sorted(parts.items()))
+        if key not in self._forms:
+            canonical = FORMATS[self.method].canonical
+            made = {part: canonical(part, _on_meta(entry), layer) for part, entry in parts.items()}
+            zeros = next((tensor for kind, tensor in made.values() if kind == "zeros"), None)
+            scales = next(tensor for kind, tensor in made.values() if kind == "scales")
+            zero = layer.fixed_zero
+            if zeros is not None:
+                zero = "rescale" if zeros.is_floating_point() else "integer"
+            kinds = {part: kind for part, (kind, _) in made.items()}
+            self._forms[key] = type_of(layer, zero=zero, scale_dtype=scales.dtype), kinds
+        return self._forms[key]
 
 
 def _method_of(config: Mapping[str, Any]) -> str:

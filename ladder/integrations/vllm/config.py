@@ -18,7 +18,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import stored_as
 from ladder.checkpoints.source import FORMATS
-from ladder.errors import Unsupported
 from ladder.integrations.serving.config import Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm import asked
@@ -81,7 +80,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         """The method of a layer.
 
         Raises:
-            Unsupported: experts that are packed.
+            Unsupported: packed experts of a kind that ladder does not serve.
         """
         if isinstance(layer, (LinearBase, ParallelLMHead, VocabParallelEmbedding)):
             names = self.modules_of(prefix)
@@ -102,11 +101,10 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         moe = getattr(layer, "moe_config", None)
         if moe is None:
             return None
-        if packed := self.folder.packed_below(prefix):
-            raise Unsupported(
-                f"{prefix} has packed experts ({packed[0]} and {len(packed) - 1} more), which "
-                "ladder does not serve yet"
-            )
+        if self.folder.has_packed_experts(prefix):
+            from ladder.integrations.vllm.experts import ExpertsMethod
+
+            return ExpertsMethod(self.folder, prefix, moe)
         from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
         return UnquantizedFusedMoEMethod(moe)

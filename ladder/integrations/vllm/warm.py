@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from ladder.cuda import image, kernels
+from ladder.cuda.experts import rows_of_item
 from ladder.cuda.request import Request, check_mode
 from ladder.cuda.tune import compile_in_background, tune_all
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.integrations.serving.loading import Room
+from ladder.integrations.serving.mixture import Mixture
 from ladder.nn.linear import Linear
 
 _log = logging.getLogger("vllm.ladder")
@@ -74,6 +76,7 @@ class Warmer:
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
         self._done: set[int] = set()
+        self._experts: set[tuple[object, ...]] = set()
 
     @classmethod
     def of(cls, vllm_config: Any, dtype: torch.dtype) -> Warmer:
@@ -105,6 +108,43 @@ class Warmer:
             self._asked.add(number)
             request = Request(number, ttype, (n, k), device, self.dtype, self.tokens)
             compile_in_background([request], mode=self.tune)
+
+    def experts(self, mixture: Mixture, layer: torch.nn.Module, top_k: int, most: int) -> None:
+        """Compile and load the kernels of a layer of experts that has its images: nothing can be
+        compiled while a graph is captured.
+
+        Args:
+            top_k: experts of each token.
+            most: tokens of the largest batch, up to which all kernels are compiled.
+        Raises:
+            Unsupported: some number of rows has no kernel.
+        """
+        first, second = mixture.gate_up.stack(layer), mixture.down.stack(layer)
+        key = (first.number, second.number, first.experts, top_k, mixture.gating)
+        if key in self._experts:
+            return
+        self._experts.add(key)
+        start, device, items = time.perf_counter(), first.images.device, set()
+        with torch.cuda.device(device):
+            rows = top_k
+            while rows < 2 * most * top_k:  # kernels go by the next power of two
+                items.add(rows_of_item(first, second, rows, self.dtype))
+                if 0 in items:
+                    raise Unsupported(
+                        f"experts of {first.type} {list(first.shape)} and {second.type} "
+                        f"{list(second.shape)} have no kernel for {rows} rows of {self.dtype}"
+                    )
+                rows *= 2
+            # Once as the engine calls it, for the kernels that sort and add rows.
+            x = torch.zeros(1, first.shape[1], dtype=self.dtype, device=device)
+            index = torch.zeros(1, top_k, dtype=torch.int32, device=device)
+            mixture(layer, x, index, index.float())
+            torch.cuda.synchronize(device)
+        _log.info(
+            "ladder: %d experts of %s %s and %s %s have kernels for items of %s rows (%.2f s)",
+            first.experts, first.type, list(first.shape), second.type, list(second.shape),
+            ", ".join(map(str, sorted(items))), time.perf_counter() - start,
+        )  # fmt: skip
 
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
