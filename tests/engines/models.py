@@ -64,10 +64,12 @@ def mixture_layers(kind: str) -> frozenset[str]:
 
 
 def mixture(folder: Path, kind: str) -> Path:
-    """A mixture of four experts, of which two have each token; as :func:`dense`."""
+    """A mixture of four experts, of which two have each token; as :func:`dense`. The seed is one
+    with which no choice of an expert hangs on roundings to float16: the logits of the second and
+    the third are 0.012 or more apart, for each token of the tests in each form."""
     from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 
-    torch.manual_seed(0)
+    torch.manual_seed(15)
     own: dict[str, Any] = {"num_experts_per_tok": 2, "initializer_range": 0.12}
     if kind == "mixtral":
         config = MixtralConfig(**SIZES, **own, num_local_experts=4)

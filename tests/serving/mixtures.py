@@ -205,3 +205,16 @@ def expected(
             z = second[e] @ gating(z.float()).double()
             y[t] += weight * (z + biases["down"][e].double() if biases else z)
     return y
+
+
+def served(stored: Stacks | Others, folder: Path, method: str = "ladder", **options: Any) -> Model:
+    """vLLM's experts of what is stored, by way of ``folder``."""
+    tensors = stored.tensors()
+    return serve(write(folder, tensors, stored.config()), tensors, method, **options)
+
+
+def check(stored: Stacks | Others, model: Model, gating: Gating | None = None) -> None:
+    """The experts compute what the dense values give."""
+    x, index, weights = routed()
+    wanted = expected(stored, x, index, weights, gating)
+    assert (model(x, index, weights) - wanted).abs().max() <= 1e-5 * wanted.abs().max()

@@ -18,31 +18,22 @@ from mixtures import (
     Model,
     Others,
     Stacks,
+    check,
     expected,
     rank,
     routed,
     serve,
+    served,
     write,
 )
 
-from ladder.errors import CheckpointError, Unsupported
+from ladder.errors import Unsupported
 from ladder.nn.gating import Gating
 
 pytestmark = pytest.mark.usefixtures("vllm")
 
 ZEROS = "uint4,group=32,scale=float16,zero=integer"
 TWO = ("uint3,group=32,scale=float16", "nvfp4")
-
-
-def served(stored: Stacks | Others, folder, method: str = "ladder", **options) -> Model:
-    tensors = stored.tensors()
-    return serve(write(folder, tensors, stored.config()), tensors, method, **options)
-
-
-def check(stored: Stacks | Others, model: Model, gating: Gating | None = None) -> None:
-    x, index, weights = routed()
-    wanted = expected(stored, x, index, weights, gating)
-    assert (model(x, index, weights) - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("type", KINDS)
@@ -173,165 +164,52 @@ def test_groups_that_two_ranks_would_share_are_refused_by_name(tmp_path):
         served(stacks, tmp_path)
 
 
-# --- what does not fit ----------------------------------------------------------------------------
+def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypatch):
+    """The calls, and what they are given; kernels themselves need a GPU."""
+    from ladder.cuda import experts, image, kernels
+    from ladder.integrations.serving import mixture
+    from ladder.integrations.vllm.warm import Warmer
 
+    numbers, calls, warmed = {}, [], []
 
-@pytest.mark.parametrize("part", ("qweight", "scales", "zeros"))
-@pytest.mark.parametrize("stack", ("gate_up", "down"))
-@pytest.mark.parametrize("from_disk", (False, True), ids=("not given", "not there"))
-def test_a_tensor_that_does_not_come_is_named(from_disk, stack, part, tmp_path):
-    stacks = Stacks(ZEROS)
-    tensors, lost = stacks.tensors(), f"{PREFIX}.{stack}.{part}"
-    if not from_disk:
-        write(tmp_path, tensors, stacks.config())
-    del tensors[lost]
-    if from_disk:
-        write(tmp_path, tensors, stacks.config())
-    with pytest.raises(CheckpointError, match=lost.replace(".", r"\.")):
-        serve(tmp_path, tensors)
+    def stacked(weights):
+        first = weights[0]
+        images = torch.zeros(len(weights), 64, dtype=torch.int32)
+        return experts.Stack(images, numbers[first.shape], first.shape, str(first.type))
 
+    def open_weight(type, n, k, gather):
+        return numbers.setdefault((n, k), 5 + len(numbers))
 
-@pytest.mark.parametrize("last", ("gate_proj.qweight", "down_proj.scales"))
-def test_a_tensor_of_one_expert_that_does_not_come_is_named(last, tmp_path):
-    stored = Others(foreign.gptq, bits=4, symmetric=True)
-    tensors = stored.tensors()
-    write(tmp_path, tensors, stored.config())
-    del tensors[f"{PREFIX}.2.{last}"]
-    with pytest.raises(CheckpointError, match=rf"experts\.2\.{last}"):
-        serve(tmp_path, tensors)
+    def expert_rows(*asked):
+        calls.append(asked)
+        return 8
 
+    def forward(x, index, weights, *rest, **more):
+        calls.append((index, weights, *rest, more))
+        return x
 
-@pytest.mark.parametrize("cut", ((slice(3),), (slice(None), slice(8))), ids=("experts", "rows"))
-@pytest.mark.parametrize("on_disk", (False, True), ids=("given", "there"))
-def test_a_tensor_of_another_shape_is_named_with_its_shape(on_disk, cut, tmp_path):
-    stacks = Stacks(ZEROS)
-    tensors, name = stacks.tensors(), f"{PREFIX}.down.scales"
-    if not on_disk:
-        write(tmp_path, tensors, stacks.config())
-    tensors[name] = tensors[name][cut].contiguous()
-    if on_disk:
-        write(tmp_path, tensors, stacks.config())
-    with pytest.raises(CheckpointError, match=r"experts\.down\.scales has shape \["):
-        serve(tmp_path, tensors)
-
-
-def test_experts_of_several_types_are_refused_by_name(tmp_path):
-    stored = Others(foreign.gptq, bits=4, symmetric=True)
-    tensors, settings = stored.tensors(), stored.config()
-    other = Others(foreign.gptq, bits=8, symmetric=True).tensors()
-    odd = {n: t for n, t in other.items() if n.startswith(f"{PREFIX}.3.up_proj.")}
-    dynamic = {r"+:.*experts\.3\.up_proj": {"bits": 8}}
-    folder = write(tmp_path, tensors | odd, settings | {"dynamic": dynamic})
-    with pytest.raises(Unsupported, match=r"experts\.3\.up_proj is uint8.*gate_proj uint4"):
-        serve(folder, tensors | odd)
-
-
-def test_biases_of_stacks_without_a_place_in_the_model_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"gate_up\.bias is in the files"):
-        served(Stacks(ZEROS, bias=True), tmp_path)
-
-
-# --- loading again --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stored", [
-    lambda seed: Stacks(*TWO, seed=seed),
-    lambda seed: Others(foreign.gptq, bits=4, symmetric=False, exponent=-4 - seed),
-], ids=("stacks", "gptq"))  # fmt: skip
-def test_weights_that_come_again_take_the_place_of_the_first(stored, tmp_path):
-    from vllm.config import get_current_vllm_config
-    from vllm.model_executor.model_loader import reload
-
-    first, second = stored(0), stored(1)
-    get_current_vllm_config().compilation_config.static_forward_context.clear()
-    model = Model(write(tmp_path, first.tensors(), first.config()))
-    reload.record_metadata_for_reloading(model)
-    model.load(first.tensors())
-    model.finish()
-    check(first, model)
-    memory = {name: tensor.data_ptr() for name, tensor in model.experts.named_parameters()}
-    reload.initialize_layerwise_reload(model)
-    model.load(second.tensors())
-    reload.finalize_layerwise_reload(model, None)
-    check(second, model)
-    assert {name: t.data_ptr() for name, t in model.experts.named_parameters()} == memory
-
-
-def test_a_layer_keeps_one_copy_of_its_weights(tmp_path):
-    stacks = Stacks(ZEROS)
-    model = served(stacks, tmp_path)
-    kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for t in model.experts.parameters()}  # fmt: skip
-    bytes_of = [w.nbytes for weights in stacks.weights.values() for w in weights]
-    assert sum(kept.values()) == sum(bytes_of)
-
-
-# --- what is refused, and engines without files ---------------------------------------------------
-
-
-def in_another_order() -> Others:
-    """GPTQ with desc_act; the columns of gate and up are in one order, as their inputs are one."""
-    stored = Others(foreign.gptq, bits=4, symmetric=True, order=True, exponent=-4)
-    layers = stored.stored.layers
-    for e in range(EXPERTS):
-        gate, up = (layers[f"{PREFIX}.{e}.{name}"] for name in ("gate_proj", "up_proj"))
-        up.group_of = gate.group_of
-        up.tensors["g_idx"] = gate.tensors["g_idx"].clone()
-    return stored
-
-
-def test_columns_in_another_order(tmp_path):
-    stored = in_another_order()
-    check(stored, served(stored, tmp_path))
-
-
-def test_columns_in_another_order_are_not_cut(tmp_path):
-    refused = r"experts\.0\.down_proj may order columns.*enable_expert_parallel"
-    with rank(0, 2), pytest.raises(Unsupported, match=refused):
-        served(in_another_order(), tmp_path)
-
-
-def test_gate_and_up_in_two_orders_are_refused_by_name(tmp_path):
-    stored = Others(foreign.gptq, bits=4, symmetric=True, order=True)
-    with pytest.raises(Unsupported, match=r"gate_proj and .*up_proj cannot be one .*g_idx differ"):
-        served(stored, tmp_path)
-
-
-@pytest.mark.parametrize("field, value, what", [
-    ("is_lora_enabled", True, "LoRA"), ("dp_size", 2, "data or sequence"),
-    ("num_experts", 6, "redundant"),
-])  # fmt: skip
-def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
-    from ladder.integrations.vllm.experts import ExpertsMethod
-
-    moe = SimpleNamespace(
-        activation="silu", is_lora_enabled=False, dp_size=1, is_sequence_parallel=False,
-        num_experts=4, num_logical_experts=4,
-    )  # fmt: skip
-    ExpertsMethod(None, PREFIX, moe)
-    setattr(moe, field, value)
-    with pytest.raises(Unsupported, match=f"{PREFIX} has packed experts.*{what}"):
-        ExpertsMethod(None, PREFIX, moe)
-
-
-def test_router_weights_on_activations_are_refused_by_name(tmp_path):
-    with pytest.raises(Unsupported, match=f"{PREFIX} multiplies activations by the router's"):
-        served(Stacks(ZEROS), tmp_path, apply_router_weight_on_input=True)
-
-
-@pytest.mark.parametrize("stored", [
-    lambda: Stacks(*TWO, bias=True), lambda: Stacks("mxfp4"),
-    lambda: Others(foreign.gptq, bits=3, symmetric=False, order=True),
-    lambda: Others(foreign.compressed, bits=4, symmetric=False),
-], ids=("two types", "mxfp4", "gptq", "compressed-tensors"))  # fmt: skip
-def test_dummy_weights_are_finite(stored, tmp_path):
-    from vllm.config import get_current_vllm_config
-
-    stored = stored()
-    config = get_current_vllm_config()
-    config.compilation_config.static_forward_context.clear()
-    folder = write(tmp_path, stored.tensors(), stored.config())
-    model = Model(folder, has_bias=bool(getattr(stored, "biases", {})))
-    model.experts.quant_method.dummy = True
-    model.finish()
-    assert model(*routed()).isfinite().all()
+    monkeypatch.setattr(kernels, "possible", lambda device: True)
+    monkeypatch.setattr(kernels, "objection", lambda *of: "")
+    monkeypatch.setattr(kernels, "load_transforms", lambda *of: "")
+    monkeypatch.setattr(image, "open_weight", open_weight)
+    monkeypatch.setattr(experts, "stacked", stacked)
+    monkeypatch.setattr(experts, "forward", forward)
+    monkeypatch.setattr(mixture, "_ops", SimpleNamespace(expert_rows=expert_rows))
+    monkeypatch.setattr(Warmer, "experts", lambda *given: warmed.append(given[3:]))
+    stacks = Stacks(*TWO, bias=True)
+    model = served(stacks, tmp_path, has_bias=True, dtype=torch.float16, swiglu_limit=3.0)
+    assert calls.pop() == (5, 6, EXPERTS, EXPERTS, torch.float16, 0)
+    assert warmed == [(2, model.experts.quant_method.most_tokens)]
+    kept = {name: tuple(p.shape) for name, p in model.experts.named_parameters()}
+    assert kept == {
+        "w13_qweight": (EXPERTS, 64), "w13_bias": (EXPERTS, 2 * INTERMEDIATE),
+        "w2_qweight": (EXPERTS, 64), "w2_bias": (EXPERTS, HIDDEN),
+    }  # fmt: skip
+    x, index, weights = routed(dtype=torch.float16)
+    model(x, index, weights)
+    (given, of, first, second, activation, more) = calls.pop()
+    assert given is index and of is weights
+    assert (first.number, second.number) == (5, 6)
+    assert first.images.data_ptr() == model.experts.w13_qweight.data_ptr()
+    assert (activation, more["limit"]) == ("silu", 3.0)
+    assert more["down_bias"].data_ptr() == model.experts.w2_bias.data_ptr()
