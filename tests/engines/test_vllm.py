@@ -87,8 +87,7 @@ COMPILED_EXPERTS = {
 EXPERTS_ON_TWO_RANKS = {
     f"{name}, two ranks{' of experts' if by_expert else ''}": replace(
         case,
-        options=case.options
-        | {"tensor_parallel_size": 2, "enable_expert_parallel": by_expert},
+        options=case.options | {"tensor_parallel_size": 2, "enable_expert_parallel": by_expert},
     )
     for name, case in MIXTURES.items()
     for by_expert in (False, True)

@@ -68,9 +68,7 @@ class Stacks:
         experts = Experts(EXPERTS, HIDDEN, INTERMEDIATE, dtype=torch.float32, **gating)
         for name, weights in self.weights.items():
             bias = bool(self.biases)
-            stack = PackedStack(
-                EXPERTS, *SHAPES[name], weights[0].type, bias, dtype=torch.float32
-            )
+            stack = PackedStack(EXPERTS, *SHAPES[name], weights[0].type, bias, dtype=torch.float32)
             stack.set_weights(weights)
             if bias:
                 stack.bias.data.copy_(self.biases[name])

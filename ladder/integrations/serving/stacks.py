@@ -192,9 +192,7 @@ class BiasRoom:
         whole = sum(self.rows[p].whole for p in parts)
         wanted = [whole] if expert is not None else [self.experts, whole]
         if list(tensor.shape) != wanted:
-            raise CheckpointError(
-                f"{self.in_files} has shape {list(tensor.shape)}, not {wanted}"
-            )
+            raise CheckpointError(f"{self.in_files} has shape {list(tensor.shape)}, not {wanted}")
         tensors = dict(enumerate(tensor)) if expert is None else {expert: tensor}
         for number in tensors.keys() & self.local.keys():
             place, first = self.local[number], 0
