@@ -102,7 +102,7 @@ def test_a_compiled_call_is_the_same(tmp_path):
     (foreign.awq, {}),
     (foreign.compressed, {"bits": 4}),
     (foreign.compressed, {"bits": 4, "symmetric": False}),
-], ids=str)  # fmt: skip
+], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
     stored = Others(kind, exponent=-4, **how)
     check(stored, served(stored, tmp_path))
