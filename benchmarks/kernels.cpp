@@ -4,8 +4,9 @@
 //
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
-// A request is a line of words: bits zero group activation max_m n k, then either `guess I
-// dependent`, which is number I, from 0 on, of the eight that tuning would measure, or `schedule`
+// A request is a line of words: bits zero group activation max_m n k, where activation is f16 or
+// bf16, and with :s8 or :e4m3 behind it comes rounded, e4m3 beside floats of 8, 6 and 4 bits, and a
+// group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the eight that tuning would measure, or `schedule`
 // and a schedule as it prints, or
 // tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
 // units depth sweeps, places for sums (0: two where sweeps have room for them) and x_rounds x_slack
@@ -13,7 +14,9 @@
 // OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
 // block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
+#include <cmath>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <set>
 #include <sstream>
@@ -87,6 +90,23 @@ void write_positions(const std::string& out, int bits) {
         positions.size() * 4);
 }
 
+const Element& float_of(int bits) {
+  return element(bits == 8 ? "float8_e4m3" : bits == 6 ? "float6_e3m2" : "float4_e2m1");
+}
+
+/// What the codes mean, as JSON; null: no number.
+std::string values_of(const Linear& expr) {
+  std::ostringstream out;
+  out << std::setprecision(17) << "[";
+  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
+    const double value = value_of(expr, code);
+    out << (code > 0 ? ", " : "");
+    std::isfinite(value) ? out << value : out << "null";
+  }
+  out << "]";
+  return out.str();
+}
+
 int run(const std::string& out, const Device& device) {
   std::ofstream manifest(out + "/manifest.json");
   manifest << "[";
@@ -102,8 +122,14 @@ int run(const std::string& out, const Device& device) {
           expr.k)) {
       continue;
     }
-    expr.activation = activation == "bf16" ? Scalar::bf16 : Scalar::f16;
+    const auto rounded = activation.find(':');
+    expr.activation = activation.starts_with("bf16") ? Scalar::bf16 : Scalar::f16;
     expr.scale = expr.activation;
+    if (rounded != std::string::npos) {
+      const bool floats = activation.substr(rounded + 1) == "e4m3";
+      expr.rounded_x = floats ? Scalar::e4m3 : Scalar::s8;
+      if (floats) expr.element = &float_of(expr.bits);
+    }
     try {
       const auto schedule = read_schedule(in, expr, device);
       if (!known.insert(to_string(expr) + to_string(schedule)).second) continue;
@@ -125,7 +151,8 @@ int run(const std::string& out, const Device& device) {
       if (widths.insert(expr.bits).second) write_positions(out, expr.bits);
       manifest << (number ? ",\n" : "\n") << "{\"id\": " << number << ", \"name\": \""
                << compiled.program.name << "\", \"bits\": " << expr.bits
-               << ", \"zero\": " << expr.zero << ", \"group\": " << expr.group_size()
+               << ", \"zero\": " << expr.zero
+               << ", \"values\": " << values_of(expr) << ", \"group\": " << expr.group_size()
                << ", \"activation\": \"" << activation << "\", \"max_m\": " << expr.max_m
                << ", \"n\": " << expr.n << ", \"k\": " << expr.k << ", \"schedule\": \""
                << to_string(schedule) << "\", \"registers\": " << binary.registers

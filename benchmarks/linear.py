@@ -21,6 +21,7 @@ Presets, all with groups of 128 and, but for tiles, kernels for up to 8 and up t
     widths  1 to 8 bits at 28672 x 8192, kernels for one token too
     chain   uint4 at 4096 x 4096, float16, with programmatic dependent launch
     tiles   uint4 at seven shapes, 32 to 256 tokens; small-tiles: at 512 x 2048
+    bytes   activations of 8 bits, 32 to 4096 tokens at two shapes; small-bytes: at 512 x 2048
     small   uint4, and uint3 with bfloat16, at 512 x 2048: for compute-sanitizer, by --only-check
 """
 

@@ -10,19 +10,37 @@ import torch
 from benchmarks import graph
 from benchmarks.decode.driver import Kernel
 
-BYTES_PER_SECOND, FLOPS = 4.53e12, 761e12
+BYTES_PER_SECOND = 4.53e12
+#: By the format of the operands; int8 by the datasheet, the others measured.
+FLOPS = {"f16": 761e12, "bf16": 787e12, "e4m3": 1430e12, "s8": 1900e12}
 #: Most launches of one graph.
 LAUNCHES = 64
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 _SIGNIFICANT_BITS = {"f16": 11, "bf16": 8}
+#: Bits that sums of products keep, by the format of the operands.
+_SUM_BITS = {"e4m3": 13}
+
+
+def formats(row):
+    """Of y, and of x where that comes rounded to 8 bits: "f16", "s8"."""
+    y, _, x = row["activation"].partition(":")
+    return y, x
 
 
 def floor_us(row, m):
     """Microseconds that the bytes of codes, scales, activations and outputs take, or the products
     if those take longer."""
     n, k = row["n"], row["k"]
-    size = n * k * row["bits"] / 8 + n * (k // row["group"]) * 2 + 2 * m * (n + k)
-    return max(size / BYTES_PER_SECOND, 2 * m * n * k / FLOPS) * 1e6
+    y, x = formats(row)
+    of_x = m * (k + 4) if x else 2 * m * k
+    size = n * k * row["bits"] / 8 + n * (k // row["group"]) * 2 + 2 * m * n + of_x
+    return max(size / BYTES_PER_SECOND, 2 * m * n * k / FLOPS[x or y]) * 1e6
+
+
+def placed(x):
+    """x [m, k] with its columns as kernels of bytes find them (csrc/layout/digits.h)."""
+    return x.view(len(x), -1, 2, 4, 2).permute(0, 1, 3, 4, 2).reshape(x.shape).contiguous()
+
 
 
 class Bench:
@@ -69,15 +87,20 @@ class Bench:
             self.operands.clear()
         if kind not in self.operands:
             n, k, group = row["n"], row["k"], row["group"]
-            codes = torch.randint(0, 2 ** row["bits"], (n, k), dtype=torch.uint8, device="cuda")
+            values = torch.tensor([float("nan") if v is None else v for v in row["values"]])
+            usable = values.isfinite()
+            if kind == "integers" and formats(row)[1] == "e4m3":  # whose sums are exact
+                usable &= (values.round() == values) & (values.abs() <= 8)
+            choice = usable.nonzero()[:, 0].to("cuda", torch.uint8)
+            codes = choice[torch.randint(0, len(choice), (n, k), device="cuda")]
             shape = (n, -(-k // group))
             if kind == "integers":
                 scales = 2.0 ** -torch.randint(0, 3, shape, device="cuda").float()
             else:
                 scales = torch.rand(shape, device="cuda") * 0.01 + 0.002
-            scales = scales.to(DTYPES[row["activation"]])
+            scales = scales.to(DTYPES[formats(row)[0]])
             table = scales.t().reshape(-1, n // 64, 8, 8).transpose(2, 3).contiguous()
-            value = codes.float().sub_(row["zero"]).view(n, -1, group) * scales.float()[:, :, None]
+            value = values.cuda()[codes.int()].view(n, -1, group) * scales.float()[:, :, None]
             self.operands[kind] = (self.image(codes, row["bits"]), table, value.view(n, k))
         return self.operands[kind]
 
@@ -86,23 +109,41 @@ class Bench:
         floats = torch.full((max(row["floats"], 1),), fill, device="cuda")
         return floats, torch.zeros(max(row["counters"], 1), dtype=torch.int32, device="cuda")
 
+    def activations(self, row, kind, m):
+        """What a kernel reads of x, and the numbers that this stands for."""
+        y, rounded = formats(row)
+        shape = (m, row["k"])
+        if rounded == "s8":
+            most = 16 if kind == "integers" else 127
+            x = torch.randint(-most, most + 1, shape, device="cuda").to(torch.int8)
+        elif kind == "integers":
+            x = torch.randint(-2, 3, shape, device="cuda")
+        else:
+            x = torch.randn(shape, device="cuda")
+        if not rounded:
+            x = x.to(DTYPES[y])
+            return (x,), x
+        if rounded == "e4m3":
+            x = x.to(torch.float8_e4m3fn)
+        scales = 2.0 ** -torch.randint(0, 3, (m,), device="cuda").float()
+        if kind != "integers":
+            scales *= torch.rand_like(scales) + 0.5
+        return (placed(x.view(torch.int8)), scales), x.float() * scales[:, None]
+
     def check(self, kernel):
         """The largest error as a fraction of the bound; raises unless integers are exact."""
-        row, dtype = kernel.row, DTYPES[kernel.row["activation"]]
-        worst = 0.0
+        row, (form, rounded) = kernel.row, formats(kernel.row)
+        dtype, worst = DTYPES[form], 0.0
         for kind in ("integers", "reals"):
             image, table, value = self.case(row, kind)
             scratch = self.scratch(row, float("nan"))
             for m in sorted({1, min(3, row["max_m"]), row["max_m"]}):
-                if kind == "integers":
-                    x = torch.randint(-2, 3, (m, row["k"]), device="cuda").to(dtype)
-                else:
-                    x = torch.randn(m, row["k"], device="cuda").to(dtype)
-                y = torch.full((m, row["n"]), float("nan"), dtype=x.dtype, device="cuda")
+                read, x = self.activations(row, kind, m)
+                y = torch.full((m, row["n"]), float("nan"), dtype=dtype, device="cuda")
                 stream = torch.cuda.current_stream().cuda_stream
                 for _ in range(2):  # twice: the counters must be left at zero
                     y.fill_(float("nan"))
-                    kernel(stream, image, table, x, y, *scratch, tokens=m)
+                    kernel(stream, image, table, *read, y, *scratch, tokens=m)
                 torch.cuda.synchronize()
                 exact, magnitude = self.exact(x, value)
                 if kind == "integers":
@@ -110,8 +151,9 @@ class Bench:
                         bad = (y != exact.to(y.dtype)).nonzero()
                         raise AssertionError(f"not exact at {bad[:4].tolist()} of {len(bad)}")
                 else:
-                    rounding = 2.0 ** -_SIGNIFICANT_BITS[row["activation"]]
-                    bound = 6 * row["k"] ** 0.5 * 2.0**-24 * magnitude + rounding * exact.abs()
+                    rounding = 2.0 ** -_SIGNIFICANT_BITS[form]
+                    of_sums = 6 * row["k"] ** 0.5 * 2.0 ** -_SUM_BITS.get(rounded, 24)
+                    bound = of_sums * magnitude + rounding * exact.abs()
                     ratio = ((y.double() - exact).abs() / bound).max().item()
                     if not ratio <= 1:
                         raise AssertionError(f"{ratio} of the bound")
@@ -131,11 +173,11 @@ class Bench:
 
     def time(self, kernel, m):
         """Microseconds a launch, each with other weights than the ones before."""
-        row, dtype = kernel.row, DTYPES[kernel.row["activation"]]
+        row, dtype = kernel.row, DTYPES[formats(kernel.row)[0]]
         words = row["n"] * row["k"] * row["bits"] // 32
         scales = row["n"] * (row["k"] // row["group"])
         pool = self.scale_pool.to(dtype)
-        x = torch.randn(m, row["k"], device="cuda").to(dtype)
+        read, _ = self.activations(row, "reals", m)
         y = torch.empty(m, row["n"], dtype=dtype, device="cuda")
         scratch = self.scratch(row, 0.0)
 
@@ -145,7 +187,7 @@ class Bench:
                 torch.cuda.current_stream().cuda_stream,
                 self.pool[i * words : (i + 1) * words],
                 pool[first : first + scales],
-                x,
+                *read,
                 y,
                 *scratch,
                 tokens=m,

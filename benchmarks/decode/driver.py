@@ -45,7 +45,7 @@ class Kernel:
     def __call__(self, stream, *tensors, tokens, dependent=None):
         dependent = self.row["dependent"] if dependent is None else dependent
         if self.row["counters"] == 0:
-            tensors = tensors[:4]  # no workspace, no counters
+            tensors = tensors[:-2]  # no workspace, no counters
         values = [ctypes.c_void_p(t.data_ptr()) for t in tensors] + [ctypes.c_uint(tokens)]
         pointers = (ctypes.c_void_p * len(values))(
             *(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values)

@@ -177,6 +177,20 @@ def tiled(head, m, n, k, group, rows, tokens, columns, warps_n, warps_m, residen
             )
 
 
+#: Bits, zero, group and format of x of weights beside activations of 8 bits: int4 in groups and by
+#: row, int8, ternary codes, float8_e4m3 by row and in groups, mxfp4's element.
+BYTES = [
+    (4, 8, 128, "s8"), (4, 8, 0, "s8"), (8, 128, 0, "s8"), (2, 2, 0, "s8"),
+    (8, 0, 0, "e4m3"), (8, 0, 128, "e4m3"), (4, 0, 32, "e4m3"),
+]  # fmt: skip
+
+
+def of_bytes(shapes, tokens=(32, 64, 128, 256, 512, 1024, 4096)):
+    """Activations of 8 bits: what tuning would measure."""
+    for (bits, zero, group, x), (n, k), m in itertools.product(BYTES, shapes, tokens):
+        yield from guesses(f"{bits} {zero} {group} f16:{x} {m} {n} {k}")
+
+
 def presets():
     return {
         "decode": [*decode("f16"), *decode("bf16")],
@@ -190,4 +204,6 @@ def presets():
         "widths": list(widths()),
         "tiles": [*tiles(), *tiles("bf16", shapes=PEERS[1:2])],
         "small-tiles": list(tiles(shapes=[(512, 2048)])),
+        "bytes": list(of_bytes([(4096, 4096), (8192, 8192)])),
+        "small-bytes": list(of_bytes([(512, 2048)], (32, 100, 300))),
     }

@@ -126,6 +126,15 @@ const BytePlan& signed_byte_plan(int bits) {
   return plan_of(plans, bits);
 }
 
+const BytePlan& offset_byte_plan(int bits) {
+  static const BytePlans plans = plans_of([](int b) {
+    const int highest = std::max(kMostOffsetBits - b, 0);
+    return read_at(bit_plan(b), {highest, highest});
+  });
+  LADDER_CHECK(bits <= kMostOffsetBits, bits, " bits leave no room for a sign");
+  return plan_of(plans, bits);
+}
+
 const BytePlan& float_byte_plan(int bits, int mantissa_bits) {
   const int place = kByteMantissa - mantissa_bits;
   LADDER_CHECK(2 <= bits && bits <= 8 && 0 <= place && place + bits <= kDigitBits, bits,

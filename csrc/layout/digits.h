@@ -58,6 +58,14 @@ const BytePlan& byte_plan(int bits);
 /// (code - 2^(bits - 1)) * 2^(8 - bits): a zero point in the middle takes no product of its own.
 const BytePlan& signed_byte_plan(int bits);
 constexpr std::uint32_t kSignBits = 0x80808080u;
+/// The same with codes one bit below the highest, for up to 7 bits. What is left of them when a
+/// zero point of at most 2^bits, times 2^(7 - bits), is subtracted is a signed byte.
+const BytePlan& offset_byte_plan(int bits);
+/// Of four bytes, each less its byte of `zeros`: no byte borrows from the next.
+constexpr std::uint32_t less_zeros(std::uint32_t codes, std::uint32_t zeros) {
+  return ((codes | kSignBits) - zeros) ^ kSignBits;
+}
+constexpr int kMostOffsetBits = 7;
 /// Floats of sign, exponent and mantissa as e4m3, whose exponent is off by the difference of the
 /// biases. Throws InternalError where they have no room.
 const BytePlan& float_byte_plan(int bits, int mantissa_bits);

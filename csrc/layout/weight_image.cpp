@@ -60,8 +60,8 @@ Layout block_fragment(int operand_bits) {
   return local({4, 8 / codes}) * column_local({2, 2}) * spatial({8, 4}) * local({1, codes});
 }
 
-Layout zero_fragment(std::int64_t units) {
-  return local({1, 2 * units, 1}) * spatial({1, 8, 1}) * replicated(4, 3) * local({1, 1, 2});
+Layout zero_fragment(std::int64_t units, std::int64_t copies) {
+  return local({1, 2 * units, 1}) * spatial({1, 8, 1}) * replicated(4, 3) * local({1, 1, copies});
 }
 
 ImagePlace image_place(std::int64_t k, int bits, std::int64_t row, std::int64_t column, int bit,

@@ -46,9 +46,9 @@ constexpr std::int64_t image_words(std::int64_t n, std::int64_t k, int bits) {
 /// (unit, k-step, register, half or byte).
 Layout block_fragment(int operand_bits = 16);
 
-/// The rows of `units` whose zero points a lane holds, each twice, as packed operands: [1, 16
-/// units, 2] over 32 lanes, each row in four lanes.
-Layout zero_fragment(std::int64_t units = kUnits);
+/// The rows of `units` whose zero points a lane holds, each `copies` times, as packed operands: [1,
+/// 16 units, copies] over 32 lanes, each row in four lanes.
+Layout zero_fragment(std::int64_t units = kUnits, std::int64_t copies = 2);
 
 /// Word of the image and bit of that word where bit `bit` of the code at (row, column) lies.
 struct ImagePlace {

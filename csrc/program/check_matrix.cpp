@@ -47,11 +47,13 @@ void check_decoding(const Program& program, const Op& i, int bits, Faults& fault
 /// Two of each of the rows that a lane holds, in the order of its slots.
 void check_zero_operand(const Register& tile, Scalar operand, Faults& faults) {
   if (tile.scalar != operand) add(faults, "zero points of ", name_of(tile.scalar));
-  const auto slots = tile.layout.slot_count(), units = slots / 4;
-  bool rows = tile.layout.shape.size() == 3 && slots % 4 == 0 && units > 0 && kUnits % units == 0;
+  const auto copies = 32 / bits_of(operand);  // of a row, in a word
+  const auto slots = tile.layout.slot_count(), units = slots / (2 * copies);
+  bool rows = tile.layout.shape.size() == 3 && slots % (2 * copies) == 0 && units > 0 &&
+              kUnits % units == 0;
   for (std::int64_t slot = 0; rows && slot < slots; ++slot) {
     const auto first = tile.layout(0, 0), at = tile.layout(0, slot);
-    rows = at[1] - first[1] == slot / 2 * 8 && at[2] == slot % 2;
+    rows = at[1] - first[1] == slot / copies * 8 && at[2] == slot % copies;
   }
   if (!rows) add(faults, tile.name, " is not laid out as the rows of an A operand");
 }
@@ -98,6 +100,13 @@ Faults check(const Program& program, const UnpackBytes& i) {
   const Register& to = program.registers[i.to];
   if (to.scalar != Scalar::u8 && to.scalar != Scalar::s8 && to.scalar != Scalar::e4m3) {
     add(faults, "bytes of ", name_of(to.scalar));
+  }
+  if (i.has_zero()) {
+    const int most = 1 << kMostOffsetBits;
+    if (to.scalar != Scalar::s8) add(faults, "a zero point in bytes of ", name_of(to.scalar));
+    if (i.bits > kMostOffsetBits) add(faults, "a zero point of ", i.bits, " bits");
+    if (i.zero < 0 || i.zero > most) add(faults, "a zero point of ", i.zero, ", not 0 to ", most);
+    if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
   }
   check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), faults);
   const auto units = to.layout.slot_count() / 16;
@@ -156,6 +165,8 @@ Faults check(const Program& program, const Scale& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.acc], faults);
   if (i.scale >= 0) check_group(program, i.scale, i.group, "scales", faults);
+  const Scalar sums = program.registers[i.acc].scalar;
+  if (i.biased && sums != Scalar::s32) add(faults, "a bias of sums of ", name_of(sums));
   return faults;
 }
 

@@ -34,15 +34,20 @@ constexpr std::uint32_t three_values(std::uint32_t word) {
 }
 /// Codes as bytes, out of `step` of the two k-steps of 32 columns of a block, columns in the order
 /// of digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
-/// it, of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it.
+/// it, or with a zero point, `zero` or zeros[row], as offset_byte_plan() has it less that; of e4m3 a
+/// float with so many bits of a mantissa as float_byte_plan() has it.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;
   int bits;
   bool three = false;
   int mantissa_bits = 0;
+  int zero = 0;
+  RegisterId zeros = -1;
+  bool has_zero() const { return zero != 0 || zeros >= 0; }
 };
-/// How the codes become bytes of `to`, which are then XORed with kSignBits where they are s8.
+/// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
+/// are the first operand of less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
 /// there are such.
@@ -70,7 +75,8 @@ struct FillTable {
   std::vector<std::uint16_t> values;
 };
 
-/// What Unpack adds, out of integer zero points: to[w, row, 2] = -from[group, row] * 2^exponent.
+/// What Unpack adds, out of integer zero points: to[w, row, 2] = -from[group, row] * 2^exponent; or
+/// of u8, what UnpackBytes subtracts: to[w, row, 4] = from[group, row] * 2^exponent.
 struct ZeroOperand {
   RegisterId to, from;
   Affine group;
@@ -84,13 +90,18 @@ struct Offset {
   int exponent[2];
 };
 /// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row_parity(row)]; without a
-/// scale, the power of two only.
+/// scale, the power of two only. Sums of s32 that are `biased` were begun at kSumBias and are less
+/// than 2^22 apart from it: as bits they are f32, a subtraction away from the number, where a
+/// conversion takes twice as long.
 struct Scale {
   RegisterId to, acc, scale;
   Affine group;
   int exponent[2];
   bool accumulate;
+  bool biased = false;
 };
+constexpr int kSumBias = 0x4b400000;        ///< the bits of kSumOfBias as f32
+constexpr float kSumOfBias = 12582912.0f;   ///< 1.5 * 2^23
 /// to += from or to *= from, slot by slot, in f32 or s32; the slots of a shorter `from` repeat, as
 /// 16 rows do over the row units of a block.
 struct Add {

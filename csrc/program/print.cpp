@@ -168,7 +168,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           },
           [&](const Reinterpret& i) { out << reg(i.to) << " = view " << reg(i.from); },
           [&](const Scale& i) {
-            out << reg(i.to) << (i.accumulate ? " += " : " = ") << reg(i.acc) << " * ";
+            out << reg(i.to) << (i.accumulate ? " += " : " = ");
+            i.biased ? out << '(' << reg(i.acc) << " - " << kSumBias << ") * "
+                     : out << reg(i.acc) << " * ";
             if (i.scale >= 0) out << group(i.scale, i.group) << " * ";
             out << powers(i.exponent);
           },
@@ -189,7 +191,9 @@ std::string to_string(const Program& program, const Statement& statement) {
                 << i.bits;
           },
           [&](const ZeroOperand& i) {
-            out << reg(i.to) << " = -" << group(i.from, i.group) << " * 2^" << i.exponent;
+            const bool bytes = program.registers[i.to].scalar == Scalar::u8;
+            out << reg(i.to) << (bytes ? " = " : " = -") << group(i.from, i.group) << " * 2^"
+                << i.exponent;
           },
           [&](const Offset& i) {
             out << reg(i.to) << " += " << group(i.zero, i.group) << " * " << reg(i.sum) << " * "
@@ -203,6 +207,8 @@ std::string to_string(const Program& program, const Statement& statement) {
             if (floats) out << " of mantissa " << i.mantissa_bits;
             out << (i.three ? " of three " : " ") << reg(i.from) << " block " << to_string(program, i.block) << " step "
                 << to_string(program, i.step);
+            if (i.zeros >= 0) out << " - " << reg(i.zeros);
+            if (i.zero != 0) out << " - " << i.zero;
           },
           [&](const SplitDigits& i) {
             out << "split_digits " << program.buffers[program.views[i.to].buffer].name << ", "

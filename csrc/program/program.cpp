@@ -28,7 +28,7 @@ std::int64_t end_of_buffers(const Program& program) {
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
   switch (to) {
     case Scalar::e4m3: return float_byte_plan(i.bits, i.mantissa_bits);
-    case Scalar::s8: return signed_byte_plan(i.bits);
+    case Scalar::s8: return i.has_zero() ? offset_byte_plan(i.bits) : signed_byte_plan(i.bits);
     default: return byte_plan(i.bits);
   }
 }

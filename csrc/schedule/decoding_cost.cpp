@@ -17,6 +17,9 @@
 namespace ladder {
 namespace {
 
+/// Of bytes, of the codes of a unit.
+constexpr int kUnitRegisters = 8;
+
 double field_cycles(const Decoding& decoding, Scalar activation) {
   const FloatFields& f = decoding.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
@@ -55,10 +58,13 @@ double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
   }
   if (has_bytes(route)) {
     // Of digits a conversion of each sum, too, two a unit for groups of 128 columns.
+    const bool less = subtracts_zero(expr, route);
     const bool has_sign = route == Route::bytes && !takes_zero_product(expr, route);
-    const BytePlan& plan = has_sign ? signed_byte_plan(expr.bits) : byte_plan(expr.bits);
+    const BytePlan& plan = less       ? offset_byte_plan(expr.bits)
+                           : has_sign ? signed_byte_plan(expr.bits)
+                                      : byte_plan(expr.bits);
     return kIntegerCycles * (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) +
-                             (route == Route::digits ? 2 : 0));
+                             (route == Route::digits ? 2 : 0) + (less ? 2 * kUnitRegisters : 0));
   }
   const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
                         ? in_place(expr.bits, expr.activation).plan

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/route.h"
 
+#include "layout/digits.h"
+
 namespace ladder {
+namespace {
+
+/// Half of the codes are below the zero point.
+bool in_the_middle(const Linear& expr) {
+  return expr.stored_zero == Zero::none && expr.zero << 1 == 1 << (expr.bits + expr.shift);
+}
+
+}  // namespace
 
 bool takes_zero_product(const Linear& expr, Route route) {
   const bool stored = expr.stored_zero != Zero::none;
@@ -10,10 +20,16 @@ bool takes_zero_product(const Linear& expr, Route route) {
     case Route::multiply_add: return stored && expr.stored_zero != Zero::integer;
     case Route::digits: return stored || expr.zero != 0;
     case Route::bytes:
-      return stored || (expr.element == nullptr && expr.zero != 0 &&
-                        expr.zero << 1 != 1 << (expr.bits + expr.shift));
+      if (stored) return expr.stored_zero != Zero::integer || expr.bits > kMostOffsetBits;
+      return expr.element == nullptr && expr.zero != 0 && !in_the_middle(expr) &&
+             expr.bits > kMostOffsetBits;
   }
   return true;
+}
+
+bool subtracts_zero(const Linear& expr, Route route) {
+  const bool zero = expr.zero != 0 || expr.stored_zero != Zero::none;
+  return route == Route::bytes && zero && !takes_zero_product(expr, route) && !in_the_middle(expr);
 }
 
 }  // namespace ladder

@@ -36,6 +36,8 @@ constexpr bool has_bytes(Route route) {
 
 /// A zero point of `expr` takes one more product in each step, of a constant by the activations.
 bool takes_zero_product(const Linear& expr, Route route);
+/// Bytes are codes less a zero point that their sign does not take off: two operations for four.
+bool subtracts_zero(const Linear& expr, Route route);
 
 /// CTAs of a kernel: along the rows of the weight, along the tokens, and along K.
 struct CtaGrid {

@@ -259,7 +259,7 @@ void multiply_warpgroup(void* const* d, const std::uint32_t* const* a, const std
       const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
       auto* const f32 = static_cast<float*>(d[lane]) + i;
       auto* const s32 = static_cast<int*>(d[lane]) + i;
-      double sum = whole ? *s32 : *f32;
+      double sum = whole ? static_cast<double>(*s32) : *f32;
       for (int k = 0; k < depth; ++k) sum += rows[row * depth + k] * columns[token * depth + k];
       whole ? void(*s32 = static_cast<int>(sum)) : void(*f32 = static_cast<float>(sum));
     }

@@ -14,6 +14,10 @@ std::string_view digit_prelude() {
   }
 MMA_BYTES(u8)
 MMA_BYTES(s8)
+// Of four bytes, each less its byte of `zeros`.
+DEVICE u32 less_zeros(u32 codes, u32 zeros) {
+  return ((codes | 0x80808080u) - zeros) ^ 0x80808080u;
+}
 // Bytes of four words by rows of `pitch` bytes, and of as many more.
 DEVICE void store_rows(u8* to, u32 pitch, const u32* of) {
   const u32 a = __byte_perm(of[0], of[1], 0x5140), b = __byte_perm(of[2], of[3], 0x5140);

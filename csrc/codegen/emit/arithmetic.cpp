@@ -144,9 +144,12 @@ void Emitter::scale(const Scale& i) {
     const int exponent = i.exponent[row_parity(row)];
     const auto factor = i.scale < 0 ? literal(std::ldexp(1.0, exponent))
                                     : factor_of_row(i.scale, i.group, row, exponent, declared);
+    const auto sum = joined(reg(i.acc).name, "[", s, "]");
     line(reg(i.to).name, "[", s, "] ", i.accumulate ? "+=" : "=", " ",
-         reg(i.acc).scalar == Scalar::s32 ? "(float)" : "", reg(i.acc).name, "[", s, "] * ", factor,
-         ";");
+         i.biased ? joined("(as_float(", sum, ") - ", literal(kSumOfBias), ")")
+         : reg(i.acc).scalar == Scalar::s32 ? "(float)" + sum
+                                            : sum,
+         " * ", factor, ";");
   }
 }
 

@@ -201,6 +201,14 @@ void Emitter::fill_table(const FillTable& i) {
 
 void Emitter::zero_operand(const ZeroOperand& i) {
   const Register &to = reg(i.to), &from = reg(i.from);
+  if (to.scalar == Scalar::u8) {
+    for (std::int64_t w = 0; w < words(i.to); ++w) {
+      const auto slot = slot_of_row(i.from, constant(i.group), to.layout(0, 4 * w)[1]);
+      line(to.name, "[", w, "] = ", dialect_.byte_perm, "(", from.name, "[", slot / 4, "], 0u, ",
+           hex(static_cast<std::uint32_t>(slot % 4) * 0x1111u), ") << ", i.exponent, ";");
+    }
+    return;
+  }
   const auto factor = both(to.scalar, -std::ldexp(1.0, i.exponent - linear_exponent(to.scalar)));
   for (std::int64_t w = 0; w < words(i.to); ++w) {
     const auto slot = slot_of_row(i.from, constant(i.group), to.layout(0, 2 * w)[1]);

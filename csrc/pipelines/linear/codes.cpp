@@ -20,15 +20,21 @@ Statement LinearLowering::declare_table(std::int64_t words) {
 
 bool LinearLowering::zeros_by_product() const {
   return expr_.stored_zero == Zero::original || expr_.stored_zero == Zero::rescale ||
-         (expr_.stored_zero == Zero::integer && route_ != Route::multiply_add);
+         (expr_.stored_zero == Zero::integer && takes_zero_product(expr_, route_));
 }
 
-// A zero point in the middle is in bytes with a sign.
+// Bytes with a sign have their zero point.
 Scalar LinearLowering::byte_scalar() const {
   if (operand_ == Scalar::e4m3) return operand_;
-  const bool middle = route_ == Route::bytes && expr_.stored_zero == Zero::none &&
-                      expr_.zero << 1 == 1 << (expr_.bits + expr_.shift);
-  return middle ? Scalar::s8 : Scalar::u8;
+  const bool zero = expr_.zero != 0 || expr_.stored_zero != Zero::none;
+  return route_ == Route::bytes && zero && !takes_zero_product(expr_, route_) ? Scalar::s8
+                                                                              : Scalar::u8;
+}
+
+const BytePlan& LinearLowering::byte_plan_of_codes() const {
+  if (byte_scalar() != Scalar::s8) return byte_plan(expr_.bits);
+  return subtracts_zero(expr_, route_) ? offset_byte_plan(expr_.bits)
+                                       : signed_byte_plan(expr_.bits);
 }
 
 // The largest power of two that the multiply-add can give to (code - zero).
@@ -51,12 +57,11 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   if (operand_ == Scalar::e4m3) {
     o.scale_exponent[0] = o.scale_exponent[1] = kByteBias - expr_.element->bias;
   } else if (has_bytes(route_)) {
-    const bool has_sign = byte_scalar() == Scalar::s8;
-    const BytePlan& plan = has_sign ? signed_byte_plan(expr_.bits) : byte_plan(expr_.bits);
+    const bool product = byte_scalar() == Scalar::u8;
     for (int parity = 0; parity < 2; ++parity) {
-      const int offset = plan.offset[parity];
+      const int offset = byte_plan_of_codes().offset[parity];
       o.scale_exponent[parity] = expr_.exponent + expr_.shift - offset;
-      if (!has_sign) zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
+      if (product) zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
     }
   } else if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
@@ -102,8 +107,12 @@ void LinearLowering::begin_sums(Body& body) {
 void LinearLowering::prepare_group(Body& body) {
   if (expr_.stored_zero != Zero::integer || zeros_by_product()) return;
   Operands& o = operands_;
-  if (o.zeros < 0) o.zeros = reg("zero_operand", expr_.activation, o.zeros_layout);
-  emit(body, ZeroOperand{o.zeros, zero_rows(), o.group, operand_exponent()});
+  const bool bytes = has_bytes(route_);
+  if (o.zeros < 0) {
+    o.zeros = reg("zero_operand", bytes ? Scalar::u8 : expr_.activation, o.zeros_layout);
+  }
+  emit(body, ZeroOperand{o.zeros, zero_rows(), o.group,
+                         bytes ? byte_plan_of_codes().offset[0] : operand_exponent()});
 }
 
 void LinearLowering::begin_group(Body& body) {
@@ -113,7 +122,8 @@ void LinearLowering::begin_group(Body& body) {
   if (o.zero_row >= 0 && !zeros_by_product() && o.zero_known) {
     emit(body, Spread{acc_, o.zero_sum});
   } else if (!decoding_.scaled) {
-    emit(body, Fill{acc_, {0, 0}});
+    const double first = o.biased ? kSumBias : 0;
+    emit(body, Fill{acc_, {first, first}});
   }
   if (o.zero_in_steps()) emit(body, Fill{o.zero_sum, {0, 0}});
 }
@@ -134,8 +144,13 @@ void LinearLowering::multiply_step(Body& body, const Product& product) {
 void LinearLowering::decode_step(Body& body) {
   const Operands& o = operands_;
   if (has_bytes(route_)) {
-    const int mantissa_bits = expr_.element != nullptr ? expr_.element->mantissa_bits : 0;
-    emit(body, UnpackBytes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three, mantissa_bits});
+    UnpackBytes codes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three};
+    if (expr_.element != nullptr) codes.mantissa_bits = expr_.element->mantissa_bits;
+    if (subtracts_zero(expr_, route_)) {
+      codes.zeros = o.zeros;
+      codes.zero = expr_.zero << byte_plan_of_codes().offset[0] >> expr_.shift;
+    }
+    emit(body, std::move(codes));
     return;
   }
   switch (decoding_.kind) {
@@ -166,7 +181,8 @@ void LinearLowering::end_group(Body& body) {
                      scale_rows(),
                      o.group,
                      {o.scale_exponent[0], o.scale_exponent[1]},
-                     o.total != acc_ && !o.open});
+                     o.total != acc_ && !o.open,
+                     o.biased});
   }
   if (expr_.stored_zero == Zero::rescale) subtract_zeros(body);
 }

@@ -52,7 +52,7 @@ Layout ImageFit::zero_sum(std::int64_t tokens) const {
 }
 
 Layout ImageFit::zeros() const {
-  if (!wave_) return zero_fragment(units_);
+  if (!wave_) return zero_fragment(units_, 32 / row_.operand_bits());
   return {{1, 128, 2}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}, {2, 2, 1}}};
 }
 

@@ -39,7 +39,7 @@ class ImageFit {
   Layout sums(std::int64_t tokens) const;      ///< [1, rows, tokens]
   Layout zero_row() const;                     ///< [1, 16, 16]: A of one instruction
   Layout zero_sum(std::int64_t tokens) const;  ///< [1, 16, tokens]
-  Layout zeros() const;                        ///< [1, rows, 2]: each row of A twice
+  Layout zeros() const;  ///< [1, rows, 2 or 4]: each row of A as often as a word holds operands
   /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]; without
   /// has_chunks [blocks along N, 1, 1, 32 lanes, words].
   Layout words(int bits) const;

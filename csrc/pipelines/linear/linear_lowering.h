@@ -55,6 +55,7 @@ class LinearLowering {
   bool digits() const { return route_ == Route::digits; }
   /// What codes become that are unpacked as bytes.
   Scalar byte_scalar() const;
+  const BytePlan& byte_plan_of_codes() const;
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
 
@@ -125,6 +126,7 @@ class LinearLowering {
     bool zero_known = false;                  ///< zero_sum is there already, for all rows
     RegisterId zeros = -1;                    ///< set when operands are made with stored ones
     bool open = false;                        ///< the group is all of K: end_sums() ends it
+    bool biased = false;                      ///< sums of a group are Scale::biased
     Layout zeros_layout;
     int scale_exponent[2];          ///< by parity of eight rows
     int last_exponent[2] = {0, 0};  ///< of the sums of all groups

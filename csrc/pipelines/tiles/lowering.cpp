@@ -6,6 +6,12 @@
 #include "pipelines/lower.h"
 
 namespace ladder {
+namespace {
+
+// Columns of which sums of products of bytes, 128 * 255 at most, are less than 2^22.
+constexpr std::int64_t kMostBiased = 128;
+
+}  // namespace
 
 Program TileLowering::run() {
   declare();
@@ -22,6 +28,8 @@ Program TileLowering::run() {
     }
   }
   operands_.open = open();
+  operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
+                     summed_columns(s_, expr_) <= kMostBiased;
   begin_sums(body);
   if (open()) begin_group(body);
   Body each;

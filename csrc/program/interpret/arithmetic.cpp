@@ -70,7 +70,9 @@ void Interpreter::scale(Block& block, const Scale& i) {
       s = number(block, i.scale, thread * coordinates_[i.scale].slots + slot);
     }
     const auto factor = static_cast<float>(std::ldexp(s, i.exponent[row_parity(at[1])]));
-    const float product = static_cast<float>(number(block, i.acc, index)) * factor;
+    const auto sum = static_cast<float>(number(block, i.acc, index) - (i.biased ? kSumBias : 0));
+    if (i.biased && !(std::fabs(sum) < 0x1p22f)) fault("a sum leaves its bias");
+    const float product = sum * factor;
     const float before = i.accumulate ? static_cast<float>(number(block, i.to, index)) : 0.0f;
     set_number(block, i.to, index, before + product);
   });

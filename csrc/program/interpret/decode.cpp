@@ -154,7 +154,8 @@ void Interpreter::zero_operand(Block& block, const ZeroOperand& i) {
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
     const auto slot = slot_of_row(i.from, thread, group, at[1]);
     const double zero = number(block, i.from, thread * zeros.slots + slot);
-    set(block, i.to, index, to_bits(operand, -std::ldexp(zero, i.exponent)));
+    const double sign = operand == Scalar::u8 ? 1 : -1;
+    set(block, i.to, index, to_bits(operand, sign * std::ldexp(zero, i.exponent)));
   });
 }
 
@@ -162,12 +163,16 @@ void Interpreter::offset(Block& block, const Offset& i) {
   const Coordinates& zeros = coordinates_[i.zero];
   const auto group = value(block, i.group);
   const auto sums = coordinates_[i.sum].slots, slots = coordinates_[i.to].slots;
+  const bool whole = program_.registers[i.to].scalar == Scalar::s32;
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
     const auto slot = slot_of_row(i.zero, thread, group, at[1]);
     const auto zero = static_cast<float>(std::ldexp(
         number(block, i.zero, thread * zeros.slots + slot), i.exponent[row_parity(at[1])]));
-    const auto sum = static_cast<float>(number(block, i.sum, thread * sums + index % slots % sums));
-    set_number(block, i.to, index, static_cast<float>(number(block, i.to, index)) + zero * sum);
+    const double sum = number(block, i.sum, thread * sums + index % slots % sums);
+    const double before = number(block, i.to, index);
+    set_number(block, i.to, index,
+               whole ? before + zero * sum
+                     : static_cast<float>(before) + zero * static_cast<float>(sum));
   });
 }
 

@@ -114,7 +114,7 @@ TEST(Instructions, come_fastest_first) {
   EXPECT_EQ(instructions(device("mi300x"), "float8_e4m3fnuz").size(), 2);
 }
 
-TEST(Instructions, warpgroups_of_tile_programs_have_those_of_halves_on_hopper) {
+TEST(Instructions, warpgroups_of_tile_programs_have_those_of_halves_and_bytes_on_hopper) {
   for (const char* hopper : {"h100", "h200"}) {
     const auto name = [&](Scalar operand) {
       const auto* row = warpgroup_instruction(operand, device(hopper));
@@ -122,12 +122,11 @@ TEST(Instructions, warpgroups_of_tile_programs_have_those_of_halves_on_hopper) {
     };
     EXPECT_EQ(name(Scalar::f16), "wgmma.m64nNk16.f16") << hopper;
     EXPECT_EQ(name(Scalar::bf16), "wgmma.m64nNk16.bf16") << hopper;
-    // The device has them; the targets have no words for them.
-    EXPECT_EQ(name(Scalar::s8), "") << hopper;
-    EXPECT_EQ(name(Scalar::e4m3), "") << hopper;
+    EXPECT_EQ(name(Scalar::s8), "wgmma.m64nNk32.s8") << hopper;
+    EXPECT_EQ(name(Scalar::e4m3), "wgmma.m64nNk32.e4m3") << hopper;
   }
   for (const char* other : {"t4", "a100", "l40s", "b200", "rtx5090", "mi210", "mi300x"}) {
-    for (const Scalar operand : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar operand : {Scalar::f16, Scalar::bf16, Scalar::s8, Scalar::e4m3}) {
       EXPECT_EQ(warpgroup_instruction(operand, device(other)), nullptr) << other;
     }
   }

@@ -109,8 +109,12 @@ TEST(Verify, zero_points_of_another_kind) {
 
 TEST(Verify, digits_and_bytes_of_another_kind) {
   const auto p = lowered<UnpackBytes>("uint2,channel,scale=float16", 1);
-  expect<UnpackBytes>(p, "bytes of s8",
-                      [](Program& p, UnpackBytes& i) { p.registers[i.to].scalar = Scalar::s8; });
+  expect<UnpackBytes>(p, "bytes of u32",
+                      [](Program& p, UnpackBytes& i) { p.registers[i.to].scalar = Scalar::u32; });
+  expect<UnpackBytes>(p, "a zero point in bytes of u8",
+                      [](Program&, UnpackBytes& i) { i.zero = 3; });
+  expect<UnpackBytes>(p, "a zero point of 129, not 0 to 128",
+                      [](Program&, UnpackBytes& i) { i.zero = 129; });
   expect<UnpackBytes>(p, "is not one k-step of a block", [](Program& p, UnpackBytes& i) {
     layout(p, i.to) = local({1, 3, 1}) * lifted(tile_instruction(Scalar::u8)->a());
   });
