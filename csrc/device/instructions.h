@@ -57,6 +57,12 @@ struct MatrixInstruction {
   /// Threads that multiply together.
   int lanes() const { return static_cast<int>(d().thread_count()); }
   int operand_bits() const;
+  /// The instruction comes with so many tokens: those of integers have no odd multiple of 8 above
+  /// 24.
+  bool takes_tokens(std::int64_t tokens) const {
+    const bool coarse = accumulator == Scalar::s32 && fragment == Fragment::warpgroup;
+    return tokens % n == 0 && tokens <= most_n && (!coarse || tokens < 32 || tokens % 16 == 0);
+  }
 };
 
 std::span<const MatrixInstruction> matrix_instructions();

@@ -110,6 +110,7 @@ Decoding::Kind decoding_kind(const Linear& expr) {
 
 std::string no_scaled_operands(const Linear& expr) {
   const Scalar operand = expr.activation;
+  if (expr.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
   if (!expr.scale) return "no scales for operands";
   if (expr.stored_zero != Zero::none) return "sums, not operands, meet a stored zero point";
   const auto [bits, least, largest] = scales_of(*expr.scale);
@@ -141,6 +142,7 @@ std::string no_scaled_operands(const Linear& expr) {
 }
 
 ScalePlace usual_scale_place(const Linear& expr) {
+  if (expr.has_bytes_of_x()) return ScalePlace::sums;
   const bool one_step = expr.scale && expr.group_size() == kStep;
   const bool may = one_step && decoding_kind(expr) == Decoding::Kind::fields;
   return may && no_scaled_operands(expr).empty() ? ScalePlace::operands : ScalePlace::sums;

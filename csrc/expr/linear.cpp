@@ -59,6 +59,16 @@ void check(const Linear& expr) {
   LADDER_REQUIRE(expr.n >= 1, "n is ", expr.n, ", not positive");
   LADDER_REQUIRE(expr.k >= 1, "k is ", expr.k, ", not positive");
   LADDER_REQUIRE(expr.group >= 0, "group is ", expr.group, ", negative");
+  if (expr.has_bytes_of_x()) {
+    LADDER_REQUIRE(expr.rounded_x == Scalar::s8 || expr.rounded_x == Scalar::e4m3, "x is rounded to ",
+                   name_of(*expr.rounded_x), ", not s8 or e4m3");
+    LADDER_REQUIRE((expr.rounded_x == Scalar::s8) == (expr.element == nullptr), "x of ",
+                   name_of(*expr.rounded_x), " beside codes that are ",
+                   expr.element == nullptr ? "integers" : expr.element->name);
+    LADDER_REQUIRE(!expr.gather, "x of 8 bits has its columns in their order");
+    LADDER_REQUIRE(expr.k % kColumnsOfBytes == 0, "x of 8 bits has ", expr.k,
+                   " columns, no multiple of ", kColumnsOfBytes);
+  }
   if (expr.experts) {
     LADDER_REQUIRE(expr.experts->items >= 1 && expr.experts->deviation >= 0, expr.experts->items,
                    " products of experts, more or less ", expr.experts->deviation);
@@ -80,8 +90,9 @@ std::string to_string(const Linear& expr) {
   }
   out << "y[m<=" << expr.max_m << ", n=" << expr.n << "] " << type << " = ";
   if (expr.scale2) out << "s2 f32 * ";
-  out << "sum k=" << expr.k << ": x[m, " << (expr.gather ? "gather[k]" : "k") << "] " << type
-      << " * ";
+  if (expr.has_bytes_of_x()) out << "t[m] f32 * ";
+  out << "sum k=" << expr.k << ": x[m, " << (expr.gather ? "gather[k]" : "k") << "] "
+      << name_of(expr.x_scalar()) << " * ";
   const bool rescale = expr.stored_zero == Zero::rescale;
   if (rescale) out << '(';
   if (expr.scale) out << 's' << per_group.str() << name_of(*expr.scale) << " * ";
@@ -114,7 +125,8 @@ double least_bytes(const Linear& expr, std::int64_t m) {
                            (expr.stored_zero != Zero::none ? bytes_of(expr.zero_scalar()) : 0);
   const double of_product = n * k * expr.bits / 8 +
                             n * static_cast<double>(expr.groups()) * per_group +
-                            static_cast<double>(m) * (n + k) * bytes_of(expr.activation);
+                            static_cast<double>(m) * (n * bytes_of(expr.activation) +
+                                                        k * bytes_of(expr.x_scalar()));
   return of_product * static_cast<double>(expr.products());
 }
 
@@ -124,7 +136,8 @@ Reference evaluate(const Linear& expr, const LinearData& data) {
   std::vector<double> x(data.x.size());
   for (std::int64_t i = 0; i < m * expr.k; ++i) {
     const auto row = i / expr.k * expr.k;
-    x[i] = to_number(expr.activation, data.x[expr.gather ? row + data.gather[i - row] : i]);
+    x[i] = to_number(expr.x_scalar(), data.x[expr.gather ? row + data.gather[i - row] : i]) *
+           (expr.has_bytes_of_x() ? data.x_scales[i / expr.k] : 1);
   }
   Reference out{std::vector<double>(m * expr.n), std::vector<double>(m * expr.n)};
   std::vector<double> weight(expr.k), magnitude(expr.k);

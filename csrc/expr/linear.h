@@ -11,9 +11,10 @@
 // Of experts there is one such layer for each item of a table, with rows of x and y and a weight of
 // its own (Linear::experts).
 //
-// x, y and bias in `activation`, sums in f32. Parts that an expression has not drop out. Two
-// dimensional blocks, quantised zero points and other formats of scales are brought into this form
-// when a weight is loaded.
+// x, y and bias in `activation`, sums in f32; with rounded_x each x[m, k] is a number of 8 bits
+// times a scale of its token. Parts that an expression has not drop out. Two dimensional blocks,
+// quantised zero points and other formats of scales are brought into this form when a weight is
+// loaded.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,9 @@
 #include "types/ttype.h"
 
 namespace ladder {
+
+/// Columns that digit_place() keeps together.
+constexpr std::int64_t kColumnsOfBytes = 16;
 
 /// Of the memory system: parts of an image begin at multiples of it.
 constexpr std::int64_t kPartBytes = 128;
@@ -45,6 +49,10 @@ struct Linear {
   /// Stored zero points: none; integer, in u8; original or rescale, in the scalar of the scales.
   Zero stored_zero = Zero::none;
   bool scale2 = false, bias = false, gather = false;
+  /// x comes rounded to this format of 8 bits, s8 or e4m3, its columns in the order of digit_place
+  /// (layout/digits.h), with an f32 scale for each token. With s8 the codes are integers, and
+  /// products are exact in s32 within a group; with e4m3 the codes are floats that e4m3 holds.
+  std::optional<Scalar> rounded_x = std::nullopt;
 
   /// Of a layer of experts: how their weights lie, and how many products a launch has.
   struct Experts {
@@ -61,6 +69,8 @@ struct Linear {
   std::optional<Experts> experts = std::nullopt;
 
   bool operator==(const Linear&) const = default;
+  bool has_bytes_of_x() const { return rounded_x.has_value(); }
+  Scalar x_scalar() const { return rounded_x.value_or(activation); }
   /// Of a launch.
   std::int64_t products() const { return experts ? experts->items : 1; }
   std::int64_t group_size() const { return group == 0 ? k : group; }
@@ -84,7 +94,8 @@ double least_bytes(const Linear& expr, std::int64_t m);
 
 /// The operands of an expression as bits of their scalars, row-major; empty where it has none.
 struct LinearData {
-  std::vector<std::uint32_t> x;              ///< [m, k]
+  std::vector<std::uint32_t> x;  ///< [m, k], columns in their order
+  std::vector<float> x_scales;   ///< [m], of bytes
   std::vector<std::uint8_t> codes;           ///< [n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [n, groups]
   float scale2 = 1;

@@ -54,5 +54,13 @@ struct BytePlan {
 };
 /// Throws Unsupported for codes outside 1 to 8 bits.
 const BytePlan& byte_plan(int bits);
+/// The same with codes in the highest bits. XORed with kSignBits they are signed bytes,
+/// (code - 2^(bits - 1)) * 2^(8 - bits): a zero point in the middle takes no product of its own.
+const BytePlan& signed_byte_plan(int bits);
+constexpr std::uint32_t kSignBits = 0x80808080u;
+/// Floats of sign, exponent and mantissa as e4m3, whose exponent is off by the difference of the
+/// biases. Throws InternalError where they have no room.
+const BytePlan& float_byte_plan(int bits, int mantissa_bits);
+constexpr int kByteExponent = 4, kByteMantissa = 3, kByteBias = 7;  ///< of e4m3
 
 }  // namespace ladder

@@ -15,7 +15,9 @@ namespace ladder {
 ///   scale2     f32, one
 ///   bias       of the activation, [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
-///   x          [m, k], y [m, n], row-major
+///   x          of Linear::x_scalar(), [m, k], row-major
+///   x_scales   f32, [m], of Linear::bytes_of_x only
+///   y          [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only
 ///   items      u32, [items][kItemWords], of experts only: weight, scales, zeros, scale2 and gather

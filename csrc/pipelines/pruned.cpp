@@ -15,16 +15,15 @@ namespace {
 
 /// Codes and scales, once.
 double weight_bytes(const Linear& expr) {
-  const double activations = static_cast<double>(expr.n + expr.k) * bytes_of(expr.activation);
-  return least_bytes(expr, 1) - activations;
+  return 2 * least_bytes(expr, 1) - least_bytes(expr, 2);
 }
 
 bounds::Einsum einsum(const Linear& expr) {
-  const double activation = bytes_of(expr.activation);
+  const double y = bytes_of(expr.activation), x = bytes_of(expr.x_scalar());
   const double weight = weight_bytes(expr) / (static_cast<double>(expr.n) * expr.k);
   return bounds::matmul(
       expr.max_m, expr.n, expr.k,
-      {{activation, activation}, {weight, weight, expr.bits / 8.0}, {activation, activation}});
+      {{x, x}, {weight, weight, expr.bits / 8.0}, {y, y}});
 }
 
 std::vector<bounds::Level> levels(const Device& device) {
@@ -43,10 +42,9 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const CtaGrid grid = grid_of(s, expr);
   const double blocks = static_cast<double>(grid.count()), m = static_cast<double>(expr.max_m);
-  const double scalar = bytes_of(expr.activation);
   const double weights = weight_bytes(expr);
-  const double outputs = m * static_cast<double>(expr.n) * scalar;
-  const double inputs = m * static_cast<double>(expr.k) * scalar;
+  const double outputs = m * static_cast<double>(expr.n) * bytes_of(expr.activation);
+  const double inputs = m * static_cast<double>(expr.k) * bytes_of(expr.x_scalar());
   // A block reads its columns of the activations, and its rows of the weight, whatever its
   // neighbours have.
   const double of_blocks = static_cast<double>(grid.token_tiles) * weights +
@@ -57,7 +55,8 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
 }
 
 bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
-  return {einsum(expr), levels(device), device.f16_flops};
+  return {einsum(expr), levels(device),
+          expr.has_bytes_of_x() ? device.i8_flops : device.f16_flops};
 }
 
 namespace {

@@ -58,8 +58,9 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
     return all;
   }
   const bool dependent = dependent_launch && decisions.device->dependent_launch();
-  const auto decode = decode_space(decisions, dependent);
   const auto tiles = tile_space(decisions, dependent);
+  if (decisions.expr.has_bytes_of_x()) return {tiles.begin(), tiles.end()};
+  const auto decode = decode_space(decisions, dependent);
   std::vector<Schedule> all(decode.begin(), decode.end());
   all.insert(all.end(), tiles.begin(), tiles.end());
   for (const DenseSchedule& dense : dense_space(decisions)) all.emplace_back(dense);

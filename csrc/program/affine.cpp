@@ -2,6 +2,7 @@
 #include "program/affine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -21,6 +22,17 @@ bool only_number(const Affine& affine, const char* what, std::int64_t by) {
   return false;
 }
 
+/// Where there are several terms, takes those out of `affine` whose steps are multiples of `by`.
+Affine multiples_of(Affine& affine, std::int64_t by) {
+  Affine out;
+  if (affine.terms.size() < 2 || by <= 0) return out;
+  const auto rest = std::ranges::stable_partition(
+      affine.terms, [&](const Affine::Term& term) { return term.factor % by != 0; });
+  out.terms.assign(rest.begin(), rest.end());
+  affine.terms.erase(rest.begin(), rest.end());
+  return out;
+}
+
 }  // namespace
 
 Affine operator+(Affine a, const Affine& b) {
@@ -38,6 +50,9 @@ Affine times(Affine affine, std::int64_t factor) {
 // (factor q + constant) / divisor. Where steps are shorter than the divisor, the constant joins the
 // variable, which cannot go into a modulus: q % modulus + 1 passes its end.
 Affine divided(Affine affine, std::int64_t divisor) {
+  if (Affine whole = multiples_of(affine, divisor); !whole.terms.empty()) {
+    return exact_quotient(std::move(whole), divisor) + divided(std::move(affine), divisor);
+  }
   if (only_number(affine, "quotient", divisor)) return affine.constant / divisor;
   auto& term = affine.terms.front();
   if (term.factor % divisor == 0) {
@@ -63,6 +78,7 @@ Affine divided(Affine affine, std::int64_t divisor) {
 // factor q + constant mod modulus, where factor divides modulus: what constant has beyond whole
 // steps stays as it is.
 Affine remainder(Affine affine, std::int64_t modulus) {
+  multiples_of(affine, modulus);
   if (only_number(affine, "remainder", modulus)) return affine.constant % modulus;
   auto& term = affine.terms.front();
   if (term.factor == 0) return affine.constant % modulus;

@@ -49,9 +49,10 @@ struct Affine {
 };
 Affine operator+(Affine a, const Affine& b);
 Affine times(Affine affine, std::int64_t factor);
-/// affine / divisor and affine mod modulus, for a number or one variable's term plus a number, none
-/// of them negative, where the factor and the other number divide one another. A term that has a
-/// modulus takes a quotient by what divides it, and a remainder by what divides its period.
+/// affine / divisor and affine mod modulus. Beside terms whose steps are multiples of the other
+/// number: a number, or one variable's term plus a number, none of them negative, where the factor
+/// and the other number divide one another. A term that has a modulus takes a quotient by what
+/// divides it, and a remainder by what divides its period.
 /// Throws InvalidArgument for anything else.
 Affine divided(Affine affine, std::int64_t divisor);
 Affine remainder(Affine affine, std::int64_t modulus);

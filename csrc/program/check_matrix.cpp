@@ -96,7 +96,9 @@ Faults check(const Program& program, const Unpack& i) {
 Faults check(const Program& program, const UnpackBytes& i) {
   Faults faults;
   const Register& to = program.registers[i.to];
-  if (to.scalar != Scalar::u8) add(faults, "bytes of ", name_of(to.scalar));
+  if (to.scalar != Scalar::u8 && to.scalar != Scalar::s8 && to.scalar != Scalar::e4m3) {
+    add(faults, "bytes of ", name_of(to.scalar));
+  }
   check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), faults);
   const auto units = to.layout.slot_count() / 16;
   if (units < 1 || kUnits % units != 0) add(faults, to.name, " is not one k-step of a block");

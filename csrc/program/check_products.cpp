@@ -137,7 +137,9 @@ Faults check(const Program& program, const MmaShared& i) {
     return faults;
   }
   const auto operand = operand_scalar(*i.row);
-  if (a.scalar != operand || buffer.scalar != operand || acc.scalar != i.row->accumulator) {
+  const bool codes = a.scalar == Scalar::u8 && operand == Scalar::s8;
+  if ((a.scalar != operand && !codes) || buffer.scalar != operand ||
+      acc.scalar != i.row->accumulator) {
     add(faults, "scalars that ", i.row->name, " does not take");
   }
   if (acc.layout.shape.size() != 3) {
@@ -147,6 +149,10 @@ Faults check(const Program& program, const MmaShared& i) {
   const auto tokens = acc.layout.shape[2];
   if (tokens % i.row->n != 0 || tokens > i.row->most_n) {
     add(faults, tokens, " tokens, no multiple of ", i.row->n, " up to ", i.row->most_n);
+    return faults;
+  }
+  if (!i.row->takes_tokens(tokens)) {
+    add(faults, tokens, " tokens, which ", i.row->name, " does not come with");
     return faults;
   }
   if (!Relabelled(program.threads, *i.row, a.layout, acc.layout)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
+#include "layout/digits.h"
 #include "program/affine.h"
 
 namespace ladder {
@@ -31,14 +32,18 @@ struct Unpack {
 constexpr std::uint32_t three_values(std::uint32_t word) {
   return word & ~(word << 1 & 0xaaaaaaaau);
 }
-/// Integers as bytes, out of `step` of the two k-steps of 32 columns of a block: the code times
-/// 2^offset (layout/digits.h), its columns in the order of digit_place.
+/// Codes as bytes, out of `step` of the two k-steps of 32 columns of a block, columns in the order
+/// of digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
+/// it, of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;
   int bits;
   bool three = false;
+  int mantissa_bits = 0;
 };
+/// How the codes become bytes of `to`, which are then XORed with kSignBits where they are s8.
+const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
 /// there are such.
 struct UnpackFloat {

@@ -198,8 +198,10 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
           [&](const UnpackBytes& i) {
-            out << reg(i.to) << " = unpack_bytes u" << i.bits << (i.three ? " of three " : " ")
-                << reg(i.from) << " block " << to_string(program, i.block) << " step "
+            const bool floats = program.registers[i.to].scalar == Scalar::e4m3;
+            out << reg(i.to) << " = unpack_bytes " << (floats ? "f" : "u") << i.bits;
+            if (floats) out << " of mantissa " << i.mantissa_bits;
+            out << (i.three ? " of three " : " ") << reg(i.from) << " block " << to_string(program, i.block) << " step "
                 << to_string(program, i.step);
           },
           [&](const SplitDigits& i) {

@@ -119,9 +119,13 @@ Decisions decide(const Linear& expr, const Device& device) {
   // No library multiplies by experts that the device chooses.
   if (expr.experts && whole.place) whole.place = ConvertPlace::shared_to_registers;
   auto digits = whole;
-  if (tile_instruction(Scalar::s8, device) == nullptr) return {expr, &device, whole, digits};
+  const bool floats = expr.rounded_x == Scalar::e4m3;
+  if (tile_instruction(floats ? Scalar::e4m3 : Scalar::s8, device) == nullptr) {
+    if (!expr.has_bytes_of_x()) return {expr, &device, whole, digits};
+    fail<Unsupported>("no tile program multiplies ", name_of(*expr.rounded_x), " on ", device.name);
+  }
   // One instruction takes bytes with and without a sign; which codes are such is for objection().
-  const Element& bytes = element("int8");
+  const Element& bytes = element(floats ? "float8_e4m3" : "int8");
   digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
   digits.hint = hint(device, *digits.core.instruction);
   return {expr, &device, whole, std::move(digits)};

@@ -48,10 +48,11 @@ struct Decisions {
   Linear expr;
   const Device* device;
   OperandDecisions whole;  ///< activations as they are
-  /// Activations as digits: core and hint are those of bytes, where tile programs multiply these.
+  /// Activations as digits, or that come as bytes: core and hint are those of bytes, where tile
+  /// programs multiply these.
   OperandDecisions digits;
 
-  const OperandDecisions& of(Route route) const { return route == Route::digits ? digits : whole; }
+  const OperandDecisions& of(Route route) const { return has_bytes(route) ? digits : whole; }
 };
 /// Of a kernel of ours that multiplies `expr`. Throws InvalidArgument for an expression without
 /// meaning, Unsupported on a device that has no tile programs.

@@ -53,11 +53,12 @@ double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
     case Decoding::Kind::table: return lookup_cycles(expr.bits);
     case Decoding::Kind::integers: break;
   }
-  if (route == Route::digits) {
-    // Beside masks and shifts a conversion of each sum, two a unit for groups of 128 columns.
-    const BytePlan& plan = byte_plan(expr.bits);
-    return kIntegerCycles *
-           (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) + 2);
+  if (has_bytes(route)) {
+    // Of digits a conversion of each sum, too, two a unit for groups of 128 columns.
+    const bool has_sign = route == Route::bytes && !takes_zero_product(expr, route);
+    const BytePlan& plan = has_sign ? signed_byte_plan(expr.bits) : byte_plan(expr.bits);
+    return kIntegerCycles * (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) +
+                             (route == Route::digits ? 2 : 0));
   }
   const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
                         ? in_place(expr.bits, expr.activation).plan

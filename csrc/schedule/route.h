@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "expr/linear.h"
+
 namespace ladder {
 
 /// How the parts of K are added up across thread blocks. All three are deterministic.
@@ -22,7 +24,18 @@ enum class Route {
   /// code * 2^offset in a byte: a mask per four codes, one token as digits of 8 bits, sums of s32
   digits,
   in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
+  /// Of activations that come as bytes: integers as digits have them, zero points of half the range
+  /// by the sign; floats as e4m3
+  bytes,
 };
+
+/// Operands are bytes, and sums of integers s32.
+constexpr bool has_bytes(Route route) {
+  return route == Route::digits || route == Route::bytes;
+}
+
+/// A zero point of `expr` takes one more product in each step, of a constant by the activations.
+bool takes_zero_product(const Linear& expr, Route route);
 
 /// CTAs of a kernel: along the rows of the weight, along the tokens, and along K.
 struct CtaGrid {
@@ -32,6 +45,6 @@ struct CtaGrid {
 
 // By the numbers of the enumerators.
 constexpr std::array<std::string_view, 3> kReductions = {"none", "cluster", "ordered"};
-constexpr std::array<std::string_view, 3> kRoutes = {"multiply_add", "digits", "in_place"};
+constexpr std::array<std::string_view, 4> kRoutes = {"multiply_add", "digits", "in_place", "bytes"};
 
 }  // namespace ladder

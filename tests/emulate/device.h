@@ -308,8 +308,18 @@ void ptx(A&&... operands) {
     products_wait(O(0));
   } else if constexpr (T.begins("{.reg .pred p; setp.ne.b32 p, 1, "
                                 "0;\nwgmma.mma_async.sync.aligned.m64n")) {
-    static_assert(T.has(", p, 1, 1, 0;}") && T.in_order(kCount), "an unknown product");
-    product_begins(&O(0), &O(kCount - 5), O(kCount - 1), 2 * (kCount - 5), T.has(".bf16.bf16 "));
+    constexpr bool halves = T.has(".f16.f16 ") || T.has(".bf16.bf16 ");
+    constexpr bool whole = T.has(".s32.u8.s8 ") || T.has(".s32.s8.s8 ");
+    static_assert(T.has(halves  ? "k16.f32." : whole ? "k32.s32." : "k32.f32.e4m3.e4m3 ") &&
+                      T.has(halves  ? ", p, 1, 1, 0;}" : whole ? ", p;}" : ", p, 1, 1;}") &&
+                      T.in_order(kCount),
+                  "an unknown product");
+    constexpr auto of = T.has(".bf16.bf16 ") ? Operands::bf16
+                        : halves             ? Operands::f16
+                        : T.has(".s32.u8.")  ? Operands::u8
+                        : whole              ? Operands::s8
+                                             : Operands::e4m3;
+    product_begins(&O(0), &O(kCount - 5), O(kCount - 1), 2 * (kCount - 5), of);
   } else if constexpr (T.view() == "shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;") {
     O(0) = std::bit_cast<float>(warp_xor(std::bit_cast<Word>(O(1)), O(2)));
   } else if constexpr (T.begins("ldmatrix.sync.aligned.m8n8.x4.shared.b16 ")) {
@@ -329,6 +339,8 @@ void ptx(A&&... operands) {
       multiply_u8(d, a, b);
     else if constexpr (T.has("m16n8k32.row.col.s32.s8.s8.s32 "))
       multiply_s8(d, a, b);
+    else if constexpr (T.has("m16n8k32.row.col.f32.e4m3.e4m3.f32 "))
+      multiply_e4m3(d, a, b);
     else
       static_assert(T.begins(" "), "an instruction that tests/emulate does not know");
   } else {

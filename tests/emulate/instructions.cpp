@@ -85,6 +85,18 @@ void multiply_together(void* const* lanes, const ReadA& read_a, const ReadB& rea
   }
 }
 
+/// The lowest element of `bits`.
+double element_of(std::uint32_t bits, Operands of) {
+  switch (of) {
+    case Operands::f16: return numbers<Scalar::f16>()[bits & 0xffff];
+    case Operands::bf16: return numbers<Scalar::bf16>()[bits & 0xffff];
+    case Operands::u8: return static_cast<std::uint8_t>(bits);
+    case Operands::s8: return static_cast<std::int8_t>(bits);
+    case Operands::e4m3: return to_number(Scalar::e4m3, bits & 0xff);
+  }
+  return 0;
+}
+
 template <Scalar S>
 void halves_together(void* const* lanes) {
   const auto read = [&all = numbers<S>()](std::uint32_t bits) { return all[bits & 0xffff]; };
@@ -218,26 +230,42 @@ void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
   with_warp(&here, bytes_together<std::int8_t>);
 }
 
-void multiply_warpgroup(float* const* d, const std::uint32_t* const* a, const std::uint16_t* b,
-                        int tokens, bool bf16) {
-  const auto& all = bf16 ? numbers<Scalar::bf16>() : numbers<Scalar::f16>();
-  std::vector<double> rows(64 * 16);
+void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, [](void* const* lanes) {
+    const auto read = [](std::uint32_t bits) { return element_of(bits, Operands::e4m3); };
+    multiply_together<float, 4>(lanes, read, read);
+  });
+}
+
+void multiply_warpgroup(void* const* d, const std::uint32_t* const* a, const std::uint32_t* b,
+                        int tokens, Operands of) {
+  const int of_word = of == Operands::f16 || of == Operands::bf16 ? 2 : 4, bits = 32 / of_word;
+  const int depth = 8 * of_word;
+  const Operands of_b = of == Operands::u8 ? Operands::s8 : of;
+  std::vector<double> rows(64 * depth), columns(tokens * depth);
   for (int lane = 0; lane < 128; ++lane) {
     for (int r = 0; r < 4; ++r) {
-      for (int half = 0; half < 2; ++half) {
+      for (int e = 0; e < of_word; ++e) {
         const int row = lane / 32 * 16 + lane % 32 / 4 + r % 2 * 8;
-        const int k = r / 2 * 8 + lane % 4 * 2 + half;
-        rows[row * 16 + k] = all[a[lane][r] >> 16 * half & 0xffff];
+        const int k = r / 2 * (depth / 2) + lane % 4 * of_word + e;
+        rows[row * depth + k] = element_of(a[lane][r] >> bits * e, of);
       }
     }
   }
+  for (int i = 0; i < tokens * depth; ++i) {
+    columns[i] = element_of(b[i / of_word] >> i % of_word * bits, of_b);
+  }
+  const bool whole = of == Operands::u8 || of == Operands::s8;
   for (int lane = 0; lane < 128; ++lane) {
     for (int i = 0; i < tokens / 2; ++i) {
       const int row = lane / 32 * 16 + lane % 32 / 4 + i / 2 % 2 * 8;
       const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      double sum = d[lane][i];
-      for (int k = 0; k < 16; ++k) sum += rows[row * 16 + k] * all[b[token * 16 + k]];
-      d[lane][i] = static_cast<float>(sum);
+      auto* const f32 = static_cast<float*>(d[lane]) + i;
+      auto* const s32 = static_cast<int*>(d[lane]) + i;
+      double sum = whole ? *s32 : *f32;
+      for (int k = 0; k < depth; ++k) sum += rows[row * depth + k] * columns[token * depth + k];
+      whole ? void(*s32 = static_cast<int>(sum)) : void(*f32 = static_cast<float>(sum));
     }
   }
 }

@@ -38,8 +38,13 @@ void multiply_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 
-/// What product_begins() promises, of all lanes; `b` [tokens, 16].
-void multiply_warpgroup(float* const* d, const std::uint32_t* const* a, const std::uint16_t* b,
-                        int tokens, bool bf16);
+/// m16n8k32 of e4m3, sums in f32.
+void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b);
+
+/// What the operands of a product of a warpgroup are, 32 bytes of columns; of u8 only A.
+enum class Operands { f16, bf16, u8, s8, e4m3 };
+/// What product_begins() promises, of all lanes; `b` [tokens, 8 words].
+void multiply_warpgroup(void* const* d, const std::uint32_t* const* a, const std::uint32_t* b,
+                        int tokens, Operands of);
 
 }  // namespace ladder::emulate

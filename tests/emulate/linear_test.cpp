@@ -150,6 +150,29 @@ TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
+// Activations that come as bytes, by single warps and by warpgroups.
+TEST(Emulated, kernels_of_bytes_are_exact) {
+  std::vector<Case> cases;
+  unsigned turn = 0;
+  for (const char* type : {"uint4,group=128,scale=float16", "ternary,group=128", "int8,channel",
+                           "uint3,group=64,zero=integer", "float8_e4m3,channel", "mxfp4"}) {
+    const bool floats = ttype(type).element->encoding == Encoding::floating;
+    const auto add = [&](const auto& shape, bool warpgroups) {
+      ++turn;
+      for (auto& [expr, schedule] : testing::tile_case(
+               shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
+               static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups,
+               floats ? Scalar::e4m3 : Scalar::s8)) {
+        cases.push_back({expr, schedule});
+      }
+    };
+    for (const auto& shape : testing::kByteShapes) add(shape, true);
+    for (std::size_t i = 0; i < 4; ++i) add(testing::kTileShapes[(turn + 3 * i) % 10], false);
+  }
+  ASSERT_GE(cases.size(), 30U);
+  expect_exact(cases, device("h200"));
+}
+
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
   DecodeSchedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};

@@ -15,6 +15,8 @@
 #include <functional>
 #include <string>
 
+#include "instructions.h"
+
 namespace ladder::emulate {
 
 struct Launch {
@@ -88,10 +90,11 @@ void matrix_fence();
 /// commit. All groups of products begin with one: the PTX ISA lets those do without that find
 /// registers as a product left them.
 void products_fence();
-/// A product of a warpgroup that ends later, but before those after it: d += a b, 64 x 16 by
-/// 16 x tokens. Register i of a lane is as multiply_f16() has them, of the 16 rows of its warp; b
-/// has tokens as rows of 128 bytes, swizzled, from where the descriptor says.
-void product_begins(float* d, const std::uint32_t* a, std::uint64_t b, int tokens, bool bf16);
+/// A product of a warpgroup that ends later, but before those after it: d += a b, 64 rows by
+/// `tokens`, 32 bytes of columns. Register i of a lane is as multiply_f16() and multiply_u8() have
+/// them, of the 16 rows of its warp; b has tokens as rows of 128 bytes, swizzled, from where the
+/// descriptor says. Sums are f32, of integers s32.
+void product_begins(void* d, const std::uint32_t* a, std::uint64_t b, int tokens, Operands of);
 void products_commit();
 void products_wait(int pending);
 

@@ -47,11 +47,11 @@ struct Bulk {
 /// Of a warpgroup, whose lanes it has by number.
 struct Product {
   unsigned rank, warpgroup;
-  float* d[128];
+  void* d[128];
   const std::uint32_t* a[128];
   std::uint64_t b;
   int tokens;
-  bool bf16;
+  Operands of;
   int group;
 };
 

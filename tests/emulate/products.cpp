@@ -11,11 +11,11 @@ namespace ladder::emulate {
 namespace {
 
 struct Begun {
-  float* d;
+  void* d;
   const std::uint32_t* a;
   std::uint64_t b;
   int tokens;
-  bool bf16;
+  Operands of;
 };
 
 /// That of the thread that runs.
@@ -23,14 +23,14 @@ Warpgroup& warpgroup() { return machine->block().warpgroups[machine->now->thread
 
 }  // namespace
 
-void product_begins(float* d, const std::uint32_t* a, std::uint64_t b, int tokens, bool bf16) {
-  Begun here{d, a, b, tokens, bf16};
+void product_begins(void* d, const std::uint32_t* a, std::uint64_t b, int tokens, Operands of) {
+  Begun here{d, a, b, tokens, of};
   with_warpgroup(&here, [](void* const* lanes) {
     const Fiber& self = *machine->now;
     const auto& first = *static_cast<const Begun*>(lanes[0]);
     if (!warpgroup().fenced) fault("a product without a fence of its registers");
-    Product product{self.rank, self.thread / 128, {},         {},
-                    first.b,   first.tokens,      first.bf16, warpgroup().committed};
+    Product product{self.rank, self.thread / 128, {},       {},
+                    first.b,   first.tokens,      first.of, warpgroup().committed};
     for (int i = 0; i < 128; ++i) {
       const auto& lane = *static_cast<const Begun*>(lanes[i]);
       if (lane.b != first.b) wrong("lanes of a warpgroup name different matrices");
@@ -76,19 +76,19 @@ void Machine::end_product(std::size_t i) {
     fault("matrices that are not rows of 128 bytes, swizzled");
     return;
   }
-  std::vector<std::uint16_t> b;
+  std::vector<std::uint32_t> b;
   for (int token = 0; token < product.tokens; ++token) {
     for (std::uint32_t piece = 0; piece < 2; ++piece) {
       const std::uint32_t byte = begin + static_cast<std::uint32_t>(token) * 128 + piece * 16;
       const std::uint32_t placed = byte ^ (byte >> 3 & 0x70);
       if (blocks[product.rank].unfenced[placed / 16] >= 0)
         fault("a product reads what no fence shows");
-      std::uint16_t halves[8];
-      std::memcpy(halves, at(placed | product.rank << kRankShift, 16), 16);
-      b.insert(b.end(), halves, halves + 8);
+      std::uint32_t words[4];
+      std::memcpy(words, at(placed | product.rank << kRankShift, 16), 16);
+      b.insert(b.end(), words, words + 4);
     }
   }
-  multiply_warpgroup(product.d, product.a, b.data(), product.tokens, product.bf16);
+  multiply_warpgroup(product.d, product.a, b.data(), product.tokens, product.of);
 }
 
 }  // namespace ladder::emulate

@@ -47,7 +47,7 @@ std::string product(const Acts& acts, unsigned seed) {
     const auto matrices = std::uint64_t{begin >> 4 & 0x3fff} | std::uint64_t{1024 / 16} << 32 |
                           std::uint64_t{1} << 62;
     if (acts.fence) products_fence();
-    product_begins(d, a, matrices, kTokens, false);
+    product_begins(d, a, matrices, kTokens, Operands::f16);
     if (acts.commit) products_commit();
     if (acts.wait) products_wait(0);
     for (int i = 0; i < 4; ++i) {
@@ -92,7 +92,7 @@ TEST(Products, need_a_fence_for_each_group) {
       float d[4] = {};
       for (int group = 0; group < 2; ++group) {
         if (group == 0 || again) products_fence();
-        for (int i = 0; i < 2; ++i) product_begins(d, a, matrices, kTokens, false);
+        for (int i = 0; i < 2; ++i) product_begins(d, a, matrices, kTokens, Operands::f16);
         products_commit();
       }
       products_wait(0);

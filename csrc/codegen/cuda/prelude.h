@@ -25,6 +25,6 @@ std::string_view tile_prelude();
 /// For programs with products whose B is in shared memory, and the function of one such product.
 /// From sm_90a on.
 std::string_view product_prelude();
-std::string shared_product(const MatrixInstruction& row, std::int64_t tokens);
+std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens);
 
 }  // namespace ladder::cuda

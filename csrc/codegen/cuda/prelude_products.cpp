@@ -31,30 +31,40 @@ template <int Sums> DEVICE void after_products(float* d) {
 #pragma unroll
   for (int i = 0; i < Sums; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
+template <int Sums> DEVICE void after_products(int* d) {
+#pragma unroll
+  for (int i = 0; i < Sums; ++i) asm volatile("" : "+r"(d[i]) :: "memory");
+}
 // What this thread wrote to shared memory is there for what is asynchronous.
 DEVICE void matrix_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int Tokens> DEVICE void mma_shared_f16(float* d, const u32* a, u64 b);
 template <int Tokens> DEVICE void mma_shared_bf16(float* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_shared_e4m3(float* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_shared_u8(int* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_shared_s8(int* d, const u32* a, u64 b);
 )";
 }
 
-std::string shared_product(const MatrixInstruction& row, std::int64_t tokens) {
-  const std::string type = row.operand == "float16" ? "f16" : "bf16";
+std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens) {
+  const bool whole = row.accumulator == Scalar::s32;
+  const std::string type(name_of(a)), of_b(name_of(operand_scalar(row).value()));
   const auto sums = tokens / 2;
   std::string listed, outputs;
   for (std::int64_t i = 0; i < sums; ++i) {
     const bool first = i == 0, wraps = i % 8 == 0;
     listed += joined(first ? "" : ", ", wraps ? "\"\n               \"" : "", "%", i);
-    outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "", "\"+f\"(d[",
+    outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "", whole ? "\"+r\"(d[" : "\"+f\"(d[",
                       i, "])");
   }
   return joined(
       "template <> DEVICE void mma_shared_", type, "<", tokens,
-      ">(float* d, const u32* a, u64 b) {\n"
+      ">(", whole ? "int" : "float", "* d, const u32* a, u64 b) {\n"
       "  asm volatile(\"{.reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
       "               \"wgmma.mma_async.sync.aligned.m64n",
-      tokens, "k16.f32.", type, ".", type, " {", listed, "}, {%", sums, ", %", sums + 1, ", %",
-      sums + 2, ", %", sums + 3, "}, %", sums + 4, ", p, 1, 1, 0;}\"\n               : ", outputs,
+      tokens, "k", row.k, ".", name_of(row.accumulator), ".", type, ".", of_b, " {", listed, "}, {%",
+      sums, ", %", sums + 1, ", %", sums + 2, ", %", sums + 3, "}, %", sums + 4,
+      // Signs, and the order of B: of integers and of bytes there is one.
+      whole ? ", p;}" : row.operand_bits() == 8 ? ", p, 1, 1;}" : ", p, 1, 1, 0;}", "\"\n               : ", outputs,
       "\n               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n");
 }
 

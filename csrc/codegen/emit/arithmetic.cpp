@@ -45,7 +45,7 @@ void Emitter::products(const std::vector<Statement>& statements) {
     if (dialect_.shared_product == nullptr || !dialect_.multiplies_by(*i->row)) {
       fail<Unsupported>("kernels do not multiply by ", i->row->name);
     }
-    auto text = dialect_.shared_product(*i->row, reg(i->acc).layout.shape[2]);
+    auto text = dialect_.shared_product(*i->row, reg(i->a).scalar, reg(i->acc).layout.shape[2]);
     if (functions_.insert(text).second) out_ << text << '\n';
   }
 }
@@ -156,7 +156,9 @@ void Emitter::offset(const Offset& i) {
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     const auto row = reg(i.to).layout(0, s)[1];
     const auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row_parity(row)], declared);
-    line(reg(i.to).name, "[", s, "] += ", zero, " * ", reg(i.sum).name, "[", s % sums, "];");
+    const bool whole = reg(i.to).scalar == Scalar::s32;
+    line(reg(i.to).name, "[", s, "] += ", whole ? "(int)" : "", zero, " * ", reg(i.sum).name, "[",
+         s % sums, "];");
   }
 }
 

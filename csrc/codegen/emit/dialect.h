@@ -34,8 +34,8 @@ struct Dialect {
   std::string_view byte_perm;    ///< bytes of two words by a selector of four nibbles
   /// The prelude has its wrapper.
   bool (*multiplies_by)(const MatrixInstruction& row);
-  /// The function of such products of `tokens` tokens; null: there is none.
-  std::string (*shared_product)(const MatrixInstruction& row, std::int64_t tokens);
+  /// The function of such products of `tokens` tokens, with A of that scalar; null: there is none.
+  std::string (*shared_product)(const MatrixInstruction& row, Scalar a, std::int64_t tokens);
 };
 
 /// C++ for `program`, preludes included: one kernel called program.name, its parameters the global

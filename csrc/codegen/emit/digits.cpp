@@ -3,19 +3,23 @@
 // One token by products of integers (layout/digits.h): its digits, codes as bytes, the sum.
 #include "layout/digits.h"
 
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
+#include "codegen/emit/literal.h"
 
 namespace ladder::codegen {
 
 void Emitter::unpack_bytes(const UnpackBytes& i) {
-  const BytePlan& plan = byte_plan(i.bits);
+  const bool has_sign = reg(i.to).scalar == Scalar::s8;
+  const BytePlan& plan = plan_of(i, reg(i.to).scalar);
+  const auto sign = has_sign ? joined(") ^ ", hex(kSignBits)) : std::string();
   const auto units = words(i.to) / 4;
   const auto first = constant(i.block) * units * i.bits;
   const auto& registers = plan.registers[constant(i.step)];
   for (int unit = 0; unit < units; ++unit) {
     for (int r = 0; r < 4; ++r) {
-      line(reg(i.to).name, "[", unit * 4 + r, "] = ",
-           pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : ""), ";");
+      line(reg(i.to).name, "[", unit * 4 + r, "] = ", has_sign ? "(" : "",
+           pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : ""), sign, ";");
     }
   }
 }

@@ -101,7 +101,7 @@ LinearLowering::Tiling DecodeLowering::tiling() const {
           .sum_warps = warps,
           .fit = ImageFit(instruction_, schedule_.units),
           .tokens = schedule_.tokens,
-          .running = groups_ > 1 || schedule_.rounds > 1 || digits()};
+          .running = groups_ > 1 || schedule_.rounds > 1};
 }
 
 Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule) {

@@ -20,7 +20,15 @@ Statement LinearLowering::declare_table(std::int64_t words) {
 
 bool LinearLowering::zeros_by_product() const {
   return expr_.stored_zero == Zero::original || expr_.stored_zero == Zero::rescale ||
-         (expr_.stored_zero == Zero::integer && route_ == Route::in_place);
+         (expr_.stored_zero == Zero::integer && route_ != Route::multiply_add);
+}
+
+// A zero point in the middle is in bytes with a sign.
+Scalar LinearLowering::byte_scalar() const {
+  if (operand_ == Scalar::e4m3) return operand_;
+  const bool middle = route_ == Route::bytes && expr_.stored_zero == Zero::none &&
+                      expr_.zero << 1 == 1 << (expr_.bits + expr_.shift);
+  return middle ? Scalar::s8 : Scalar::u8;
 }
 
 // The largest power of two that the multiply-add can give to (code - zero).
@@ -33,21 +41,25 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   const ImageFit& fit = tiling.fit;
   const Layout sums = tiling.sum_warps * fit.sums(tiling.tokens);
   Operands& o = operands_;
-  // Codes as bytes have no sign.
-  o.a = reg("a", digits() ? Scalar::u8 : operand_, tiling.a_warps * fit.a());
+  o.a = reg("a", has_bytes(route_) ? byte_scalar() : operand_, tiling.a_warps * fit.a());
   if (tiling.b_in_registers) o.b = reg("b", operand_, tiling.b_warps * fit.b(tiling.tokens));
   o.zeros_layout = tiling.a_warps * fit.zeros();
   acc_ = reg("acc", instruction_.accumulator, sums);
-  o.total = tiling.running && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
+  const bool apart = tiling.running || instruction_.accumulator != Scalar::f32;
+  o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
-  if (decoding_.kind != Decoding::Kind::integers) {
-    o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
-  } else if (digits()) {
+  if (operand_ == Scalar::e4m3) {
+    o.scale_exponent[0] = o.scale_exponent[1] = kByteBias - expr_.element->bias;
+  } else if (has_bytes(route_)) {
+    const bool has_sign = byte_scalar() == Scalar::s8;
+    const BytePlan& plan = has_sign ? signed_byte_plan(expr_.bits) : byte_plan(expr_.bits);
     for (int parity = 0; parity < 2; ++parity) {
-      const int offset = byte_plan(expr_.bits).offset[parity];
+      const int offset = plan.offset[parity];
       o.scale_exponent[parity] = expr_.exponent + expr_.shift - offset;
-      zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
+      if (!has_sign) zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
     }
+  } else if (decoding_.kind != Decoding::Kind::integers) {
+    o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
   } else if (route_ == Route::in_place) {
     const InPlace& codes = in_place(expr_.bits, expr_.activation);
     for (int parity = 0; parity < 2; ++parity) {
@@ -82,7 +94,9 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
 }
 
 void LinearLowering::begin_sums(Body& body) {
-  if (operands_.total != acc_ || decoding_.scaled) emit(body, Fill{operands_.total, {0, 0}});
+  const Operands& o = operands_;
+  const bool added_to = o.total != acc_ && !o.open;
+  if (added_to || decoding_.scaled) emit(body, Fill{o.total, {0, 0}});
 }
 
 void LinearLowering::prepare_group(Body& body) {
@@ -119,12 +133,13 @@ void LinearLowering::multiply_step(Body& body, const Product& product) {
 
 void LinearLowering::decode_step(Body& body) {
   const Operands& o = operands_;
+  if (has_bytes(route_)) {
+    const int mantissa_bits = expr_.element != nullptr ? expr_.element->mantissa_bits : 0;
+    emit(body, UnpackBytes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three, mantissa_bits});
+    return;
+  }
   switch (decoding_.kind) {
     case Decoding::Kind::integers: {
-      if (digits()) {
-        emit(body, UnpackBytes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three});
-        break;
-      }
       const bool in_place = route_ == Route::in_place;
       emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
                         in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),
@@ -151,7 +166,7 @@ void LinearLowering::end_group(Body& body) {
                      scale_rows(),
                      o.group,
                      {o.scale_exponent[0], o.scale_exponent[1]},
-                     o.total != acc_});
+                     o.total != acc_ && !o.open});
   }
   if (expr_.stored_zero == Zero::rescale) subtract_zeros(body);
 }
@@ -184,6 +199,12 @@ void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
     const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
     emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
     emit(body, Multiply{sum_, scale2});
+  }
+  if (expr_.has_bytes_of_x()) {
+    const auto of_tokens = reg("scale_of_tokens", Scalar::f32, layout);
+    emit(body, Load{of_tokens, view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}),
+                    {0, 0, sums_.first_token}});
+    emit(body, Multiply{sum_, of_tokens});
   }
   if (expr_.bias) {
     const auto bias = reg("bias_of_rows", expr_.activation, layout);

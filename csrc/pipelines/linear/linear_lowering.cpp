@@ -17,7 +17,7 @@ void LinearLowering::await_preceding(Body& body) {
 }
 
 bool LinearLowering::whole_pieces() const {
-  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.activation) % granule_ == 0;
+  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.x_scalar()) % granule_ == 0;
 }
 
 void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster,
@@ -46,7 +46,8 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
     program_.buffers[bias_].optional = true;
   }
   if (expr_.gather) gather_ = constant("gather", Scalar::u32);
-  x_ = buffer("x", Level::global, expr_.activation);
+  x_ = buffer("x", Level::global, expr_.x_scalar());
+  if (expr_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
   y_ = buffer("y", Level::global, expr_.activation);
   if (reduction == Reduction::ordered) {
     workspace_ = buffer("workspace", Level::global, Scalar::f32);

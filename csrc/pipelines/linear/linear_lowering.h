@@ -13,6 +13,7 @@
 
 #include "expr/decoding.h"
 #include "expr/linear.h"
+#include "layout/digits.h"
 #include "pipelines/linear/image_fit.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
@@ -52,6 +53,8 @@ class LinearLowering {
   void declare_items();
   static void await_preceding(Body& body);
   bool digits() const { return route_ == Route::digits; }
+  /// What codes become that are unpacked as bytes.
+  Scalar byte_scalar() const;
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
 
@@ -82,7 +85,7 @@ class LinearLowering {
   bool has_table() const { return decoding_.kind == Decoding::Kind::table; }
   /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the
-  /// scales. `a_warps`, `b_warps` and `sum_warps` spread the tile of a warp over the warps.
+  /// scales; sums of integers always become others. `a_warps`, `b_warps` and `sum_warps` spread the tile of a warp over the warps.
   struct Tiling {
     Layout a_warps, b_warps, sum_warps;
     ImageFit fit;
@@ -112,7 +115,7 @@ class LinearLowering {
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
-  /// sum_ times the second scale, plus the bias of the rows from `first` on.
+  /// sum_ times the second scale and those of the tokens, plus the bias of the rows from `first` on.
   void scale_and_bias(Body& body, const Affine& first);
 
   struct Operands {
@@ -181,7 +184,7 @@ class LinearLowering {
   const int granule_;     // bytes that every level moves whole
   const Decoding decoding_;
   Program program_{};
-  BufferId weight_ = -1, x_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
+  BufferId weight_ = -1, x_ = -1, x_scales_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1;
   ViewId table_ = -1, kept_ = -1;
   RegisterId unit_ = -1;  // of x, where it is split into digits

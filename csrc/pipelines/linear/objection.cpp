@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/joined.h"
+#include "layout/digits.h"
 #include "layout/in_place.h"
 #include "program/program.h"
 
@@ -63,8 +65,49 @@ std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
              : "threads do not divide the rows";
 }
 
+namespace {
+
+/// Codes have an exponent and a mantissa where e4m3 has these.
+std::string floats_objection(const Element& e) {
+  if (e.encoding != Encoding::floating) return joined(e.name, " is no floating format");
+  if (e.exponent_bits > kByteExponent || e.mantissa_bits > kByteMantissa) {
+    return joined(e.name, " has ", e.exponent_bits, " and ", e.mantissa_bits,
+                  " bits of exponent and mantissa, e4m3 ", kByteExponent, " and ", kByteMantissa);
+  }
+  const bool fills = e.exponent_bits == kByteExponent && e.mantissa_bits == kByteMantissa;
+  const bool same = fills ? e.specials == Specials::nan_only : e.specials == Specials::none;
+  return same ? "" : joined(e.name, " has other numbers than e4m3 at its ends");
+}
+
+/// Sums of a group are whole numbers of 32 bits.
+std::string bytes_objection(const Linear& expr) {
+  if (expr.element != nullptr) return floats_objection(*expr.element);
+  constexpr std::int64_t kLargestProduct = 128 * 255;
+  const auto most = std::numeric_limits<std::int32_t>::max() / kLargestProduct;
+  if (expr.group_size() > most) {
+    return joined("sums of ", expr.group_size(), " products, of at most ", most);
+  }
+  if (expr.stored_zero == Zero::original) return "zero points that are no whole numbers";
+  if (!takes_zero_product(expr, Route::bytes)) return {};
+  for (const int offset : byte_plan(expr.bits).offset) {
+    const double zero =
+        std::ldexp(expr.stored_zero == Zero::none ? expr.zero : 1.0, offset - expr.shift);
+    if (zero != std::floor(zero) || zero > 128) {
+      return joined("a zero point of ", zero, " is no byte");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
+  if ((route == Route::bytes) != expr.has_bytes_of_x()) {
+    return joined("activations of ", name_of(expr.x_scalar()), " by ",
+                  kRoutes[static_cast<std::size_t>(route)]);
+  }
+  if (route == Route::bytes) return bytes_objection(expr);
   const MatrixInstruction& row = *decisions.of(route).core.instruction;
   if (!row.subnormals && expr.activation == Scalar::f16 &&
       (place == ScalePlace::usual ? usual_scale_place(expr) : place) == ScalePlace::operands) {

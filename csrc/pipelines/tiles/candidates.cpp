@@ -43,6 +43,7 @@ bool has_registers(int tokens, const Linear& expr) {
                        .warps_n = kUnits,
                        .warps_m = 1,
                        .k_tiles = 1,
+                       .route = expr.has_bytes_of_x() ? Route::bytes : Route::multiply_add,
                        .ctas_per_sm = 1,
                        .warpgroups = true};
   return tile_registers(s, expr) <= kMostRegisters;
@@ -54,7 +55,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
   std::vector<TileSchedule> all;
-  if (expr.max_m < kFewestTokens || !device.async_copy()) return all;
+  const bool bytes = expr.has_bytes_of_x();
+  if ((expr.max_m < kFewestTokens && !bytes) || !device.async_copy()) return all;
   const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
   // In place takes one more product for each 16 rows of a warp where there is a zero point.
   const bool in_place = expr.element == nullptr && expr.zero == 0;
@@ -64,8 +66,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
       const int fit = std::min(stages, s.k_tiles);
       if (fit == s.stages) break;
       s.stages = fit;
-      for (const Route route : {Route::multiply_add, Route::in_place}) {
-        if (route == Route::in_place && !in_place) continue;
+      for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
+        if ((route == Route::in_place && !in_place) || (route == Route::bytes) != bytes) continue;
         s.route = route;
         for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
           if (place == ScalePlace::sums && !both_places) continue;
@@ -98,16 +100,17 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   };
 
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
-  if (const auto* row = warpgroup_instruction(expr.activation, device)) {
+  if (const auto* row = warpgroup_instruction(expr.x_scalar(), device)) {
     std::int64_t last = 0;
     for (const int most : kTokensOfWarpgroups) {
       const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
-      const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
+      auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
+      while (!row->takes_tokens(tokens)) tokens += row->n;
       if (tokens == last) continue;
       if (most < kUsualTokens && has_registers(static_cast<int>(last), expr)) break;
       last = tokens;
       for (const auto& [rows, warps] : kWarpgroupTiles) {
-        for (const int columns : {128, 64}) {
+        for (const int columns : {128, bytes ? 256 : 64}) {
           for (const int ctas : {1, 2, 3}) {
             if (ctas * warps > kMostWarps) continue;
             add_splits({.rows = rows,
@@ -127,7 +130,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
   // As few tiles of tokens as the most that a CTA has allows, and twice as many.
   const auto fewest = ceil_div(expr.max_m, std::int64_t{kMostTokensOfCta});
-  const std::int64_t pair = 2 * decisions.whole.core.instruction->n;  // what load-matrix brings
+  const auto& instruction = *decisions.of(bytes ? Route::bytes : Route::multiply_add).core.instruction;
+  const std::int64_t pair = 2 * instruction.n;  // what load-matrix brings
   for (const std::int64_t token_tiles : {fewest, 2 * fewest}) {
     const auto tokens = static_cast<int>(round_up(ceil_div(expr.max_m, token_tiles), pair));
     if (token_tiles > fewest && tokens < 32) continue;

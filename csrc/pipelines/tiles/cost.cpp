@@ -61,8 +61,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
                tokens = static_cast<double>(s.warp_tokens());
   const double groups = static_cast<double>(groups_of_tile(s, expr));
   const bool totals = keeps_totals(s, expr);
-  const bool product = s.route == Route::in_place ||
-                       (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
+  const bool product = takes_zero_product(expr, s.route);
 
   // Cycles of one scheduler for one k-tile of one warp.
   const double mma_cycles = matrix_cycles(device, mma);
@@ -85,7 +84,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
                       (carried.clock * device.schedulers * device.multiprocessors);
   const double bytes = least_bytes(expr, expr.max_m);
   const double tile_codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
-  const double x_bytes = static_cast<double>(s.tokens) * s.columns * bytes_of(expr.activation);
+  const double x_bytes = static_cast<double>(s.tokens) * s.columns * bytes_of(expr.x_scalar());
   const double sums = static_cast<double>(s.rows) * s.tokens * 4 * (grid.splits > 1 ? 2 : 0) *
                       (s.reduction == Reduction::ordered ? 1 : 0.5);
   const double filled = ctas * (s.k_tiles * (tile_codes + x_bytes) + sums);
@@ -95,7 +94,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
       std::min(in_flight / (kBytesInFlight * carried.wave_bytes / fitted::kWaveBytes), 1.0);
   out.memory_seconds =
       std::max(bytes / device.global.bytes_per_second / hidden, fill > 0 ? filled / fill : 0);
-  const double read = tokens * mma.k * bytes_of(expr.activation) * steps;  // by load-matrix
+  const double read = tokens * mma.k * bytes_of(expr.x_scalar()) * steps;  // by load-matrix
   out.shared_seconds = (read * warps + 2 * (tile_codes + x_bytes)) * s.k_tiles * ctas /
                        device.shared_bytes_per_second();
   out.fixed_seconds = kLaunch + (s.reduction == Reduction::cluster   ? kCluster

@@ -17,12 +17,13 @@ Program TileLowering::run() {
   if (warpgroup_ != nullptr) {
     stages_of_a_ = {operands_.a};
     for (int i = 1; i < operand_stages(s_); ++i) {
-      stages_of_a_.push_back(reg("a", operand_, program_.registers[operands_.a].layout));
+      const Register first = program_.registers[operands_.a];
+      stages_of_a_.push_back(reg("a", first.scalar, first.layout));
     }
   }
+  operands_.open = open();
   begin_sums(body);
-  if (whole_row()) begin_group(body);
-  operands_.open = whole_row();
+  if (open()) begin_group(body);
   Body each;
   k_tile(each);
   emit(body, For{k_tile_, s_.k_tiles, std::move(each), 1});
@@ -78,27 +79,29 @@ void TileLowering::k_tile(Body& body) {
   copy_activations(body, following, following, s_.k_tiles);
   emit(body, Commit{});
   if (!whole_row()) load_groups(body, k_tile);
-  const auto group_columns = whole_row() ? std::int64_t{s_.columns} : s_.columns / groups_;
-  if (group_columns >= kBlock) {
-    wide_groups(body, k_tile, group_columns / kBlock);
+  const auto columns = summed_columns(s_, expr_);
+  if (columns >= kBlock) {
+    wide_groups(body, k_tile, columns / kBlock);
   } else {
-    narrow_groups(body, k_tile, group_columns);
+    narrow_groups(body, k_tile, columns);
   }
-  if (warpgroup_ != nullptr && whole_row()) await_products(body);
+  if (warpgroup_ != nullptr && open()) await_products(body);
 }
 
 void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks) {
-  const auto group = variable("group", s_.columns / (blocks * kBlock));
+  const auto count = s_.columns / (blocks * kBlock);  // sums of a k-tile
+  const auto group = variable("group", count);
   const auto block = variable("block", blocks);
-  operands_.group = whole_row() ? Affine(0) : Affine::of(group);
-  const auto of_tile = Affine::of(group, blocks) + Affine::of(block);
+  operands_.group = whole_row() ? Affine(0) : divided(Affine::of(group), count / groups_);
+  const auto of_tile =
+      Affine::of(group, blocks) + (blocks > 1 ? Affine::of(block) : Affine(0));
   Body per_group, per_block;
-  if (!whole_row()) begin_group(per_group);
+  if (!open()) begin_group(per_group);
   load_words(per_block, k_tile, of_tile);
   multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k);
   emit(per_group, For{block, blocks, std::move(per_block)});
-  if (!whole_row()) end_products(per_group);
-  emit(body, For{group, s_.columns / (blocks * kBlock), std::move(per_group)});
+  if (!open()) end_products(per_group);
+  emit(body, For{group, count, std::move(per_group)});
 }
 
 void TileLowering::narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns) {
@@ -123,13 +126,13 @@ void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine
   Body per_step;
   for (std::int64_t turn = 0; turn < in_turn; ++turn) {
     operands_.in_block = first + Affine::of(step, in_turn) + Affine(turn);
-    multiply(per_step, k_tile, block, turn);
+    multiply(per_step, k_tile, block, turn, in_turn);
   }
   emit(body, For{step, count / in_turn, std::move(per_step)});
 }
 
 void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& block,
-                            std::int64_t turn) {
+                            std::int64_t turn, std::int64_t in_turn) {
   const auto column = times(operands_.in_block, instruction_.k);
   if (warpgroup_ == nullptr) {
     emit(body, LoadMatrix{&instruction_,
@@ -140,14 +143,17 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   }
   operands_.a = stages_of_a_[turn];
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
-  const auto stages = static_cast<int>(stages_of_a_.size());
   // Between two waits for all products.
-  const auto steps =
-      (whole_row() ? s_.columns : std::min<std::int64_t>(s_.columns, expr_.group_size())) /
-      instruction_.k;
-  if (steps > stages) emit(body, MmaWait{products * (stages - 1)});
+  const auto steps = (open() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
+  if (steps > in_turn) emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
+  const auto of_panel = memory_.x_pitch / kBlock;  // blocks
   multiply_step(body, [&](RegisterId acc, RegisterId a) {
-    return Statement{MmaShared{warpgroup_, acc, a, x_ring_, {stage_of(k_tile), 0, block, column}}};
+    return Statement{MmaShared{warpgroup_,
+                               acc,
+                               a,
+                               x_ring_,
+                               {stage_of(k_tile), 0, divided(block, of_panel),
+                                times(remainder(block, of_panel), kBlock) + column}}};
   });
 }
 

@@ -31,8 +31,10 @@ class TileLowering : LinearLowering {
 
  private:
   // lowering.cpp
-  /// One group is all of K: its scale multiplies once, at the end.
+  /// One group is all of K.
   bool whole_row() const { return expr_.groups() == 1; }
+  /// Its scale multiplies once, at the end.
+  bool open() const { return whole_row() && operand_ != Scalar::e4m3; }
   /// Blocks of the image in a k-tile, along K and along N.
   std::int64_t blocks() const { return s_.columns / kBlock; }
   std::int64_t row_blocks() const { return s_.rows / kBlock; }
@@ -49,8 +51,9 @@ class TileLowering : LinearLowering {
   /// The products of `count` k-steps of a block of the image, from its step `first` on.
   void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
                       std::int64_t count);
-  /// One k-step, of a warpgroup with the operands of that turn.
-  void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn);
+  /// One k-step, of a warpgroup with the operands of that turn of several.
+  void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn,
+                std::int64_t in_turn);
   void await_products(Body& body);
   /// The products of a group have ended, and its sums are scaled.
   void end_products(Body& body);

@@ -39,12 +39,17 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
                   " warps is not whole instructions of ", mma.m, " x ", mma.n);
   }
   if (s.warpgroups) {
-    const auto* row = warpgroup_instruction(expr.activation, *decisions.device);
+    const auto* row = warpgroup_instruction(expr.x_scalar(), *decisions.device);
     if (row == nullptr) return "no instruction of warpgroups";
     if (s.warps_n % (row->m / mma.m) != 0 || s.warps_m != 1) {
       return joined(s.warps_n, " x ", s.warps_m, " warps are no warpgroups along the rows");
     }
     if (s.tokens > row->most_n) return joined(s.tokens, " tokens, of at most ", row->most_n);
+    if (!row->takes_tokens(s.tokens)) return joined(row->name, " has no ", s.tokens, " tokens");
+    const auto panel = tile_memory(s, expr).x_pitch;
+    if (s.columns % panel != 0) {
+      return joined(s.columns, " columns are not whole panels of ", panel);
+    }
   }
   const auto units = s.units();
   if (units > kUnits || kUnits % units != 0) {
@@ -60,9 +65,10 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
 /// Where weights are converted is decided for products by warps: those of a library, by the faster
 /// instruction of warpgroups, may be worth converting first. Tiles of warpgroups multiply by that
 /// instruction themselves, so that of the decision only the tokens concern them that no kernel
-/// serves.
+/// serves. Where activations are bytes no library multiplies.
 std::string converted_elsewhere(const TileSchedule& s, const Decisions& decisions) {
   const auto tokens = decisions.expr.max_m;
+  if (decisions.expr.has_bytes_of_x()) return {};
   if (s.warpgroups && no_kernel(ConvertPlace::shared_to_registers, tokens).empty()) return {};
   return not_while_multiplying(decisions.whole, tokens);
 }

@@ -2,7 +2,6 @@
 // The ring of a tile kernel in shared memory: codes, scales and zero points, activations.
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/integers.h"
 #include "pipelines/tiles/lowering.h"
 
@@ -68,7 +67,6 @@ void TileLowering::declare_activations() {
   }
   program_.buffers[x].alignment = kSwizzleAlignment;
   const auto panel = memory_.x_pitch, panels = s_.columns / panel;
-  LADDER_CHECK(panel == kBlock, "a panel of ", panel, " columns");
   x_tile_ = view(x, {s_.tokens, panels, panel}, {panel, s_.tokens * panel, 1});
   x_ring_ = view(x, {s_.stages, s_.tokens, panels, panel},
                  {s_.tokens * s_.columns, panel, s_.tokens * panel, 1});

@@ -12,6 +12,9 @@
 namespace ladder {
 namespace {
 
+// As CUTLASS, DeepGEMM and others promote sums of e4m3.
+constexpr std::int64_t kMostSummed = 128;
+
 struct Spelling {
   template <class Schedule, class Text>
   static void spell(Schedule& s, Text& text) {
@@ -51,9 +54,18 @@ std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
   return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
 }
 
-int operand_stages(const TileSchedule& s) { return s.units() == 1 ? 4 : 2; }
+int operand_stages(const TileSchedule& s) {
+  return s.units() == 1 && s.route != Route::bytes ? 4 : 2;  // a block has two steps of bytes
+}
+
+std::int64_t summed_columns(const TileSchedule& s, const Linear& expr) {
+  const auto group = expr.groups() == 1 ? s.columns : s.columns / groups_of_tile(s, expr);
+  if (expr.rounded_x != Scalar::e4m3 || group <= kMostSummed) return group;
+  return group % kMostSummed == 0 ? kMostSummed : kBlock;
+}
 
 bool keeps_totals(const TileSchedule& s, const Linear& expr) {
+  if (expr.rounded_x == Scalar::e4m3) return true;
   const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
   return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
 }
@@ -63,9 +75,9 @@ TileMemory tile_memory(const TileSchedule& s, const Linear& expr) {
   out.words = std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * expr.bits * 128;
   // One group of all columns is loaded once, to registers.
   if (expr.groups() > 1) out.per_group = s.stages * groups_of_tile(s, expr) * s.rows;
-  const auto pad = kActivationPadBytes / bytes_of(expr.activation);
+  const auto pad = kActivationPadBytes / bytes_of(expr.x_scalar());
   if (s.warpgroups) {
-    out.x_pitch = kSwizzledBytes / bytes_of(expr.activation);
+    out.x_pitch = kSwizzledBytes / bytes_of(expr.x_scalar());
     out.activations = std::int64_t{s.stages} * s.tokens * s.columns;
   } else {
     out.x_pitch = s.columns + pad;
@@ -86,7 +98,7 @@ std::int64_t shared_bytes(const TileSchedule& s, const Linear& expr) {
       buffer(m.words, 4) + (expr.scale ? buffer(m.per_group, bytes_of(*expr.scale)) : 0) +
       (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0);
   const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
-                   buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4);
+                   buffer(m.activations, bytes_of(expr.x_scalar())) + buffer(m.table, 4);
   return std::max(all, buffer(m.sums, 4));
 }
 

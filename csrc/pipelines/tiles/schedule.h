@@ -71,7 +71,10 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
 /// Tiles of operands that a warp of a warpgroup decodes in turn.
 int operand_stages(const TileSchedule& schedule);
-/// The sums of groups are added up in registers of their own.
+/// Columns of a k-tile whose sums are added up to others: those of a group, but of e4m3, whose
+/// products keep few bits of sums, no more than 128.
+std::int64_t summed_columns(const TileSchedule& schedule, const Linear& expr);
+/// Sums are added up in registers of their own, in which their products are not.
 bool keeps_totals(const TileSchedule& schedule, const Linear& expr);
 
 /// The buffers of a CTA, in elements, in the order in which they lie; 0: there is none.

@@ -40,13 +40,12 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
   const auto carried = fitted::carried_to(device);
-  const MatrixInstruction& row = *warpgroup_instruction(expr.activation, device);
+  const MatrixInstruction& row = *warpgroup_instruction(expr.x_scalar(), device);
   const CtaGrid grid = grid_of(s, expr);
   const auto units = static_cast<double>(s.units()), tokens = static_cast<double>(s.tokens);
   const double steps = static_cast<double>(s.columns) / row.k;  // of a k-tile
   const double warps = s.warps_n, groups = warps * 32 / row.lanes();
-  const bool product = s.route == Route::in_place ||
-                       (expr.stored_zero != Zero::none && expr.stored_zero != Zero::integer);
+  const bool product = takes_zero_product(expr, s.route);
 
   const bool cluster = s.reduction == Reduction::cluster;
   const double ctas = static_cast<double>(grid.count() * expr.products());
@@ -68,7 +67,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const double instructions = (decoding + scaling + kStepCycles * steps + kTileCycles) * warps /
                               device.schedulers * resident;
   const double codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
-  const double x = tokens * s.columns * bytes_of(expr.activation);
+  const double x = tokens * s.columns * bytes_of(expr.x_scalar());
   const double copies = (codes + x) / kFill * resident;
   const double k_tile = std::pow(std::pow(products, kOverlap) + std::pow(instructions, kOverlap) +
                                      std::pow(copies, kOverlap),

@@ -15,7 +15,9 @@
 namespace ladder {
 
 void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
-  const BytePlan& plan = byte_plan(i.bits);
+  const Scalar to = program_.registers[i.to].scalar;
+  const BytePlan& plan = plan_of(i, to);
+  const auto sign = to == Scalar::s8 ? kSignBits : 0;
   const auto slots = program_.registers[i.from].layout.slot_count();
   const auto units = program_.registers[i.to].layout.slot_count() / 16;
   const auto first = value(block, i.block) * units * i.bits;
@@ -28,7 +30,7 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
           words[w] = get(block, i.from, thread * slots + first + unit * i.bits + w);
           if (i.three) words[w] = three_values(words[w]);
         }
-        const auto bytes = read_pieces(registers[r], words.data());
+        const auto bytes = read_pieces(registers[r], words.data()) ^ sign;
         for (int b = 0; b < 4; ++b) {
           set(block, i.to, thread * 16 * units + unit * 16 + r * 4 + b, bytes >> (8 * b) & 0xff);
         }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "expr/decoding.h"
+#include "layout/digits.h"
 #include "layout/weight_image.h"
 #include "pipelines/lower.h"
 #include "program/interpret.h"
@@ -40,7 +41,13 @@ struct LinearCase {
       data.codes.push_back(static_cast<std::uint8_t>(code));
     }
     const auto small = [&] { return static_cast<int>(random() % 5) - 2; };
-    for (std::int64_t i = 0; i < m * expr.k; ++i) data.x.push_back(out.bits(small()));
+    for (std::int64_t i = 0; i < m * expr.k; ++i) {
+      const int x = expr.rounded_x == Scalar::s8 ? static_cast<int>(random() % 33) - 16 : small();
+      data.x.push_back(to_bits(expr.x_scalar(), x) & ((1ull << bits_of(expr.x_scalar())) - 1));
+    }
+    for (std::int64_t i = 0; i < m && expr.has_bytes_of_x(); ++i) {
+      data.x_scales.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 3)));
+    }
     for (std::int64_t i = 0; i < groups && expr.scale; ++i) {
       data.scales.push_back(to_bits(*expr.scale, std::ldexp(1.0, -static_cast<int>(random() % 3))));
     }
@@ -65,7 +72,9 @@ struct LinearCase {
     LinearCase out = integers(expr, m, seed);
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
-    for (auto& x : out.data.x) x = out.bits(normal(random));
+    for (auto& x : out.data.x) {
+      if (expr.rounded_x != Scalar::s8) x = to_bits(expr.x_scalar(), normal(random));
+    }
     for (auto& s : out.data.scales) s = to_bits(*expr.scale, 0.01 * std::exp(normal(random)));
     if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
       for (auto& z : out.data.zeros) z = to_bits(expr.zero_scalar(), normal(random));
@@ -86,7 +95,8 @@ struct LinearCase {
     if (name == "scale2") return Argument::input(&data.scale2, 4);
     if (name == "bias") return packed(data.bias, expr.activation);
     if (name == "gather") return input(data.gather);
-    if (name == "x") return packed(data.x, expr.activation);
+    if (name == "x") return packed(placed(), expr.x_scalar());
+    if (name == "x_scales") return input(data.x_scales);
     if (name == "y") return Argument::output(m * expr.n * 2);
     if (name == "workspace") return Argument::output(workspace.floats * 4);
     if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
@@ -155,6 +165,18 @@ struct LinearCase {
     std::vector<std::uint32_t> image(image_words(expr.n, expr.k, expr.bits));
     pack_image(canonical.data(), expr.n, expr.k, expr.bits, 0, image.data());
     return input(image);
+  }
+
+  /// x as kernels find it.
+  std::vector<std::uint32_t> placed() const {
+    if (!expr.has_bytes_of_x()) return data.x;
+    std::vector<std::uint32_t> out(data.x.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto column = static_cast<int>(i % static_cast<std::size_t>(expr.k));
+      out[i - static_cast<std::size_t>(column) + static_cast<std::size_t>(digit_place(column))] =
+          data.x[i];
+    }
+    return out;
   }
 
   static Argument packed(const std::vector<std::uint32_t>& values, Scalar scalar) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,13 +36,21 @@ constexpr std::array<std::array<int, 7>, 6> kWarpgroupShapes = {{{64, 24, 128, 4
                                                                  {256, 32, 128, 8, 1, 2, 3},
                                                                  {64, 72, 192, 4, 1, 1, 2}}};
 
+/// The same, of bytes: k-tiles of warpgroups have whole panels of 128 columns.
+constexpr std::array<std::array<int, 7>, 5> kByteShapes = {{{64, 24, 128, 4, 1, 1, 3},
+                                                            {128, 48, 128, 8, 1, 1, 2},
+                                                            {256, 16, 256, 4, 1, 1, 2},
+                                                            {256, 32, 128, 8, 1, 2, 3},
+                                                            {64, 80, 384, 4, 1, 1, 2}}};
+
 /// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
 /// tile objects.
 inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<int, 7>& shape,
                                                               const TType& type, Scalar activation,
                                                               Reduction reduction, Route route,
                                                               bool dependent, int k_tiles = 3,
-                                                              bool warpgroups = false) {
+                                                              bool warpgroups = false,
+                                                              std::optional<Scalar> x = {}) {
   const auto& [rows, tokens, columns, warps_n, warps_m, token_tiles, stages] = shape;
   TileSchedule s{.rows = rows,
                  .tokens = tokens,
@@ -59,6 +68,7 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<i
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = columns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
   Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
+  expr.rounded_x = x;
   // Groups of several k-tiles are whole in each part.
   if (expr.groups() > 1 && expr.group_size() > columns) s.k_tiles = round_up(k_tiles, 2);
   if (!objection(s, decide(expr, device("h200"))).empty()) return {};

@@ -84,6 +84,59 @@ TEST_P(TilesOfType, are_exact) {
 INSTANTIATE_TEST_SUITE_P(Types, TilesOfType, ::testing::ValuesIn(testing::kKindsOfTypes),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
+class TilesOfBytes : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TilesOfBytes, are_exact) {
+  const TType& type = ttype(GetParam());
+  const bool floats = type.element->encoding == Encoding::floating;
+  const Scalar x = floats ? Scalar::e4m3 : Scalar::s8;
+  unsigned seed = 0, kept[2] = {};
+  const auto run = [&](const auto& shapes, bool warpgroups) {
+    for (const auto& shape : shapes) {
+      const auto reduction = static_cast<Reduction>(++seed % 3);
+      const auto activation = seed % 2 == 0 ? Scalar::f16 : Scalar::bf16;
+      for (auto& [expr, schedule] : testing::tile_case(shape, type, activation, reduction,
+                                                       Route::bytes, false, 3, warpgroups, x)) {
+        ++kept[warpgroups];
+        expr.bias = seed % 2 == 0;
+        expect_right(expr, schedule, 1 + seed * 7 % expr.max_m, seed);
+        expect_right(expr, schedule, expr.max_m, seed);
+      }
+    }
+  };
+  run(testing::kTileShapes, false);
+  run(testing::kByteShapes, true);
+  EXPECT_GE(kept[false], 2U);
+  EXPECT_GE(kept[true], 2U);
+}
+
+constexpr const char* kTypesOfBytes[] = {
+    "uint1,group=64,scale=float16",
+    "int1,channel",
+    "uint2,group=32,scale=float32",
+    "int2,group=64",
+    "ternary,group=128,scale=float16",
+    "uint3,group=128,scale=float16",
+    "uint4,channel,scale=float16",
+    "int4,group=32,scale=bfloat16",
+    "uint4,group=128,scale=float16,zero=integer",
+    "uint3,group=64,scale=float32,zero=rescale",
+    "uint5,channel,scale=float16",
+    "int6,group=128",
+    "uint7,group=64,scale=float16",
+    "int8,channel",
+    "uint8,group=128,zero=integer",
+    "mxfp4",
+    "float8_e4m3,channel",
+    "float8_e4m3,group=128,scale=float32",
+    "float6_e3m2,group=64,scale=float16",
+    "float6_e2m3,channel,scale=float16",
+    "float4_e2m1,group=256,scale=float16",
+    "float3_e1m1,group=128,scale=float16",
+};
+INSTANTIATE_TEST_SUITE_P(Types, TilesOfBytes, ::testing::ValuesIn(kTypesOfBytes),
+                         [](const auto& info) { return "case_" + std::to_string(info.index); });
+
 TEST(Tiles, have_as_many_barriers_as_are_needed) {
   // So many that all stages are used again.
   for (const auto& [expr, schedule] : testing::tile_cases(6)) {
