@@ -40,6 +40,20 @@ const LinearKernel* kernel_in(const LinearKernel* slot) {
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
 
+/// Throws Unsupported with what most schedules of rounded activations lack, where none is left:
+/// that is a property of the type or the device, and the schedules are of no interest.
+void require_rounded(const Linear& expr, const Device& device) {
+  rounding_kernels(target_of(device.family));
+  std::map<std::string, int> reasons;
+  for (const Candidate& candidate : candidates(decide(expr, device))) {
+    if (candidate.dropped.empty()) return;
+    ++reasons[candidate.dropped];
+  }
+  const auto most = std::ranges::max_element(
+      reasons, {}, [](const auto& reason) { return reason.second; });
+  fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
+}
+
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
                                     std::int64_t m) {
   fail<Unsupported>("the kernel of ", to_string(type), " [", n, ", ", k, "] for ", m,
@@ -85,8 +99,9 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
     try {
-      if (rounded) rounding_kernels(target_of(device.family));
-      compile(expression(type, n, k, gather, activation, 1, rounded), device);
+      const Linear expr = expression(type, n, k, gather, activation, 1, rounded);
+      if (rounded) require_rounded(expr, device);
+      compile(expr, device);
       return {};
     } catch (const Unsupported& error) {
       if (why.empty()) why = error.what();
@@ -105,8 +120,7 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
     std::string of_device;
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
       try {
-        rounding_kernels(target_of(device.family));
-        best_schedule(decide(expression(type, n, k, false, activation, 1, rounded), device));
+        require_rounded(expression(type, n, k, false, activation, 1, rounded), device);
         return {};
       } catch (const Unsupported& error) {
         of_device = error.what();

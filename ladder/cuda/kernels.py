@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -78,6 +79,12 @@ def interval(m: int, activation_type: str = "") -> int:
     """The most tokens that the kernel for ``m`` tokens serves, or one of its passes has; 0 when
     there is none."""
     return _ops.token_interval(m, activation_type)
+
+
+def with_more(m: Sequence[int], activation_type: str | None) -> tuple[int, ...]:
+    """``m``, and more tokens than any kernel serves, for what multiplies those. Kernels of rounded
+    activations serve any number, in passes."""
+    return tuple(m) if activation_type else (*m, MANY_TOKENS)
 
 
 def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:
