@@ -116,7 +116,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded) {
   std::string why;
   for (const Device& device : devices()) {
-    if (!no_target(device).empty()) continue;
+    if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
     std::string of_device;
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
       try {

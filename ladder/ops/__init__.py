@@ -102,7 +102,7 @@ def linear(
 
         On a GPU up to 16 tokens are multiplied as they come. Of more, x is
         :func:`ladder.ops.activations.round_tokens`, with one scale for each token, at most
-        s = max |x| / 254 (1 + 2**-22) away with "int8", and 2**-4 |x| + max |x| 2**-19 with
+        s = max |x| / 254 (1 + 2**-22) away with "int8", and 2**-4 |x| + 2**-18 max |x| with
         "float8_e4m3"; values of codes are not rounded. Kernels sum products exactly within a group
         with "int8" and in float32 with "float8_e4m3". This function, which decodes the weight in
         each call, and products where a compiler or driver fails, round x once more to its dtype.
