@@ -22,9 +22,9 @@ constexpr std::int64_t kColumnsOfPiece = 16;
 
 /// How threads share a token of k columns, and blocks the tokens.
 struct RoundingPlan {
-  int pieces;      ///< of a thread; they stay in registers between the maximum and the rounding
-  bool held;       ///< false: the token is too long for that, and is read twice
-  bool of_warps;   ///< a token is a warp's, else a block's
+  int pieces;        ///< of a thread; in registers between the maximum and the rounding
+  bool held;         ///< false: the token is too long for that, and is read twice
+  bool of_warps;     ///< a token is a warp's, else a block's
   unsigned threads;  ///< of a block
   unsigned tokens;   ///< of a block
 };

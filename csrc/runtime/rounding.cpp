@@ -40,11 +40,10 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
   auto count = static_cast<std::uint32_t>(tokens),
        pieces = static_cast<std::uint32_t>(k / kColumnsOfPiece), threads = plan.threads;
   std::array<void*, 6> arguments{&x, &out, &scales, &count, &pieces, &threads};
-  const Launch launch{
-      {static_cast<unsigned>(ceil_div(tokens, std::int64_t{plan.tokens})), 1, 1},
-      plan.threads,
-      0,
-      dependent};
+  const Launch launch{{static_cast<unsigned>(ceil_div(tokens, std::int64_t{plan.tokens})), 1, 1},
+                      plan.threads,
+                      0,
+                      dependent};
   return kernel->launch(launch, stream, arguments.data());
 }
 

@@ -49,8 +49,8 @@ void require_rounded(const Linear& expr, const Device& device) {
     if (candidate.dropped.empty()) return;
     ++reasons[candidate.dropped];
   }
-  const auto most = std::ranges::max_element(
-      reasons, {}, [](const auto& reason) { return reason.second; });
+  const auto most =
+      std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
   fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
 }
 
@@ -393,10 +393,10 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
     check(expression(type, n, k, gather, Scalar::f16, 1, rounded));
     as_they_come = &session(open_session(type, n, k, gather, dependent_launch));
   }
-  const auto number = number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
-                                       dependent_launch ? "|dependent launch" : "",
-                                       rounded ? "|activations of " : "",
-                                       activation_type_of(rounded)));
+  const auto number =
+      number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
+                       dependent_launch ? "|dependent launch" : "",
+                       rounded ? "|activations of " : "", activation_type_of(rounded)));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {

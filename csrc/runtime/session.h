@@ -40,8 +40,7 @@ static_assert(kTokenIntervals.back() == kMostTokens);
 
 /// The same where activations are rounded to 8 bits. More tokens than the last are passes.
 constexpr std::array<std::int64_t, 17> kRoundedIntervals{
-    32,  48,   64,   96,   128,  192,  256,  384, 512,
-    768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
+    32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
 /// So many tokens are not rounded: weights are what such calls wait for, and one more launch would
 /// take longer than products of bytes save.
 constexpr std::int64_t kMostTokensAsTheyCome = 16;
@@ -130,9 +129,9 @@ class Session {
   /// The kernels of all passes over `m` tokens, or none when they are to be multiplied densely; as
   /// linear().
   struct Passes {
-    const LinearKernel* most = nullptr;  ///< of every pass but the last; null: there are none
-    const LinearKernel* last = nullptr;  ///< of m % step tokens, where there are any
-    std::int64_t step = 0;               ///< tokens of a pass
+    const LinearKernel* most = nullptr;        ///< of every pass but the last; null: there are none
+    const LinearKernel* last = nullptr;        ///< of m % step tokens, where there are any
+    std::int64_t step = 0;                     ///< tokens of a pass
     const RoundingKernel* rounding = nullptr;  ///< before them; null: x goes as it comes
   };
   Passes passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
@@ -210,7 +209,7 @@ class Session {
   // (trial.h).
   std::vector<std::unique_ptr<const LinearKernel>> kernels_;
   std::map<Interval, Plan> plans_;
-  std::map<Interval, std::set<std::string>> refused_;  // schedules, by the driver
+  std::map<Interval, std::set<std::string>> refused_;                    // schedules, by the driver
   std::vector<std::unique_ptr<const RoundingKernel>> rounding_kernels_;  // nor these
   std::array<std::array<std::array<Slot, kRoundedIntervals.size()>, 2>, kMaxDevices> linear_{};
   std::array<std::array<std::atomic<const RoundingKernel*>, 2>, kMaxDevices> rounding_{};

@@ -40,7 +40,7 @@ std::vector<std::uint16_t> tokens_of(std::int64_t m, std::int64_t k, Scalar scal
     if (token == 2) value = 0;
     if (token == 3) value = column == 5 ? INFINITY : 1;
     if (token == 4) value = column == k - 2 ? NAN : -1;
-    if (token == 5) value = column == 0 ? 0x1p-24 : 0;   // the least of float16
+    if (token == 5) value = column == 0 ? 0x1p-24 : 0;    // the least of float16
     if (token == 6) value = column == 7 ? -0x1p-101 : 0;  // below kLeastRounded
     if (token == 7) value = column == 9 ? 0x1p-100 : 0x1p-103;
     x[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(to_bits(scalar, value));

@@ -159,9 +159,9 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image,
     return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
   }
   // Of float32, or compiler or driver fail.
-  const Tensor rounded = stable::call(
-      "ladder::round_tokens", "",
-      std::array{from(x), from(std::string(activation_type_of(session.rounded())))});
+  const Tensor rounded =
+      stable::call("ladder::round_tokens", "",
+                   std::array{from(x), from(std::string(activation_type_of(session.rounded())))});
   return stable::call("aten::linear", "", std::array{from(rounded), from(values), from(bias)});
 }
 
@@ -210,8 +210,8 @@ Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optiona
                         std::string activation_type) {
   const std::int64_t dimensions = x.dim();
   LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
-  Session& session = session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch,
-                                activation_type);
+  Session& session =
+      session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch, activation_type);
   return run(session, x, image, bias);
 }
 

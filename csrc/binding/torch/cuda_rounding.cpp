@@ -18,8 +18,7 @@ namespace {
 
 const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, std::int64_t k, void* stream) {
   static std::mutex mutex;
-  static auto& all =
-      *new std::map<std::tuple<int, Scalar, Scalar, std::int64_t>, RoundingKernel>;
+  static auto& all = *new std::map<std::tuple<int, Scalar, Scalar, std::int64_t>, RoundingKernel>;
   const std::lock_guard lock(mutex);
   const std::tuple key{ordinal, from, to, k};
   if (const auto found = all.find(key); found != all.end()) return found->second;

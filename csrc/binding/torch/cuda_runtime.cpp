@@ -130,10 +130,9 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
     deadline = std::chrono::steady_clock::now() +
                std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
   }
-  const auto all =
-      ladder::session(weight).serving(m).schedules(static_cast<int>(device),
-                                                   activation_of(dtype).scalar, m,
-                                                   static_cast<std::size_t>(count), deadline);
+  const auto all = ladder::session(weight).serving(m).schedules(
+      static_cast<int>(device), activation_of(dtype).scalar, m, static_cast<std::size_t>(count),
+      deadline);
   std::string lines;
   for (const auto& schedule : all) lines += (lines.empty() ? "" : "\n") + schedule;
   return lines;

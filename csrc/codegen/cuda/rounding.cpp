@@ -78,9 +78,9 @@ DEVICE u32 whole(float x, float inverse) {
   return as_bits(__fadd_rn(__fmul_rn(x, inverse), 12582912.0f));
 }
 DEVICE u32 rounded(u32 low, u32 high, float inverse) {
-  const u32 first = __byte_perm(whole(low_TYPE(low), inverse), whole(low_TYPE(high), inverse), 0x0040);
-  const u32 next = __byte_perm(whole(high_TYPE(low), inverse), whole(high_TYPE(high), inverse), 0x0040);
-  return __byte_perm(first, next, 0x5410);
+  const u32 a = whole(low_TYPE(low), inverse), b = whole(low_TYPE(high), inverse);
+  const u32 c = whole(high_TYPE(low), inverse), d = whole(high_TYPE(high), inverse);
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 )";
 
@@ -157,9 +157,13 @@ constexpr std::string_view kHeldSecond = R"(
   })";
 
 constexpr std::string_view kReadFirst =
-    R"(for (u32 at = thread; at < pieces; at += step) most = largest(piece_of(from + 2 * at), most);)";
+    R"(for (u32 at = thread; at < pieces; at += step) {
+    most = largest(piece_of(from + 2 * at), most);
+  })";
 constexpr std::string_view kReadSecond = R"(
-  for (u32 at = thread; at < pieces; at += step) round_piece(piece_of(from + 2 * at), inverse, to + at);)";
+  for (u32 at = thread; at < pieces; at += step) {
+    round_piece(piece_of(from + 2 * at), inverse, to + at);
+  })";
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
@@ -174,8 +178,7 @@ std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan
   LADDER_CHECK(from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
   LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
   const bool bf16 = from == Scalar::bf16;
-  std::string text =
-      joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
+  std::string text = joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
   const std::pair<std::string_view, std::string> parts[] = {
       {"BEGIN", dependent ? "dependent_wait();\n  dependent_launch();" : ""},
       {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},

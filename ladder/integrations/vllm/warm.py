@@ -91,9 +91,7 @@ class Warmer:
                 kernels.use_store(folder)
         return found
 
-    def expect(
-        self, room: Room, device: torch.device, activation_type: str | None = None
-    ) -> None:
+    def expect(self, room: Room, device: torch.device, activation_type: str | None = None) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
         of processors that would have waited for the disk."""
         types = {module.type for module in room.modules}

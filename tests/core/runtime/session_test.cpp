@@ -83,7 +83,8 @@ TEST(Session, of_rounded_activations_has_a_number_and_intervals_of_its_own_and_t
   EXPECT_EQ(session(number).rounded(), Scalar::s8);
   EXPECT_EQ(session(plain).rounded(), std::nullopt);
   EXPECT_EQ(session(number).parts().words, session(plain).parts().words);
-  EXPECT_EQ(session(number).parts().zeros->offset_bytes, session(plain).parts().zeros->offset_bytes);
+  EXPECT_EQ(session(number).parts().zeros->offset_bytes,
+            session(plain).parts().zeros->offset_bytes);
   const Linear expr = expression(type, 128, 256, false, Scalar::bf16, 1000, Scalar::s8);
   EXPECT_EQ(expr.max_m, 1024);
   EXPECT_EQ(expr.x_scalar(), Scalar::s8);
@@ -114,8 +115,9 @@ TEST(Session, of_rounded_activations_is_refused_where_no_expression_is) {
   const auto rounded = [](const char* type, std::int64_t k, bool gather, Scalar to) {
     return [=] { open_session(ttype(type), 128, k, gather, false, to); };
   };
-  EXPECT_THAT(rounded("uint4", 256, false, Scalar::e4m3),
-              ThrowsMessage<InvalidArgument>(HasSubstr("x of e4m3 beside codes that are integers")));
+  EXPECT_THAT(
+      rounded("uint4", 256, false, Scalar::e4m3),
+      ThrowsMessage<InvalidArgument>(HasSubstr("x of e4m3 beside codes that are integers")));
   EXPECT_THAT(rounded("mxfp4", 256, false, Scalar::s8),
               ThrowsMessage<InvalidArgument>(HasSubstr("float4_e2m1")));
   EXPECT_THAT(rounded("uint4", 256, true, Scalar::s8),
@@ -124,8 +126,9 @@ TEST(Session, of_rounded_activations_is_refused_where_no_expression_is) {
               ThrowsMessage<InvalidArgument>(HasSubstr("264 columns, no multiple of 16")));
   EXPECT_EQ(rounded_called("float8_e4m3"), Scalar::e4m3);
   EXPECT_EQ(activation_type_of(Scalar::s8), "int8");
-  EXPECT_THAT([] { rounded_called("int4"); },
-              ThrowsMessage<InvalidArgument>("activation_type is \"int4\", not int8 or float8_e4m3"));
+  EXPECT_THAT(
+      [] { rounded_called("int4"); },
+      ThrowsMessage<InvalidArgument>("activation_type is \"int4\", not int8 or float8_e4m3"));
 }
 
 TEST(NoDeviceRounds, says_in_one_line_what_is_missing) {
