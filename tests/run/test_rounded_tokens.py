@@ -173,3 +173,22 @@ def test_products_of_the_library_s_own_fallback_see_the_reference():
         assert torch.equal(rounded, activations.round_tokens(x, activation_type).half())
     with pytest.raises(InvalidArgument, match='"int8", "float8_e4m3" or None'):
         activations.objection("int16", parse(UINT4), 64, "cuda")
+
+
+def test_engines_take_the_activation_type_of_a_folder():
+    from ladder.integrations.serving.layer import finish_weight
+    from ladder.integrations.serving.stored import Folder
+
+    config = {"quant_method": "ladder", "format_version": 1, "weight_type": UINT4}
+    assert Folder(config).activation_type is None
+    folder = Folder(config | {"activation_type": "int8"})
+    assert folder.renamed(lambda name: name).activation_type == "int8"
+    layer = ladder.Linear.from_linear(torch.nn.Linear(256, 24, bias=False), UINT4)
+    run, tensors = finish_weight(layer.packed_weight, torch.float16, activation_type="int8")
+    room, x = torch.nn.Module(), tokens(20, 256)
+    for name, tensor in tensors.items():
+        room.register_buffer(name, tensor)
+    layer.activation_type = "int8"
+    assert run.activation_type == "int8" and torch.equal(run(room, x, None), layer(x))
+    with pytest.raises(Unsupported, match="float8_e4m3 does not take uint4"):
+        finish_weight(layer.packed_weight, torch.float16, activation_type="float8_e4m3")
