@@ -10,6 +10,7 @@
 #include "codegen/cuda/prelude.h"
 #include "codegen/cuda/quantize.h"
 #include "codegen/cuda/quantize_tensor.h"
+#include "codegen/cuda/rounding.h"
 #include "codegen/cuda/routing.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/hip/driver.h"
@@ -57,6 +58,8 @@ constexpr RoutingKernels kCudaRouting = {
     .gated = &cuda::gated_source,
     .combine = &cuda::combine_source,
 };
+
+constexpr RoundingKernels kCudaRounding = {.round_tokens = &cuda::round_tokens_source};
 
 constexpr Toolchain kCudaToolchain = {
     .add_directory = &cuda::add_nvrtc_directory,
@@ -110,6 +113,7 @@ constexpr Target kTargets[] = {
      .image = &kCudaImage,
      .quantize = &kCudaQuantize,
      .routing = &kCudaRouting,
+     .rounding = &kCudaRounding,
      .toolchain = kCudaToolchain,
      .driver = kCudaDriver},
     {.name = "HIP",
@@ -118,6 +122,7 @@ constexpr Target kTargets[] = {
      .image = &kHipImage,
      .quantize = nullptr,
      .routing = nullptr,
+     .rounding = nullptr,
      .toolchain = kHipToolchain,
      .driver = kHipDriver},
 };
@@ -193,6 +198,13 @@ const QuantizeKernels& quantize_kernels(const Target& target) {
 const RoutingKernels& routing_kernels(const Target& target) {
   if (target.routing == nullptr) fail<Unsupported>(target.name, " has no kernels that route yet");
   return *target.routing;
+}
+
+const RoundingKernels& rounding_kernels(const Target& target) {
+  if (target.rounding == nullptr) {
+    fail<Unsupported>(target.name, " has no kernels that round activations yet");
+  }
+  return *target.rounding;
 }
 
 }  // namespace ladder

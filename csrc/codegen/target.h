@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "codegen/driver.h"
+#include "codegen/rounding_kernels.h"
 #include "codegen/routing_kernels.h"
 #include "codegen/toolchain.h"
 #include "codegen/weight_kernels.h"
@@ -26,6 +27,7 @@ struct Target {
   const ImageKernels* image;        ///< null: not written yet
   const QuantizeKernels* quantize;  ///< null: not written yet; weights are quantised on the CPU
   const RoutingKernels* routing;    ///< null: not written yet; experts are multiplied in turn
+  const RoundingKernels* rounding;  ///< null: not written yet; activations come in 16 bits
   const Toolchain& toolchain;
   const Driver& driver;
 };
@@ -51,5 +53,7 @@ const ImageKernels& image_kernels(const Target& target);
 const QuantizeKernels& quantize_kernels(const Target& target);
 /// Its kernels around the products of experts. Throws Unsupported where it has none.
 const RoutingKernels& routing_kernels(const Target& target);
+/// Its kernels that round activations. Throws Unsupported where it has none.
+const RoundingKernels& rounding_kernels(const Target& target);
 
 }  // namespace ladder

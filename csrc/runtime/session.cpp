@@ -40,6 +40,20 @@ const LinearKernel* kernel_in(const LinearKernel* slot) {
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
 
+/// Throws Unsupported with what most schedules of rounded activations lack, where none is left:
+/// that is a property of the type or the device, and the schedules are of no interest.
+void require_rounded(const Linear& expr, const Device& device) {
+  rounding_kernels(target_of(device.family));
+  std::map<std::string, int> reasons;
+  for (const Candidate& candidate : candidates(decide(expr, device))) {
+    if (candidate.dropped.empty()) return;
+    ++reasons[candidate.dropped];
+  }
+  const auto most =
+      std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
+  fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
+}
+
 [[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
                                     std::int64_t m) {
   fail<Unsupported>("the kernel of ", to_string(type), " [", n, ", ", k, "] for ", m,
@@ -49,23 +63,33 @@ constexpr int kFailures = 2;
 
 }  // namespace
 
-std::size_t interval_of(std::int64_t m) {
+std::size_t interval_of(std::int64_t m, std::optional<Scalar> rounded) {
+  const auto all = intervals_of(rounded);
   std::size_t interval = 0;
-  while (interval < kTokenIntervals.size() && kTokenIntervals[interval] < m) ++interval;
+  while (interval < all.size() && all[interval] < m) ++interval;
   return interval;
 }
 
+std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
+  if (m <= kMostTokensAsTheyCome) rounded.reset();
+  const auto all = intervals_of(rounded);
+  const auto interval = interval_of(m, rounded);
+  return interval < all.size() ? all[interval] : rounded ? all.back() : 0;
+}
+
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m) {
-  LADDER_REQUIRE(1 <= m && m <= kTokenIntervals.back(), "no kernel serves ", m, " tokens");
-  Linear expr = linear_of(type, n, k, activation, kTokenIntervals[interval_of(m)]);
+                  std::int64_t m, std::optional<Scalar> rounded) {
+  const auto all = intervals_of(rounded);
+  LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
+  Linear expr = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
   expr.bias = true;
   expr.gather = gather;
+  expr.rounded_x = rounded;
   return expr;
 }
 
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                       const Device& device) {
+                       const Device& device, std::optional<Scalar> rounded) {
   if (auto why = target_of(device.family).toolchain.objection(device.architecture); !why.empty())
     return why;
   // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
@@ -75,28 +99,55 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
     try {
-      compile(expression(type, n, k, gather, activation, 1), device);
+      const Linear expr = expression(type, n, k, gather, activation, 1, rounded);
+      if (rounded) require_rounded(expr, device);
+      compile(expr, device);
       return {};
     } catch (const Unsupported& error) {
+      if (why.empty()) why = error.what();
+    } catch (const InvalidArgument& error) {  // no such expression
+      if (!rounded) throw;
       if (why.empty()) why = error.what();
     }
   }
   return why;
 }
 
+std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded) {
+  std::string why;
+  for (const Device& device : devices()) {
+    if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
+    std::string of_device;
+    for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      try {
+        require_rounded(expression(type, n, k, false, activation, 1, rounded), device);
+        return {};
+      } catch (const Unsupported& error) {
+        of_device = error.what();
+      } catch (const InvalidArgument& error) {
+        return error.what();  // of no device
+      }
+    }
+    why = of_device;
+  }
+  return why;
+}
+
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                 bool dependent_launch)
+                 bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come)
     : type_(type),
       n_(n),
       k_(k),
       gather_(gather),
       dependent_launch_(dependent_launch),
+      rounded_(rounded),
+      as_they_come_(as_they_come),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
-  const std::size_t interval = interval_of(m);
-  if (interval == kTokenIntervals.size() || activation == Scalar::f32) return nullptr;
+  const std::size_t interval = interval_of(m, rounded_);
+  if (interval == intervals_of(rounded_).size() || activation == Scalar::f32) return nullptr;
   Slot& slot = this->slot(ordinal, activation, m);
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
@@ -111,7 +162,54 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   return kernel_in(kernel);
 }
 
+const RoundingKernel* Session::rounding(int ordinal, Scalar activation, void* stream) {
+  static const RoundingKernel failed{};
+  auto& slot = rounding_.at(ordinal)[activation == Scalar::bf16];
+  const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
+  if (kernel == nullptr) [[unlikely]] {
+    if (gpus().driver.capturing(stream, ordinal)) {
+      refuse_in_capture(type_, n_, k_, intervals_of(rounded_).back());
+    }
+    const std::lock_guard lock(compiling_);
+    kernel = slot.load(std::memory_order_acquire);
+    if (kernel == nullptr) {
+      const bool dependent = dependent_launch_ && device_row(ordinal).dependent_launch();
+      try {
+        kernel = rounding_kernels_
+                     .emplace_back(std::make_unique<const RoundingKernel>(
+                         rounding_kernel(ordinal, activation, *rounded_, k_, dependent)))
+                     .get();
+      } catch (const ToolchainError& error) {
+        notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",
+                      first_line(error.what())));
+        kernel = &failed;
+      }
+      slot.store(kernel, std::memory_order_release);
+    }
+  }
+  return kernel == &failed ? nullptr : kernel;
+}
+
+Session::Passes Session::rounded_passes(int ordinal, Scalar activation, std::int64_t m,
+                                        void* stream) {
+  if (activation == Scalar::f32) return {};
+  const RoundingKernel* const rounding = this->rounding(ordinal, activation, stream);
+  if (rounding == nullptr) return {};
+  const auto all = intervals_of(rounded_);
+  const LinearKernel* most = nullptr;
+  std::int64_t step = 0;
+  // Fewer tokens at once where the kernels for as many all spill.
+  for (auto i = std::min(interval_of(m, rounded_) + 1, all.size()); most == nullptr && i > 0; --i) {
+    most = linear(ordinal, activation, step = std::min(m, all[i - 1]), stream);
+  }
+  if (most == nullptr) return {};
+  const std::int64_t rest = m % step;
+  const LinearKernel* const last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
+  return last == nullptr ? Passes{} : Passes{most, last, step, rounding};
+}
+
 Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
+  if (rounded_) return rounded_passes(ordinal, activation, m, stream);
   std::int64_t step = m;
   const LinearKernel* most = linear(ordinal, activation, step, stream);
   const bool declines = most == nullptr && m <= kMostTokensInPasses && activation != Scalar::f32 &&
@@ -134,7 +232,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
   const LinearKernel* now = slot.load(std::memory_order_acquire);
   if (now == &kernel) {
     if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
-    refused_[{ordinal, activation, interval_of(m)}].insert(kernel.schedule);
+    refused_[{ordinal, activation, interval_of(m, rounded_)}].insert(kernel.schedule);
     now = first_kernel(ordinal, activation, m);
     slot.store(now, std::memory_order_release);
     if (kernel.trial != nullptr) kernel.trial->lose();
@@ -143,7 +241,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
 }
 
 std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int64_t m) {
-  const Interval interval{ordinal, activation, interval_of(m)};
+  const Interval interval{ordinal, activation, interval_of(m, rounded_)};
   if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
   const auto stored = plan_of(decided(ordinal, activation, m), dependent_launch_);
   if (stored) plans_.insert_or_assign(interval, *stored);
@@ -152,7 +250,7 @@ std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int
 
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) {
   int failures = 0;
-  const auto& refused = refused_[{ordinal, activation, interval_of(m)}];
+  const auto& refused = refused_[{ordinal, activation, interval_of(m, rounded_)}];
   try {
     const Decisions decisions = decided(ordinal, activation, m);
     const auto kernel_of = [&](const Schedule& schedule) -> const LinearKernel* {
@@ -166,7 +264,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
       } catch (const ToolchainError& error) {
         // What is wrong with the compiler or the driver is not told to every call.
         notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
-                      kTokenIntervals[interval_of(m)], " tokens: ", first_line(error.what())));
+                      tokens_of_kernel(m, rounded_), " tokens: ", first_line(error.what())));
         ++failures;
       }
       return nullptr;
@@ -187,7 +285,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
-  return decide(expression(type_, n_, k_, gather_, activation, m), device_row(ordinal));
+  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_), device_row(ordinal));
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
@@ -249,10 +347,12 @@ void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::st
   const Schedule schedule = required(text, decisions, dependent_launch_);
   keep_plan(problem_of(decisions.expr, *decisions.device, dependent_launch_), {text, measured});
   const std::lock_guard lock(compiling_);
-  plans_.insert_or_assign({ordinal, activation, interval_of(m)}, Plan{schedule, measured});
+  plans_.insert_or_assign({ordinal, activation, interval_of(m, rounded_)},
+                          Plan{schedule, measured});
 }
 
 const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {
+  if (as_they_come_ != nullptr) return as_they_come_->transform(ordinal, which, stream);
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
@@ -286,16 +386,25 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 }  // namespace
 
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                          bool dependent_launch) {
+                          bool dependent_launch, std::optional<Scalar> rounded) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
+  Session* as_they_come = nullptr;
+  if (rounded) {
+    check(expression(type, n, k, gather, Scalar::f16, 1, rounded));
+    as_they_come = &session(open_session(type, n, k, gather, dependent_launch));
+  }
   const auto number =
-      number_of(to_string(type) + "|" + std::to_string(n) + "|" + std::to_string(k) +
-                (gather ? "|gather" : "") + (dependent_launch ? "|dependent launch" : ""));
+      number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
+                       dependent_launch ? "|dependent launch" : "",
+                       rounded ? "|activations of " : "", activation_type_of(rounded)));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
-  if (slot == nullptr) slot = std::make_unique<Session>(type, n, k, gather, dependent_launch);
+  if (slot == nullptr) {
+    slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come);
+  }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
-                   slot->gather() == gather && slot->dependent_launch() == dependent_launch,
+                   slot->gather() == gather && slot->dependent_launch() == dependent_launch &&
+                   slot->rounded() == rounded,
                "two weights are called ", number);
   return number;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a request to a kernel that is ready to start. A session is all that ladder knows of the
-// weights of one type and shape and order of columns; for every device and dtype of activations it
-// has a short table of intervals of M, so that choosing is a branch. What is missing is compiled on
-// first use.
+// weights of one type and shape and order of columns, and of what activations are rounded to; for
+// every device and dtype of activations it has a short table of intervals of M, so that choosing is
+// a branch. What is missing is compiled on first use.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "runtime/image_parts.h"
 #include "runtime/modules.h"
 #include "runtime/plan.h"
+#include "runtime/rounding.h"
 #include "runtime/trial.h"
 #include "schedule/placement.h"
 #include "types/ttype.h"
@@ -36,8 +38,23 @@ constexpr std::array<std::int64_t, 10> kTokenIntervals{1, 8, 16, 32, 48, 64, 96,
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
-/// Where in kTokenIntervals `m` tokens are served; its size when they are multiplied densely.
-std::size_t interval_of(std::int64_t m);
+/// The same where activations are rounded to 8 bits. More tokens than the last are passes.
+constexpr std::array<std::int64_t, 17> kRoundedIntervals{
+    32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
+/// So many tokens are not rounded: weights are what such calls wait for, and one more launch would
+/// take longer than products of bytes save.
+constexpr std::int64_t kMostTokensAsTheyCome = 16;
+
+constexpr std::span<const std::int64_t> intervals_of(std::optional<Scalar> rounded) {
+  if (rounded) return kRoundedIntervals;
+  return kTokenIntervals;
+}
+
+/// Where in intervals_of() `m` tokens are served; its size where there is no such interval.
+std::size_t interval_of(std::int64_t m, std::optional<Scalar> rounded = std::nullopt);
+/// The most tokens that the kernel for a call of `m` serves, or that each of its passes has; 0 when
+/// they are multiplied densely.
+std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded);
 
 /// The most tokens that go through the kernels of fewer, pass by pass, where the compiler has none
 /// for as many. Each pass reads the weight; a dense product writes and reads it in 16 bits a code
@@ -56,12 +73,13 @@ enum class Operand {
   gather,
   bias,
   x,
+  x_scales,
   y,
   workspace,
   counters,
   items,
 };
-constexpr std::size_t kOperands = 11;
+constexpr std::size_t kOperands = 12;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
@@ -85,13 +103,22 @@ class Session {
   /// `dependent_launch`: its kernels are those of layers in a chain, where the device has them.
   /// They read the image, not the bias, before the preceding kernels of the stream have ended, so
   /// those must not write it.
-  Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch);
+  /// `rounded`: activations are rounded to it, but for few tokens; `as_they_come` is then the
+  /// session of the same weight that multiplies those, and all else that images need.
+  Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
+          std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   bool gather() const { return gather_; }
   bool dependent_launch() const { return dependent_launch_; }
+  std::optional<Scalar> rounded() const { return rounded_; }
+  /// The session whose kernels serve a call of `m` tokens: this one, or that of activations as they
+  /// come. All functions below take tokens of calls that this session serves itself.
+  Session& serving(std::int64_t m) {
+    return as_they_come_ != nullptr && m <= kMostTokensAsTheyCome ? *as_they_come_ : *this;
+  }
   /// Where the image has what.
   const ImageParts& parts() const { return parts_; }
 
@@ -102,9 +129,10 @@ class Session {
   /// The kernels of all passes over `m` tokens, or none when they are to be multiplied densely; as
   /// linear().
   struct Passes {
-    const LinearKernel* most = nullptr;  ///< of every pass but the last; null: there are none
-    const LinearKernel* last = nullptr;  ///< of m % step tokens, where there are any
-    std::int64_t step = 0;               ///< tokens of a pass
+    const LinearKernel* most = nullptr;        ///< of every pass but the last; null: there are none
+    const LinearKernel* last = nullptr;        ///< of m % step tokens, where there are any
+    std::int64_t step = 0;                     ///< tokens of a pass
+    const RoundingKernel* rounding = nullptr;  ///< before them; null: x goes as it comes
   };
   Passes passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
   /// The same for a call that `kernel` did not start: what has taken its place, or, where the
@@ -151,8 +179,12 @@ class Session {
   using Slot = std::atomic<const LinearKernel*>;
 
   Slot& slot(int ordinal, Scalar activation, std::int64_t m) {
-    return linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m)];
+    return linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m, rounded_)];
   }
+  /// The kernel that rounds activations, or null where compiler or driver fail: a notice. As
+  /// linear().
+  const RoundingKernel* rounding(int ordinal, Scalar activation, void* stream);
+  Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
   /// The plan of this process, else a store's. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
   /// Of the plan, else of the first choice of the scheduler that compiles without spills and that
@@ -168,6 +200,8 @@ class Session {
   const TType& type_;
   std::int64_t n_, k_;
   bool gather_, dependent_launch_;
+  std::optional<Scalar> rounded_;
+  Session* as_they_come_;
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
@@ -175,8 +209,10 @@ class Session {
   // (trial.h).
   std::vector<std::unique_ptr<const LinearKernel>> kernels_;
   std::map<Interval, Plan> plans_;
-  std::map<Interval, std::set<std::string>> refused_;  // schedules, by the driver
-  std::array<std::array<std::array<Slot, kTokenIntervals.size()>, 2>, kMaxDevices> linear_{};
+  std::map<Interval, std::set<std::string>> refused_;                    // schedules, by the driver
+  std::vector<std::unique_ptr<const RoundingKernel>> rounding_kernels_;  // nor these
+  std::array<std::array<std::array<Slot, kRoundedIntervals.size()>, 2>, kMaxDevices> linear_{};
+  std::array<std::array<std::atomic<const RoundingKernel*>, 2>, kMaxDevices> rounding_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };
 
@@ -189,17 +225,21 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such
 /// codes.
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m);
+                  std::int64_t m, std::optional<Scalar> rounded = std::nullopt);
 
-/// Why weights of this type and shape have no kernels on `device`, whatever the activations; empty
-/// when at least one dtype has.
+/// Why weights of this type and shape have no kernels on `device` for activations rounded so,
+/// whatever their dtype; empty when at least one dtype has.
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                       const Device& device);
+                       const Device& device, std::optional<Scalar> rounded = std::nullopt);
+/// The same where no device of the table has kernels, so that none is worth trying.
+std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded);
 
-/// A number that names (type, n, k, gather, dependent_launch), the same in every process, and its
-/// session. Images are the same with and without `dependent_launch`.
+/// A number that names (type, n, k, gather, dependent_launch, rounded), the same in every process,
+/// and its session. Images are the same with and without the last two.
+/// Throws InvalidArgument where activations are rounded for a weight that has no such expression.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
-                          bool dependent_launch = false);
+                          bool dependent_launch = false,
+                          std::optional<Scalar> rounded = std::nullopt);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

@@ -50,7 +50,9 @@ def convert(
     method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
     activations: Annotated[
         str | None,
-        typer.Option(help="int8: x is rounded to 8 bits, on the CPU. \\[default: as it comes]"),
+        typer.Option(
+            help="int8, or on GPUs float8_e4m3: x is rounded to 8 bits. \\[default: as it comes]"
+        ),
     ] = None,
     skip: Annotated[
         list[str] | None,

@@ -65,7 +65,8 @@ def tune(
     from ladder.errors import InvalidArgument
     from ladder.nn.warmup import mode_of
 
-    tokens, mode = tokens_of(m), mode_of(tuning)
+    tokens_of(m)
+    mode = mode_of(tuning)
     if not budget >= 0:
         raise InvalidArgument(f"--budget is {budget}, not a number of seconds")
     check_model(model, dtype)
@@ -74,6 +75,8 @@ def tune(
     kept = cache or model
     if not os.access(kept if kept.exists() else kept.parent, os.W_OK):
         raise InvalidArgument(f"{kept} cannot be written: --cache DIR keeps the kernels elsewhere")
+    rounded = _activation_type_of(model)
+    tokens = tokens_of(m, rounded)
     import torch
 
     gpu = gpu_called(device)
@@ -83,7 +86,7 @@ def tune(
 
     layers = packed_layers(model)
     chosen = dtype or _dtype_of(model)
-    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu)
+    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu, rounded)
     kernels.use_store(kept)
     for kind in kinds:
         kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
@@ -101,6 +104,7 @@ class Kind:
     n: int
     k: int
     gather: bool
+    activation_type: str = ""  #: of the folder; "" for none
     names: list[str] = field(default_factory=list)
     reason: str = ""  #: why there is no kernel
     request: Request | None = None
@@ -112,16 +116,21 @@ class Kind:
         from ladder.cuda.tune import Request
         from ladder.types import parse
 
-        index = device.index or 0
+        index, rounded = device.index or 0, self.activation_type
         self.reason = self.reason or kernels.objection(
-            self.type, self.n, self.k, self.gather, index
+            self.type, self.n, self.k, self.gather, index, rounded
         )
         if not self.reason:
             number = image.open_weight(
-                self.type, self.n, self.k, self.gather, dependent_launch=dependent
+                self.type,
+                self.n,
+                self.k,
+                self.gather,
+                dependent_launch=dependent,
+                activation_type=rounded,
             )
-            shape = (self.n, self.k)
-            self.request = Request(number, parse(self.type), shape, device, dtype, tokens)
+            ttype, shape = parse(self.type), (self.n, self.k)
+            self.request = Request(number, ttype, shape, device, dtype, tokens, rounded)
 
     def rows(self, tuned: Tuned) -> list[dict[str, Any]]:
         """Of each kernel: the least and the most tokens of those that were asked for."""
@@ -131,7 +140,7 @@ class Kind:
             return []
         by_interval: dict[int, list[int]] = {}
         for m in self.request.m:
-            by_interval.setdefault(interval(m), []).append(m)
+            by_interval.setdefault(interval(m, self.activation_type), []).append(m)
         return [
             {
                 "m": [min(m), max(m)],
@@ -142,10 +151,13 @@ class Kind:
         ]
 
 
-def kinds_of(layers: Sequence[PackedLayer], device: torch.device) -> list[Kind]:
+def kinds_of(
+    layers: Sequence[PackedLayer], device: torch.device, activation_type: str = ""
+) -> list[Kind]:
     """In the order of their first layers."""
     from ladder.cuda.image import order_by_group
     from ladder.errors import Unsupported
+    from ladder.ops.activations import no_g_idx
 
     kinds: dict[tuple[object, ...], Kind] = {}
     for layer in layers:
@@ -155,8 +167,13 @@ def kinds_of(layers: Sequence[PackedLayer], device: torch.device) -> list[Kind]:
                 gather = order_by_group(layer.g_idx, layer.type) is not None
             except Unsupported as error:
                 reason = str(error)
+            if activation_type:
+                reason = no_g_idx(activation_type)
         key = (str(layer.type), layer.n, layer.k, gather, reason)
-        kind = kinds.setdefault(key, Kind(str(layer.type), layer.n, layer.k, gather, reason=reason))
+        kind = kinds.setdefault(
+            key,
+            Kind(str(layer.type), layer.n, layer.k, gather, activation_type, reason=reason),
+        )
         kind.names.append(layer.name)
     return list(kinds.values())
 
@@ -178,6 +195,7 @@ def _print(
                 "n": kind.n,
                 "k": kind.k,
                 "gather": kind.gather,
+                "activation_type": kind.activation_type or None,
                 "layers": kind.names,
                 "kernels": kind.rows(tuned),
                 "reason": kind.reason,
@@ -219,7 +237,7 @@ def _span(m: Sequence[int]) -> str:
     return str(m[0]) if m[0] == m[1] else f"{m[0]}-{m[1]}"
 
 
-def tokens_of(text: str) -> tuple[int, ...]:
+def tokens_of(text: str, activation_type: str = "") -> tuple[int, ...]:
     """ "1,8,30-64" -> (1, 8, 30, 64): of a range, the least and the most of each kernel."""
     from ladder.cuda.kernels import interval
     from ladder.errors import InvalidArgument
@@ -232,7 +250,8 @@ def tokens_of(text: str) -> tuple[int, ...]:
         if not 1 <= least <= most < 1 << 31:
             raise InvalidArgument(f'--m is "{text}", not numbers of tokens such as 1,8,16 or 1-256')
         while least <= most:
-            last = min(interval(least) or most, most)
+            end = interval(least, activation_type)
+            last = min(end, most) if end >= least else most
             found += [least, last]
             least = last + 1
     return tuple(sorted(set(found)))
@@ -267,6 +286,16 @@ def gpu_called(name: str) -> torch.device:
         for ordinal, gpu in enumerate(found)
     )
     raise InvalidArgument(f'--device is "{name}", and this machine has others: {here}')
+
+
+def _activation_type_of(folder: Path) -> str:
+    """Of the packed layers of a folder that ladder wrote; "" for none."""
+    from ladder.checkpoints.folder import QUANT_METHOD
+    from ladder.checkpoints.shards import read_json
+
+    stored: dict[str, Any] = read_json(folder / "config.json").get("quantization_config") or {}
+    ours = stored.get("quant_method") == QUANT_METHOD
+    return str(stored.get("activation_type") or "") if ours else ""
 
 
 def _dtype_of(folder: Path) -> str:

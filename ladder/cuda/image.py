@@ -72,7 +72,13 @@ def parts(weight: int) -> Parts:
 
 
 def open_weight(
-    type: str, n: int, k: int, gather: bool = False, *, dependent_launch: bool = False
+    type: str,
+    n: int,
+    k: int,
+    gather: bool = False,
+    *,
+    dependent_launch: bool = False,
+    activation_type: str = "",
 ) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
     every process. Only for weights without a
@@ -82,8 +88,16 @@ def open_weight(
         dependent_launch: on devices that have it, kernels are launched so: they read the image, and
             nothing else, before the kernels in front of them on the stream have ended. Those must
             not write it: wait for the stream once after :func:`pack`. One image serves both.
+        activation_type: what kernels round activations to, as :attr:`ladder.Linear.activation_type`
+            says; "" for none. One image serves all.
     """
-    return _ops.open_weight(type, n, k, gather, dependent_launch)
+    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type)
+
+
+@functools.cache
+def activation_type_of(weight: int) -> str:
+    """That of :func:`open_weight`."""
+    return _ops.activation_type(weight)
 
 
 def column_order(weight: Weight) -> Tensor | None:

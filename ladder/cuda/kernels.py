@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -29,15 +30,18 @@ def possible(device: torch.device) -> bool:
 
 
 @functools.cache
-def objection(type: str, n: int, k: int, gather: bool, device: int) -> str:
+def objection(
+    type: str, n: int, k: int, gather: bool, device: int, activation_type: str = ""
+) -> str:
     """Why a weight [n, k] of ``type`` has no kernels on CUDA device ``device``; "" when it has.
 
     A missing or too old compiler or a driver that fails is logged once, as a warning.
 
-    ``gather``: its image has the columns in another order.
+    ``gather``: its image has the columns in another order. ``activation_type``: what activations
+    are rounded to, "" as they come.
     """
     _library.find_compiler()
-    why = _ops.image_objection(type, n, k, gather, device)
+    why = _ops.image_objection(type, n, k, gather, device, activation_type)
     _library.log_notices()
     if why:
         _log.info("%s [%d, %d] goes through torch on cuda:%d: %s", type, n, k, device, why)
@@ -71,9 +75,16 @@ def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -
     return schedule
 
 
-def interval(m: int) -> int:
-    """The most tokens that the kernel for ``m`` tokens serves; 0 when there is none."""
-    return _ops.token_interval(m)
+def interval(m: int, activation_type: str = "") -> int:
+    """The most tokens that the kernel for ``m`` tokens serves, or one of its passes has; 0 when
+    there is none."""
+    return _ops.token_interval(m, activation_type)
+
+
+def with_more(m: Sequence[int], activation_type: str | None) -> tuple[int, ...]:
+    """``m``, and more tokens than any kernel serves, for what multiplies those. Kernels of rounded
+    activations serve any number, in passes."""
+    return tuple(m) if activation_type else (*m, MANY_TOKENS)
 
 
 def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder._torch import direct_apply, direct_call
+from ladder.cuda.image import activation_type_of
 from ladder.errors import InvalidArgument
+from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME, round_tokens
 from ladder.ops.transforms import check_activations, linear_by_values, transformed
 from ladder.types import _checked
 
@@ -24,9 +26,10 @@ linear_no_grad = direct_call(_no_grad)
 
 
 #: The same for graphs that outlive the process, as those in vLLM's compile cache do: the arguments
-#: (x, image, bias, type, n, dependent_launch=False) say all that there is to know of the weight,
-#: where a number means something only to a process that has opened it. The type is looked up in
-#: each call; no gradients. ``dependent_launch`` as :func:`ladder.cuda.image.open_weight` has it.
+#: (x, image, bias, type, n, dependent_launch=False, activation_type="") say all that there is to
+#: know of the weight, where a number means something only to a process that has opened it. The type
+#: is looked up in each call; no gradients. ``dependent_launch`` and ``activation_type`` as
+#: :func:`ladder.cuda.image.open_weight` has them.
 linear_prepacked = torch.ops.ladder.linear_prepacked
 
 
@@ -52,10 +55,16 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         rounded to the dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8
         (bfloat16) of ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the
         dtype of ``x``, which adds the same, and the product is torch's.
+
+        Of weights opened with an ``activation_type``, more than 16 tokens are rounded first, as
+        :func:`ladder.ops.linear` says of GPUs.
     """
     if transformed():
         check_activations(x)
         values = _checked(_ops.dequantize_image, image, weight, n, x.shape[-1], x.dtype)
+        activation_type = activation_type_of(weight)
+        if activation_type and x.shape[:-1].numel() > MOST_TOKENS_AS_THEY_COME:
+            x = round_tokens(x, activation_type).to(x.dtype)
         return linear_by_values(x, values, bias)
     wanted = x.requires_grad or (bias is not None and bias.requires_grad)
     wanted = wanted and torch.is_grad_enabled()
@@ -83,6 +92,7 @@ def _(
     type: str,
     n: int,
     dependent_launch: bool = False,
+    activation_type: str = "",
 ) -> Tensor:
     check_activations(x)
     return x.new_empty((*x.shape[:-1], n))

@@ -33,7 +33,8 @@ class Request:
     """Kernels of one weight.
 
     ``weight`` is the number from :func:`ladder.cuda.image.open_weight`, ``shape`` its [N, K],
-    ``dtype`` that of the activations, ``m`` the numbers of tokens.
+    ``dtype`` that of the activations, ``m`` the numbers of tokens, ``activation_type`` what they
+    are rounded to ("": nothing).
     """
 
     weight: int
@@ -42,6 +43,7 @@ class Request:
     device: torch.device
     dtype: torch.dtype
     m: tuple[int, ...]
+    activation_type: str = ""
 
 
 class Tuned(dict[Request, dict[int, str]]):

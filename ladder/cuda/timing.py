@@ -20,6 +20,8 @@ ROTATION_BYTES = 192 * 2**20
 #: Of one graph of :func:`calls_of`. Weights below 3 MiB therefore go through less than
 #: ROTATION_BYTES and may be read from L2.
 _MOST_LAUNCHES = 64
+#: Tokens of all calls of such a graph: 64 of 256.
+_MOST_ROWS = _MOST_LAUNCHES * 256
 #: First and last + 1 of the codes of scales between 1/2 and 2.
 _NEAR_ONE = {"e8m0": (126, 129), "e4m3": (0x30, 0x41)}
 
@@ -48,7 +50,10 @@ def calls_of(
         def call(i: int, x: Tensor = x) -> Tensor:
             return _ops.linear_image_no_grad(x, images[i], None, weight, n)
 
-        calls.append([functools.partial(call, i) for i in range(count)])
+        # Of many tokens few calls take as long as 64 of few, and read more than an L2 holds.
+        calls.append(
+            [functools.partial(call, i) for i in range(min(count, max(2, _MOST_ROWS // tokens)))]
+        )
     return calls
 
 

@@ -156,7 +156,7 @@ def _load(request: Request, origin: dict[Job, Origin], tuned: Tuned) -> None:
     origins: dict[int, Origin] = {}
     known: dict[int, tuple[str, Origin]] = {}
     for tokens in request.m:
-        interval = kernels.interval(tokens)
+        interval = kernels.interval(tokens, request.activation_type)
         if interval not in known:
             name = kernels.compile_for(request.weight, request.device, request.dtype, tokens)
             job = Job.of(request, interval)

@@ -16,7 +16,6 @@ from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import SKIPPED, Found, covers, is_linear, survey
-from ladder.ops import activations
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -113,13 +112,7 @@ def set_activation_type(
         if isinstance(module, (Linear, Experts)) and not any(covers(entry, name) for entry in skip)
     }
     for name, layer in layers.items():
-        if isinstance(layer, Experts):
-            why = layer.activation_objection(activation_type)
-        else:
-            why = activations.objection(activation_type, layer.weight_type, layer.in_features)
-            if activation_type is not None and layer.g_idx is not None:
-                why = activations.NO_G_IDX
-        if why:
+        if why := layer.activation_objection(activation_type):
             raise Unsupported(f"{name}: {why}")
     for layer in layers.values():
         layer.activation_type = activation_type

@@ -167,6 +167,11 @@ class Experts(PackedExperts):
         autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
+        if x.is_cuda and self.activation_type is not None:
+            raise Unsupported(
+                f"activation_type {self.activation_type} has no kernels for experts on GPUs: set "
+                "it to None there"
+            )
         y = None
         if x.is_cuda and self._has_images(x, top_k_weights):
             y = self._forward_images(x, top_k_index, top_k_weights)
@@ -176,7 +181,7 @@ class Experts(PackedExperts):
 
     def _has_images(self, x: Tensor, weights: Tensor) -> bool:
         """Whether kernels take this call: of float16 or bfloat16, and without gradients."""
-        if x.dtype not in kernels.HALVES or self.activation_type is not None:
+        if x.dtype not in kernels.HALVES:
             return False
         wanted = (x, weights, self.gate_up.bias, self.down.bias)
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted):

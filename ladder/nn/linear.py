@@ -14,6 +14,7 @@ from torch.compiler import is_compiling as _is_compiling
 from ladder import ops
 from ladder._torch import forward_levels as _forward_levels
 from ladder._torch import func_level as _func_level
+from ladder.cuda import kernels
 from ladder.cuda.linear import linear_image
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
@@ -50,7 +51,6 @@ class Linear(PackedModule):
         dtype: of the bias, and of ``.weight`` as other code sees it.
     """
 
-    _activation_type: str | None = None  # on the class: loaders make instances in other ways
     _conv1d = False  #: whether the dense form is a Conv1D of transformers, its weight [K, N]
 
     def __init__(
@@ -80,30 +80,47 @@ class Linear(PackedModule):
 
     @property
     def activation_type(self) -> str | None:
-        """What x is rounded to before each product: None, as it comes, or "int8", 8 bits in blocks
-        of 32 or 128 columns with a scale each, multiplied as integers. :func:`ladder.ops.linear`
-        states the error. On the CPU; elsewhere calls raise Unsupported.
+        """What x is rounded to before each product: None, as it comes, "int8" or "float8_e4m3".
+
+        - "int8" on the CPU: 8 bits in blocks of 32 or 128 columns with a scale each, multiplied as
+          integers.
+        - "int8" on a GPU, for weights of integers: more than 16 tokens are rounded to 8 bits with
+          one scale for each token, multiplied as integers, exactly within a group of the weight.
+        - "float8_e4m3" on a GPU of compute capability 8.9 and more, for weights whose values
+          float8_e4m3 holds (itself, floats of 3 to 7 bits, mxfp4, but not nvfp4, whose groups have
+          16 columns): the same with floats of 8 bits, summed in float32.
+
+        Up to 16 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
+        rounding would cost time and accuracy. :func:`ladder.ops.linear` states the errors. Calls on
+        other devices raise Unsupported, and so do calls on a GPU that has no kernels for the type.
 
         It is no part of the ``state_dict``; copies, pickles and the config of a model folder keep
-        it. Setting it raises Unsupported for weights that it does not take.
+        it. Setting it raises Unsupported for weights that it does not take. On a GPU the form that
+        kernels read is the same for all of them; what is set after :func:`ladder.warmup` is
+        compiled by the next call.
         """
         return self._activation_type
 
     @activation_type.setter
     def activation_type(self, wanted: str | None) -> None:
-        activations.check(wanted, self.weight_type, self.in_features)
-        if wanted is not None and self.g_idx is not None:
-            raise Unsupported(activations.NO_G_IDX)
+        if why := self.activation_objection(wanted):
+            raise Unsupported(why)
         if wanted != self._activation_type:
-            self._restore()
-            self._has_kernels = None  # of float x: prepare() asks again
-        self._activation_type = wanted
+            self._activation_type = wanted
+            self._renumber()
 
-    def _prepare(self) -> None:
-        if self._activation_type is None:
-            super()._prepare()
-        else:
-            self._has_kernels = False
+    def activation_objection(self, wanted: str | None) -> str:
+        """Why this layer cannot have that :attr:`activation_type`, on the device where it is; ""
+        when it can. Raises InvalidArgument for names that ladder does not know."""
+        device, n, k = self.device, self.out_features, self.in_features
+        why = activations.objection(wanted, self.weight_type, k, device.type)
+        if wanted is None or why:
+            return why
+        if self.g_idx is not None:
+            return activations.no_g_idx(wanted)
+        if kernels.possible(device) and torch.cuda.is_available():
+            return activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
+        return ""
 
     @classmethod
     def from_weight(

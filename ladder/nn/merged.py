@@ -190,6 +190,10 @@ class MergedLinear(Linear):
         _log.info("%d merged layers get their own weights again", len(self._merged.layers))
         self._merged.dissolve()
 
+    def _renumber(self) -> None:
+        self._restore()  # the others stay as they are
+        self._renumber()  # now Linear's
+
     def _set_image(self, image: Tensor | None, number: int) -> None:
         self._restore()
         self._set_image(image, number)  # now Linear's

@@ -50,6 +50,7 @@ class PackedModule(QuickCall):
     _weight_number = 0
     _has_kernels: bool | None = None  # of this device; None: not asked yet
     _dependent_launch = False
+    _activation_type: str | None = None
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class PackedModule(QuickCall):
         if not kernels.possible(device) or offloaded:
             self._has_kernels = False
             return
+        activation_type = self._activation_type or ""
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "a weight cannot be brought into the form of kernels while a CUDA graph is being "
@@ -143,7 +145,8 @@ class PackedModule(QuickCall):
                 self._has_kernels = False
                 return
             gather = order is not None
-            if kernels.objection(self._type_text, n, k, gather, device.index or 0):
+            index = device.index or 0
+            if kernels.objection(self._type_text, n, k, gather, index, activation_type):
                 self._has_kernels = False
                 return
             number = self._number(gather)
@@ -169,10 +172,23 @@ class PackedModule(QuickCall):
         return True
 
     def _number(self, gather: bool) -> int:
-        n, k = self.out_features, self.in_features
         return images.open_weight(
-            self._type_text, n, k, gather, dependent_launch=self._dependent_launch
+            self._type_text,
+            self.out_features,
+            self.in_features,
+            gather,
+            dependent_launch=self._dependent_launch,
+            activation_type=self._activation_type or "",
         )
+
+    def _renumber(self) -> None:
+        """After a change of what decides kernels, but not the image."""
+        with _changing:
+            if self.image is None:
+                self._has_kernels = None  # prepare() asks again
+            else:
+                gather = "gather" in images.parts(self._weight_number).parts
+                self._weight_number = self._number(gather)
 
     @property
     def dependent_launch(self) -> bool:
@@ -194,11 +210,8 @@ class PackedModule(QuickCall):
 
     @dependent_launch.setter
     def dependent_launch(self, wanted: bool) -> None:
-        with _changing:
-            self._dependent_launch = bool(wanted)
-            if self.image is not None:
-                gather = "gather" in images.parts(self._weight_number).parts
-                self._weight_number = self._number(gather)
+        self._dependent_launch = bool(wanted)
+        self._renumber()
 
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
@@ -207,7 +220,15 @@ class PackedModule(QuickCall):
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`."""
         shape = (self.out_features, self.in_features)
-        return Request(self._weight_number, self.weight_type, shape, self.device, dtype, tuple(m))
+        return Request(
+            self._weight_number,
+            self.weight_type,
+            shape,
+            self.device,
+            dtype,
+            tuple(m),
+            self._activation_type or "",
+        )
 
     def _canonical_codes(self) -> Tensor:
         if self.image is None:

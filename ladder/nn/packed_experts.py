@@ -154,7 +154,8 @@ class PackedExperts(nn.Module):
 
     @property
     def activation_type(self) -> str | None:
-        """What x is rounded to before both products, as :attr:`ladder.Linear.activation_type`.
+        """What x is rounded to before both products: None or "int8", as
+        :attr:`ladder.Linear.activation_type` has them on the CPU; calls on a GPU raise Unsupported.
         Setting it raises Unsupported for weights that it does not take, naming the stack."""
         return self.gate_up.activation_type
 
@@ -168,6 +169,9 @@ class PackedExperts(nn.Module):
         """Why the weights take no such activations; "" when they do."""
         for name in STACKS.values():
             stack: PackedStack = getattr(self, name)
+            if wanted is not None and wanted != "int8":
+                activations.objection(wanted, stack.weight_type, stack.in_features)
+                return f"{name}: activation_type {wanted} has no kernels for experts"
             if why := activations.objection(wanted, stack.weight_type, stack.in_features):
                 return f"{name}: {why}"
         return ""

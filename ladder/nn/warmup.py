@@ -15,7 +15,7 @@ from ladder.cuda.request import Request, Tuned, check_mode
 from ladder.cuda.tune import Progress, compile_in_background, tune_all
 from ladder.cuda.tune_experts import Problem
 from ladder.cuda.tune_experts import tune as tune_experts
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.stack import PackedStack
@@ -74,6 +74,8 @@ def warmup(
     Returns:
         For each layer by name, for each m, the schedule of the kernel; "" where the weight is
         dequantised for a dense product. Layers without kernels are left out.
+    Raises:
+        Unsupported: the GPU of a layer has no kernels for its ``activation_type``, naming it.
     """
     m = (m,) if isinstance(m, int) else tuple(m)
     for tokens in m:
@@ -83,12 +85,12 @@ def warmup(
     if cache is not None:
         kernels.use_store(cache, trust_kernels=trust_kernels)
     _warm_experts(model, m, dtype, mode, budget)
-    layers = _requests(model, (*m, kernels.MANY_TOKENS), dtype, dependent_launch, mode)
+    layers = _requests(model, m, dtype, dependent_launch, mode)
     distinct = list(dict.fromkeys(layers.values()))
     tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
     for request in distinct:
         for chosen in (tuned[request], tuned.origin[request]):
-            del chosen[kernels.MANY_TOKENS]
+            chosen.pop(kernels.MANY_TOKENS, None)
     return WarmedUp(layers, tuned)
 
 
@@ -116,8 +118,11 @@ def _requests(
         if dependent_launch is not None:
             module.dependent_launch = dependent_launch
         if not module.prepare():
+            if why := module.activation_objection(module.activation_type):
+                raise Unsupported(f"{name}: {why}" if name else why)
             continue
-        layers[name] = module.kernel_request(dtype or _dtype_of(module), m)
+        tokens = kernels.with_more(m, module.activation_type)
+        layers[name] = module.kernel_request(dtype or _dtype_of(module), tokens)
         if layers[name] not in known:
             known.add(layers[name])
             compile_in_background([layers[name]], mode=mode)
@@ -135,7 +140,9 @@ def _warm_experts(
     of_token: int = getattr(config, "num_experts_per_tok", None) or 0
     deadline, known = time.monotonic() + budget, set()
     for module in model.modules():
-        if not isinstance(module, Experts) or not prepared(module.gate_up, module.down):
+        if not isinstance(module, Experts) or module.activation_type is not None:
+            continue
+        if not prepared(module.gate_up, module.down):
             continue
         stacks = (module.gate_up.stack(), module.down.stack())
         for tokens in m if of_token else ():

@@ -4,6 +4,7 @@ fakes, gradients and the fallback for other devices are here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,11 +72,12 @@ def linear(
         qweight: [N, ceil(K * bits / 32)] int32, from :func:`pack`.
         type: tType of the weight; the other parts are as :class:`ladder.Weight` says.
         bias: [N] in the dtype of ``x``.
-        activation_type: "int8" rounds ``x`` to 8 bits first, on the CPU: see Error.
+        activation_type: "int8" rounds ``x`` to 8 bits first, and "float8_e4m3" too, on a GPU: see
+            Error.
     Returns:
         [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
         ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
-        Gradients go through the rounding of "int8" as if it were not there.
+        Gradients go through the rounding of ``x`` as if it were not there.
     Raises:
         InvalidArgument: ``x`` has no dimension or another dtype; a part does not fit ``type``, K or
             N; the message has both values; an ``activation_type`` that is not known.
@@ -84,7 +86,7 @@ def linear(
     Error:
         Within :func:`ladder.testing.bound`; exact when every partial sum is an integer below 2**24.
 
-        With "int8", x is :func:`ladder.ops.activations.round_activations`, at most
+        With "int8" on the CPU, x is :func:`ladder.ops.activations.round_activations`, at most
         s = max |x| / 254 (1 + 2**-22) away in each block of 32 or 128 columns; and each value of
         a code is the one that :func:`ladder.ops.activations.int8` gives, v8 for v: that of the
         format for integers and all formats whose values are whole multiples of a power of two
@@ -97,31 +99,55 @@ def linear(
         w8 of the bound is larger than the weight by 2 scale |v|. A result is exact when the
         largest magnitude of each block is 127 times a power of two of which all x are multiples,
         and scales are such powers.
+
+        On a GPU up to 16 tokens are multiplied as they come. Of more, x is
+        :func:`ladder.ops.activations.round_tokens`, with one scale for each token, at most
+        s = max |x| / 254 (1 + 2**-22) away with "int8", and 2**-4 |x| + 2**-18 max |x| with
+        "float8_e4m3"; values of codes are not rounded. Kernels sum products exactly within a group
+        with "int8" and in float32 with "float8_e4m3". This function, which decodes the weight in
+        each call, and products where a compiler or driver fails, round x once more to its dtype.
     """
     parts = (qweight, scales, zeros, scale2, g_idx)
     if activation_type is None:
         op = _ops.linear
     else:
-        op = _ops.linear_int8
         if not torch.compiler.is_compiling():  # else the op's fake does
-            _check_int8(x, g_idx, str(type), activation_type)
+            _check_rounded(x, qweight, g_idx, str(type), activation_type)
+        op = _ops.linear_int8 if activation_type == "int8" else _ops.linear_float8_e4m3
     if transformed():
         check_activations(x)
         values = _checked(_ops.dequantize, *parts, str(type), x.shape[-1])
         if activation_type is None:
             return linear_by_values(x, values, bias)
         check_bias(bias, x, values.shape[0])
-        y = linear_by_values(activations.round_activations(x, parse(type)), values, None)
+        y = linear_by_values(rounded(x, str(type), activation_type), values, None)
         return (y if bias is None else y + bias).to(x.dtype)
     return _checked(op, x, *parts, bias, str(type))
 
 
-def _check_int8(x: Tensor, g_idx: Tensor | None, type: str, activation_type: str = "int8") -> None:
-    activations.check(activation_type, parse(type), int(x.shape[-1]) if x.dim() else 0)
+def rounded(x: Tensor, type: str, activation_type: str) -> Tensor:
+    """What products by weights of ``type`` see of ``x``: float32, or ``x`` itself where its device
+    multiplies so few tokens as they come."""
+    if x.device.type != "cuda":
+        return activations.round_activations(x, parse(type))
+    if x.dim() == 0 or x.shape[:-1].numel() <= activations.MOST_TOKENS_AS_THEY_COME:
+        return x
+    return activations.round_tokens(x, activation_type)
+
+
+def _check_rounded(
+    x: Tensor, qweight: Tensor, g_idx: Tensor | None, type: str, activation_type: str
+) -> None:
+    device, ttype, k = x.device, parse(type), int(x.shape[-1]) if x.dim() else 0
+    activations.check(activation_type, ttype, k, device.type)
     if g_idx is not None:
-        raise Unsupported(activations.NO_G_IDX)
-    if x.device.type not in ("cpu", "meta"):
-        raise Unsupported(activations.no_kernels(x.device.type))
+        raise Unsupported(activations.no_g_idx(activation_type))
+    if why := activations.device_objection(activation_type, device.type):
+        raise Unsupported(why)
+    if device.type == "cuda" and torch.cuda.is_available():
+        n, index = int(qweight.shape[0]), device.index or 0
+        if why := activations.gpu_objection(activation_type, type, n, k, index):
+            raise Unsupported(why)
 
 
 def dequantize(
@@ -209,20 +235,26 @@ def _(
     return _empty_result(x, qweight)
 
 
-@torch.library.register_fake("ladder::linear_int8")
-def _(
-    x: Tensor,
-    qweight: Tensor,
-    scales: Tensor | None,
-    zeros: Tensor | None,
-    scale2: Tensor | None,
-    g_idx: Tensor | None,
-    bias: Tensor | None,
-    type: str,
-) -> Tensor:
-    check_activations(x)
-    _check_int8(x, g_idx, type)
-    return _empty_result(x, qweight)
+def _fake_of(activation_type: str) -> Callable[..., Tensor]:
+    def fake(
+        x: Tensor,
+        qweight: Tensor,
+        scales: Tensor | None,
+        zeros: Tensor | None,
+        scale2: Tensor | None,
+        g_idx: Tensor | None,
+        bias: Tensor | None,
+        type: str,
+    ) -> Tensor:
+        check_activations(x)
+        _check_rounded(x, qweight, g_idx, type, activation_type)
+        return _empty_result(x, qweight)
+
+    return fake
+
+
+for _type in activations.ACTIVATION_TYPES:
+    torch.library.register_fake(f"ladder::linear_{_type}", _fake_of(_type))
 
 
 # --- gradients: the weight is frozen, x and bias are not -----------------------------------------
@@ -245,5 +277,5 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, None, None, None, None, None, grad_bias, None
 
 
-for _name in ("linear", "linear_int8"):  # through the rounding of x straight on
+for _name in ("linear", "linear_int8", "linear_float8_e4m3"):  # straight through the rounding
     torch.library.register_autograd(f"ladder::{_name}", _backward, setup_context=_setup_context)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations of 8 bits: what ``activation_type`` may say of which weights, and the rounding of x
-in torch's own ops."""
+"""Activations of 8 bits: what ``activation_type`` may say of which weights and devices, and the
+rounding of x in torch's own ops."""
 
 from __future__ import annotations
 
@@ -11,25 +11,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
+from ladder import _library
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import TType
 
-#: What ``activation_type`` may be, beside None: x as it comes.
-ACTIVATION_TYPES = ("int8",)
+#: What ``activation_type`` may be, beside None: x as it comes. "float8_e4m3" is for GPUs alone.
+ACTIVATION_TYPES = ("int8", "float8_e4m3")
+#: Of GPUs, the number that the largest magnitude of a token becomes.
+_LARGEST = {"int8": 127.0, "float8_e4m3": 448.0}
+#: GPUs multiply so many tokens as they come: csrc/runtime/session.h, kMostTokensAsTheyCome.
+MOST_TOKENS_AS_THEY_COME = 16
+#: Devices that have products of rounded x, as torch calls them, for each of ACTIVATION_TYPES.
+_DEVICES = {"int8": ("cpu", "cuda"), "float8_e4m3": ("cuda",)}
 
-NO_G_IDX = (
-    "activation_type int8 does not take a weight with g_idx: the columns of a group are no "
-    "neighbours, so their products have no common scale"
-)
-
-#: Blocks of x whose largest magnitude is below this count as zeros.
+#: Blocks of x, or tokens, whose largest magnitude is below this count as zeros.
 _LEAST = 2.0**-100
 
 
-def no_kernels(device: str) -> str:
-    """What is wrong on devices but the CPU."""
-    return f"activation_type int8 has kernels on the CPU, and none for devices of type {device} yet"
+def no_g_idx(activation_type: str) -> str:
+    """What is wrong with act-order."""
+    return (
+        f"activation_type {activation_type} does not take a weight with g_idx: the columns of a "
+        "group are no neighbours, so their products have no common scale"
+    )
+
+
+def device_objection(activation_type: str, device: str) -> str:
+    """Why devices of type ``device`` have no products of such x; "" when they may, and for "meta",
+    which stands for any."""
+    if device in (*_DEVICES[activation_type], "meta"):
+        return ""
+    return (
+        f"activation_type {activation_type} has kernels for devices of type "
+        f"{' and '.join(_DEVICES[activation_type])}, and none for {device}"
+    )
 
 
 @dataclass(frozen=True)
@@ -47,8 +62,10 @@ class Int8:
     values: tuple[float, ...]
 
 
-def objection(activation_type: str | None, ttype: TType, k: int) -> str:
-    """Why weights of ``ttype`` with ``k`` columns take no such activations; "" when they do.
+def objection(activation_type: str | None, ttype: TType, k: int, device: str = "cpu") -> str:
+    """Why weights of ``ttype`` with ``k`` columns take no such activations on devices of type
+    ``device``; "" when they do. Of "cuda", and of types that are for GPUs alone, it is "" when some
+    GPU that ladder knows does; :func:`ladder.cuda.kernels.objection` asks one GPU.
 
     Raises:
         InvalidArgument: ``activation_type`` is none that ladder knows.
@@ -58,17 +75,38 @@ def objection(activation_type: str | None, ttype: TType, k: int) -> str:
     if activation_type not in ACTIVATION_TYPES:
         known = ", ".join(f'"{name}"' for name in ACTIVATION_TYPES)
         raise InvalidArgument(f'activation_type is "{activation_type}", not {known} or None')
-    return _info(str(ttype), k)[0]
+    if activation_type == "int8" and device != "cuda":
+        return _info(str(ttype), k)[0]
+    return _objection_of_gpus(activation_type, str(ttype), k)
 
 
-def check(activation_type: str | None, ttype: TType, k: int) -> None:
+@functools.cache
+def _objection_of_gpus(activation_type: str, type: str, k: int) -> str:
+    why = torch.ops.ladder.rounding_objection(type, k, activation_type)
+    return why and f"activation_type {activation_type} does not take {type} on GPUs: {why}"
+
+
+@functools.cache
+def gpu_objection(activation_type: str, type: str, n: int, k: int, device: int) -> str:
+    """Why CUDA device ``device`` has no products of such x by weights [n, k] of ``type``; "" when
+    it has, and where its compiler or driver fails: torch's own ops give the same there."""
+    _library.find_compiler()
+    why = torch.ops.ladder.image_objection(type, n, k, False, device, activation_type)
+    _library.log_notices()
+    if not why or torch.ops.ladder.device_failure(device):
+        return ""
+    return f"activation_type {activation_type} does not take {type} on cuda:{device}: {why}"
+
+
+def check(activation_type: str | None, ttype: TType, k: int, device: str = "cpu") -> None:
     """Raise Unsupported where there is an :func:`objection`, InvalidArgument as that does."""
-    if why := objection(activation_type, ttype, k):
+    if why := objection(activation_type, ttype, k, device):
         raise Unsupported(why)
 
 
 def int8(ttype: TType, k: int) -> Int8:
-    """What becomes of x and of weights [N, k] of ``ttype``. Raises Unsupported as :func:`check`."""
+    """What becomes of x and of weights [N, k] of ``ttype`` on the CPU. Raises Unsupported as
+    :func:`check`."""
     check("int8", ttype, k)
     return _info(str(ttype), k)[1]
 
@@ -80,7 +118,8 @@ def _info(type: str, k: int) -> tuple[str, Int8]:
 
 
 def round_activations(x: Tensor, ttype: TType) -> Tensor:
-    """What products of ``activation_type`` "int8" see of x: [..., K] float32, the same bits.
+    """What products of ``activation_type`` "int8" see of x on the CPU: [..., K] float32, the same
+    bits. On GPUs they see :func:`round_tokens`.
 
     Each block of :attr:`Int8.block` columns has one scale, its largest magnitude / 127; a number is
     the nearest multiple, ties to even, so at most half a scale away. A block below 2**-100 is
@@ -100,3 +139,41 @@ def round_activations(x: Tensor, ttype: TType) -> Tensor:
     inverse, scale = torch.where(small, 0.0, all_of / most), torch.where(small, 0.0, most / all_of)
     rounded = ((blocks * inverse).round() * scale).flatten(-2)[..., :k]
     return rounded + (wide - fixed)
+
+
+def round_tokens(x: Tensor, activation_type: str) -> Tensor:
+    """What products of more than 16 tokens see of x on GPUs: [..., K] float32, the numbers that the
+    codes and scales of the kernel stand for, rounded once.
+
+    Each token has one scale, its largest magnitude / 127 ("int8") or / 448 ("float8_e4m3"); a
+    number is the nearest multiple, or the nearest float8_e4m3 times the scale, ties to even: at
+    most half a scale away, or 2**-4 of itself (and 2**-10 of a scale where it is small). A token
+    below 2**-100 is zeros; one with a number that is not finite is NaN.
+
+    Gradients go straight through: that of the result is that of ``x``.
+    """
+    fixed = x.detach().to(torch.float32)
+    most = fixed.abs().amax(-1, keepdim=True)
+    small = most < _LEAST
+    # Not a number / most, which torch takes for the number times a reciprocal.
+    top = torch.full_like(most, _LARGEST[activation_type])
+    inverse, scale = torch.where(small, 0.0, top / most), torch.where(small, 0.0, most / top)
+    codes = fixed * inverse
+    if activation_type == "int8":
+        codes = codes.round()
+    else:
+        codes = codes.to(torch.float8_e4m3fn).to(torch.float32)
+    # Where most is infinite, inverse is 0 and infinite numbers alone are NaN.
+    rounded = torch.where(most.isfinite(), codes * scale, torch.nan)
+    return rounded + (x.to(torch.float32) - fixed)
+
+
+def _round_tokens(x: Tensor, activation_type: str) -> Tensor:
+    """As ``ladder::round_tokens`` in the dtype of ``x``: of the library, for products of float32
+    and where a compiler fails."""
+    return round_tokens(x, activation_type).to(x.dtype)
+
+
+_fragment = torch.library.Library("ladder", "FRAGMENT")
+_fragment.define("round_tokens(Tensor x, str activation_type) -> Tensor")
+_fragment.impl("round_tokens", _round_tokens, "CompositeExplicitAutograd")

@@ -7,13 +7,13 @@ and needs memory for the decoded weight. Kernels replace it device by device.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.ops.activations import no_kernels
+from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME, device_objection, round_tokens
 from ladder.ops.transforms import check_activations, check_same_device
 from ladder.types import FLOAT_DTYPES, Element, element, parse
 
@@ -126,9 +126,23 @@ def linear(
     return torch.nn.functional.linear(x, values.to(x.dtype), bias)
 
 
-def linear_int8(x: Tensor, *_: object) -> Tensor:
-    """Refused: x of 8 bits has kernels on the CPU only."""
-    raise Unsupported(no_kernels(x.device.type))
+def linear_int8(x: Tensor, *weight: Any) -> Tensor:
+    """:func:`linear` with x rounded as GPUs do; refused elsewhere."""
+    return _linear_rounded("int8", x, *weight)
+
+
+def linear_float8_e4m3(x: Tensor, *weight: Any) -> Tensor:
+    """The same of x as float8_e4m3."""
+    return _linear_rounded("float8_e4m3", x, *weight)
+
+
+def _linear_rounded(activation_type: str, x: Tensor, *weight: Any) -> Tensor:
+    if why := device_objection(activation_type, x.device.type):
+        raise Unsupported(why)
+    check_activations(x)
+    if x.shape[:-1].numel() > MOST_TOKENS_AS_THEY_COME:
+        x = round_tokens(x, activation_type).to(x.dtype)
+    return linear(x, *weight)
 
 
 def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
@@ -137,12 +151,15 @@ def quantize(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     return [part.to(weight.device) for part in parts]
 
 
+_ROUNDED = (linear_int8, linear_float8_e4m3)
+
+
 def _register() -> torch.library.Library:
     """Not by ``torch.library.register_kernel``: the first call of what it registers imports
     ``torch._dynamo``, which takes seconds."""
     library = torch.library.Library("ladder", "IMPL")
     for device in DEVICES:
-        for function in (pack, unpack, dequantize, linear, linear_int8, quantize):
+        for function in (pack, unpack, dequantize, linear, *_ROUNDED, quantize):
             if (function, device) != (quantize, "cuda"):  # csrc/binding/torch/quantize.cpp
                 library.impl(function.__name__, function, device.upper())
     return library

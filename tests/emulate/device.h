@@ -67,6 +67,7 @@ inline void atomicMax(std::uint32_t* to, std::uint32_t value) { *to = std::max(*
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
@@ -272,6 +273,8 @@ void ptx(A&&... operands) {
     O(0) = to_f16(O(1)) << 16 | to_f16(O(2));
   } else if constexpr (T.view() == "cvt.rn.bf16x2.f32 %0, %1, %2;") {
     O(0) = to_bf16(O(1)) << 16 | to_bf16(O(2));
+  } else if constexpr (T.view() == "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;") {
+    O(0) = static_cast<std::uint16_t>(to_e4m3(O(1)) << 8 | to_e4m3(O(2)));
   } else if constexpr (T.view() == "cvt.rzi.u32.f32 %0, %1;") {
     O(0) = !(O(1) > 0) ? 0 : O(1) >= 0x1p32f ? ~Word{0} : static_cast<Word>(O(1));
   } else if constexpr (T.view() == "neg.f32 %0, %1;") {

@@ -140,6 +140,10 @@ void wave_together(void* const* lanes) {
 float from_f16(std::uint32_t bits) { return static_cast<float>(number(Scalar::f16, bits)); }
 std::uint32_t to_f16(float value) { return to_bits(Scalar::f16, value); }
 std::uint32_t to_bf16(float value) { return to_bits(Scalar::bf16, value); }
+std::uint32_t to_e4m3(float value) {
+  if (std::isnan(value)) return 0x7f;
+  return to_bits(Scalar::e4m3, std::clamp(value, -448.0f, 448.0f));
+}
 
 std::uint32_t halves_of_e4m3(std::uint32_t codes) {
   const auto half = [](std::uint32_t code) {

@@ -11,6 +11,8 @@ namespace ladder::emulate {
 float from_f16(std::uint32_t bits);
 std::uint32_t to_f16(float value);
 std::uint32_t to_bf16(float value);
+/// The largest number for all beyond it.
+std::uint32_t to_e4m3(float value);
 /// Of the two e4m3 codes in the low half.
 std::uint32_t halves_of_e4m3(std::uint32_t codes);
 std::uint32_t fma_halves(std::uint32_t a, std::uint32_t b, std::uint32_t c, bool bf16);

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from hf_models import edit_config, load, logits
+from hf_models import TINY, edit_config, load, logits
 
 import ladder
 from ladder.checkpoints.convert import convert
@@ -55,6 +55,24 @@ def test_converted_folders_say_so(dense_folder, tmp_path):
     with pytest.raises(Unsupported, match="q_proj: activation_type int8 does not take float8"):
         convert(dense_folder, tmp_path / "b", "float8_e4m3", activation_type="int8")
     assert not (tmp_path / "b").exists()
+
+
+def test_folders_say_float8_e4m3_though_the_cpu_has_no_such_products(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    dense_folder = tmp_path / "dense"  # of more columns than one k-tile
+    wide = TINY | {"hidden_size": 128, "intermediate_size": 256}
+    LlamaForCausalLM(LlamaConfig(**wide)).save_pretrained(dense_folder)
+    convert(dense_folder, tmp_path / "a", "mxfp4", activation_type="float8_e4m3")
+    assert describe(tmp_path / "a")["activation_type"] == "float8_e4m3"
+    model = load(tmp_path / "a")
+    assert {each.activation_type for each in layers(model)} == {"float8_e4m3"}
+    with pytest.raises(Unsupported, match="devices of type cuda, and none for cpu"):
+        logits(model)
+    model.save_pretrained(tmp_path / "again")
+    assert written(tmp_path / "again")["activation_type"] == "float8_e4m3"
+    with pytest.raises(Unsupported, match="q_proj: .* float8_e4m3 does not take uint4"):
+        convert(dense_folder, tmp_path / "b", "uint4", activation_type="float8_e4m3")
 
 
 def test_a_config_with_another_word_is_refused(dense_folder, tmp_path):

@@ -58,6 +58,7 @@ SMALL_ON_A_GPU = {
         "| ladder uint4 + optimize | graph | ",
     ),
     "lora_step.py": (["--only", "layers", "--tokens", "128"], "| forward, packed | 128 | "),
+    "round_tokens.py": (["--shapes", "17x512"], "| 17 x 512 | int8 | "),
     "stored_types.py": (["--n", "256", "--k", "256", "--types", "uint4"], "| uint4,group=128"),
 }  # fmt: skip
 
@@ -108,7 +109,7 @@ def test_a_benchmark_of_a_gpu_runs_from_the_checkout(script):
     "command",
     [
         *(["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]),
-        *(["generate.py"], ["lora_step.py"], ["experts.py"]),
+        *(["generate.py"], ["lora_step.py"], ["experts.py"], ["round_tokens.py"]),
     ],
 )
 def test_a_benchmark_of_a_gpu_says_that_there_is_none(command):

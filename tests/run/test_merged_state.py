@@ -172,7 +172,7 @@ def kernels(monkeypatch):
 
     weights, numbers = {}, {}
 
-    def open_weight(type, n, k, gather, dependent_launch=False):
+    def open_weight(type, n, k, gather, dependent_launch=False, activation_type=""):
         return numbers.setdefault((type, n, k), len(numbers) + 1)
 
     def pack(weight, number, order):

@@ -61,8 +61,8 @@ class Machine:
     def stop_compiling_ahead(self):
         self.stopped.set()
 
-    def token_interval(self, m):
-        return torch.ops.ladder.token_interval(m)
+    def token_interval(self, m, activation_type):
+        return torch.ops.ladder.token_interval(m, activation_type)
 
     # --- timing ---
 

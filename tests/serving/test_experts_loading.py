@@ -156,7 +156,7 @@ def test_gate_and_up_in_two_orders_are_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("field, value, what", [
     ("is_lora_enabled", True, "LoRA"), ("dp_size", 2, "data or sequence"),
-    ("num_experts", 6, "redundant"),
+    ("num_experts", 6, "redundant"), ("activation_type", "int8", "activation_type int8"),
 ])  # fmt: skip
 def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
     from ladder.integrations.vllm.experts import ExpertsMethod
@@ -165,10 +165,11 @@ def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
         activation="silu", is_lora_enabled=False, dp_size=1, is_sequence_parallel=False,
         num_experts=4, num_logical_experts=4,
     )  # fmt: skip
-    ExpertsMethod(None, PREFIX, moe)
-    setattr(moe, field, value)
+    folder = SimpleNamespace(activation_type=None)
+    ExpertsMethod(folder, PREFIX, moe)
+    setattr(folder if field == "activation_type" else moe, field, value)
     with pytest.raises(Unsupported, match=f"{PREFIX} has packed experts.*{what}"):
-        ExpertsMethod(None, PREFIX, moe)
+        ExpertsMethod(folder, PREFIX, moe)
 
 
 def test_router_weights_on_activations_are_refused_by_name(tmp_path):

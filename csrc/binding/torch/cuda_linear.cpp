@@ -41,14 +41,20 @@ struct Call {
   void* stream;
 };
 
-/// Of `m` tokens, whose activations and results begin at `x` and `y`; as LinearKernel::start.
-[[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, void* x, void* y,
+/// Where activations, their scales where they are rounded, and results of a pass begin.
+struct Place {
+  char *x, *x_scales, *y;
+};
+
+/// Of `m` tokens; as LinearKernel::start.
+[[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, const Place& at,
                           std::int64_t m) {
   const auto& [session, image, bias, activation, ordinal, stream] = call;
   Pointers pointers(image, session.parts());
   pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
-  pointers[Operand::x] = x;
-  pointers[Operand::y] = y;
+  pointers[Operand::x] = at.x;
+  pointers[Operand::x_scales] = at.x_scales;
+  pointers[Operand::y] = at.y;
   std::optional<Tensor> workspace;
   if (kernel.workspace.floats > 0) {
     workspace = empty_of(aoti_torch_dtype_float32(), ordinal, kernel.workspace.floats);
@@ -63,9 +69,9 @@ struct Call {
 
 /// The same with the kernel that the session has for `m` tokens, or another where the driver
 /// refuses that. False, and nothing started, when there is none.
-[[nodiscard]] bool pass(const LinearKernel* kernel, const Call& call, void* x, void* y,
+[[nodiscard]] bool pass(const LinearKernel* kernel, const Call& call, const Place& at,
                         std::int64_t m) {
-  while (kernel != nullptr && !launch(*kernel, call, x, y, m)) {
+  while (kernel != nullptr && !launch(*kernel, call, at, m)) {
     kernel = call.session.instead_of(*kernel, call.ordinal, call.activation, m, call.stream);
   }
   return kernel != nullptr;
@@ -74,28 +80,45 @@ struct Call {
 /// Of a bias they read two numbers at once; part of a longer tensor may begin between two words.
 constexpr std::uintptr_t kBiasPiece = 4;
 
+constexpr std::int64_t kBytes = sizeof(std::uint16_t);  // of what comes and goes
+
 /// y = x w, pass by pass. False when the driver has refused every kernel of one: `y` is then not
 /// whole.
-[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
-                            const Tensor& y, std::int64_t m) {
-  constexpr std::int64_t kBytes = sizeof(std::uint16_t);  // of what kernels read and write
-  auto* const from = static_cast<char*>(address(x));
-  auto* const to = static_cast<char*>(address(y));
+[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Place& first,
+                            std::int64_t m) {
+  const std::int64_t of_x = call.session.k() * (passes.rounding == nullptr ? kBytes : 1),
+                     of_y = call.session.n() * kBytes;
+  const auto of_scale = static_cast<std::int64_t>(sizeof(float));
   for (std::int64_t at = 0; at < m; at += passes.step) {
     const std::int64_t tokens = std::min(passes.step, m - at);
-    if (!pass(tokens == passes.step ? passes.most : passes.last, call,
-              from + at * call.session.k() * kBytes, to + at * call.session.n() * kBytes, tokens)) {
-      return false;
-    }
+    const Place place{first.x + at * of_x,
+                      first.x_scales == nullptr ? nullptr : first.x_scales + at * of_scale,
+                      first.y + at * of_y};
+    if (!pass(tokens == passes.step ? passes.most : passes.last, call, place, tokens)) return false;
   }
   return true;
 }
 
+/// The same with x rounded before it, where the session has it so.
+[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
+                            const Tensor& y, std::int64_t m) {
+  Place first{static_cast<char*>(address(x)), nullptr, static_cast<char*>(address(y))};
+  if (passes.rounding == nullptr) return multiply(passes, call, first, m);
+  // Codes, and the scales behind them: codes are whole pieces of 16 bytes.
+  const std::int64_t codes = m * call.session.k();
+  const Tensor rounded = empty_of(aoti_torch_dtype_uint8(), call.ordinal,
+                                  codes + m * static_cast<std::int64_t>(sizeof(float)));
+  first.x = static_cast<char*>(address(rounded));
+  first.x_scales = first.x + codes;
+  return passes.rounding->start(call.stream, address(x), first.x, first.x_scales, m) &&
+         multiply(passes, call, first, m);
+}
+
 // By reference: a Tensor counts its owners, and this is on the path of every call.
-Tensor run(Session& session, const Tensor& x, const Tensor& image,
+Tensor run(Session& given, const Tensor& x, const Tensor& image,
            const std::optional<Tensor>& bias) {
   using stable::from;
-  const std::int64_t dimensions = x.dim(), k = session.k(), n = session.n();
+  const std::int64_t dimensions = x.dim(), k = given.k(), n = given.n();
   LADDER_REQUIRE(1 <= dimensions && dimensions <= static_cast<std::int64_t>(kMaxDimensions),
                  "x has ", dimensions, " dimensions, not 1 to ", kMaxDimensions,
                  "; the last one must be the ", k, " columns");
@@ -107,6 +130,7 @@ Tensor run(Session& session, const Tensor& x, const Tensor& image,
                  " columns; the weight has ", k);
   extents[dimensions - 1] = n;
   const std::span<const std::int64_t> shape(extents.data(), static_cast<std::size_t>(dimensions));
+  Session& session = given.serving(m);
   require_image(image, session);
   const auto ordinal = image.get_device_index();
   LADDER_REQUIRE(x.is_cuda() && x.get_device_index() == ordinal,
@@ -131,7 +155,14 @@ Tensor run(Session& session, const Tensor& x, const Tensor& image,
       return y;
   }
   const Tensor values = dense(image, session, as);
-  return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
+  if (!session.rounded()) {
+    return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
+  }
+  // Of float32, or compiler or driver fail.
+  const Tensor rounded =
+      stable::call("ladder::round_tokens", "",
+                   std::array{from(x), from(std::string(activation_type_of(session.rounded())))});
+  return stable::call("aten::linear", "", std::array{from(rounded), from(values), from(bias)});
 }
 
 Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
@@ -144,10 +175,10 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
 /// The session of a weight [n, k] of `type` whose image has so many words: they tell whether it has
 /// an order of columns.
 Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std::int64_t words,
-                    bool dependent_launch) {
+                    bool dependent_launch, const std::string& activation_type) {
   // On the path of every call: a thread asks for the weights of one model again and again.
   struct Recent {
-    std::string type;
+    std::string type, activation_type;
     std::int64_t n, k, words;
     bool dependent_launch;
     Session* session = nullptr;
@@ -157,13 +188,17 @@ Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std
                      static_cast<std::uint64_t>(words);
   Recent& recent = recents[(mixed * 0x9e3779b97f4a7c15U) >> 59];
   if (recent.session != nullptr && recent.n == n && recent.k == k && recent.words == words &&
-      recent.dependent_launch == dependent_launch && recent.type == type) {
+      recent.dependent_launch == dependent_launch && recent.type == type &&
+      recent.activation_type == activation_type) {
     return *recent.session;
   }
+  const auto rounded = rounded_called(activation_type);
   for (const bool gather : {false, true}) {
-    Session& session = ladder::session(open_session(ttype(type), n, k, gather, dependent_launch));
+    if (gather && rounded) continue;
+    Session& session =
+        ladder::session(open_session(ttype(type), n, k, gather, dependent_launch, rounded));
     if (session.parts().words != words) continue;
-    recent = {type, n, k, words, dependent_launch, &session};
+    recent = {type, activation_type, n, k, words, dependent_launch, &session};
     return session;
   }
   fail<InvalidArgument>("image has ", words, " words, which no weight of ", type, " [", n, ", ", k,
@@ -171,10 +206,12 @@ Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std
 }
 
 Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
-                        std::string type, std::int64_t n, bool dependent_launch) {
+                        std::string type, std::int64_t n, bool dependent_launch,
+                        std::string activation_type) {
   const std::int64_t dimensions = x.dim();
   LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
-  Session& session = session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch);
+  Session& session =
+      session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch, activation_type);
   return run(session, x, image, bias);
 }
 
@@ -185,7 +222,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("linear_image_no_grad(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
   m.def(
       "linear_prepacked(Tensor x, Tensor image, Tensor? bias, str type, int n, "
-      "bool dependent_launch=False) -> Tensor");
+      "bool dependent_launch=False, str activation_type=\"\") -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {

@@ -7,6 +7,7 @@
 #include "base/joined.h"
 #include "binding/torch/cuda.h"
 #include "codegen/target.h"
+#include "layout/weight_image.h"
 #include "runtime/compile_ahead.h"
 #include "runtime/device_row.h"
 #include "runtime/gpus.h"
@@ -35,13 +36,14 @@ std::string device_objection(int ordinal) {
 }
 
 std::string objection_to(std::string type, std::int64_t n, std::int64_t k, bool gather,
-                         std::int64_t device) {
+                         std::int64_t device, std::string activation_type) {
   if (n < 1 || k < 1) return "the weight is empty";
   const auto ordinal = static_cast<int>(device);
   try {
     if (auto why = device_failure(ordinal); !why.empty()) return why;
     if (auto why = device_objection(ordinal); !why.empty()) return why;
-    return no_kernels(ttype(type), n, k, gather, device_row(ordinal));
+    return no_kernels(ttype(type), n, k, gather, device_row(ordinal),
+                      rounded_called(activation_type));
   } catch (const Unsupported& error) {
     return error.what();
   } catch (const ToolchainError& error) {
@@ -72,14 +74,30 @@ std::string load_transforms(std::int64_t weight, std::int64_t device, ScalarType
 std::string failure_of(std::int64_t device) { return device_failure(static_cast<int>(device)); }
 
 std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
-                         bool dependent_launch) {
-  return open_session(ttype(type), n, k, gather, dependent_launch);
+                         bool dependent_launch, std::string activation_type) {
+  return open_session(ttype(type), n, k, gather, dependent_launch, rounded_called(activation_type));
+}
+
+/// What the weight's activations are rounded to: "", "int8" or "float8_e4m3".
+std::string activation_type(std::int64_t weight) {
+  return std::string(activation_type_of(ladder::session(weight).rounded()));
+}
+
+/// Why no GPU that ladder knows multiplies activations rounded so by such weights; "": some do.
+std::string rounding_objection(std::string type, std::int64_t k, std::string activation_type) {
+  const auto rounded = rounded_called(activation_type);
+  if (!rounded) return {};
+  try {
+    return no_device_rounds(ttype(type), kBlock, k, *rounded);
+  } catch (const Unsupported& error) {  // of any activations
+    return error.what();
+  }
 }
 
 /// Compiles what `m` tokens need. The schedule of their kernel (of their first pass, where there
 /// are several), or "" when they go the dense way.
 std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
-  Session& session = ladder::session(weight);
+  Session& session = ladder::session(weight).serving(m);
   const auto ordinal = static_cast<std::int32_t>(device);
   const Activation as = activation_of(dtype);
   void* const stream = current_stream(ordinal);
@@ -93,7 +111,7 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
 /// more, or ""; a store then has its kernel.
 std::string plan(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                  std::int64_t measured) {
-  Session& session = ladder::session(weight);
+  Session& session = ladder::session(weight).serving(m);
   const auto ordinal = static_cast<int>(device);
   const Scalar activation = activation_of(dtype).scalar;
   const auto found = session.plan(ordinal, activation, m, measured);
@@ -112,9 +130,9 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
     deadline = std::chrono::steady_clock::now() +
                std::chrono::duration_cast<std::chrono::steady_clock::duration>(limit);
   }
-  const auto all =
-      ladder::session(weight).schedules(static_cast<int>(device), activation_of(dtype).scalar, m,
-                                        static_cast<std::size_t>(count), deadline);
+  const auto all = ladder::session(weight).serving(m).schedules(
+      static_cast<int>(device), activation_of(dtype).scalar, m, static_cast<std::size_t>(count),
+      deadline);
   std::string lines;
   for (const auto& schedule : all) lines += (lines.empty() ? "" : "\n") + schedule;
   return lines;
@@ -124,17 +142,15 @@ std::string schedules(std::int64_t weight, std::int64_t device, ScalarType dtype
 /// its place; or with `keep` for good, as the plan, the fastest of `measured`.
 void use_schedule(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
                   std::string schedule, bool keep, std::int64_t measured) {
-  Session& session = ladder::session(weight);
+  Session& session = ladder::session(weight).serving(m);
   const Scalar activation = activation_of(dtype).scalar;
   session.use(static_cast<int>(device), activation, m, schedule,
               keep ? Session::Purpose::good : Session::Purpose::measuring);
   if (keep) session.keep(static_cast<int>(device), activation, m, schedule, measured);
 }
 
-/// The most tokens that the kernel for `m` serves; 0 when there is none.
-std::int64_t token_interval(std::int64_t m) {
-  const auto interval = interval_of(m);
-  return interval == kTokenIntervals.size() ? 0 : kTokenIntervals[interval];
+std::int64_t token_interval(std::int64_t m, std::string activation_type) {
+  return tokens_of_kernel(m, rounded_called(activation_type));
 }
 
 void stop_compiling() { stop_compiling_ahead(); }
@@ -162,8 +178,14 @@ std::string cache_folder() { return user_cache_folder(); }
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
-  m.def("image_objection(str type, int n, int k, bool gather, int device) -> str");
-  m.def("open_weight(str type, int n, int k, bool gather, bool dependent_launch) -> int");
+  m.def(
+      "image_objection(str type, int n, int k, bool gather, int device, "
+      "str activation_type=\"\") -> str");
+  m.def(
+      "open_weight(str type, int n, int k, bool gather, bool dependent_launch, "
+      "str activation_type=\"\") -> int");
+  m.def("activation_type(int weight) -> str");
+  m.def("rounding_objection(str type, int k, str activation_type) -> str");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
   m.def("plan(int weight, int device, ScalarType dtype, int m, int measured) -> str");
   m.def(
@@ -173,7 +195,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "use_schedule(int weight, int device, ScalarType dtype, int m, str schedule, bool keep, "
       "int measured=0) -> ()");
-  m.def("token_interval(int m) -> int");
+  m.def("token_interval(int m, str activation_type=\"\") -> int");
   m.def("add_compiler_directory(str target, str directory) -> ()");
   m.def("use_store(str folder, bool trust_kernels) -> ()");
   m.def("take_notices() -> str");
@@ -186,6 +208,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
 STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("image_objection", TORCH_BOX(&objection_to));
   m.impl("open_weight", TORCH_BOX(&open_weight));
+  m.impl("activation_type", TORCH_BOX(&activation_type));
+  m.impl("rounding_objection", TORCH_BOX(&rounding_objection));
   m.impl("warm_up", TORCH_BOX(&warm_up));
   m.impl("plan", TORCH_BOX(&plan));
   m.impl("schedules", TORCH_BOX(&schedules));

@@ -143,6 +143,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "linear_int8(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
       "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+  // Of GPUs alone (ladder/ops/fallback.py).
+  m.def(
+      "linear_float8_e4m3(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, "
+      "Tensor? scale2, Tensor? g_idx, Tensor? bias, str type) -> Tensor");
   m.def("int8_info(str type, int k) -> str");
   m.def("cpu_isas() -> str");
   m.def("use_cpu_isa(str name) -> str");

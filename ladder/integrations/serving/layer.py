@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda.linear import linear_prepacked
-from ladder.errors import CheckpointError
+from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
 from ladder.types import parse
@@ -34,17 +34,21 @@ class Run:
     suffix: str
     parts: tuple[str, ...]
     dependent_launch: bool = False  #: of an image: as :attr:`ladder.Linear.dependent_launch`
+    activation_type: str = ""  #: as :attr:`ladder.Linear.activation_type`; "" for none
 
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.kind == "prepacked":
             image = getattr(layer, f"qweight{self.suffix}")
-            return linear_prepacked(x, image, bias, self.type, self.n, self.dependent_launch)
+            return linear_prepacked(
+                x, image, bias, self.type, self.n, self.dependent_launch, self.activation_type
+            )
         if self.kind == "dense":
             return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
         parts = [
             getattr(layer, f"{part}{self.suffix}") if part in self.parts else None for part in PARTS
         ]
-        return _ops.linear(x, *parts, bias, self.type)
+        op = f"linear_{self.activation_type}" if self.activation_type else "linear"
+        return getattr(_ops, op)(x, *parts, bias, self.type)
 
 
 def multiply(runs: tuple[Run, ...], layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -63,6 +67,7 @@ def finish(
     prepack: bool = True,
     before: tuple[Run, ...] = (),
     warm: Callable[[Linear], None] = lambda module: None,
+    activation_type: str | None = None,
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
@@ -75,9 +80,11 @@ def finish(
         before: runs of the load before, whose graphs may be kept: the new ones must equal them.
         warm: called with the module of each image, whose kernels it compiles and tunes, and whose
             ``dependent_launch`` it may set.
+        activation_type: as :attr:`ladder.Linear.activation_type`.
     Raises:
         CheckpointError: tensors that were not loaded, by name; values that no weight has; other
             runs than ``before``.
+        Unsupported: ``activation_type`` is not for such weights or this device.
     """
     if missing := room.missing():
         raise CheckpointError(
@@ -93,7 +100,10 @@ def finish(
     while groups:
         rows = groups.pop(0)
         suffix = f"_{len(runs)}" if runs else ""
-        run, tensors = _run(rows, suffix, dtype, prepack, warm)
+        try:
+            run, tensors = _run(rows, suffix, dtype, prepack, warm, activation_type)
+        except Unsupported as error:
+            raise Unsupported(f"{room.prefix}: {error}") from None
         if before and before[len(runs)] != run:
             raise CheckpointError(
                 f"{room.prefix} was {before[len(runs)].type} when it was first loaded, and is "
@@ -144,13 +154,16 @@ def _run(
     dtype: torch.dtype,
     prepack: bool,
     warm: Callable[[Linear], None],
+    activation_type: str | None,
 ) -> tuple[Run, dict[str, Tensor]]:
     if isinstance(rows[0], Tensor):
         dense = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
         return Run("dense", "", dense.shape[0], suffix, ("weight",)), {"weight": dense}
     weight = join(rows)
     rows.clear()
-    return finish_weight(weight, dtype, suffix=suffix, prepack=prepack, warm=warm)
+    return finish_weight(
+        weight, dtype, suffix=suffix, prepack=prepack, warm=warm, activation_type=activation_type
+    )
 
 
 def finish_weight(
@@ -160,17 +173,21 @@ def finish_weight(
     suffix: str = "",
     prepack: bool = True,
     warm: Callable[[Linear], None] = lambda module: None,
+    activation_type: str | None = None,
 ) -> tuple[Run, dict[str, Tensor]]:
     """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`."""
     text, n = str(weight.type), weight.shape[0]
+    rounded = activation_type or ""
     if prepack:
-        module = Linear.from_weight(weight)
+        module = Linear.from_weight(weight, activation_type=activation_type)
         module.dtype = dtype
         if module.prepare():
             assert module.image is not None
             warm(module)
-            run = Run("prepacked", text, n, suffix, ("qweight",), module.dependent_launch)
+            run = Run("prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded)
             return run, {"qweight": module.image}
+        if why := module.activation_objection(activation_type):
+            raise Unsupported(why)
         if weight.qweight.is_cuda:
             _log.warning(
                 "%s %s has no kernels on this GPU: torch decodes it in each call",
@@ -178,7 +195,8 @@ def finish_weight(
             )  # fmt: skip
     # Contiguous, and nothing else in their memory.
     tensors = {name: part.clone() for name, part in weight.tensors().items()}
-    return Run("canonical", text, n, suffix, tuple(tensors)), tensors
+    run = Run("canonical", text, n, suffix, tuple(tensors), activation_type=rounded)
+    return run, tensors
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,14 @@ class Folder:
                 tuple(rename(name) or name for name in stored.modules_to_not_convert),
                 stored.types,
                 stored.source,
+                activation_type=stored.activation_type,
             )
         return folder
+
+    @property
+    def activation_type(self) -> str | None:
+        """Of every packed module, as :attr:`ladder.Linear.activation_type`."""
+        return None if self._stored is None else self._stored.activation_type
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""

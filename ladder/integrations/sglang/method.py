@@ -47,6 +47,7 @@ class LinearMethod(LinearMethodBase):
 
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
+        self.activation_type = folder.activation_type if self.prepacks else None
         self.runs: tuple[Run, ...] = ()
         self._before: dict[str, Tensor] = {}  # what graphs read, while new weights are loaded
 
@@ -109,7 +110,10 @@ class LinearMethod(LinearMethodBase):
         """
         if not all(hasattr(getattr(layer, n, None), "ladder_room") for n in self.room.names()):
             return  # it has been done
-        self.runs = finish(self.room, layer, self.dtype, prepack=self.prepacks, before=self.runs)
+        self.runs = finish(
+            self.room, layer, self.dtype,
+            prepack=self.prepacks, before=self.runs, activation_type=self.activation_type,
+        )  # fmt: skip
         for name, before in self._before.items():
             before.copy_(getattr(layer, name))
             layer.register_parameter(name, nn.Parameter(before, requires_grad=False))

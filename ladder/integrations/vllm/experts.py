@@ -47,6 +47,7 @@ class ExpertsMethod(FusedMoEMethodBase):
             (getattr(moe, "is_lora_enabled", False), "LoRA adapters (enable_lora)"),
             (moe.dp_size > 1 or moe.is_sequence_parallel, "data or sequence parallelism"),
             (moe.num_experts != moe.num_logical_experts, "redundant experts"),
+            (folder.activation_type, f"activation_type {folder.activation_type}"),
         ):
             if wrong:
                 raise Unsupported(

@@ -48,6 +48,8 @@ class LinearMethod(LinearMethodBase):
 
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
+        #: Embeddings, and output layers tied to them, take activations as they come.
+        self.activation_type = folder.activation_type if self.prepacks else None
         self.runs: tuple[Run, ...] = ()
         #: Rows of the whole layer before and behind those of this rank, where its columns cannot
         #: be parted: each rank then has all columns of some rows.
@@ -91,7 +93,7 @@ class LinearMethod(LinearMethodBase):
             layer.register_parameter(name, self.room.parameter(name))
         if self.prepacks:
             device = next(layer.parameters()).device
-            self.warmer.expect(self.room, device)
+            self.warmer.expect(self.room, device, self.activation_type)
 
     def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""
@@ -138,6 +140,7 @@ class LinearMethod(LinearMethodBase):
         self.runs = finish(
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, warm=self.warmer,
+            activation_type=self.activation_type,
         )  # fmt: skip
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -71,7 +71,7 @@ class Warmer:
         budget: float = 20.0,
         dependent_launch: bool = False,
     ) -> None:
-        self.tokens = (*tokens, kernels.MANY_TOKENS)
+        self.tokens = tokens
         self.dtype, self.tune, self.left_s = dtype, tune, budget
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
@@ -91,7 +91,7 @@ class Warmer:
                 kernels.use_store(folder)
         return found
 
-    def expect(self, room: Room, device: torch.device) -> None:
+    def expect(self, room: Room, device: torch.device, activation_type: str | None = None) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
         of processors that would have waited for the disk."""
         types = {module.type for module in room.modules}
@@ -101,12 +101,16 @@ class Warmer:
         if ttype.zero == "integer" and room.modules[0].symmetric:
             ttype = ttype.with_zero("midpoint")
         n, k = sum(rows.count for rows in room.rows), room.columns.count
-        if kernels.objection(str(ttype), n, k, False, device.index or 0):
+        text, rounded = str(ttype), activation_type or ""
+        if kernels.objection(text, n, k, False, device.index or 0, rounded):
             return
-        number = image.open_weight(str(ttype), n, k, dependent_launch=self.dependent_launch)
+        number = image.open_weight(
+            text, n, k, dependent_launch=self.dependent_launch, activation_type=rounded
+        )
         if number not in self._asked:
             self._asked.add(number)
-            request = Request(number, ttype, (n, k), device, self.dtype, self.tokens)
+            tokens = kernels.with_more(self.tokens, rounded)
+            request = Request(number, ttype, (n, k), device, self.dtype, tokens, rounded)
             compile_in_background([request], mode=self.tune)
 
     def experts(self, mixture: Mixture, layer: torch.nn.Module, top_k: int, most: int) -> None:
@@ -149,7 +153,8 @@ class Warmer:
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
         module.dependent_launch = self.dependent_launch
-        request = module.kernel_request(self.dtype, self.tokens)
+        tokens = kernels.with_more(self.tokens, module.activation_type)
+        request = module.kernel_request(self.dtype, tokens)
         if request.weight in self._done:
             return
         self._done.add(request.weight)
@@ -160,7 +165,8 @@ class Warmer:
         fast = [m for m, schedule in tuned[request].items() if schedule]
         origins = sorted({origin for origin in tuned.origin[request].values() if origin})
         _log.info(
-            "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s); more are dequantised",
+            "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s)%s",
             request.ttype, *request.shape, f"1 to {max(fast)}" if fast else "no",
             ", ".join(origins), time.perf_counter() - start,
+            "" if request.activation_type else "; more are dequantised",
         )  # fmt: skip

@@ -74,6 +74,76 @@ TEST(Session, has_one_image_however_kernels_are_launched) {
   }
 }
 
+TEST(Session, of_rounded_activations_has_a_number_and_intervals_of_its_own_and_the_same_image) {
+  const auto& type = ttype("uint4,group=64,scale=float16,zero=integer");
+  const auto plain = open_session(type, 128, 256);
+  const auto number = open_session(type, 128, 256, false, false, Scalar::s8);
+  EXPECT_NE(number, plain);
+  EXPECT_NE(number, open_session(type, 128, 256, false, true, Scalar::s8));
+  EXPECT_EQ(session(number).rounded(), Scalar::s8);
+  EXPECT_EQ(session(plain).rounded(), std::nullopt);
+  EXPECT_EQ(session(number).parts().words, session(plain).parts().words);
+  EXPECT_EQ(session(number).parts().zeros->offset_bytes,
+            session(plain).parts().zeros->offset_bytes);
+  const Linear expr = expression(type, 128, 256, false, Scalar::bf16, 1000, Scalar::s8);
+  EXPECT_EQ(expr.max_m, 1024);
+  EXPECT_EQ(expr.x_scalar(), Scalar::s8);
+  EXPECT_NE(to_string(expr), to_string(expression(type, 128, 256, false, Scalar::bf16, 100)));
+}
+
+TEST(Session, of_rounded_activations_leaves_few_tokens_to_that_of_activations_as_they_come) {
+  const auto& type = ttype("uint4,group=64,scale=float16");
+  Session& plain = session(open_session(type, 128, 256));
+  Session& rounded = session(open_session(type, 128, 256, false, false, Scalar::s8));
+  EXPECT_EQ(&rounded.serving(16), &plain);
+  EXPECT_EQ(&rounded.serving(17), &rounded);
+  EXPECT_EQ(&plain.serving(16), &plain);
+  EXPECT_EQ(&plain.serving(17), &plain);
+}
+
+TEST(Intervals, of_rounded_activations_have_passes_of_the_largest_behind_them) {
+  EXPECT_EQ(tokens_of_kernel(9, Scalar::s8), 16);
+  EXPECT_EQ(tokens_of_kernel(17, Scalar::s8), 32);
+  EXPECT_EQ(tokens_of_kernel(257, Scalar::s8), 384);
+  EXPECT_EQ(tokens_of_kernel(8192, Scalar::e4m3), 8192);
+  EXPECT_EQ(tokens_of_kernel(100000, Scalar::e4m3), 8192);
+  EXPECT_EQ(tokens_of_kernel(256, std::nullopt), 256);
+  EXPECT_EQ(tokens_of_kernel(257, std::nullopt), 0);
+}
+
+TEST(Session, of_rounded_activations_is_refused_where_no_expression_is) {
+  const auto rounded = [](const char* type, std::int64_t k, bool gather, Scalar to) {
+    return [=] { open_session(ttype(type), 128, k, gather, false, to); };
+  };
+  EXPECT_THAT(
+      rounded("uint4", 256, false, Scalar::e4m3),
+      ThrowsMessage<InvalidArgument>(HasSubstr("x of e4m3 beside codes that are integers")));
+  EXPECT_THAT(rounded("mxfp4", 256, false, Scalar::s8),
+              ThrowsMessage<InvalidArgument>(HasSubstr("float4_e2m1")));
+  EXPECT_THAT(rounded("uint4", 256, true, Scalar::s8),
+              ThrowsMessage<InvalidArgument>(HasSubstr("columns in their order")));
+  EXPECT_THAT(rounded("uint4", 264, false, Scalar::s8),
+              ThrowsMessage<InvalidArgument>(HasSubstr("264 columns, no multiple of 16")));
+  EXPECT_EQ(rounded_called("float8_e4m3"), Scalar::e4m3);
+  EXPECT_EQ(activation_type_of(Scalar::s8), "int8");
+  EXPECT_THAT(
+      [] { rounded_called("int4"); },
+      ThrowsMessage<InvalidArgument>("activation_type is \"int4\", not int8 or float8_e4m3"));
+}
+
+TEST(NoDeviceRounds, says_in_one_line_what_is_missing) {
+  const auto why = [](const char* type, Scalar to) {
+    return no_device_rounds(ttype(type), 128, 512, to);
+  };
+  EXPECT_EQ(why("mxfp4", Scalar::e4m3), "");
+  EXPECT_EQ(why("uint4", Scalar::s8), "");
+  EXPECT_EQ(why("uint4,group=64,scale=float16,zero=original", Scalar::s8),
+            "zero points that are no whole numbers");
+  EXPECT_EQ(why("float8_e5m2", Scalar::e4m3),
+            "float8_e5m2 has 5 and 2 bits of exponent and mantissa, e4m3 4 and 3");
+  EXPECT_EQ(why("uint4", Scalar::e4m3), "x of e4m3 beside codes that are integers");
+}
+
 TEST(Plan, of_a_dependent_launch_stands_apart_where_the_device_has_it) {
   const Linear expr =
       expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What linear layers do with activations of 8 bits before their products, by itself: for tests and
+// measurements.
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "binding/torch/cuda.h"
+#include "runtime/device_row.h"
+#include "runtime/gpus.h"
+#include "runtime/rounding.h"
+
+namespace ladder::binding {
+namespace {
+
+const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, std::int64_t k, void* stream) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::tuple<int, Scalar, Scalar, std::int64_t>, RoundingKernel>;
+  const std::lock_guard lock(mutex);
+  const std::tuple key{ordinal, from, to, k};
+  if (const auto found = all.find(key); found != all.end()) return found->second;
+  if (gpus().driver.capturing(stream, ordinal)) {
+    fail<Unsupported>("the kernel that rounds ", k,
+                      " columns is not compiled, and a CUDA graph is being captured: call it once "
+                      "before the capture");
+  }
+  const bool dependent = device_row(ordinal).dependent_launch();
+  return all.emplace(key, rounding_kernel(ordinal, from, to, k, dependent)).first->second;
+}
+
+/// Codes [m, k], columns in the order of digit_place, and scales [m].
+std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type) {
+  const Scalar from = half_of(x, "x");
+  require_matrix(x, "x");
+  const auto to = rounded_called(activation_type);
+  LADDER_REQUIRE(to.has_value(), "activation_type is empty, and x stays as it comes");
+  const std::int64_t m = x.size(0), k = x.size(1);
+  const auto ordinal = x.get_device_index();
+  const Tensor rows = readable(x);
+  Tensor codes = empty_of(aoti_torch_dtype_uint8(), ordinal, m, k);
+  Tensor scales = empty_of(aoti_torch_dtype_float32(), ordinal, m);
+  if (m > 0) {
+    void* const stream = current_stream(ordinal);
+    const RoundingKernel& kernel = kernel_of(ordinal, from, *to, k, stream);
+    if (!kernel.start(stream, address(rows), address(codes), address(scales), m)) {
+      refused("that rounds tokens");
+    }
+  }
+  return {codes, scales};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def("rounded_codes(Tensor x, str activation_type) -> Tensor[]");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) { m.impl("rounded_codes", TORCH_BOX(&rounded_codes)); }
+
+}  // namespace ladder::binding

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A thread has the 16 columns that digit_place keeps together: 32 bytes in, 16 out, and no byte
+// goes to another thread. Magnitudes are compared as integers of 15 bits, two at once, which puts
+// what is not finite above all numbers.
+//
+// What bounds it is memory: three bytes a column. About six instructions a column are a quarter of
+// what an H100 issues in the time of those bytes.
+#include "codegen/cuda/rounding.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "base/joined.h"
+#include "codegen/cuda/prelude.h"
+#include "codegen/emit/literal.h"
+
+namespace ladder {
+
+namespace {
+
+// Two pieces of a thread are four loads of 16 bytes under way; with four, a block of 1024 threads
+// still has its 64 registers a thread.
+constexpr std::int64_t kPieces = 2, kMostPieces = 4, kMostThreads = 1024, kWarp = 32;
+constexpr unsigned kWarpsOfBlock = 4;
+
+}  // namespace
+
+RoundingPlan rounding_plan(std::int64_t k) {
+  LADDER_REQUIRE(k > 0 && k % kColumnsOfPiece == 0, "tokens of ", k,
+                 " columns, no positive multiple of ", kColumnsOfPiece);
+  const std::int64_t all = k / kColumnsOfPiece;
+  if (all <= kPieces * kWarp) {
+    const unsigned threads = kWarpsOfBlock * kWarp;
+    return {static_cast<int>(ceil_div(all, kWarp)), true, true, threads, kWarpsOfBlock};
+  }
+  const auto threads = std::min(kMostThreads, round_up(ceil_div(all, kPieces), kWarp));
+  const auto pieces = ceil_div(all, threads);
+  const bool held = pieces <= kMostPieces;
+  return {held ? static_cast<int>(pieces) : 1, held, false, static_cast<unsigned>(threads), 1};
+}
+
+}  // namespace ladder
+
+namespace ladder::cuda {
+namespace {
+
+constexpr std::string_view kFunctions = R"(
+// Columns 0 to 7 and 8 to 15.
+struct Piece { Words4 low, high; };
+DEVICE Piece piece_of(const Words4* x) { return {x[0], x[1]}; }
+// The larger of each half, of 15 bits.
+DEVICE u32 larger(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 900
+  u32 d;
+  asm("max.s16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  const u32 low = max(a & 0xffffu, b & 0xffffu), high = max(a & 0xffff0000u, b & 0xffff0000u);
+  return low | high;
+#endif
+}
+DEVICE u32 largest(const Piece& p, u32 most) {
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    most = larger(most, p.low.w[i] & 0x7fff7fffu);
+    most = larger(most, p.high.w[i] & 0x7fff7fffu);
+  }
+  return most;
+}
+)";
+
+// Whole numbers below 2^22 appear in the lowest bits of their sum with 1.5 * 2^23.
+constexpr std::string_view kToS8 = R"(
+DEVICE u32 whole(float x, float inverse) {
+  return as_bits(__fadd_rn(__fmul_rn(x, inverse), 12582912.0f));
+}
+DEVICE u32 rounded(u32 low, u32 high, float inverse) {
+  const u32 a = whole(low_TYPE(low), inverse), b = whole(low_TYPE(high), inverse);
+  const u32 c = whole(high_TYPE(low), inverse), d = whole(high_TYPE(high), inverse);
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+)";
+
+constexpr std::string_view kToE4m3 = R"(
+DEVICE u32 both(float low, float high, float inverse) {
+  u16 codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(codes) : "f"(__fmul_rn(high, inverse)), "f"(__fmul_rn(low, inverse)));
+  return codes;
+}
+DEVICE u32 rounded(u32 low, u32 high, float inverse) {
+  const u32 first = both(low_TYPE(low), low_TYPE(high), inverse);
+  return first | both(high_TYPE(low), high_TYPE(high), inverse) << 16;
+}
+)";
+
+// Registers of a piece have pairs of neighbours: columns 2 i and 2 i + 1, and those 8 behind them.
+constexpr std::string_view kKernel = R"(
+DEVICE void round_piece(const Piece& p, float inverse, Words4* out) {
+  Words4 to;
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) to.w[i] = rounded(p.low.w[i], p.high.w[i], inverse);
+  *out = to;
+}
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces, u32 threads) {
+  BEGIN
+  TEAM
+  const Words4* const from = x + (u64)token * pieces * 2;
+  Words4* const to = out + (u64)token * pieces;
+  u32 most = 0;
+  FIRST
+  most = max(most & 0xffffu, most >> 16);
+  ALL
+  const float magnitude = low_TYPE(most);
+  const bool finite = most < INFINITE, none = magnitude < LEAST;
+  const float inverse = finite && !none ? __fdiv_rn(TOP, magnitude) : 0.0f;
+  if (thread == 0) {
+    const float scale = none ? 0.0f : __fdiv_rn(magnitude, TOP);
+    scales[token] = finite ? scale : as_float(0x7fc00000u);
+  }
+  SECOND
+}
+)";
+
+constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % 32;
+  const u32 token = blockIdx.x * (threads / 32) + threadIdx.x / 32, step = 32;
+  if (token >= tokens) return;)";
+constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[32];
+  const u32 thread = threadIdx.x, token = blockIdx.x, step = threads;)";
+
+constexpr std::string_view kWarpMost = "most = __reduce_max_sync(0xffffffffu, most);";
+constexpr std::string_view kBlockMost = R"(most = __reduce_max_sync(0xffffffffu, most);
+  if (thread % 32 == 0) of_warps[thread / 32] = most;
+  __syncthreads();
+  most = thread % 32 < threads / 32 ? of_warps[thread % 32] : 0;
+  most = __reduce_max_sync(0xffffffffu, most);)";
+
+// All loads of a thread are under way before the first is waited for.
+constexpr std::string_view kHeldFirst = R"(Piece mine[PIECES];
+#pragma unroll
+  for (u32 i = 0; i < PIECES; ++i) {
+    const u32 at = thread + i * step;
+    if (at < pieces) mine[i] = piece_of(from + 2 * at);
+    else mine[i] = Piece{};
+  }
+#pragma unroll
+  for (u32 i = 0; i < PIECES; ++i) most = largest(mine[i], most);)";
+constexpr std::string_view kHeldSecond = R"(
+#pragma unroll
+  for (u32 i = 0; i < PIECES; ++i) {
+    const u32 at = thread + i * step;
+    if (at < pieces) round_piece(mine[i], inverse, to + at);
+  })";
+
+constexpr std::string_view kReadFirst =
+    R"(for (u32 at = thread; at < pieces; at += step) {
+    most = largest(piece_of(from + 2 * at), most);
+  })";
+constexpr std::string_view kReadSecond = R"(
+  for (u32 at = thread; at < pieces; at += step) {
+    round_piece(piece_of(from + 2 * at), inverse, to + at);
+  })";
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, bool dependent) {
+  LADDER_CHECK(from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
+  LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
+  const bool bf16 = from == Scalar::bf16;
+  std::string text = joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
+  const std::pair<std::string_view, std::string> parts[] = {
+      {"BEGIN", dependent ? "dependent_wait();\n  dependent_launch();" : ""},
+      {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
+      {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
+      {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
+      {"SECOND", std::string(plan.held ? kHeldSecond : kReadSecond)},
+      {"MOST_THREADS", joined(plan.of_warps ? plan.threads : kMostThreads)},
+      {"PIECES", joined(plan.pieces, "u")},
+      {"INFINITE", bf16 ? "0x7f80u" : "0x7c00u"},
+      {"LEAST", literal(kLeastRounded)},
+      {"TOP", literal(largest_rounded(to))},
+      {"_TYPE", bf16 ? "_bf16" : "_f16"},
+  };
+  for (const auto& [what, by] : parts) text = replaced(std::move(text), what, by);
+  return text;
+}
+
+}  // namespace ladder::cuda

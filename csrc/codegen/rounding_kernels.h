@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activations of 8 bits: the kernel that rounds tokens, each with one scale, as a function that
+// writes its source in the language of a target.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "expr/scalar.h"
+
+namespace ladder {
+
+/// The largest magnitude of a token becomes this number of the format: 127 of s8, 448 of e4m3.
+constexpr float largest_rounded(Scalar to) { return to == Scalar::s8 ? 127.0f : 448.0f; }
+/// Tokens whose largest magnitude is below this become zeros with a scale of 0: 2^-100, as on the
+/// CPU. Reciprocals of anything larger are finite.
+constexpr float kLeastRounded = 0x1p-100f;
+
+/// What a thread takes at once: kColumnsOfBytes columns.
+constexpr std::int64_t kColumnsOfPiece = 16;
+
+/// How threads share a token of k columns, and blocks the tokens.
+struct RoundingPlan {
+  int pieces;        ///< of a thread; in registers between the maximum and the rounding
+  bool held;         ///< false: the token is too long for that, and is read twice
+  bool of_warps;     ///< a token is a warp's, else a block's
+  unsigned threads;  ///< of a block
+  unsigned tokens;   ///< of a block
+};
+/// Throws InvalidArgument where `k` is no positive multiple of kColumnsOfPiece.
+RoundingPlan rounding_plan(std::int64_t k);
+
+struct RoundingKernels {
+  /// round_tokens(const void* x, u8* out, float* scales, u32 tokens, u32 pieces, u32 threads): x
+  /// [tokens, 16 pieces] of `from`, f16 or bf16, to `out` of `to`, s8 or e4m3, columns in the order
+  /// of digit_place (layout/digits.h). `threads` are RoundingPlan::threads, and blocks as many as
+  /// have RoundingPlan::tokens each. x and out begin at multiples of 16 bytes.
+  ///
+  /// With `most` the largest magnitude of a token and `top` = largest_rounded(to), each of these
+  /// rounded to f32 once, to nearest, ties to even:
+  ///   scale = most / top, inverse = top / most, out = x * inverse rounded to `to` in the same way.
+  /// Below kLeastRounded all are 0. A token with a number that is not finite has a scale of NaN,
+  /// and any codes.
+  /// `dependent`: of a dependent launch, which waits before all else. e4m3 needs sm_89.
+  std::string (*round_tokens)(Scalar from, Scalar to, const RoundingPlan& plan, bool dependent);
+};
+
+}  // namespace ladder

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/rounding.h"
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "runtime/gpus.h"
+#include "runtime/kernels.h"
+
+namespace ladder {
+namespace {
+
+struct Named {
+  std::string_view name;
+  std::optional<Scalar> rounded;
+};
+constexpr Named kNames[] = {
+    {"", std::nullopt}, {"int8", Scalar::s8}, {"float8_e4m3", Scalar::e4m3}};
+
+}  // namespace
+
+std::optional<Scalar> rounded_called(std::string_view name) {
+  for (const Named& each : kNames) {
+    if (each.name == name) return each.rounded;
+  }
+  fail<InvalidArgument>("activation_type is \"", name, "\", not int8 or float8_e4m3");
+}
+
+std::string_view activation_type_of(std::optional<Scalar> rounded) {
+  for (const Named& each : kNames) {
+    if (each.rounded == rounded) return each.name;
+  }
+  fail<InternalError>("an activation type without a name");
+}
+
+bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
+                           std::int64_t tokens) const {
+  auto count = static_cast<std::uint32_t>(tokens),
+       pieces = static_cast<std::uint32_t>(k / kColumnsOfPiece), threads = plan.threads;
+  std::array<void*, 6> arguments{&x, &out, &scales, &count, &pieces, &threads};
+  const Launch launch{{static_cast<unsigned>(ceil_div(tokens, std::int64_t{plan.tokens})), 1, 1},
+                      plan.threads,
+                      0,
+                      dependent};
+  return kernel->launch(launch, stream, arguments.data());
+}
+
+RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k,
+                               bool dependent) {
+  const RoundingPlan plan = rounding_plan(k);
+  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, dependent);
+  return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, dependent};
+}
+
+}  // namespace ladder

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel that rounds tokens compiles without spills for tokens of every length. Needs
+// libnvrtc, no GPU.
+#include "codegen/cuda/rounding.h"
+
+#include <gtest/gtest.h>
+
+#include "base/joined.h"
+#include "codegen/cuda/toolchain.h"
+
+namespace ladder {
+namespace {
+
+void expect_no_spills(Scalar to, const std::string& architecture) {
+  const bool dependent = architecture >= "sm_90" || architecture.starts_with("sm_1");
+  // Of a warp, of a block with one, two and four pieces a thread, and read twice.
+  for (const std::int64_t k : {16, 1024, 8192, 65536, 131072}) {
+    for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+      const auto binary = cuda::compile(
+          cuda::round_tokens_source(from, to, rounding_plan(k), dependent), architecture);
+      const auto what = joined(name_of(from), " to ", name_of(to), ", ", k, " ", architecture);
+      EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;
+      EXPECT_EQ(binary.stack_bytes, 0) << what << binary.log;
+    }
+  }
+}
+
+TEST(RoundingKernel, compiles_without_spills) {
+  for (const char* architecture : {"sm_80", "sm_89", "sm_90a", "sm_100a"}) {
+    expect_no_spills(Scalar::s8, architecture);
+  }
+}
+
+TEST(RoundingKernel, rounds_to_e4m3_where_there_are_products_of_it) {
+  for (const char* architecture : {"sm_89", "sm_90a", "sm_100a"}) {
+    expect_no_spills(Scalar::e4m3, architecture);
+  }
+}
+
+}  // namespace
+}  // namespace ladder

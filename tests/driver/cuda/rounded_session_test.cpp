@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session of rounded activations starts, on a driver that is not there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "fakes/driver.h"
+#include "runtime/gpus.h"
+#include "runtime/session.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class RoundedSessions : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string folder = (std::filesystem::temp_directory_path() / "ladder-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    store_ = folder;
+    setenv("LADDER_CACHE", folder.c_str(), 1);
+    gpus().toolchain.add_directory(LADDER_FAKES);
+  }
+  static void TearDownTestSuite() {
+    unsetenv("LADDER_CACHE");
+    std::filesystem::remove_all(store_);
+  }
+  ~RoundedSessions() override { EXPECT_EQ(fake::mistakes(), ""); }
+
+  Session& of(std::int64_t n, std::int64_t k = 512) {
+    return session(
+        open_session(ttype("uint4,group=64,scale=float16"), n, k, false, false, Scalar::s8));
+  }
+  Session::Passes passes(Session& s, std::int64_t m, Scalar activation = Scalar::f16) {
+    return s.passes(1, activation, m, stream_);
+  }
+
+  inline static std::filesystem::path store_;
+  void* const stream_ = fake::new_stream();
+};
+
+TEST_F(RoundedSessions, round_before_the_passes_of_any_number_of_tokens) {
+  Session& s = of(264);
+  const auto few = passes(s, 40);
+  ASSERT_NE(few.most, nullptr);
+  EXPECT_EQ(few.step, 40);
+  EXPECT_EQ(few.most, s.linear(1, Scalar::f16, 48, stream_));
+  EXPECT_EQ(std::ranges::count(few.most->operands, Operand::x_scales), 1);
+  EXPECT_EQ(std::ranges::count(few.most->operands, Operand::gather), 0);
+  const auto many = passes(s, 20000);
+  EXPECT_EQ(many.step, 8192);
+  EXPECT_EQ(many.most, s.linear(1, Scalar::f16, 8192, stream_));
+  EXPECT_EQ(many.last, s.linear(1, Scalar::f16, 20000 - 2 * 8192, stream_));
+  ASSERT_NE(many.rounding, nullptr);
+  EXPECT_EQ(many.rounding, few.rounding);
+  EXPECT_TRUE(many.rounding->start(stream_, nullptr, nullptr, nullptr, 20000));
+  EXPECT_EQ(passes(s, 40, Scalar::f32).most, nullptr);
+  EXPECT_NE(passes(s, 40, Scalar::bf16).rounding, few.rounding);
+}
+
+TEST_F(RoundedSessions, measure_no_dense_product_and_keep_plans_of_their_own) {
+  Session& s = of(265);
+  const auto all = s.schedules(1, Scalar::f16, 1000, 2);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_THAT(all, testing::Each(HasSubstr("bytes")));
+  s.use(1, Scalar::f16, 1000, all.back(), Session::Purpose::good);
+  s.keep(1, Scalar::f16, 1000, all.back(), 2);
+  EXPECT_EQ(to_string(*s.plan(1, Scalar::f16, 1024)), all.back());
+  EXPECT_EQ(s.linear(1, Scalar::f16, 1024, stream_)->schedule, all.back());
+  EXPECT_THROW(s.use(1, Scalar::f16, 1000, "dense", Session::Purpose::good), Unsupported);
+}
+
+TEST_F(RoundedSessions, compile_nothing_during_a_capture) {
+  Session& s = of(266, 1008);
+  void* const graph = fake::begin_capture(stream_);
+  EXPECT_THAT([&] { passes(s, 40); }, ThrowsMessage<Unsupported>(HasSubstr("before the capture")));
+  fake::end_capture(stream_);
+  fake::destroy_graph(graph);
+  EXPECT_NE(passes(s, 40).most, nullptr);
+}
+
+TEST_F(RoundedSessions, share_the_kernels_of_images_with_those_of_activations_as_they_come) {
+  Session& s = of(267);
+  Session& plain = session(open_session(s.type(), s.n(), s.k()));
+  EXPECT_EQ(&s.transform(1, Session::Transform::pack, stream_),
+            &plain.transform(1, Session::Transform::pack, stream_));
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The text of the kernel that rounds tokens, run on this processor: to the bit what its header
+// says.
+#include "codegen/cuda/rounding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/integers.h"
+#include "base/joined.h"
+#include "guarded.h"
+#include "instructions.h"
+#include "layout/digits.h"
+#include "machine.h"
+#include "translate.h"
+
+namespace ladder {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// Tokens of all sizes, with zeros, numbers between two codes, and a token of each special kind.
+std::vector<std::uint16_t> tokens_of(std::int64_t m, std::int64_t k, Scalar scalar) {
+  std::mt19937 random(static_cast<unsigned>(m + k));
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(m * k));
+  for (std::int64_t i = 0; i < m * k; ++i) {
+    const std::int64_t token = i / k, column = i % k;
+    double value = normal(random) * std::exp2(token % 7 - 3);
+    if (column % 11 == 3) value = 0;
+    if (token == 1) value = column == k - 1 ? -127 : static_cast<double>(column % 255) / 2 - 63;
+    if (token == 2) value = 0;
+    if (token == 3) value = column == 5 ? INFINITY : 1;
+    if (token == 4) value = column == k - 2 ? NAN : -1;
+    if (token == 5) value = column == 0 ? 0x1p-24 : 0;    // the least of float16
+    if (token == 6) value = column == 7 ? -0x1p-101 : 0;  // below kLeastRounded
+    if (token == 7) value = column == 9 ? 0x1p-100 : 0x1p-103;
+    x[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(to_bits(scalar, value));
+  }
+  return x;
+}
+
+struct Rounded {
+  Bytes codes;
+  std::vector<float> scales;
+};
+
+Rounded by_definition(const std::vector<std::uint16_t>& x, std::int64_t m, std::int64_t k,
+                      Scalar from, Scalar to) {
+  Rounded out{Bytes(static_cast<std::size_t>(m * k)), std::vector<float>(m)};
+  const float top = largest_rounded(to);
+  for (std::int64_t token = 0; token < m; ++token) {
+    const auto value = [&](std::int64_t column) {
+      return static_cast<float>(to_number(from, x[static_cast<std::size_t>(token * k + column)]));
+    };
+    float most = 0;
+    bool finite = true;
+    for (std::int64_t c = 0; c < k; ++c) {
+      finite = finite && std::isfinite(value(c));
+      most = std::max(most, std::fabs(value(c)));
+    }
+    const bool none = most < kLeastRounded;
+    const float inverse = none ? 0 : top / most;
+    out.scales[token] = !finite ? std::numeric_limits<float>::quiet_NaN() : none ? 0 : most / top;
+    for (std::int64_t c = 0; c < k; ++c) {
+      const float scaled = value(c) * inverse;
+      const auto place = c / 64 * 64 + digit_place(static_cast<int>(c % 64));
+      out.codes[static_cast<std::size_t>(token * k + place)] = static_cast<std::uint8_t>(
+          to == Scalar::s8 ? static_cast<int>(std::nearbyint(scaled)) : emulate::to_e4m3(scaled));
+    }
+  }
+  return out;
+}
+
+emulate::Guarded guarded(const void* from, std::size_t bytes) {
+  Bytes content(bytes);
+  if (from != nullptr) std::memcpy(content.data(), from, bytes);
+  return emulate::Guarded(content);
+}
+
+class RoundTokens {
+ public:
+  RoundTokens(Scalar from, Scalar to, const std::vector<std::int64_t>& columns, bool dependent)
+      : from_(from), to_(to), dependent_(dependent) {
+    std::vector<emulate::Source> sources;
+    for (const std::int64_t k : columns) {
+      sources.push_back(
+          {cuda::round_tokens_source(from, to, rounding_plan(k), dependent), "round_tokens"});
+    }
+    kernels_ = emulate::load(sources);
+  }
+
+  void expect_exact(std::size_t which, std::int64_t m, std::int64_t k) const {
+    const auto what = joined("[", m, ", ", k, "] ", name_of(from_), " to ", name_of(to_));
+    const auto x = tokens_of(m, k, from_);
+    const auto n = static_cast<std::size_t>(m * k);
+    const auto in = guarded(x.data(), 2 * n), out = guarded(nullptr, n),
+               scales = guarded(nullptr, 4 * static_cast<std::size_t>(m));
+    const RoundingPlan plan = rounding_plan(k);
+    auto tokens = static_cast<unsigned>(m), pieces = static_cast<unsigned>(k / kColumnsOfPiece),
+         threads = plan.threads;
+    void* parameters[] = {in.data(), out.data(), scales.data(), &tokens, &pieces, &threads};
+    emulate::Launch launch{
+        {static_cast<unsigned>(ceil_div(m, std::int64_t{plan.tokens})), 1}, {1, 1}, threads, 0, 1};
+    bool came = false;
+    if (dependent_) launch.preceding = [&] { return came = true, std::string(); };
+    EXPECT_EQ(emulate::run(launch, [&] { kernels_[which](parameters); }), "") << what;
+    EXPECT_EQ(came, dependent_) << what;
+    const Rounded wanted = by_definition(x, m, k, from_, to_);
+    const auto* codes = static_cast<const std::uint8_t*>(out.data());
+    for (std::int64_t token = 0; token < m; ++token) {
+      float scale;
+      std::memcpy(&scale, static_cast<const char*>(scales.data()) + 4 * token, 4);
+      const float of_wanted = wanted.scales[static_cast<std::size_t>(token)];
+      if (std::isnan(of_wanted)) {
+        EXPECT_TRUE(std::isnan(scale)) << what << " token " << token;
+        continue;
+      }
+      EXPECT_EQ(scale, of_wanted) << what << " token " << token;
+      EXPECT_EQ(std::memcmp(codes + token * k, wanted.codes.data() + token * k,
+                            static_cast<std::size_t>(k)),
+                0)
+          << what << " token " << token;
+    }
+  }
+
+ private:
+  Scalar from_, to_;
+  bool dependent_;
+  std::vector<emulate::Kernel> kernels_;
+};
+
+// One piece; warps with idle lanes, with one and with two pieces a lane; blocks, their last warp
+// with idle lanes.
+const std::vector<std::int64_t> kColumns = {16, 112, 512, 1008, 1040, 3088};
+
+TEST(EmulatedRounding, is_the_definition_to_the_bit) {
+  for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+      const RoundTokens kernels(from, to, kColumns, false);
+      for (std::size_t i = 0; i < kColumns.size(); ++i) kernels.expect_exact(i, 9, kColumns[i]);
+    }
+  }
+}
+
+TEST(EmulatedRounding, reads_long_tokens_twice) {
+  const std::vector<std::int64_t> columns = {40960, 65552};  // three pieces a thread; not held
+  const RoundTokens kernels(Scalar::bf16, Scalar::s8, columns, false);
+  for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 2, columns[i]);
+}
+
+TEST(EmulatedRounding, waits_for_the_kernel_in_front_of_a_dependent_launch) {
+  const std::vector<std::int64_t> columns = {64, 2048};
+  const RoundTokens kernels(Scalar::f16, Scalar::s8, columns, true);
+  for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 5, columns[i]);
+}
+
+TEST(RoundingPlan, gives_every_piece_of_a_token_to_a_thread) {
+  for (std::int64_t k = 16; k <= 1 << 17; k += 16) {
+    const RoundingPlan plan = rounding_plan(k);
+    const std::int64_t of_token = plan.of_warps ? 32 : plan.threads;
+    ASSERT_LE(plan.threads, 1024u) << k;
+    ASSERT_EQ(plan.threads % 32, 0u) << k;
+    ASSERT_TRUE(!plan.held || plan.pieces * of_token * kColumnsOfPiece >= k) << k;
+    ASSERT_EQ(plan.held, k <= 65536) << k;
+  }
+  EXPECT_THROW(rounding_plan(8), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace ladder
