@@ -18,7 +18,14 @@ from ladder.integrations.serving.ranks import Columns, Rows, part_rows, whole_ro
 from ladder.integrations.serving.stacks import BiasRoom, StackRoom
 from ladder.integrations.serving.stored import Folder, StoredLinear
 from ladder.integrations.vllm import asked
-from ladder.integrations.vllm.expert_layers import DOWN, GATE_UP, STEMS, gating_of, loader
+from ladder.integrations.vllm.expert_layers import (
+    DOWN,
+    GATE_UP,
+    STEMS,
+    gating_of,
+    join_rows,
+    loader,
+)
 from ladder.integrations.vllm.warm import Warmer
 
 #: Models whose engines on a GPU were compared with transformers, and agree.
@@ -78,6 +85,7 @@ class ExpertsMethod(FusedMoEMethodBase):
         self.dtype, moe = params_dtype, self.moe
         vllm_config = get_current_vllm_config()
         self.dummy = vllm_config.load_config.load_format == "dummy"
+        self.runners = vllm_config.compilation_config.static_forward_context  # of layers, by name
         model = vllm_config.model_config
         self.eager = model is None or model.enforce_eager
         self.model_type = getattr(getattr(model, "hf_config", None), "model_type", "")
@@ -223,6 +231,7 @@ class ExpertsMethod(FusedMoEMethodBase):
                 "the engine anew"
             )
         self.mixture = made
+        join_rows(self.runners[layer.layer_name].router)
         if made.gate_up.number:
             self.warmer.experts(made, layer, self.top_k, self.most_tokens)
         elif on_gpu and not self.eager:
