@@ -108,6 +108,22 @@ def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
     check(stored, served(stored, tmp_path))
 
 
+def test_logits_in_padded_rows_reach_the_kernels_of_the_router_without_padding(tmp_path):
+    """As torch.compile hands them on; those kernels do not ask for strides."""
+    router = served(Stacks(ZEROS), tmp_path).get_submodule(PREFIX).router
+    x, index, weights = routed()
+    seen = []
+
+    def select(hidden_states, router_logits, **more):
+        seen.append(router_logits)
+        return weights, index
+
+    router._select_experts = select
+    logits = torch.rand(len(x), 2 * EXPERTS)[:, :EXPERTS]
+    assert router.select_experts(hidden_states=x, router_logits=logits)[1] is index
+    assert seen[0].is_contiguous() and torch.equal(seen[0], logits)
+
+
 def test_models_with_a_loader_of_their_own_hand_on_experts_one_by_one(tmp_path):
     """As DeepSeek's in vLLM: names by a mapping, then the loaders of parameters."""
     from vllm.config import get_current_vllm_config

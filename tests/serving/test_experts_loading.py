@@ -193,15 +193,3 @@ def test_dummy_weights_are_finite(stored, tmp_path):
     model.experts.quant_method.dummy = True
     model.finish()
     assert model(*routed()).isfinite().all()
-
-
-def test_models_that_were_not_compared_on_a_gpu_are_refused_there_unless_asked(monkeypatch):
-    from ladder.integrations.vllm.experts import ExpertsMethod
-
-    method = SimpleNamespace(prefix=PREFIX, model_type="qwen3_moe")
-    ExpertsMethod._require_tried(method)
-    method.model_type = "mixtral"
-    with pytest.raises(Unsupported, match=f"^{PREFIX}: .* not for mixtral .*any-mixture"):
-        ExpertsMethod._require_tried(method)
-    monkeypatch.setenv("LADDER_VLLM", "any-mixture")
-    ExpertsMethod._require_tried(method)

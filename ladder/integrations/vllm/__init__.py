@@ -16,7 +16,7 @@ _log = logging.getLogger("vllm.ladder")
 FIRST, UNTRIED = (0, 26), (0, 34)
 #: Words separated by commas; see :func:`asked`.
 VARIABLE = "LADDER_VLLM"
-WORDS = ("off", "any-version", "any-mixture", "kernel", "gptq", "awq", "compressed-tensors")
+WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors")
 
 
 def asked() -> frozenset[str]:
@@ -27,7 +27,6 @@ def asked() -> frozenset[str]:
     ``compressed-tensors``         ``--quantization ladder`` does for one engine
     ``kernel``                     come first among the kernels of vLLM's own methods
     ``any-version``                register in a version of vLLM that has not been tried
-    ``any-mixture``                serve packed experts on a GPU whatever the model
     ``off``                        do not register
     ============================== ============================================================
     """

@@ -42,6 +42,25 @@ def gating_of(moe: Any, prefix: str) -> Gating:
     )
 
 
+def join_rows(router: Any) -> None:
+    """Have vLLM's ``router`` read logits whose rows lie one behind the other, whatever it is given.
+
+    Its kernels take each row to begin where the one before ends. If the number of experts is no
+    multiple of 8, torch.compile may pad the product that makes the logits, and the op that holds
+    the router gets a view of padded rows in vLLM up to 0.32. Doing it again is harmless.
+    """
+    if "select_experts" in vars(router):
+        return
+    theirs = router.select_experts
+
+    def select_experts(
+        hidden_states: Tensor, router_logits: Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        return theirs(hidden_states, router_logits.contiguous(), *rest, **more)
+
+    router.select_experts = select_experts
+
+
 def loader(theirs: Callable[..., Iterable[str]]) -> Callable[..., Iterable[str]]:
     """``load_weights`` of a layer of packed experts: vLLM's own knows no stacks of ladder folders,
     and looks at all names of all experts for each tensor. ``theirs`` has what is left."""

@@ -17,12 +17,15 @@ from ladder.integrations.serving.mixture import Mixture, finish_stacks
 from ladder.integrations.serving.ranks import Columns, Rows, part_rows, whole_rows
 from ladder.integrations.serving.stacks import BiasRoom, StackRoom
 from ladder.integrations.serving.stored import Folder, StoredLinear
-from ladder.integrations.vllm import asked
-from ladder.integrations.vllm.expert_layers import DOWN, GATE_UP, STEMS, gating_of, loader
+from ladder.integrations.vllm.expert_layers import (
+    DOWN,
+    GATE_UP,
+    STEMS,
+    gating_of,
+    join_rows,
+    loader,
+)
 from ladder.integrations.vllm.warm import Warmer
-
-#: Models whose engines on a GPU were compared with transformers, and agree.
-TRIED_ON_GPUS = ("qwen3_moe",)
 
 
 class ExpertsMethod(FusedMoEMethodBase):
@@ -79,9 +82,9 @@ class ExpertsMethod(FusedMoEMethodBase):
         self.dtype, moe = params_dtype, self.moe
         vllm_config = get_current_vllm_config()
         self.dummy = vllm_config.load_config.load_format == "dummy"
+        self.runners = vllm_config.compilation_config.static_forward_context  # of layers, by name
         model = vllm_config.model_config
         self.eager = model is None or model.enforce_eager
-        self.model_type = getattr(getattr(model, "hf_config", None), "model_type", "")
         self.warmer = Warmer.of(vllm_config, params_dtype)
         self.top_k = moe.experts_per_token
         self.most_tokens = vllm_config.scheduler_config.max_num_batched_tokens
@@ -214,8 +217,6 @@ class ExpertsMethod(FusedMoEMethodBase):
             delattr(layer, bias.name)
             layer.register_parameter(bias.name, nn.Parameter(tensor, requires_grad=False))
         on_gpu = weights[0][1][0].qweight.is_cuda
-        if on_gpu:
-            self._require_tried()
         made = finish_stacks(layer, weights[0], weights[1], self.gating, self.dtype)
         if self.mixture is not None and self.mixture != made:
             raise CheckpointError(
@@ -224,6 +225,7 @@ class ExpertsMethod(FusedMoEMethodBase):
                 "the engine anew"
             )
         self.mixture = made
+        join_rows(self.runners[layer.layer_name].router)
         if made.gate_up.number:
             self.warmer.experts(made, layer, self.top_k, self.most_tokens)
         elif on_gpu and not self.eager:
@@ -232,17 +234,6 @@ class ExpertsMethod(FusedMoEMethodBase):
                 "this GPU has no kernels, and what torch runs cannot be captured: serve it with "
                 "enforce_eager=True"
             )
-
-    def _require_tried(self) -> None:
-        """Raises Unsupported for models whose tokens on a GPU were not those of transformers, or
-        have not been compared."""
-        if self.model_type in TRIED_ON_GPUS or "any-mixture" in asked():
-            return
-        raise Unsupported(
-            f"{self.prefix}: packed experts on a GPU have given transformers' tokens for "
-            f"{', '.join(TRIED_ON_GPUS)}, not for {self.model_type or 'this model'} "
-            "(docs/serving.md); LADDER_VLLM=any-mixture serves it all the same"
-        )
 
     def get_fused_moe_quant_config(self, layer: nn.Module) -> None:
         return None  # of vLLM's kernels
