@@ -50,6 +50,7 @@ SMALL = {
 }  # fmt: skip
 #: Scripts for a GPU, the smallest run of each, and what its report then has.
 SMALL_ON_A_GPU = {
+    "activations.py": (["--shapes", "256x256", "--types", "mxfp4"], "| mxfp4 | float8_e4m3 | "),
     "cuda_runtime.py": (["--only", "Host"], "| the op alone | "),
     "experts.py": (["--shapes", "1", "--tokens", "2", "--tune", "fast"], "| 2 | 1"),
     "generate.py": (
