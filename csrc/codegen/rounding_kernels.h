@@ -31,6 +31,12 @@ struct RoundingPlan {
 /// Throws InvalidArgument where `k` is no positive multiple of kColumnsOfPiece.
 RoundingPlan rounding_plan(std::int64_t k);
 
+/// Where a kernel stands among dependent launches.
+struct InChain {
+  bool waits;   ///< for the kernel before it, before all else
+  bool starts;  ///< lets the kernel behind it begin, which waits for this one
+};
+
 struct RoundingKernels {
   /// round_tokens(const void* x, u8* out, float* scales, u32 tokens, u32 pieces, u32 threads): x
   /// [tokens, 16 pieces] of `from`, f16 or bf16, to `out` of `to`, s8 or e4m3, columns in the order
@@ -42,8 +48,8 @@ struct RoundingKernels {
   ///   scale = most / top, inverse = top / most, out = x * inverse rounded to `to` in the same way.
   /// Below kLeastRounded all are 0. A token with a number that is not finite has a scale of NaN,
   /// and any codes.
-  /// `dependent`: of a dependent launch, which waits before all else. e4m3 needs sm_89.
-  std::string (*round_tokens)(Scalar from, Scalar to, const RoundingPlan& plan, bool dependent);
+  /// e4m3 needs sm_89, a place in a chain sm_90.
+  std::string (*round_tokens)(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain);
 };
 
 }  // namespace ladder

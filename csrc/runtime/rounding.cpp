@@ -43,15 +43,15 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
   const Launch launch{{static_cast<unsigned>(ceil_div(tokens, std::int64_t{plan.tokens})), 1, 1},
                       plan.threads,
                       0,
-                      dependent};
+                      waits};
   return kernel->launch(launch, stream, arguments.data());
 }
 
 RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k,
-                               bool dependent) {
+                               InChain chain) {
   const RoundingPlan plan = rounding_plan(k);
-  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, dependent);
-  return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, dependent};
+  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, chain);
+  return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};
 }
 
 }  // namespace ladder

@@ -23,7 +23,7 @@ struct RoundingKernel {
   SharedKernel kernel;
   RoundingPlan plan;
   std::int64_t k;
-  bool dependent;
+  bool waits;  ///< a dependent launch
 
   /// x [tokens, k] to `out` [tokens, k] and `scales` [tokens] (codegen/rounding_kernels.h). False,
   /// and nothing started, where the device has no room.
@@ -33,6 +33,6 @@ struct RoundingKernel {
 
 /// Compiled if need be. Throws Unsupported where nothing is written for the device, ToolchainError
 /// where compiler or driver fail.
-RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, bool dependent);
+RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, InChain chain);
 
 }  // namespace ladder

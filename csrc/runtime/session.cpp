@@ -173,11 +173,12 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, void* st
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
-      const bool dependent = dependent_launch_ && device_row(ordinal).dependent_launch();
+      const bool chains = device_row(ordinal).dependent_launch();
+      const InChain chain{.waits = dependent_launch_ && chains, .starts = chains};
       try {
         kernel = rounding_kernels_
                      .emplace_back(std::make_unique<const RoundingKernel>(
-                         rounding_kernel(ordinal, activation, *rounded_, k_, dependent)))
+                         rounding_kernel(ordinal, activation, *rounded_, k_, chain)))
                      .get();
       } catch (const ToolchainError& error) {
         notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",
@@ -243,7 +244,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
 std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int64_t m) {
   const Interval interval{ordinal, activation, interval_of(m, rounded_)};
   if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
-  const auto stored = plan_of(decided(ordinal, activation, m), dependent_launch_);
+  const auto stored = plan_of(decided(ordinal, activation, m), in_chain());
   if (stored) plans_.insert_or_assign(interval, *stored);
   return stored;
 }
@@ -272,7 +273,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
     if (const auto plan = known_plan(ordinal, activation, m)) {
       if (const LinearKernel* kernel = kernel_of(plan->schedule)) return kernel;
     }
-    const auto choices = schedules_to_try(decisions, dependent_launch_);
+    const auto choices = schedules_to_try(decisions, in_chain());
     for (const Schedule& schedule : choices) {
       // Where the kernels that are expected to be faster all spill, passes of fewer tokens may do.
       if (is_dense(schedule) && schedule != choices.front()) break;
@@ -292,7 +293,7 @@ std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std:
                                             std::size_t count, Deadline deadline) const {
   std::vector<std::string> out;
   for (const Schedule& schedule :
-       schedules_to_measure(decided(ordinal, activation, m), dependent_launch_, count, deadline)) {
+       schedules_to_measure(decided(ordinal, activation, m), in_chain(), count, deadline)) {
     out.push_back(to_string(schedule));
   }
   return out;
@@ -313,7 +314,7 @@ Schedule required(const std::string& text, const Decisions& decisions, bool depe
 void Session::use(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
                   Purpose purpose) {
   const Decisions decisions = decided(ordinal, activation, m);
-  const Schedule schedule = required(text, decisions, dependent_launch_);
+  const Schedule schedule = required(text, decisions, in_chain());
   {
     const std::lock_guard lock(compiling_);
     const LinearKernel* const kernel =
@@ -344,8 +345,8 @@ void Session::compile_ahead(int ordinal, Scalar activation, std::int64_t m,
 void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::string& text,
                    std::int64_t measured) {
   const Decisions decisions = decided(ordinal, activation, m);
-  const Schedule schedule = required(text, decisions, dependent_launch_);
-  keep_plan(problem_of(decisions.expr, *decisions.device, dependent_launch_), {text, measured});
+  const Schedule schedule = required(text, decisions, in_chain());
+  keep_plan(problem_of(decisions.expr, *decisions.device, in_chain()), {text, measured});
   const std::lock_guard lock(compiling_);
   plans_.insert_or_assign({ordinal, activation, interval_of(m, rounded_)},
                           Plan{schedule, measured});

@@ -93,7 +93,8 @@ class RoundTokens {
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
       sources.push_back(
-          {cuda::round_tokens_source(from, to, rounding_plan(k), dependent), "round_tokens"});
+          {cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
+           "round_tokens"});
     }
     kernels_ = emulate::load(sources);
   }

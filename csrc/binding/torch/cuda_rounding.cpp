@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "binding/torch/cuda.h"
-#include "runtime/device_row.h"
 #include "runtime/gpus.h"
 #include "runtime/rounding.h"
 
@@ -27,8 +26,8 @@ const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, std::int64_
                       " columns is not compiled, and a CUDA graph is being captured: call it once "
                       "before the capture");
   }
-  const bool dependent = device_row(ordinal).dependent_launch();
-  return all.emplace(key, rounding_kernel(ordinal, from, to, k, dependent)).first->second;
+  return all.emplace(key, rounding_kernel(ordinal, from, to, k, {.waits = false, .starts = false}))
+      .first->second;
 }
 
 /// Codes [m, k], columns in the order of digit_place, and scales [m].

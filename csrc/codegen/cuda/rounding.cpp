@@ -174,13 +174,14 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
 
 }  // namespace
 
-std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, bool dependent) {
+std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain) {
   LADDER_CHECK(from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
   LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
   const bool bf16 = from == Scalar::bf16;
   std::string text = joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
   const std::pair<std::string_view, std::string> parts[] = {
-      {"BEGIN", dependent ? "dependent_wait();\n  dependent_launch();" : ""},
+      {"BEGIN", joined(chain.waits ? "dependent_wait();" : "", chain.waits && chain.starts ? "\n  " : "",
+                       chain.starts ? "dependent_launch();" : "")},
       {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
       {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
       {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},

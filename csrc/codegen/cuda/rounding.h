@@ -8,6 +8,6 @@
 
 namespace ladder::cuda {
 
-std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, bool dependent);
+std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain);
 
 }  // namespace ladder::cuda
