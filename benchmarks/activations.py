@@ -52,7 +52,7 @@ ROWS = (
 def of_ladder(type: str, activation: str, n: int, k: int) -> list[float | None]:
     ttype, device = parse(type), torch.device("cuda", torch.cuda.current_device())
     weight = image.open_weight(type, n, k, activation_type=activation)
-    request = Request(weight, ttype, (n, k), device, torch.float16, TOKENS)
+    request = Request(weight, ttype, (n, k), device, torch.float16, TOKENS, activation)
     tune_all([request], mode="full", budget_s=120)
     out: list[float | None] = []
     for m in TOKENS:

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "expr/scalar.h"
+#include "expr/linear.h"
 
 namespace ladder {
 
@@ -17,8 +17,8 @@ constexpr float largest_rounded(Scalar to) { return to == Scalar::s8 ? 127.0f : 
 /// CPU. Reciprocals of anything larger are finite.
 constexpr float kLeastRounded = 0x1p-100f;
 
-/// What a thread takes at once: kColumnsOfBytes columns.
-constexpr std::int64_t kColumnsOfPiece = 16;
+/// What a thread takes at once.
+constexpr std::int64_t kColumnsOfPiece = kColumnsOfBytes;
 
 /// How threads share a token of k columns, and blocks the tokens.
 struct RoundingPlan {

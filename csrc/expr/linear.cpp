@@ -60,8 +60,8 @@ void check(const Linear& expr) {
   LADDER_REQUIRE(expr.k >= 1, "k is ", expr.k, ", not positive");
   LADDER_REQUIRE(expr.group >= 0, "group is ", expr.group, ", negative");
   if (expr.has_bytes_of_x()) {
-    LADDER_REQUIRE(expr.rounded_x == Scalar::s8 || expr.rounded_x == Scalar::e4m3, "x is rounded to ",
-                   name_of(*expr.rounded_x), ", not s8 or e4m3");
+    LADDER_REQUIRE(expr.rounded_x == Scalar::s8 || expr.rounded_x == Scalar::e4m3,
+                   "x is rounded to ", name_of(*expr.rounded_x), ", not s8 or e4m3");
     LADDER_REQUIRE((expr.rounded_x == Scalar::s8) == (expr.element == nullptr), "x of ",
                    name_of(*expr.rounded_x), " beside codes that are ",
                    expr.element == nullptr ? "integers" : expr.element->name);
@@ -123,10 +123,9 @@ double least_bytes(const Linear& expr, std::int64_t m) {
   const double n = static_cast<double>(expr.n), k = static_cast<double>(expr.k);
   const double per_group = (expr.scale ? bytes_of(*expr.scale) : 0) +
                            (expr.stored_zero != Zero::none ? bytes_of(expr.zero_scalar()) : 0);
-  const double of_product = n * k * expr.bits / 8 +
-                            n * static_cast<double>(expr.groups()) * per_group +
-                            static_cast<double>(m) * (n * bytes_of(expr.activation) +
-                                                        k * bytes_of(expr.x_scalar()));
+  const double of_product =
+      n * k * expr.bits / 8 + n * static_cast<double>(expr.groups()) * per_group +
+      static_cast<double>(m) * (n * bytes_of(expr.activation) + k * bytes_of(expr.x_scalar()));
   return of_product * static_cast<double>(expr.products());
 }
 

@@ -94,8 +94,8 @@ double least_bytes(const Linear& expr, std::int64_t m);
 
 /// The operands of an expression as bits of their scalars, row-major; empty where it has none.
 struct LinearData {
-  std::vector<std::uint32_t> x;  ///< [m, k], columns in their order
-  std::vector<float> x_scales;   ///< [m], of bytes
+  std::vector<std::uint32_t> x;              ///< [m, k], columns in their order
+  std::vector<float> x_scales;               ///< [m], of bytes
   std::vector<std::uint8_t> codes;           ///< [n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [n, groups]
   float scale2 = 1;

@@ -16,7 +16,7 @@ namespace ladder {
 ///   bias       of the activation, [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          of Linear::x_scalar(), [m, k], row-major
-///   x_scales   f32, [m], of Linear::bytes_of_x only
+///   x_scales   f32, [m], of Linear::rounded_x only
 ///   y          [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only

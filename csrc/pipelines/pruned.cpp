@@ -14,16 +14,13 @@ namespace ladder {
 namespace {
 
 /// Codes and scales, once.
-double weight_bytes(const Linear& expr) {
-  return 2 * least_bytes(expr, 1) - least_bytes(expr, 2);
-}
+double weight_bytes(const Linear& expr) { return 2 * least_bytes(expr, 1) - least_bytes(expr, 2); }
 
 bounds::Einsum einsum(const Linear& expr) {
   const double y = bytes_of(expr.activation), x = bytes_of(expr.x_scalar());
   const double weight = weight_bytes(expr) / (static_cast<double>(expr.n) * expr.k);
-  return bounds::matmul(
-      expr.max_m, expr.n, expr.k,
-      {{x, x}, {weight, weight, expr.bits / 8.0}, {y, y}});
+  return bounds::matmul(expr.max_m, expr.n, expr.k,
+                        {{x, x}, {weight, weight, expr.bits / 8.0}, {y, y}});
 }
 
 std::vector<bounds::Level> levels(const Device& device) {
@@ -55,8 +52,7 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
 }
 
 bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
-  return {einsum(expr), levels(device),
-          expr.has_bytes_of_x() ? device.i8_flops : device.f16_flops};
+  return {einsum(expr), levels(device), expr.has_bytes_of_x() ? device.i8_flops : device.f16_flops};
 }
 
 namespace {

@@ -34,8 +34,8 @@ constexpr std::uint32_t three_values(std::uint32_t word) {
 }
 /// Codes as bytes, out of `step` of the two k-steps of 32 columns of a block, columns in the order
 /// of digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
-/// it, or with a zero point, `zero` or zeros[row], as offset_byte_plan() has it less that; of e4m3 a
-/// float with so many bits of a mantissa as float_byte_plan() has it.
+/// it, or with a zero point, `zero` or zeros[row], as offset_byte_plan() has it less that; of e4m3
+/// a float with so many bits of a mantissa as float_byte_plan() has it.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;
@@ -100,8 +100,8 @@ struct Scale {
   bool accumulate;
   bool biased = false;
 };
-constexpr int kSumBias = 0x4b400000;        ///< the bits of kSumOfBias as f32
-constexpr float kSumOfBias = 12582912.0f;   ///< 1.5 * 2^23
+constexpr int kSumBias = 0x4b400000;       ///< the bits of kSumOfBias as f32
+constexpr float kSumOfBias = 12582912.0f;  ///< 1.5 * 2^23
 /// to += from or to *= from, slot by slot, in f32 or s32; the slots of a shorter `from` repeat, as
 /// 16 rows do over the row units of a block.
 struct Add {

@@ -205,8 +205,8 @@ std::string to_string(const Program& program, const Statement& statement) {
             const bool floats = program.registers[i.to].scalar == Scalar::e4m3;
             out << reg(i.to) << " = unpack_bytes " << (floats ? "f" : "u") << i.bits;
             if (floats) out << " of mantissa " << i.mantissa_bits;
-            out << (i.three ? " of three " : " ") << reg(i.from) << " block " << to_string(program, i.block) << " step "
-                << to_string(program, i.step);
+            out << (i.three ? " of three " : " ") << reg(i.from) << " block "
+                << to_string(program, i.block) << " step " << to_string(program, i.step);
             if (i.zeros >= 0) out << " - " << reg(i.zeros);
             if (i.zero != 0) out << " - " << i.zero;
           },

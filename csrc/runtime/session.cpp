@@ -11,6 +11,7 @@
 #include "compile.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/objection.h"
 #include "runtime/gpus.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
@@ -40,12 +41,16 @@ const LinearKernel* kernel_in(const LinearKernel* slot) {
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
 
-/// Throws Unsupported with what most schedules of rounded activations lack, where none is left:
-/// that is a property of the type or the device, and the schedules are of no interest.
+/// Throws Unsupported where rounded activations have no schedule: with what is wrong with the codes,
+/// else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Linear& expr, const Device& device) {
   rounding_kernels(target_of(device.family));
+  const Decisions decisions = decide(expr, device);
+  if (auto why = code_objection(Route::bytes, ScalePlace::usual, decisions); !why.empty()) {
+    fail<Unsupported>(why);
+  }
   std::map<std::string, int> reasons;
-  for (const Candidate& candidate : candidates(decide(expr, device))) {
+  for (const Candidate& candidate : candidates(decisions)) {
     if (candidate.dropped.empty()) return;
     ++reasons[candidate.dropped];
   }
@@ -162,13 +167,14 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   return kernel_in(kernel);
 }
 
-const RoundingKernel* Session::rounding(int ordinal, Scalar activation, void* stream) {
+const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int64_t m,
+                                        void* stream) {
   static const RoundingKernel failed{};
   auto& slot = rounding_.at(ordinal)[activation == Scalar::bf16];
   const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
     if (gpus().driver.capturing(stream, ordinal)) {
-      refuse_in_capture(type_, n_, k_, intervals_of(rounded_).back());
+      refuse_in_capture(type_, n_, k_, m);
     }
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
@@ -194,7 +200,7 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, void* st
 Session::Passes Session::rounded_passes(int ordinal, Scalar activation, std::int64_t m,
                                         void* stream) {
   if (activation == Scalar::f32) return {};
-  const RoundingKernel* const rounding = this->rounding(ordinal, activation, stream);
+  const RoundingKernel* const rounding = this->rounding(ordinal, activation, m, stream);
   if (rounding == nullptr) return {};
   const auto all = intervals_of(rounded_);
   const LinearKernel* most = nullptr;
@@ -265,7 +271,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
       } catch (const ToolchainError& error) {
         // What is wrong with the compiler or the driver is not told to every call.
         notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
-                      tokens_of_kernel(m, rounded_), " tokens: ", first_line(error.what())));
+                      intervals_of(rounded_)[interval_of(m, rounded_)], " tokens: ", first_line(error.what())));
         ++failures;
       }
       return nullptr;

@@ -181,9 +181,9 @@ class Session {
   Slot& slot(int ordinal, Scalar activation, std::int64_t m) {
     return linear_.at(ordinal)[activation == Scalar::bf16][interval_of(m, rounded_)];
   }
-  /// The kernel that rounds activations, or null where compiler or driver fail: a notice. As
-  /// linear().
-  const RoundingKernel* rounding(int ordinal, Scalar activation, void* stream);
+  /// The kernel that rounds activations of a call of `m` tokens, or null where compiler or driver
+  /// fail: a notice. As linear().
+  const RoundingKernel* rounding(int ordinal, Scalar activation, std::int64_t m, void* stream);
   Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
   /// The plan of this process, else a store's. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);

@@ -22,7 +22,8 @@ bool takes_zero_product(const Linear& expr, Route route) {
     case Route::bytes:
       if (stored) return expr.stored_zero != Zero::integer || expr.bits > kMostOffsetBits;
       return expr.element == nullptr && expr.zero != 0 && !in_the_middle(expr) &&
-             expr.bits > kMostOffsetBits;
+             // A zero point between two codes takes one more bit.
+             expr.bits + expr.shift > kMostOffsetBits;
   }
   return true;
 }

@@ -30,9 +30,7 @@ enum class Route {
 };
 
 /// Operands are bytes, and sums of integers s32.
-constexpr bool has_bytes(Route route) {
-  return route == Route::digits || route == Route::bytes;
-}
+constexpr bool has_bytes(Route route) { return route == Route::digits || route == Route::bytes; }
 
 /// A zero point of `expr` takes one more product in each step, of a constant by the activations.
 bool takes_zero_product(const Linear& expr, Route route);

@@ -89,7 +89,8 @@ def open_weight(
             nothing else, before the kernels in front of them on the stream have ended. Those must
             not write it: wait for the stream once after :func:`pack`. One image serves both.
         activation_type: what kernels round activations to, as :attr:`ladder.Linear.activation_type`
-            says; "" for none. One image serves all.
+            says; "" for none. One image serves all whose zero points
+            :func:`ladder.ops.activations.zeros_objection` takes.
     """
     return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type)
 

@@ -157,10 +157,12 @@ def _load(request: Request, origin: dict[Job, Origin], tuned: Tuned) -> None:
     known: dict[int, tuple[str, Origin]] = {}
     for tokens in request.m:
         interval = kernels.interval(tokens, request.activation_type)
-        if interval not in known:
+        # More tokens than an interval has are passes, whose last has a kernel of its own.
+        key = tokens if 0 < interval < tokens else interval
+        if key not in known:
             name = kernels.compile_for(request.weight, request.device, request.dtype, tokens)
             job = Job.of(request, interval)
-            known[interval] = name, origin.get(job, "") if name else ""
-        schedules[tokens], origins[tokens] = known[interval]
+            known[key] = name, origin.get(job, "") if name else ""
+        schedules[tokens], origins[tokens] = known[key]
     tuned[request] = schedules
     tuned.origin[request] = origins

@@ -118,9 +118,10 @@ class Linear(PackedModule):
             return why
         if self.g_idx is not None:
             return activations.no_g_idx(wanted)
-        if kernels.possible(device) and torch.cuda.is_available():
-            return activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
-        return ""
+        if not kernels.possible(device) or not torch.cuda.is_available():
+            return ""
+        why = activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
+        return why or activations.zeros_objection(wanted, self.weight_type, self.zeros)
 
     @classmethod
     def from_weight(

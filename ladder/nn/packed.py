@@ -17,6 +17,7 @@ from ladder.cuda import kernels
 from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
+from ladder.ops.activations import zeros_objection
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -115,6 +116,7 @@ class PackedModule(QuickCall):
 
         Raises:
             RuntimeError: a CUDA graph is being captured.
+            Unsupported: the zero points are none that kernels of the ``activation_type`` take.
         """
         if self.image is None and self._has_kernels is None:
             with _changing:
@@ -149,6 +151,8 @@ class PackedModule(QuickCall):
             if kernels.objection(self._type_text, n, k, gather, index, activation_type):
                 self._has_kernels = False
                 return
+            if why := zeros_objection(activation_type, weight.type, weight.zeros):
+                raise Unsupported(why)
             number = self._number(gather)
             if why := kernels.load_transforms(number, device, self.dtype):
                 _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, why)

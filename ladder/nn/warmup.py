@@ -117,7 +117,11 @@ def _requests(
             continue
         if dependent_launch is not None:
             module.dependent_launch = dependent_launch
-        if not module.prepare():
+        try:
+            has_image = module.prepare()
+        except Unsupported as error:
+            raise Unsupported(f"{name}: {error}" if name else str(error)) from None
+        if not has_image:
             if why := module.activation_objection(module.activation_type):
                 raise Unsupported(f"{name}: {why}" if name else why)
             continue

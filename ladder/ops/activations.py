@@ -24,6 +24,9 @@ MOST_TOKENS_AS_THEY_COME = 16
 #: Devices that have products of rounded x, as torch calls them, for each of ACTIVATION_TYPES.
 _DEVICES = {"int8": ("cpu", "cuda"), "float8_e4m3": ("cuda",)}
 
+#: Wider codes take a product of their own for the zero point: csrc/layout/digits.h.
+_MOST_SUBTRACTED_BITS = 7
+
 #: Blocks of x, or tokens, whose largest magnitude is below this count as zeros.
 _LEAST = 2.0**-100
 
@@ -96,6 +99,26 @@ def gpu_objection(activation_type: str, type: str, n: int, k: int, device: int) 
     if not why or torch.ops.ladder.device_failure(device):
         return ""
     return f"activation_type {activation_type} does not take {type} on cuda:{device}: {why}"
+
+
+def zeros_objection(activation_type: str, ttype: TType, zeros: Tensor | None) -> str:
+    """Why kernels of GPUs do not take a weight of ``ttype`` with these stored ``zeros``; "" when
+    they do. Waits for the device of ``zeros``.
+
+    "int8" has codes of up to 7 bits, less their zero points, as bytes with a sign, for which
+    csrc/layout/digits.h takes zero points of at most 2**bits.
+    """
+    if activation_type != "int8" or ttype.zero != "integer" or ttype.bits > _MOST_SUBTRACTED_BITS:
+        return ""
+    if zeros is None or zeros.is_meta or not zeros.numel():
+        return ""
+    most, allowed = int(zeros.max()), 1 << ttype.bits
+    if most <= allowed:
+        return ""
+    return (
+        f"activation_type int8 does not take {ttype} with a zero point of {most} on GPUs: zero "
+        f"points of {ttype.bits} bits are at most {allowed} there"
+    )
 
 
 def check(activation_type: str | None, ttype: TType, k: int, device: str = "cpu") -> None:

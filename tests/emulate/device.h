@@ -310,8 +310,12 @@ void ptx(A&&... operands) {
                                 "0;\nwgmma.mma_async.sync.aligned.m64n")) {
     constexpr bool halves = T.has(".f16.f16 ") || T.has(".bf16.bf16 ");
     constexpr bool whole = T.has(".s32.u8.s8 ") || T.has(".s32.s8.s8 ");
-    static_assert(T.has(halves  ? "k16.f32." : whole ? "k32.s32." : "k32.f32.e4m3.e4m3 ") &&
-                      T.has(halves  ? ", p, 1, 1, 0;}" : whole ? ", p;}" : ", p, 1, 1;}") &&
+    static_assert(T.has(halves  ? "k16.f32."
+                        : whole ? "k32.s32."
+                                : "k32.f32.e4m3.e4m3 ") &&
+                      T.has(halves  ? ", p, 1, 1, 0;}"
+                            : whole ? ", p;}"
+                                    : ", p, 1, 1;}") &&
                       T.in_order(kCount),
                   "an unknown product");
     constexpr auto of = T.has(".bf16.bf16 ") ? Operands::bf16

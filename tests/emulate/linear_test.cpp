@@ -159,10 +159,10 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
     const bool floats = ttype(type).element->encoding == Encoding::floating;
     const auto add = [&](const auto& shape, bool warpgroups) {
       ++turn;
-      for (auto& [expr, schedule] : testing::tile_case(
-               shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
-               static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups,
-               floats ? Scalar::e4m3 : Scalar::s8)) {
+      for (auto& [expr, schedule] :
+           testing::tile_case(shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
+                              static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4,
+                              warpgroups, floats ? Scalar::e4m3 : Scalar::s8)) {
         cases.push_back({expr, schedule});
       }
     };

@@ -322,6 +322,21 @@ def test_weights_without_such_kernels_are_refused_by_name():
         integers.activation_type = "float8_e4m3"
 
 
+def test_zero_points_that_bytes_do_not_hold_are_refused_with_both_values():
+    weight = ladder.quantize(
+        torch.randn(64, 512, device="cuda"), "uint4,group=64,scale=float16,zero=integer"
+    )
+    weight.zeros[3, 1] = 17
+    x = whole(20, 512, torch.float16)
+    why = "does not take uint4.* with a zero point of 17 on GPUs: .* at most 16 there"
+    with pytest.raises(Unsupported, match=why):
+        ladder.Linear.from_weight(weight, activation_type="int8")(x)
+    layer = prepared(weight)
+    layer(x)
+    with pytest.raises(Unsupported, match=why):
+        layer.activation_type = "int8"
+
+
 @pytest.mark.skipif(CAPABILITY >= (8, 9), reason="this GPU multiplies e4m3")
 def test_e4m3_is_refused_where_there_are_no_products_of_it():
     layer = prepared(weight_of(TYPES["float8_e4m3"], 64, 512))

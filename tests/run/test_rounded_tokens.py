@@ -121,6 +121,44 @@ def test_what_gpus_take_is_what_the_compiler_says(activation_type, type, k, why)
         assert f"activation_type {activation_type} does not take" in found
 
 
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_zero_points_above_the_codes_are_refused_with_both_values(bits):
+    ttype, most = parse(f"uint{bits},group=64,scale=float16,zero=integer"), min(2**bits, 255)
+    zeros = torch.full((8, 2), most, dtype=torch.uint8)
+    assert activations.zeros_objection("int8", ttype, zeros) == ""
+    if bits == 8:
+        return  # a product of its own subtracts them
+    zeros[5, 1] = most + 1
+    assert activations.zeros_objection("", ttype, zeros) == ""
+    why = activations.zeros_objection("int8", ttype, zeros)
+    assert f"{ttype} with a zero point of {most + 1} on GPUs" in why and f"at most {most}" in why
+
+
+def test_zero_points_that_bytes_do_not_hold_are_refused_before_anything_is_computed(monkeypatch):
+    """A layer on the CPU that takes itself to be on a GPU which has kernels for it."""
+    weight = ladder.quantize(tokens(64, 256), "uint4,group=64,scale=float16,zero=integer")
+    weight.zeros[3, 1] = 17
+    layer = ladder.Linear.from_weight(weight)
+    for module, name, value in (
+        (kernels, "possible", True),
+        (kernels, "objection", ""),
+        (kernels, "load_transforms", "not reached"),
+        (activations, "gpu_objection", ""),
+        (torch.cuda, "is_available", True),
+        (torch.cuda, "is_current_stream_capturing", False),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    why = "activation_type int8 does not take uint4.* with a zero point of 17 .* at most 16 there"
+    with pytest.raises(Unsupported, match=why):
+        layer.activation_type = "int8"
+    assert layer.activation_type is None
+    layer = ladder.Linear.from_weight(weight, activation_type="int8")  # asked before it is there
+    with pytest.raises(Unsupported, match=why):
+        layer.prepare()
+    with pytest.raises(Unsupported, match=f"^1: {why}"):
+        ladder.warmup(torch.nn.Sequential(torch.nn.ReLU(), layer), m=32)
+
+
 def test_e4m3_is_for_gpus_and_may_be_set_before_a_layer_is_there():
     layer = ladder.Linear(256, 64, weight_type="mxfp4", activation_type="float8_e4m3")
     why = "activation_type float8_e4m3 has kernels for devices of type cuda, and none for cpu"

@@ -86,6 +86,12 @@ def machine(monkeypatch):
     return made
 
 
+def test_each_number_of_tokens_in_passes_loads_the_kernel_of_its_last_pass(machine):
+    m = (4000, 8192, 9000, 20000)
+    tune_all([Request(1, TYPE, (64, 256), GPU, torch.float16, m, "int8")], mode="off")
+    assert [tokens for _, tokens in machine.loaded] == list(m)
+
+
 def test_the_fastest_of_three_is_kept_as_plan_and_loaded(machine):
     asked = request(1)
     tuned = tune_all([asked])

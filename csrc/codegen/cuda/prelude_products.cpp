@@ -53,18 +53,21 @@ std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t 
   for (std::int64_t i = 0; i < sums; ++i) {
     const bool first = i == 0, wraps = i % 8 == 0;
     listed += joined(first ? "" : ", ", wraps ? "\"\n               \"" : "", "%", i);
-    outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "", whole ? "\"+r\"(d[" : "\"+f\"(d[",
-                      i, "])");
+    outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "",
+                      whole ? "\"+r\"(d[" : "\"+f\"(d[", i, "])");
   }
   return joined(
-      "template <> DEVICE void mma_shared_", type, "<", tokens,
-      ">(", whole ? "int" : "float", "* d, const u32* a, u64 b) {\n"
+      "template <> DEVICE void mma_shared_", type, "<", tokens, ">(", whole ? "int" : "float",
+      "* d, const u32* a, u64 b) {\n"
       "  asm volatile(\"{.reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
       "               \"wgmma.mma_async.sync.aligned.m64n",
-      tokens, "k", row.k, ".", name_of(row.accumulator), ".", type, ".", of_b, " {", listed, "}, {%",
-      sums, ", %", sums + 1, ", %", sums + 2, ", %", sums + 3, "}, %", sums + 4,
+      tokens, "k", row.k, ".", name_of(row.accumulator), ".", type, ".", of_b, " {", listed,
+      "}, {%", sums, ", %", sums + 1, ", %", sums + 2, ", %", sums + 3, "}, %", sums + 4,
       // Signs, and the order of B: of integers and of bytes there is one.
-      whole ? ", p;}" : row.operand_bits() == 8 ? ", p, 1, 1;}" : ", p, 1, 1, 0;}", "\"\n               : ", outputs,
+      whole                     ? ", p;}"
+      : row.operand_bits() == 8 ? ", p, 1, 1;}"
+                                : ", p, 1, 1, 0;}",
+      "\"\n               : ", outputs,
       "\n               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n");
 }
 

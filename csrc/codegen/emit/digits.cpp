@@ -17,7 +17,8 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
   const auto& registers = plan.registers[constant(i.step)];
   for (int unit = 0; unit < units; ++unit) {
     for (int r = 0; r < 4; ++r) {
-      auto value = pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : "");
+      auto value =
+          pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : "");
       if (i.zeros >= 0) {
         value = joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", unit * 2 + r % 2, "])");
       } else if (i.has_zero()) {

@@ -218,7 +218,8 @@ void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
   }
   if (expr_.has_bytes_of_x()) {
     const auto of_tokens = reg("scale_of_tokens", Scalar::f32, layout);
-    emit(body, Load{of_tokens, view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}),
+    emit(body, Load{of_tokens,
+                    view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}),
                     {0, 0, sums_.first_token}});
     emit(body, Multiply{sum_, of_tokens});
   }

@@ -86,7 +86,8 @@ class LinearLowering {
   bool has_table() const { return decoding_.kind == Decoding::Kind::table; }
   /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the
-  /// scales; sums of integers always become others. `a_warps`, `b_warps` and `sum_warps` spread the tile of a warp over the warps.
+  /// scales; sums of integers always become others. `a_warps`, `b_warps` and `sum_warps` spread the
+  /// tile of a warp over the warps.
   struct Tiling {
     Layout a_warps, b_warps, sum_warps;
     ImageFit fit;
@@ -116,7 +117,8 @@ class LinearLowering {
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
-  /// sum_ times the second scale and those of the tokens, plus the bias of the rows from `first` on.
+  /// sum_ times the second scale and those of the tokens, plus the bias of the rows from `first`
+  /// on.
   void scale_and_bias(Body& body, const Affine& first);
 
   struct Operands {

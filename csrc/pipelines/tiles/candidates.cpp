@@ -130,7 +130,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
   // As few tiles of tokens as the most that a CTA has allows, and twice as many.
   const auto fewest = ceil_div(expr.max_m, std::int64_t{kMostTokensOfCta});
-  const auto& instruction = *decisions.of(bytes ? Route::bytes : Route::multiply_add).core.instruction;
+  const auto& instruction =
+      *decisions.of(bytes ? Route::bytes : Route::multiply_add).core.instruction;
   const std::int64_t pair = 2 * instruction.n;  // what load-matrix brings
   for (const std::int64_t token_tiles : {fewest, 2 * fewest}) {
     const auto tokens = static_cast<int>(round_up(ceil_div(expr.max_m, token_tiles), pair));

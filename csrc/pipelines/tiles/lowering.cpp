@@ -101,8 +101,7 @@ void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t bl
   const auto group = variable("group", count);
   const auto block = variable("block", blocks);
   operands_.group = whole_row() ? Affine(0) : divided(Affine::of(group), count / groups_);
-  const auto of_tile =
-      Affine::of(group, blocks) + (blocks > 1 ? Affine::of(block) : Affine(0));
+  const auto of_tile = Affine::of(group, blocks) + (blocks > 1 ? Affine::of(block) : Affine(0));
   Body per_group, per_block;
   if (!open()) begin_group(per_group);
   load_words(per_block, k_tile, of_tile);

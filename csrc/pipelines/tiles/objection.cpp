@@ -78,9 +78,11 @@ std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::i
   if (expr.groups() == 1) return {};
   const auto group = expr.group_size();
   const int step = decisions.of(s.route).core.instruction->k;
+  if (group % step != 0) {
+    return joined("groups of ", group, " columns are no whole k-steps of ", step);
+  }
   if (group <= s.columns) {
-    if (s.columns % group != 0 || (group < kBlock ? kBlock % group : group % kBlock) != 0 ||
-        group % step != 0) {
+    if (s.columns % group != 0 || (group < kBlock ? kBlock % group : group % kBlock) != 0) {
       return joined("groups of ", group, " do not divide k-tiles of ", s.columns, " columns");
     }
     return {};

@@ -170,9 +170,9 @@ void Interpreter::offset(Block& block, const Offset& i) {
         number(block, i.zero, thread * zeros.slots + slot), i.exponent[row_parity(at[1])]));
     const double sum = number(block, i.sum, thread * sums + index % slots % sums);
     const double before = number(block, i.to, index);
-    set_number(block, i.to, index,
-               whole ? before + zero * sum
-                     : static_cast<float>(before) + zero * static_cast<float>(sum));
+    set_number(
+        block, i.to, index,
+        whole ? before + zero * sum : static_cast<float>(before) + zero * static_cast<float>(sum));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "types/element.h"
 
 namespace ladder {
 namespace {
@@ -50,6 +51,48 @@ TEST(Linear, is_printed_as_the_sum_it_is) {
 TEST(Linear, moves_codes_scales_activations_and_outputs_once) {
   EXPECT_EQ(least_bytes({4, 8, 128, Scalar::f16, 1, 64, 256}, 1),
             64 * 256 / 2 + 64 * 2 * 2 + (64 + 256) * 2);
+}
+
+TEST(Linear, of_rounded_x_is_printed_with_the_scale_of_each_token) {
+  Linear expr{4, 8, 128, Scalar::f16, 32, 4096, 4096};
+  expr.rounded_x = Scalar::s8;
+  EXPECT_NO_THROW(check(expr));
+  EXPECT_EQ(to_string(expr),
+            "y[m<=32, n=4096] f16 = t[m] f32 * sum k=4096: x[m, k] s8 * s[n, k/128] f16 * "
+            "(u4[n, k] - 8)");
+}
+
+TEST(Linear, moves_rounded_activations_in_a_byte_each) {
+  Linear expr{4, 8, 128, Scalar::f16, 32, 64, 256};
+  expr.rounded_x = Scalar::s8;
+  EXPECT_EQ(least_bytes(expr, 3), 64 * 256 / 2 + 64 * 2 * 2 + 3 * (64 * 2 + 256));
+}
+
+TEST(Linear, rounded_x_is_refused_where_no_bytes_multiply) {
+  using testing::ThrowsMessage;
+  const auto refused = [](const auto& change) {
+    return [change] {
+      Linear expr{4, 8, 128, Scalar::f16, 32, 64, 256};
+      expr.rounded_x = Scalar::s8;
+      change(expr);
+      check(expr);
+    };
+  };
+  const auto floats = [](Linear& expr) { expr.element = &element("float4_e2m1"), expr.zero = 0; };
+  EXPECT_THAT(refused([](Linear& expr) { expr.gather = true; }),
+              ThrowsMessage<InvalidArgument>("x of 8 bits has its columns in their order"));
+  EXPECT_THAT(refused([](Linear& expr) { expr.k = 264; }),
+              ThrowsMessage<InvalidArgument>("x of 8 bits has 264 columns, no multiple of 16"));
+  EXPECT_THAT(refused(floats),
+              ThrowsMessage<InvalidArgument>("x of s8 beside codes that are float4_e2m1"));
+  EXPECT_THAT(refused([](Linear& expr) { expr.rounded_x = Scalar::e4m3; }),
+              ThrowsMessage<InvalidArgument>("x of e4m3 beside codes that are integers"));
+  EXPECT_THAT(refused([](Linear& expr) { expr.rounded_x = Scalar::u8; }),
+              ThrowsMessage<InvalidArgument>("x is rounded to u8, not s8 or e4m3"));
+  EXPECT_NO_THROW(refused([&](Linear& expr) {
+    floats(expr);
+    expr.rounded_x = Scalar::e4m3;
+  })());
 }
 
 TEST(Linear, nine_bits_are_refused) {

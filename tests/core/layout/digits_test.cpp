@@ -7,8 +7,10 @@
 #include <cmath>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
+#include "types/element.h"
 
 namespace ladder {
 namespace {
@@ -88,6 +90,116 @@ TEST(BytePlan, registers_hold_the_codes_whose_digits_lie_beside_them) {
       }
     }
   }
+}
+
+/// `check(code, byte)` for every code of so many bits at every place of a unit, with the byte that
+/// the plan makes of it.
+template <class Check>
+void for_each_code(int bits, const BytePlan& plan, const Check& check) {
+  const BitPlan& places = bit_plan(bits);
+  const auto codes = 1U << bits;
+  for (unsigned first = 0; first < codes; ++first) {
+    const auto code_at = [&](int pair, int half) {  // different ones beside each other
+      return (first + 5U * static_cast<unsigned>(2 * pair + half)) % codes;
+    };
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(bits));
+    for (int pair = 0; pair < kPairsPerUnit; ++pair) {
+      for (int half = 0; half < 2; ++half) {
+        for (int bit = 0; bit < bits; ++bit) {
+          const BitPlace at = places.pairs[pair][bit];
+          words[at.word] |= (code_at(pair, half) >> bit & 1U) << (at.bit + 16 * half);
+        }
+      }
+    }
+    for (int step = 0; step < kByteStepsPerBlock; ++step) {
+      for (int r = 0; r < 4; ++r) {
+        const auto bytes = read_pieces(plan.registers[step][r], words.data());
+        for (int j = 0; j < 4; ++j) {
+          const int pair = 4 * (2 * step + r / 2) + 2 * (j % 2) + r % 2;
+          check(code_at(pair, j / 2), bytes >> 8 * j & 255U);
+        }
+      }
+    }
+  }
+}
+
+/// A byte with a sign.
+int signed_byte(std::uint32_t byte) { return static_cast<std::int8_t>(byte & 255U); }
+
+TEST(SignedBytePlan, every_code_of_every_width_is_its_distance_from_the_middle) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    for_each_code(bits, signed_byte_plan(bits), [&](std::uint32_t code, std::uint32_t byte) {
+      const int from_middle = static_cast<int>(code) - (1 << (bits - 1));
+      ASSERT_EQ(signed_byte(byte ^ kSignBits), from_middle * (1 << (8 - bits)))
+          << bits << " bits, " << code;
+    });
+  }
+  EXPECT_THROW(signed_byte_plan(9), Unsupported);
+}
+
+TEST(OffsetBytePlan, every_code_of_up_to_7_bits_less_every_zero_point_has_a_sign) {
+  for (int bits = 1; bits <= kMostOffsetBits; ++bits) {
+    const BytePlan& plan = offset_byte_plan(bits);
+    const int offset = kMostOffsetBits - bits;
+    EXPECT_THAT(plan.offset, ::testing::Each(offset));
+    for_each_code(bits, plan, [&](std::uint32_t code, std::uint32_t byte) {
+      ASSERT_EQ(byte, code << offset) << bits << " bits";
+      for (int zero = 0; zero <= 1 << bits; ++zero) {
+        const int left = (static_cast<int>(code) - zero) * (1 << offset);
+        ASSERT_EQ(signed_byte(less_zeros(byte, static_cast<std::uint32_t>(zero) << offset)), left)
+            << bits << " bits, " << code << " less " << zero;
+      }
+    });
+  }
+  EXPECT_THROW(offset_byte_plan(8), InternalError);
+}
+
+TEST(LessZeros, takes_from_each_byte_what_is_its_own) {
+  for (std::uint32_t code = 0; code < 128; ++code) {
+    for (std::uint32_t zero = 0; zero <= 128; ++zero) {
+      for (int at = 0; at < 4; ++at) {
+        for (const std::uint32_t beside : {0x00000000U, 0x7f7f7f7fU}) {
+          for (const std::uint32_t zeros_beside : {0x00000000U, 0x80808080U}) {
+            const auto with = [&](std::uint32_t word, std::uint32_t byte) {
+              return (word & ~(255U << 8 * at)) | byte << 8 * at;
+            };
+            const auto left = less_zeros(with(beside, code), with(zeros_beside, zero));
+            ASSERT_EQ(signed_byte(left >> 8 * at), static_cast<int>(code - zero));
+            const int neighbour = static_cast<int>((beside & 255U) - (zeros_beside & 255U));
+            ASSERT_EQ(signed_byte(left >> 8 * ((at + 1) % 4)), neighbour);
+          }
+        }
+      }
+    }
+  }
+  static_assert(less_zeros(0x0f000810U, 0x10100808U) == 0xfff00008U);
+}
+
+TEST(FloatBytePlan, every_code_of_every_format_that_e4m3_holds_is_its_value) {
+  int formats = 0;
+  for (const Element* format : elements()) {
+    if (format->encoding != Encoding::floating || format->exponent_bits > kByteExponent ||
+        format->mantissa_bits > kByteMantissa) {
+      continue;
+    }
+    const bool fills = format->bits == kDigitBits;
+    if (format->specials != (fills ? Specials::nan_only : Specials::none)) continue;
+    ++formats;
+    const BytePlan& plan = float_byte_plan(format->bits, format->mantissa_bits);
+    for_each_code(format->bits, plan, [&](std::uint32_t code, std::uint32_t byte) {
+      const double value = decode(*format, code);
+      const double of_byte = std::ldexp(to_number(Scalar::e4m3, byte), kByteBias - format->bias);
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(of_byte)) << format->name << ' ' << code;
+      } else {
+        ASSERT_EQ(of_byte, value) << format->name << ' ' << code;
+        ASSERT_EQ(std::signbit(of_byte), std::signbit(value)) << format->name << ' ' << code;
+      }
+    });
+  }
+  EXPECT_GE(formats, 5);
+  EXPECT_THROW(float_byte_plan(8, 2), InternalError);  // e5m2
+  EXPECT_THROW(float_byte_plan(8, 4), InternalError);  // e3m4
 }
 
 TEST(BytePlan, costs_what_the_counts_in_its_table_say) {

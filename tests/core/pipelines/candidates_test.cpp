@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "codegen/target.h"
 #include "device/hint.h"
 #include "expr/of_ttype.h"
@@ -66,6 +67,55 @@ TEST(Candidates, have_tiles_of_warpgroups_on_hopper) {
           << type << ", " << m << " tokens";
     }
   }
+}
+
+/// A candidate of rounded activations is left that tiles by warpgroups, or by warps.
+bool has_tile(const char* type, Scalar x, std::int64_t m, const Device& device, bool warpgroups) {
+  Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
+  expr.rounded_x = x;
+  return std::ranges::any_of(candidates(decide(expr, device)), [&](const Candidate& candidate) {
+    const auto* tile = std::get_if<TileSchedule>(&candidate.schedule);
+    return candidate.dropped.empty() && tile != nullptr && tile->warpgroups == warpgroups;
+  });
+}
+
+constexpr const char* kIntegers[] = {"uint1",
+                                     "uint2,group=128,scale=float16",
+                                     "int3,group=32,scale=float16",
+                                     "uint4,group=128,scale=float16",
+                                     "uint4,group=128,scale=float16,zero=integer",
+                                     "uint5,channel",
+                                     "uint6,group=64,scale=bfloat16",
+                                     "int7,channel",
+                                     "int8",
+                                     "uint8,group=128,scale=float16,zero=integer",
+                                     "ternary,group=128,scale=float16",
+                                     "uint3,group=64,scale=float16,zero=rescale"};
+constexpr const char* kFloats[] = {"mxfp4",       "float8_e4m3,channel", "float3_e1m1",
+                                   "float5_e2m2", "float6_e3m2",         "float6_e2m3"};
+
+TEST(Candidates, of_rounded_activations_have_tiles_of_warpgroups_on_hopper) {
+  for (std::int64_t m : {32, 64, 192, 512, 2048, 4096}) {
+    for (const char* type : kIntegers) {
+      EXPECT_TRUE(has_tile(type, Scalar::s8, m, device("h200"), true)) << type << ", " << m;
+    }
+    for (const char* type : kFloats) {
+      EXPECT_TRUE(has_tile(type, Scalar::e4m3, m, device("h200"), true)) << type << ", " << m;
+    }
+  }
+}
+
+TEST(Candidates, of_rounded_activations_have_tiles_by_warps_elsewhere) {
+  for (std::int64_t m : {32, 256, 4096}) {
+    for (const char* type : kIntegers) {
+      EXPECT_TRUE(has_tile(type, Scalar::s8, m, device("a100"), false)) << type << ", " << m;
+    }
+    for (const char* type : kFloats) {
+      EXPECT_TRUE(has_tile(type, Scalar::e4m3, m, device("l40s"), false)) << type << ", " << m;
+    }
+  }
+  EXPECT_THAT([] { has_tile("mxfp4", Scalar::e4m3, 32, device("a100"), false); },
+              ::testing::ThrowsMessage<Unsupported>(HasSubstr("no tile program multiplies e4m3")));
 }
 
 TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_derives) {

@@ -62,6 +62,49 @@ TEST(Affine, quotients_and_remainders_are_right_or_refused) {
   EXPECT_GE(right, 2000);
 }
 
+// As of a block and a column within it: all terms but one are multiples of the other number.
+TEST(Affine, terms_that_are_multiples_leave_quotients_and_remainders_to_the_others) {
+  constexpr VariableId kOther = 4, kThird = 5;
+  int right = 0;
+  for (std::int64_t by : {1, 2, 4, 12}) {
+    for (std::int64_t factor : {0, 1, 2, 3, 4, 12, 24}) {
+      for (std::int64_t constant : {0, 1, 5, 12}) {
+        for (const bool wraps : {false, true}) {
+          const auto of_other =
+              wraps ? times(remainder(Affine::of(kOther), 3), 2 * by) : Affine::of(kOther, 2 * by);
+          const auto one = Affine::of(kIndex, factor) + Affine(constant);
+          const auto sum = of_other + one + Affine::of(kThird, by);
+          const auto alone = unless_refused([&] { return divided(one, by); });
+          const auto quotient = unless_refused([&] { return divided(sum, by); });
+          const auto rest = unless_refused([&] { return remainder(sum, by); });
+          EXPECT_EQ(quotient.has_value(), alone.has_value()) << factor << " by " << by;
+          for (std::int64_t v = 0; v < 30; ++v) {
+            for (std::int64_t other = 0; other < 5; ++other) {
+              const auto at_all = [&](const Affine& affine) {
+                auto total = affine.constant;
+                for (const auto& term : affine.terms) {
+                  total += term.at(term.variable == kIndex ? v : other);
+                }
+                return total;
+              };
+              if (quotient) ASSERT_EQ(at_all(*quotient), at_all(sum) / by) << factor << ' ' << by;
+              if (rest) ASSERT_EQ(at_all(*rest), at_all(sum) % by) << factor << ' ' << by;
+              right += quotient.has_value() + rest.has_value();
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(right, 30000);
+}
+
+TEST(Affine, a_remainder_of_multiples_alone_is_that_of_the_number) {
+  const auto sum = Affine::of(kIndex, 8) + Affine::of(kSplit, 12) + Affine(7);
+  EXPECT_EQ(remainder(sum, 4), Affine(3));
+  EXPECT_EQ(divided(sum, 4), Affine::of(kIndex, 2) + Affine::of(kSplit, 3) + Affine(1));
+}
+
 TEST(Affine, a_quotient_of_a_remainder_is_taken_where_it_divides_the_modulus) {
   const auto turns = divided(remainder(Affine::of(kIndex), 12), 4);
   for (std::int64_t v = 0; v < 30; ++v) EXPECT_EQ(at(turns, v), v % 12 / 4);
@@ -85,6 +128,12 @@ TEST(Affine, what_has_no_quotient_or_remainder_is_refused_with_both_numbers) {
               ThrowsMessage<InvalidArgument>("a remainder of steps of -2"));
   EXPECT_THAT([&] { divided(i + Affine::of(kSplit), 2); },
               ThrowsMessage<InvalidArgument>("a quotient of a sum of 2 variables"));
+  EXPECT_THAT([&] { divided(i + Affine::of(kSplit) + Affine::of(kTile, 2), 2); },
+              ThrowsMessage<InvalidArgument>("a quotient of a sum of 2 variables"));
+  EXPECT_THAT([&] { remainder(times(i, 3) + Affine::of(kSplit, 4), 4); },
+              ThrowsMessage<InvalidArgument>("no remainder by 4 of steps of 3"));
+  EXPECT_THAT([&] { divided(i + Affine::of(kSplit), 0); },
+              ThrowsMessage<InvalidArgument>("a quotient by 0, which is not positive"));
 }
 
 TEST(Affine, exact_quotients_are_of_every_term_or_refused) {

@@ -70,6 +70,18 @@ TEST(VerifyProducts, of_tokens_that_it_does_not_have) {
                     [](Program& p, MmaShared& i) { layout(p, i.acc).shape[2] = 264; });
 }
 
+TEST(VerifyProducts, of_tokens_that_those_of_integers_do_not_come_with) {
+  const auto cases = tile_case(kByteShapes[1], ttype("uint4,group=128,scale=float16"), Scalar::f16,
+                               Reduction::none, Route::bytes, false, 3, true, Scalar::s8);
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& [expr, schedule] = cases.front();
+  const auto p = lower(decide(expr, device("h200")), schedule);
+  expect<MmaShared>(p, "40 tokens, which wgmma.m64nNk32.s8 does not come with",
+                    [](Program& p, MmaShared& i) { layout(p, i.acc).shape[2] = 40; });
+  expect<MmaShared>(p, "scalars that wgmma.m64nNk32.s8 does not take",
+                    [](Program& p, MmaShared& i) { p.registers[i.a].scalar = Scalar::e4m3; });
+}
+
 TEST(VerifyProducts, of_registers_that_are_not_its_operands) {
   const auto p = by_warpgroups();
   const char* text = "a and acc are not operands of wgmma.m64nNk16.f16";

@@ -134,6 +134,11 @@ TEST(Verify, digits_and_bytes_of_another_kind) {
   });
 }
 
+TEST(Verify, a_bias_of_sums_that_have_none) {
+  const auto p = lowered<Scale>("uint4,group=128,scale=float16", 64);
+  expect<Scale>(p, "a bias of sums of f32", [](Program&, Scale& i) { i.biased = true; });
+}
+
 TEST(Verify, words_of_units_that_are_none) {
   const auto p = lowered<LoadUnits>("uint3,group=128,scale=float16", 64);
   expect<LoadUnits>(p, "words that are not chunks of lanes in shared memory",

@@ -139,6 +139,9 @@ TEST(NoDeviceRounds, says_in_one_line_what_is_missing) {
   EXPECT_EQ(why("uint4", Scalar::s8), "");
   EXPECT_EQ(why("uint4,group=64,scale=float16,zero=original", Scalar::s8),
             "zero points that are no whole numbers");
+  EXPECT_EQ(why("uint3,group=64,scale=float16,zero=original", Scalar::s8),
+            "zero points that are no whole numbers");
+  EXPECT_EQ(why("nvfp4", Scalar::e4m3), "groups of 16 columns are no whole k-steps of 32");
   EXPECT_EQ(why("float8_e5m2", Scalar::e4m3),
             "float8_e5m2 has 5 and 2 bits of exponent and mantissa, e4m3 4 and 3");
   EXPECT_EQ(why("uint4", Scalar::e4m3), "x of e4m3 beside codes that are integers");
