@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of activations of 8 bits: of the first choices one compiles without spills, for the
+// architectures that have such products.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
+#include "expr/of_ttype.h"
+#include "pipelines/schedule.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::size_t kTries = 8;
+
+void expect_a_kernel(const Linear& expr, const Device& device) {
+  const Decisions decisions = decide(expr, device);
+  const auto choices = candidates(decisions);
+  std::string spilled;
+  for (std::size_t i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
+    const auto source = compile(decisions, choices[i].schedule).source;
+    if (rejection(cuda::compile(source, device.architecture)).empty()) return;
+    spilled += "\n  " + to_string(choices[i].schedule);
+  }
+  ADD_FAILURE() << to_string(expr) << " on " << device.name << ": all are rejected:" << spilled;
+}
+
+struct Case {
+  const char* name;
+  const char* type;
+  Scalar x;
+};
+
+class TilesOfBytes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TilesOfBytes, compile_without_spills) {
+  const auto& [name, type, x] = GetParam();
+  unsigned turn = 0;
+  for (const std::string_view target : {"h200", "a100", "l40s", "b200"}) {
+    if (x == Scalar::e4m3 && target == "a100") continue;  // has no products of e4m3
+    for (const std::int64_t m : {32, 100, 1024}) {
+      if (target != "h200" && m != 100) continue;
+      const bool ragged = ++turn % 2 == 0;
+      Linear expr = linear_of(ttype(type), ragged ? 1000 : 8192, ragged ? 1040 : 8192,
+                              ragged ? Scalar::bf16 : Scalar::f16, m);
+      expr.bias = true;
+      expr.rounded_x = x;
+      if (ragged && expr.groups() > 1 && 1040 % expr.group_size() != 0) expr.k = 1024;
+      expect_a_kernel(expr, device(target));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, TilesOfBytes,
+    ::testing::Values(Case{"int1", "int1,channel,scale=float16", Scalar::s8},
+                      Case{"uint3", "uint3,group=128,scale=float16,zero=midpoint", Scalar::s8},
+                      Case{"uint4", "uint4,group=128,scale=float16,zero=midpoint", Scalar::s8},
+                      Case{"awq", "uint4,group=128,scale=float16,zero=integer", Scalar::s8},
+                      Case{"int8", "int8,channel,scale=float32", Scalar::s8},
+                      Case{"float8", "float8_e4m3,channel,scale=float16", Scalar::e4m3},
+                      Case{"float6", "float6_e3m2,group=64,scale=float16", Scalar::e4m3},
+                      Case{"mxfp4", "mxfp4", Scalar::e4m3}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace ladder
