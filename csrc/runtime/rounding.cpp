@@ -47,8 +47,7 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
   return kernel->launch(launch, stream, arguments.data());
 }
 
-RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k,
-                               InChain chain) {
+RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, InChain chain) {
   const RoundingPlan plan = rounding_plan(k);
   const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, chain);
   return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};

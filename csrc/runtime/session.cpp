@@ -41,8 +41,8 @@ const LinearKernel* kernel_in(const LinearKernel* slot) {
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
 
-/// Throws Unsupported where rounded activations have no schedule: with what is wrong with the codes,
-/// else with what most schedules lack, a property of the type or the device too.
+/// Throws Unsupported where rounded activations have no schedule: with what is wrong with the
+/// codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Linear& expr, const Device& device) {
   rounding_kernels(target_of(device.family));
   const Decisions decisions = decide(expr, device);
@@ -271,7 +271,8 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
       } catch (const ToolchainError& error) {
         // What is wrong with the compiler or the driver is not told to every call.
         notice(joined(to_string(type_), " [", n_, ", ", k_, "], up to ",
-                      intervals_of(rounded_)[interval_of(m, rounded_)], " tokens: ", first_line(error.what())));
+                      intervals_of(rounded_)[interval_of(m, rounded_)],
+                      " tokens: ", first_line(error.what())));
         ++failures;
       }
       return nullptr;

@@ -187,9 +187,9 @@ class Session {
   Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
   /// The plan of this process, else a store's. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
-  /// Products are dependent launches: of a layer in a chain, and of rounded x, which begin beside the
-  /// kernel that rounds. That one begins when all before it has ended, so that reading the image
-  /// early is safe whatever was before.
+  /// Products are dependent launches: of a layer in a chain, and of rounded x, which begin beside
+  /// the kernel that rounds. That one begins when all before it has ended, so that reading the
+  /// image early is safe whatever was before.
   bool in_chain() const { return dependent_launch_ || rounded_.has_value(); }
   /// Of the plan, else of the first choice of the scheduler that compiles without spills and that
   /// the driver does not refuse; declined where there is none.

@@ -18,7 +18,8 @@ void expect_no_spills(Scalar to, const std::string& architecture) {
   for (const std::int64_t k : {16, 1024, 8192, 65536, 131072}) {
     for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
       const auto binary = cuda::compile(
-          cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, dependent}), architecture);
+          cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, dependent}),
+          architecture);
       const auto what = joined(name_of(from), " to ", name_of(to), ", ", k, " ", architecture);
       EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;
       EXPECT_EQ(binary.stack_bytes, 0) << what << binary.log;

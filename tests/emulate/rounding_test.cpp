@@ -92,9 +92,8 @@ class RoundTokens {
       : from_(from), to_(to), dependent_(dependent) {
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
-      sources.push_back(
-          {cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
-           "round_tokens"});
+      sources.push_back({cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
+                         "round_tokens"});
     }
     kernels_ = emulate::load(sources);
   }

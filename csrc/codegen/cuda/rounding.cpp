@@ -180,8 +180,9 @@ std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan
   const bool bf16 = from == Scalar::bf16;
   std::string text = joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
   const std::pair<std::string_view, std::string> parts[] = {
-      {"BEGIN", joined(chain.waits ? "dependent_wait();" : "", chain.waits && chain.starts ? "\n  " : "",
-                       chain.starts ? "dependent_launch();" : "")},
+      {"BEGIN",
+       joined(chain.waits ? "dependent_wait();" : "", chain.waits && chain.starts ? "\n  " : "",
+              chain.starts ? "dependent_launch();" : "")},
       {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
       {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
       {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
