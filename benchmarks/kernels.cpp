@@ -6,13 +6,13 @@
 //
 // A request is a line of words: bits zero group activation max_m n k, where activation is f16 or
 // bf16, and with :s8 or :e4m3 behind it comes rounded, e4m3 beside floats of 8, 6 and 4 bits, and a
-// group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the eight that tuning would measure, or `schedule`
-// and a schedule as it prints, or
-// tokens warps_n warps_k blocks rounds stages reduction route dependent resident, and perhaps
-// units depth sweeps, places for sums (0: two where sweeps have room for them) and x_rounds x_slack
-// sharers by_blocks. For each that no line before asked for,
-// OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
-// block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
+// group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the
+// eight that tuning would measure, or `schedule` and a schedule as it prints, or tokens warps_n
+// warps_k blocks rounds stages reduction route dependent resident, and perhaps units depth sweeps,
+// places for sums (0: two where sweeps have room for them) and x_rounds x_slack sharers by_blocks.
+// For each that no line before asked for, OUT gets I.cubin and one object in manifest.json; for
+// each width, positions_B.i32: the bit of a block's 512 B bytes at which bit b of code (row,
+// column) lies, in order [row][column][b].
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -151,12 +151,12 @@ int run(const std::string& out, const Device& device) {
       if (widths.insert(expr.bits).second) write_positions(out, expr.bits);
       manifest << (number ? ",\n" : "\n") << "{\"id\": " << number << ", \"name\": \""
                << compiled.program.name << "\", \"bits\": " << expr.bits
-               << ", \"zero\": " << expr.zero
-               << ", \"values\": " << values_of(expr) << ", \"group\": " << expr.group_size()
-               << ", \"activation\": \"" << activation << "\", \"max_m\": " << expr.max_m
-               << ", \"n\": " << expr.n << ", \"k\": " << expr.k << ", \"schedule\": \""
-               << to_string(schedule) << "\", \"registers\": " << binary.registers
-               << ", \"grid\": [" << compiled.program.variables[kSplit].extent << ", "
+               << ", \"zero\": " << expr.zero << ", \"values\": " << values_of(expr)
+               << ", \"group\": " << expr.group_size() << ", \"activation\": \"" << activation
+               << "\", \"max_m\": " << expr.max_m << ", \"n\": " << expr.n << ", \"k\": " << expr.k
+               << ", \"schedule\": \"" << to_string(schedule)
+               << "\", \"registers\": " << binary.registers << ", \"grid\": ["
+               << compiled.program.variables[kSplit].extent << ", "
                << compiled.program.variables[kTile].extent
                << "], \"threads\": " << compiled.program.threads
                << ", \"shared\": " << compiled.program.shared_bytes()

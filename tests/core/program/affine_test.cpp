@@ -87,8 +87,12 @@ TEST(Affine, terms_that_are_multiples_leave_quotients_and_remainders_to_the_othe
                 }
                 return total;
               };
-              if (quotient) ASSERT_EQ(at_all(*quotient), at_all(sum) / by) << factor << ' ' << by;
-              if (rest) ASSERT_EQ(at_all(*rest), at_all(sum) % by) << factor << ' ' << by;
+              if (quotient) {
+                ASSERT_EQ(at_all(*quotient), at_all(sum) / by) << factor << ' ' << by;
+              }
+              if (rest) {
+                ASSERT_EQ(at_all(*rest), at_all(sum) % by) << factor << ' ' << by;
+              }
               right += quotient.has_value() + rest.has_value();
             }
           }
