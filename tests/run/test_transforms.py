@@ -91,6 +91,7 @@ def test_layers_with_an_image_do_not_take_the_short_way(transform, monkeypatch):
     monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", short)
     monkeypatch.setattr(ladder.cuda.linear, "linear_no_grad", short)
     monkeypatch.setattr(ladder.cuda.linear, "_ops", types.SimpleNamespace(dequantize_image=values))
+    monkeypatch.setattr(ladder.cuda.linear, "activation_type_of", lambda weight: "")
     layer._set_image(torch.zeros(1, dtype=torch.int32), 1)
     x = drawn(2)
     with pytest.raises(AssertionError, match="the kernel"), torch.no_grad():
