@@ -52,7 +52,10 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
 }
 
 bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
-  return {einsum(expr), levels(device), expr.has_bytes_of_x() ? device.i8_flops : device.f16_flops};
+  const double rate = expr.rounded_x == Scalar::e4m3 ? device.f8_flops
+                      : expr.has_bytes_of_x()        ? device.i8_flops
+                                                     : device.f16_flops;
+  return {einsum(expr), levels(device), rate};
 }
 
 namespace {

@@ -44,7 +44,7 @@ void check_decoding(const Program& program, const Op& i, int bits, Faults& fault
   if (steps.high >= 4) add(faults, "step ", steps.high, " of a block of 4");
 }
 
-/// Two of each of the rows that a lane holds, in the order of its slots.
+/// A word of each of the rows that a lane holds, in the order of its slots.
 void check_zero_operand(const Register& tile, Scalar operand, Faults& faults) {
   if (tile.scalar != operand) add(faults, "zero points of ", name_of(tile.scalar));
   const auto copies = 32 / bits_of(operand);  // of a row, in a word

@@ -11,7 +11,6 @@
 #include "compile.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
-#include "pipelines/linear/objection.h"
 #include "runtime/gpus.h"
 #include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
@@ -40,31 +39,6 @@ const LinearKernel* kernel_in(const LinearKernel* slot) {
 
 // A compiler that fails at one schedule may do others; another one is not likely to mend a driver.
 constexpr int kFailures = 2;
-
-/// Throws Unsupported where rounded activations have no schedule: with what is wrong with the
-/// codes, else with what most schedules lack, a property of the type or the device too.
-void require_rounded(const Linear& expr, const Device& device) {
-  rounding_kernels(target_of(device.family));
-  const Decisions decisions = decide(expr, device);
-  if (auto why = code_objection(Route::bytes, ScalePlace::usual, decisions); !why.empty()) {
-    fail<Unsupported>(why);
-  }
-  std::map<std::string, int> reasons;
-  for (const Candidate& candidate : candidates(decisions)) {
-    if (candidate.dropped.empty()) return;
-    ++reasons[candidate.dropped];
-  }
-  const auto most =
-      std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
-  fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
-}
-
-[[noreturn]] void refuse_in_capture(const TType& type, std::int64_t n, std::int64_t k,
-                                    std::int64_t m) {
-  fail<Unsupported>("the kernel of ", to_string(type), " [", n, ", ", k, "] for ", m,
-                    " tokens is not compiled, and a CUDA graph is being captured: call "
-                    "ladder.warmup(model, m=...) before the capture");
-}
 
 }  // namespace
 
@@ -118,26 +92,6 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
   return why;
 }
 
-std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded) {
-  std::string why;
-  for (const Device& device : devices()) {
-    if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
-    std::string of_device;
-    for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      try {
-        require_rounded(expression(type, n, k, false, activation, 1, rounded), device);
-        return {};
-      } catch (const Unsupported& error) {
-        of_device = error.what();
-      } catch (const InvalidArgument& error) {
-        return error.what();  // of no device
-      }
-    }
-    why = of_device;
-  }
-  return why;
-}
-
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                  bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come)
     : type_(type),
@@ -150,13 +104,19 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
+void Session::refuse_in_capture(std::int64_t m) const {
+  fail<Unsupported>("the kernel of ", to_string(type_), " [", n_, ", ", k_, "] for ", m,
+                    " tokens is not compiled, and a CUDA graph is being captured: call "
+                    "ladder.warmup(model, m=...) before the capture");
+}
+
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
   const std::size_t interval = interval_of(m, rounded_);
   if (interval == intervals_of(rounded_).size() || activation == Scalar::f32) return nullptr;
   Slot& slot = this->slot(ordinal, activation, m);
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(m);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
@@ -165,54 +125,6 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
     }
   }
   return kernel_in(kernel);
-}
-
-const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int64_t m,
-                                        void* stream) {
-  static const RoundingKernel failed{};
-  auto& slot = rounding_.at(ordinal)[activation == Scalar::bf16];
-  const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
-  if (kernel == nullptr) [[unlikely]] {
-    if (gpus().driver.capturing(stream, ordinal)) {
-      refuse_in_capture(type_, n_, k_, m);
-    }
-    const std::lock_guard lock(compiling_);
-    kernel = slot.load(std::memory_order_acquire);
-    if (kernel == nullptr) {
-      const bool chains = device_row(ordinal).dependent_launch();
-      const InChain chain{.waits = dependent_launch_ && chains, .starts = chains};
-      try {
-        kernel = rounding_kernels_
-                     .emplace_back(std::make_unique<const RoundingKernel>(
-                         rounding_kernel(ordinal, activation, *rounded_, k_, chain)))
-                     .get();
-      } catch (const ToolchainError& error) {
-        notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",
-                      first_line(error.what())));
-        kernel = &failed;
-      }
-      slot.store(kernel, std::memory_order_release);
-    }
-  }
-  return kernel == &failed ? nullptr : kernel;
-}
-
-Session::Passes Session::rounded_passes(int ordinal, Scalar activation, std::int64_t m,
-                                        void* stream) {
-  if (activation == Scalar::f32) return {};
-  const RoundingKernel* const rounding = this->rounding(ordinal, activation, m, stream);
-  if (rounding == nullptr) return {};
-  const auto all = intervals_of(rounded_);
-  const LinearKernel* most = nullptr;
-  std::int64_t step = 0;
-  // Fewer tokens at once where the kernels for as many all spill.
-  for (auto i = std::min(interval_of(m, rounded_) + 1, all.size()); most == nullptr && i > 0; --i) {
-    most = linear(ordinal, activation, step = std::min(m, all[i - 1]), stream);
-  }
-  if (most == nullptr) return {};
-  const std::int64_t rest = m % step;
-  const LinearKernel* const last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
-  return last == nullptr ? Passes{} : Passes{most, last, step, rounding};
 }
 
 Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
@@ -238,7 +150,7 @@ const LinearKernel* Session::instead_of(const LinearKernel& kernel, int ordinal,
   const std::lock_guard lock(compiling_);
   const LinearKernel* now = slot.load(std::memory_order_acquire);
   if (now == &kernel) {
-    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(type_, n_, k_, m);
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(m);
     refused_[{ordinal, activation, interval_of(m, rounded_)}].insert(kernel.schedule);
     now = first_kernel(ordinal, activation, m);
     slot.store(now, std::memory_order_release);
@@ -364,8 +276,7 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (gpus().driver.capturing(stream, ordinal))
-      refuse_in_capture(type_, n_, k_, kTokenIntervals.back() + 1);
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(kTokenIntervals.back() + 1);
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {

@@ -194,6 +194,7 @@ class Session {
   /// Of the plan, else of the first choice of the scheduler that compiles without spills and that
   /// the driver does not refuse; declined where there is none.
   const LinearKernel* first_kernel(int ordinal, Scalar activation, std::int64_t m);
+  [[noreturn]] void refuse_in_capture(std::int64_t m) const;
   /// For the interval of `m` tokens; throws as expression() does.
   Decisions decided(int ordinal, Scalar activation, std::int64_t m) const;
   const LinearKernel* compile_linear(int ordinal, const Decisions& decisions,
@@ -237,6 +238,9 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
                        const Device& device, std::optional<Scalar> rounded = std::nullopt);
 /// The same where no device of the table has kernels, so that none is worth trying.
 std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded);
+/// Throws Unsupported where rounded activations have no schedule on `device`: with what is wrong
+/// with the codes, else with what most schedules lack, a property of the type or the device too.
+void require_rounded(const Linear& expr, const Device& device);
 
 /// A number that names (type, n, k, gather, dependent_launch, rounded), the same in every process,
 /// and its session. Images are the same with and without the last two.

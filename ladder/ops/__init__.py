@@ -215,27 +215,7 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
     ]
 
 
-def _empty_result(x: Tensor, qweight: Tensor) -> Tensor:
-    check_same_device(x, qweight)
-    return x.new_empty((*x.shape[:-1], qweight.shape[0]))
-
-
-@torch.library.register_fake("ladder::linear")
-def _(
-    x: Tensor,
-    qweight: Tensor,
-    scales: Tensor | None,
-    zeros: Tensor | None,
-    scale2: Tensor | None,
-    g_idx: Tensor | None,
-    bias: Tensor | None,
-    type: str,
-) -> Tensor:
-    check_activations(x)
-    return _empty_result(x, qweight)
-
-
-def _fake_of(activation_type: str) -> Callable[..., Tensor]:
+def _fake_of(activation_type: str | None) -> Callable[..., Tensor]:
     def fake(
         x: Tensor,
         qweight: Tensor,
@@ -247,12 +227,15 @@ def _fake_of(activation_type: str) -> Callable[..., Tensor]:
         type: str,
     ) -> Tensor:
         check_activations(x)
-        _check_rounded(x, qweight, g_idx, type, activation_type)
-        return _empty_result(x, qweight)
+        if activation_type is not None:
+            _check_rounded(x, qweight, g_idx, type, activation_type)
+        check_same_device(x, qweight)
+        return x.new_empty((*x.shape[:-1], qweight.shape[0]))
 
     return fake
 
 
+torch.library.register_fake("ladder::linear", _fake_of(None))
 for _type in activations.ACTIVATION_TYPES:
     torch.library.register_fake(f"ladder::linear_{_type}", _fake_of(_type))
 

@@ -18,7 +18,7 @@
 #include "codegen/cuda/emit.h"
 #include "codegen/hip/emit.h"
 #include "expr/of_ttype.h"
-#include "guarded.h"
+#include "linear_emulated.h"
 #include "machine.h"
 #include "pipelines/schedule.h"
 #include "program/kinds_of_types.h"
@@ -30,113 +30,11 @@
 namespace ladder {
 namespace {
 
+using testing::Case;
+using testing::expect_exact;
+using testing::language_of;
 using testing::LinearCase;
-
-struct Case {
-  Linear expr;
-  Schedule schedule;
-};
-
-emulate::Launch launch_of(const Program& program, const Device& device, unsigned seed) {
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
-  const auto cluster = static_cast<unsigned>(program.cluster);
-  return {{extent(kSplit), extent(kTile)},
-          {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
-          static_cast<unsigned>(program.threads),
-          program.shared_bytes(),
-          seed,
-          nullptr,
-          static_cast<unsigned>(device.warp),
-          tile_instruction(Scalar::f16, device)->subnormals};
-}
-
-using Bytes = std::vector<std::uint8_t>;
-
-/// What a dependent launch may neither read nor write before the preceding kernel has ended: NaN
-/// until then, and then `bytes`.
-struct Late {
-  std::string name;
-  void* at;
-  Bytes bytes;
-};
-
-std::string end_of_preceding(const std::vector<Late>& late) {
-  for (const auto& [name, at, bytes] : late) {
-    const auto* first = static_cast<const std::uint8_t*>(at);
-    if (std::any_of(first, first + bytes.size(), [](auto byte) { return byte != 0xff; })) {
-      return name + " is written before the preceding kernel has ended";
-    }
-    std::ranges::copy(bytes, static_cast<std::uint8_t*>(at));
-  }
-  return "";
-}
-
-/// Why y is not what it should be, or "".
-std::string objection_to(const Case& c, const Device& device, const Program& program,
-                         const emulate::Kernel& kernel, const LinearCase& data, unsigned seed) {
-  std::vector<emulate::Guarded> memory;
-  std::vector<void*> parameters;
-  std::vector<Late> late;
-  std::size_t y = 0;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.level != Level::global) continue;
-    if (buffer.name == "y") y = memory.size();
-    auto bytes = data.argument(buffer.name, c.schedule).bytes;
-    const bool constant = !program.dependent_launch || buffer.constant;
-    memory.emplace_back(constant ? bytes : Bytes(bytes.size(), 0xff));
-    parameters.push_back(memory.back().data());
-    if (!constant) late.push_back({buffer.name, parameters.back(), std::move(bytes)});
-  }
-  unsigned tokens = static_cast<unsigned>(data.m);
-  parameters.push_back(&tokens);
-  auto launch = launch_of(program, device, seed);
-  if (program.dependent_launch) launch.preceding = [&] { return end_of_preceding(late); };
-  const auto why = emulate::run(launch, [&] { kernel(parameters.data()); });
-  if (!why.empty()) return why;
-  const auto wanted = data.exact();
-  const auto reference = evaluate(c.expr, data.data);
-  // Sums of values that a table rounds, or that are far apart, are not exact.
-  const bool rounded = decoding_error(c.expr) > 0 ||
-                       (c.expr.element != nullptr && c.expr.element->exponent_bits > 4);
-  const auto* found = static_cast<const std::uint16_t*>(memory[y].data());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double value = to_number(c.expr.activation, found[i]);
-    if (value == wanted[i] || (rounded && std::fabs(reference.y[i]) > data.largest())) continue;
-    if (!rounded || !(std::fabs(value - reference.y[i]) <= data.bound(reference, i))) {
-      return "y[" + std::to_string(i) + "] is " + std::to_string(value) + ", not " +
-             std::to_string(wanted[i]);
-    }
-  }
-  return "";
-}
-
-emulate::Language language_of(const Device& device) {
-  return device.family == Family::cdna ? emulate::Language::hip : emulate::Language::cuda;
-}
-
-/// Each of them exact, with all tokens and with fewer, in so many orders.
-void expect_exact(const std::vector<Case>& cases, const Device& device, unsigned orders = 3) {
-  std::vector<Program> programs;
-  std::vector<emulate::Source> sources;
-  for (const Case& c : cases) {
-    programs.push_back(lower(decide(c.expr, device), c.schedule));
-    const Program& program = programs.back();
-    const bool hip = language_of(device) == emulate::Language::hip;
-    sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
-  }
-  const auto kernels = emulate::load(sources, language_of(device));
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const Case& c = cases[i];
-    for (unsigned seed = 1; seed <= orders; ++seed) {
-      const auto m = seed == 1 ? c.expr.max_m : 1 + seed * 5 % c.expr.max_m;
-      const auto data = LinearCase::integers(c.expr, m, seed);
-      EXPECT_EQ(objection_to(c, device, programs[i], kernels[i], data, seed), "")
-          << to_string(c.expr) << "; " << m << " tokens; " << to_string(c.schedule);
-    }
-  }
-}
+using testing::objection_to;
 
 TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
   std::vector<Case> cases;
@@ -147,29 +45,6 @@ TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
 TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
   std::vector<Case> cases;
   for (const auto& [expr, schedule] : testing::tile_cases(4)) cases.push_back({expr, schedule});
-  expect_exact(cases, device("h200"));
-}
-
-// Activations that come as bytes, by single warps and by warpgroups.
-TEST(Emulated, kernels_of_bytes_are_exact) {
-  std::vector<Case> cases;
-  unsigned turn = 0;
-  for (const char* type : {"uint4,group=128,scale=float16", "ternary,group=128", "int8,channel",
-                           "uint3,group=64,zero=integer", "float8_e4m3,channel", "mxfp4"}) {
-    const bool floats = ttype(type).element->encoding == Encoding::floating;
-    const auto add = [&](const auto& shape, bool warpgroups) {
-      ++turn;
-      for (auto& [expr, schedule] :
-           testing::tile_case(shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
-                              static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4,
-                              warpgroups, floats ? Scalar::e4m3 : Scalar::s8)) {
-        cases.push_back({expr, schedule});
-      }
-    };
-    for (const auto& shape : testing::kByteShapes) add(shape, true);
-    for (std::size_t i = 0; i < 4; ++i) add(testing::kTileShapes[(turn + 3 * i) % 10], false);
-  }
-  ASSERT_GE(cases.size(), 30U);
   expect_exact(cases, device("h200"));
 }
 

@@ -22,6 +22,8 @@ std::string_view digit_prelude();
 /// And for programs with element-wise arithmetic or bulk copies.
 std::string_view tile_prelude();
 
+/// For programs that multiply e4m3 by single warps. From sm_89 on.
+std::string_view float_byte_prelude();
 /// For programs with products whose B is in shared memory, and the function of one such product.
 /// From sm_90a on.
 std::string_view product_prelude();

@@ -45,6 +45,17 @@ template <int Tokens> DEVICE void mma_shared_s8(int* d, const u32* a, u64 b);
 )";
 }
 
+std::string_view float_byte_prelude() {
+  return R"(// Products of e4m3 by a warp.
+DEVICE void mma_e4m3(float* d, const u32* a, const u32* b) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+)";
+}
+
 std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens) {
   const bool whole = row.accumulator == Scalar::s32;
   const std::string type(name_of(a)), of_b(name_of(operand_scalar(row).value()));

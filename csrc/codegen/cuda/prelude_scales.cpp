@@ -4,14 +4,7 @@
 namespace ladder::cuda {
 
 std::string_view scale_prelude() {
-  return R"(// Products of e4m3, of devices that have them.
-DEVICE void mma_e4m3(float* d, const u32* a, const u32* b) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
+  return R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
 // product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
 DEVICE float ones_e8m0(u32 shifted) { return fabsf(as_float(shifted | 0x007fffffu)); }
 // The codes in the low or the high half of a word.

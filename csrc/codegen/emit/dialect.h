@@ -17,6 +17,7 @@ struct Preludes {
   std::string_view (*common)();
   std::string_view (*scales)();    ///< scales of 8 bits
   std::string_view (*digits)();    ///< activations as digits (layout/digits.h); null: has none
+  std::string_view (*e4m3)();      ///< products of e4m3 by a warp; null: has none
   std::string_view (*tiles)();     ///< element-wise arithmetic, shuffles, signals
   std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
 };

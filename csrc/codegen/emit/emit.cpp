@@ -29,6 +29,20 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
   });
 }
 
+/// A warp multiplies operands of e4m3.
+bool multiplies_e4m3(const Program& program, const std::vector<Statement>& statements) {
+  return std::ranges::any_of(statements, [&](const Statement& statement) {
+    const auto* mma = std::get_if<Mma>(&statement.op);
+    if (mma != nullptr) return program.registers[mma->a].scalar == Scalar::e4m3;
+    return std::visit(
+        [&](const auto& i) {
+          if constexpr (requires { i.body; }) return multiplies_e4m3(program, i.body);
+          return false;
+        },
+        statement.op);
+  });
+}
+
 }  // namespace
 
 std::string Emitter::run() {
@@ -44,6 +58,10 @@ std::string Emitter::run() {
       std::ranges::any_of(program_.buffers, of_digits)) {
     if (dialect_.preludes.digits == nullptr) fail<Unsupported>("no digits of activations");
     out_ << dialect_.preludes.digits() << '\n';
+  }
+  if (multiplies_e4m3(program_, program_.body)) {
+    if (dialect_.preludes.e4m3 == nullptr) fail<Unsupported>("no products of e4m3");
+    out_ << dialect_.preludes.e4m3() << '\n';
   }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
   if (std::ranges::any_of(program_.views, &View::is_swizzled)) {

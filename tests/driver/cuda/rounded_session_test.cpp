@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "base/error.h"
 #include "fakes/driver.h"
 #include "runtime/gpus.h"
 #include "runtime/session.h"
+#include "with_store.h"
 
 namespace ladder {
 namespace {
@@ -19,21 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-class RoundedSessions : public ::testing::Test {
+class RoundedSessions : public testing::WithStore {
  protected:
-  static void SetUpTestSuite() {
-    std::string folder = (std::filesystem::temp_directory_path() / "ladder-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    store_ = folder;
-    setenv("LADDER_CACHE", folder.c_str(), 1);
-    gpus().toolchain.add_directory(LADDER_FAKES);
-  }
-  static void TearDownTestSuite() {
-    unsetenv("LADDER_CACHE");
-    std::filesystem::remove_all(store_);
-  }
-  ~RoundedSessions() override { EXPECT_EQ(fake::mistakes(), ""); }
-
   Session& of(std::int64_t n, std::int64_t k = 512) {
     return session(
         open_session(ttype("uint4,group=64,scale=float16"), n, k, false, false, Scalar::s8));
@@ -42,7 +28,6 @@ class RoundedSessions : public ::testing::Test {
     return s.passes(1, activation, m, stream_);
   }
 
-  inline static std::filesystem::path store_;
   void* const stream_ = fake::new_stream();
 };
 
@@ -69,7 +54,7 @@ TEST_F(RoundedSessions, measure_no_dense_product_and_keep_plans_of_their_own) {
   Session& s = of(265);
   const auto all = s.schedules(1, Scalar::f16, 1000, 2);
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_THAT(all, testing::Each(HasSubstr("bytes")));
+  EXPECT_THAT(all, ::testing::Each(HasSubstr("bytes")));
   s.use(1, Scalar::f16, 1000, all.back(), Session::Purpose::good);
   s.keep(1, Scalar::f16, 1000, all.back(), 2);
   EXPECT_EQ(to_string(*s.plan(1, Scalar::f16, 1024)), all.back());

@@ -5,13 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "base/error.h"
 #include "fakes/driver.h"
 #include "runtime/gpus.h"
+#include "with_store.h"
 
 namespace ladder {
 namespace {
@@ -22,21 +21,8 @@ using ::testing::ThrowsMessage;
 constexpr std::int64_t kTokens = 1;
 
 /// Kernels of a store of its own, compiled once for all tests.
-class Sessions : public ::testing::Test {
+class Sessions : public testing::WithStore {
  protected:
-  static void SetUpTestSuite() {
-    std::string folder = (std::filesystem::temp_directory_path() / "ladder-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    store_ = folder;
-    setenv("LADDER_CACHE", folder.c_str(), 1);
-    gpus().toolchain.add_directory(LADDER_FAKES);
-  }
-  static void TearDownTestSuite() {
-    unsetenv("LADDER_CACHE");
-    std::filesystem::remove_all(store_);
-  }
-  ~Sessions() override { EXPECT_EQ(fake::mistakes(), ""); }
-
   /// Rows of its own for each test: a session is for the life of the process.
   Session& of(std::int64_t n) {
     return session(open_session(ttype("uint4,group=64,scale=float16"), n, 512));
@@ -46,7 +32,6 @@ class Sessions : public ::testing::Test {
   }
   bool start(const LinearKernel& kernel) { return kernel.start(stream_, nullptr); }
 
-  inline static std::filesystem::path store_;
   void* const stream_ = fake::new_stream();
 };
 
@@ -101,7 +86,7 @@ TEST_F(Sessions, multiply_densely_where_that_was_the_fastest) {
   EXPECT_EQ(s.passes(1, Scalar::f16, 40, stream_).most, nullptr) << "nor pass by pass";
   EXPECT_EQ(s.plan(1, Scalar::f16, 40), Schedule(DenseSchedule{}));
   // Up to the tokens of decode kernels it is none of the scheduler's.
-  EXPECT_THAT(s.schedules(1, Scalar::f16, 32, 2), testing::Not(testing::Contains("dense")));
+  EXPECT_THAT(s.schedules(1, Scalar::f16, 32, 2), ::testing::Not(::testing::Contains("dense")));
   EXPECT_THROW(s.use(1, Scalar::f16, 32, "dense", Session::Purpose::good), Unsupported);
 }
 

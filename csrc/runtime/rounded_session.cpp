@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sessions of rounded activations have of their own: which weights and devices have them, the
+// kernel that rounds, and passes.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "codegen/target.h"
+#include "device/device.h"
+#include "pipelines/linear/objection.h"
+#include "runtime/gpus.h"
+#include "runtime/notices.h"
+#include "runtime/session.h"
+
+namespace ladder {
+
+void require_rounded(const Linear& expr, const Device& device) {
+  rounding_kernels(target_of(device.family));
+  const Decisions decisions = decide(expr, device);
+  if (auto why = code_objection(Route::bytes, ScalePlace::usual, decisions); !why.empty()) {
+    fail<Unsupported>(why);
+  }
+  std::map<std::string, int> reasons;
+  for (const Candidate& candidate : candidates(decisions)) {
+    if (candidate.dropped.empty()) return;
+    ++reasons[candidate.dropped];
+  }
+  const auto most =
+      std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
+  fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
+}
+
+std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded) {
+  std::string why;
+  for (const Device& device : devices()) {
+    if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
+    std::string of_device;
+    for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      try {
+        require_rounded(expression(type, n, k, false, activation, 1, rounded), device);
+        return {};
+      } catch (const Unsupported& error) {
+        of_device = error.what();
+      } catch (const InvalidArgument& error) {
+        return error.what();  // of no device
+      }
+    }
+    why = of_device;
+  }
+  return why;
+}
+
+const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int64_t m,
+                                        void* stream) {
+  static const RoundingKernel failed{};
+  auto& slot = rounding_.at(ordinal)[activation == Scalar::bf16];
+  const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
+  if (kernel == nullptr) [[unlikely]] {
+    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(m);
+    const std::lock_guard lock(compiling_);
+    kernel = slot.load(std::memory_order_acquire);
+    if (kernel == nullptr) {
+      const bool chains = device_row(ordinal).dependent_launch();
+      const InChain chain{.waits = dependent_launch_ && chains, .starts = chains};
+      try {
+        kernel = rounding_kernels_
+                     .emplace_back(std::make_unique<const RoundingKernel>(
+                         rounding_kernel(ordinal, activation, *rounded_, k_, chain)))
+                     .get();
+      } catch (const ToolchainError& error) {
+        notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",
+                      first_line(error.what())));
+        kernel = &failed;
+      }
+      slot.store(kernel, std::memory_order_release);
+    }
+  }
+  return kernel == &failed ? nullptr : kernel;
+}
+
+Session::Passes Session::rounded_passes(int ordinal, Scalar activation, std::int64_t m,
+                                        void* stream) {
+  if (activation == Scalar::f32) return {};
+  const RoundingKernel* const rounding = this->rounding(ordinal, activation, m, stream);
+  if (rounding == nullptr) return {};
+  const auto all = intervals_of(rounded_);
+  const LinearKernel* most = nullptr;
+  std::int64_t step = 0;
+  // Fewer tokens at once where the kernels for as many all spill.
+  for (auto i = std::min(interval_of(m, rounded_) + 1, all.size()); most == nullptr && i > 0; --i) {
+    most = linear(ordinal, activation, step = std::min(m, all[i - 1]), stream);
+  }
+  if (most == nullptr) return {};
+  const std::int64_t rest = m % step;
+  const LinearKernel* const last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
+  return last == nullptr ? Passes{} : Passes{most, last, step, rounding};
+}
+
+}  // namespace ladder
