@@ -154,6 +154,14 @@ def tiles(activation="f16", bits=4, group=128, shapes=PEERS):
             yield from tiled(head, m, n, k, group, *tile)
 
 
+def wide(shapes=(*SHAPES[:4], (5120, 13824)), groups=(128, 32)):
+    """More tokens, where operands may be rounded: what tuning would measure."""
+    for (n, k), m in itertools.product(shapes, (96, 128, 192, 256, 384, 512, 768, 1024)):
+        for group in groups:
+            if group == groups[0] or (n, k) == SHAPES[1]:
+                yield from list(guesses(f"4 8 {group} f16 {m} {n} {k}"))[:5]
+
+
 def tiled(head, m, n, k, group, rows, tokens, columns, warps_n, warps_m, resident, warpgroups):
     """The requests of one tile for one problem."""
     if tokens > m:
@@ -203,6 +211,7 @@ def presets():
         "chain": list(decode("f16", dependent=1, shapes=[(4096, 4096)])),
         "widths": list(widths()),
         "tiles": [*tiles(), *tiles("bf16", shapes=PEERS[1:2])],
+        "wide": list(wide()),
         "small-tiles": list(tiles(shapes=[(512, 2048)])),
         "bytes": list(of_bytes([(4096, 4096), (8192, 8192)])),
         "small-bytes": list(of_bytes([(512, 2048)], (32, 100, 300))),

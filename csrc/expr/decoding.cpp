@@ -78,26 +78,46 @@ Decoding with_scales(Decoding d, Scalar format, Scalar operand) {
   return d;
 }
 
-Decoding table_of(const Element& e, Scalar operand) {
-  Decoding out{Decoding::Kind::table, 0, {}, {}};
+/// The exponent of the unit of a table's operands, which leaves room for the largest.
+int table_exponent(const Element& e, Scalar operand) {
   double largest = 0;
   for (int code = 0; code < e.code_count(); ++code) {
     const double value = std::fabs(decode(e, code));
     if (std::isfinite(value)) largest = std::max(largest, value);
   }
   const int top = operand == Scalar::f16 ? 14 : 0;
-  out.exponent = largest == 0 ? 0 : top - std::ilogb(largest);
+  return largest == 0 ? 0 : top - std::ilogb(largest);
+}
+
+Decoding table_of(const Element& e, Scalar operand, int exponent) {
+  Decoding out{Decoding::Kind::table, exponent, {}, {}};
   for (int code = 0; code < e.code_count(); ++code) {
     const double value = std::ldexp(decode(e, code), out.exponent);
     const auto bits = to_bits(operand, value);
     if (e.encoding == Encoding::floating && !std::isnan(value) &&
         to_number(operand, bits) != value) {
-      fail<Unsupported>("the values of ", e.name, " do not fit ", name_of(operand),
-                        ": beside its largest, ", largest, ", code ", code, ", ", decode(e, code),
-                        ", is lost");
+      fail<Unsupported>("the values of ", e.name, " do not fit ", name_of(operand), " times 2^",
+                        exponent, ": code ", code, ", ", decode(e, code), ", is lost");
     }
     out.table.push_back(static_cast<std::uint16_t>(bits));
   }
+  return out;
+}
+
+/// Values as they are, in the operand's format, which are then multiplied. Integers are made so by
+/// the way that they are unpacked.
+Decoding rounded_decoding(const Linear& expr) {
+  Decoding out{Decoding::Kind::integers, 0, {}, {}};
+  if (expr.element != nullptr) {
+    if (auto fields = fields_of(*expr.element, expr.activation)) {
+      out = *fields;
+      out.fields.factor = std::ldexp(out.fields.factor, -out.exponent);
+      out.exponent = 0;
+    } else {
+      out = table_of(*expr.element, expr.activation, 0);
+    }
+  }
+  out.scaled = out.rounded = true;
   return out;
 }
 
@@ -141,6 +161,35 @@ std::string no_scaled_operands(const Linear& expr) {
   return {};
 }
 
+std::string no_rounded_operands(const Linear& expr) {
+  const Scalar operand = expr.activation;
+  if (expr.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
+  if (!expr.scale) return "no scales for operands";
+  if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
+    return "sums, not operands, meet a stored zero point that is no integer";
+  }
+  const bool of_range = *expr.scale == Scalar::e8m0 && operand == Scalar::bf16;
+  if (*expr.scale != operand && *expr.scale != Scalar::e4m3 && !of_range) {
+    return joined("scales of ", name_of(*expr.scale), " are no ", name_of(operand));
+  }
+  if (expr.element == nullptr) return expr.shift == 0 ? "" : "a zero point between two codes";
+  const int largest = (1 << (exponent_bits(operand) - 1)) - 1;
+  if (const auto fields = fields_of(*expr.element, operand)) {
+    const int up = std::ilogb(fields->fields.factor) - fields->exponent;
+    return up <= largest ? ""
+                         : joined("values of ", expr.element->name, " times 2^-", up,
+                                  " take a factor that is no ", name_of(operand));
+  }
+  for (int code = 0; code < expr.element->code_count(); ++code) {
+    const double value = std::fabs(decode(*expr.element, code));
+    if (!std::isfinite(value) || value == 0) continue;
+    if (std::ilogb(value) < 1 - largest || std::ilogb(value) >= largest) {
+      return joined(value, " of ", expr.element->name, " is no normal ", name_of(operand));
+    }
+  }
+  return {};
+}
+
 ScalePlace usual_scale_place(const Linear& expr) {
   if (expr.has_bytes_of_x()) return ScalePlace::sums;
   const bool one_step = expr.scale && expr.group_size() == kStep;
@@ -154,9 +203,13 @@ Decoding decoding_of(const Linear& expr, ScalePlace place) {
     if (const auto why = no_scaled_operands(expr); !why.empty()) fail<Unsupported>(why);
     return with_scales(*fields_of(*expr.element, expr.activation), *expr.scale, expr.activation);
   }
+  if (place == ScalePlace::rounded) {
+    if (const auto why = no_rounded_operands(expr); !why.empty()) fail<Unsupported>(why);
+    return rounded_decoding(expr);
+  }
   if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
   if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;
-  return table_of(*expr.element, expr.activation);
+  return table_of(*expr.element, expr.activation, table_exponent(*expr.element, expr.activation));
 }
 
 Decoding without_subnormals(Decoding d, const Linear& expr) {
@@ -189,9 +242,10 @@ Decoding without_subnormals(Decoding d, const Linear& expr) {
   return d;
 }
 
-double decoding_error(const Linear& expr) {
-  const bool rounded = expr.element != nullptr && expr.element->encoding == Encoding::table;
-  return rounded ? std::ldexp(1.0, -mantissa_bits(expr.activation) - 1) : 0;
+double decoding_error(const Linear& expr, ScalePlace place) {
+  const bool table = expr.element != nullptr && expr.element->encoding == Encoding::table;
+  const double step = std::ldexp(1.0, -mantissa_bits(expr.activation) - 1);
+  return (table ? step : 0) + (place == ScalePlace::rounded ? step : 0);
 }
 
 }  // namespace ladder

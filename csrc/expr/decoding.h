@@ -37,11 +37,14 @@ constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
   return magnitude < binade + right ? right : magnitude - binade;
 }
 
-/// Where the scales of a weight multiply. Either way no weight is rounded.
+/// Where the scales of a weight multiply. But for `rounded` no weight is rounded.
 enum class ScalePlace {
   usual,     ///< as usual_scale_place() says
   sums,      ///< the f32 sums of each group
   operands,  ///< the operands of the matrix instruction, unless no_scaled_operands() objects
+  /// The operands, each product rounded to nearest even in their format: a dequantised weight.
+  /// Unless no_rounded_operands() objects.
+  rounded,
 };
 
 struct Decoding {
@@ -58,7 +61,8 @@ struct Decoding {
   /// within 2^-11 (f16) or 2^-8 (bf16) of its value, and of values under 2^-28 of the largest
   /// within 2^-39 of that (f16).
   std::vector<std::uint16_t> table;
-  bool scaled = false;  ///< fields: an operand is that times the scale of its group, still exact
+  bool scaled = false;   ///< an operand is that times the scale of its group: fields, still exact
+  bool rounded = false;  ///< scaled by a product of its own, rounded; `exponent` is 0
 };
 
 /// Entries of a table in shared memory: of pairs of codes, above kLargestPairTable of single ones.
@@ -74,6 +78,10 @@ Decoding::Kind decoding_kind(const Linear& expr);
 /// any scale of the format is one exactly, whatever scales a weight has.
 std::string no_scaled_operands(const Linear& expr);
 
+/// Why the weights of `expr` are not operands with their scales as `rounded` has it; empty where
+/// value and scale are numbers of the operand's format.
+std::string no_rounded_operands(const Linear& expr);
+
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums
 /// take more operations (docs/dev/notebook_gpu.md); else sums.
 ScalePlace usual_scale_place(const Linear& expr);
@@ -85,7 +93,8 @@ Decoding decoding_of(const Linear& expr, ScalePlace place = ScalePlace::usual);
 /// Unsupported where the values span more than the normal numbers of the operand's format.
 Decoding without_subnormals(Decoding decoding, const Linear& expr);
 
-/// The largest relative error of an operand: 0 unless the values of a table were rounded.
-double decoding_error(const Linear& expr);
+/// The largest relative error of an operand: 0 unless the values of a table, or their products with
+/// scales, were rounded.
+double decoding_error(const Linear& expr, ScalePlace place = ScalePlace::usual);
 
 }  // namespace ladder

@@ -16,7 +16,8 @@
 namespace ladder {
 
 /// By the numbers of ScalePlace.
-constexpr std::array<std::string_view, 3> kScalePlaces = {"", ", scaled sums", ", scaled operands"};
+constexpr std::array<std::string_view, 4> kScalePlaces = {"", ", scaled sums", ", scaled operands",
+                                                          ", rounded operands"};
 
 struct Printer {
   std::string out;

@@ -49,6 +49,7 @@ Faults check(const Program& program, const LoadUnits& i);
 Faults check(const Program& program, const Unpack& i);
 Faults check(const Program& program, const UnpackBytes& i);
 Faults check(const Program& program, const UnpackFloat& i);
+Faults check(const Program& program, const ScaleOperand& i);
 Faults check(const Program& program, const Lookup& i);
 Faults check(const Program& program, const FillTable& i);
 Faults check(const Program& program, const ZeroOperand& i);

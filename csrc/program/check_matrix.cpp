@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "device/device.h"
 #include "layout/digits.h"
 #include "layout/weight_image.h"
@@ -92,6 +94,30 @@ Faults check(const Program& program, const Unpack& i) {
   if (i.zeros >= 0) {
     check_zero_operand(program.registers[i.zeros], program.registers[i.to].scalar, faults);
   }
+  if (i.ones) {
+    const Scalar operand = program.registers[i.to].scalar;
+    const auto constant = -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, 0));
+    if (i.in_place || i.zeros >= 0 || i.bits > mantissa_bits(operand)) {
+      add(faults, "codes of ", i.bits, " bits beside ones, in place or with zero points");
+    } else if (to_number(operand, to_bits(operand, constant)) != constant) {
+      add(faults, constant, " is no ", name_of(operand));
+    }
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const ScaleOperand& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  const Scalar scale = program.registers[i.scales].scalar;
+  if (to.scalar != Scalar::f16 && to.scalar != Scalar::bf16) {
+    add(faults, "operands of ", name_of(to.scalar), " times scales");
+  }
+  const bool of_range = scale == Scalar::e8m0 && to.scalar == Scalar::bf16;
+  if (scale != to.scalar && scale != Scalar::e4m3 && !of_range) {
+    add(faults, "operands of ", name_of(to.scalar), " times scales of ", name_of(scale));
+  }
+  check_group(program, i.scales, i.group, "scales", faults);
   return faults;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
+#include "layout/bit_plan.h"
 #include "layout/digits.h"
 #include "program/affine.h"
 
@@ -18,6 +19,8 @@ namespace ladder {
 
 /// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
 /// `in_place` what layout/in_place.h says. Of `three` values in 2 bits, code 3 is first made 1.
+/// With `ones` the code is read as the mantissa of a number that begins with one, so that f16 has
+/// room for an exponent of 0.
 struct Unpack {
   RegisterId to, from;
   Affine block, step;
@@ -27,7 +30,14 @@ struct Unpack {
   int shift = 0;
   RegisterId zeros = -1;
   bool three = false;
+  bool ones = false;
 };
+/// How the codes of a pair are read into halves of `operand`, and what is ORed to these; of a pair
+/// at `offset`, by what they are multiplied, and, of `ones`, what these are then.
+UnpackPlan plan_of(const Unpack& i, Scalar operand);
+std::uint32_t joined_of(const Unpack& i, Scalar operand);
+double factor_of(const Unpack& i, Scalar operand, int offset);
+double ones_of(const Unpack& i, Scalar operand, int offset);
 /// The codes of a word, each 2 bits, with every 3 made 1.
 constexpr std::uint32_t three_values(std::uint32_t word) {
   return word & ~(word << 1 & 0xaaaaaaaau);
@@ -57,6 +67,14 @@ struct UnpackFloat {
   FloatFields fields;
   RegisterId scales = -1;
   Affine group = 0;
+};
+/// to[w, row, k] = to[w, row, k] * 2^exponent * scales[group, row], rounded once to nearest even in
+/// to's format, of the rows of an A operand. Of the first two factors, or of bf16 the last two, the
+/// product is a number of the format. Scales are in that or in e4m3, of bf16 also in e8m0.
+struct ScaleOperand {
+  RegisterId to, scales;
+  Affine group;
+  int exponent = 0;
 };
 /// Any format of `bits` bits: what the table says. The table was filled by FillTable and has one
 /// copy of each entry per lane, each in a bank of its own. Up to 4 bits one entry has both codes of

@@ -149,6 +149,7 @@ std::string to_string(const Program& program, const Statement& statement) {
               if (i.shift != 0) out << " times 2^" << i.shift;
               out << " - " << i.zero << " times 2^" << i.exponent;
               if (i.zeros >= 0) out << " + " << reg(i.zeros);
+              if (i.ones) out << " from ones";
             }
           },
           [&](const MmaShared& i) {
@@ -180,6 +181,9 @@ std::string to_string(const Program& program, const Statement& statement) {
                 << " at bit " << i.fields.place << (i.fields.halved ? " halved" : "") << " times "
                 << i.fields.factor;
             if (i.scales >= 0) out << " * " << group(i.scales, i.group);
+          },
+          [&](const ScaleOperand& i) {
+            out << reg(i.to) << " *= " << group(i.scales, i.group) << " * 2^" << i.exponent;
           },
           [&](const Lookup& i) {
             out << reg(i.to) << " = lookup u" << i.bits << ' ' << reg(i.from) << " block "

@@ -25,14 +25,6 @@ std::int64_t end_of_buffers(const Program& program) {
 
 }  // namespace
 
-const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
-  switch (to) {
-    case Scalar::e4m3: return float_byte_plan(i.bits, i.mantissa_bits);
-    case Scalar::s8: return i.has_zero() ? offset_byte_plan(i.bits) : signed_byte_plan(i.bits);
-    default: return byte_plan(i.bits);
-  }
-}
-
 std::int64_t Program::shared_offset(BufferId buffer) const {
   if (buffers[buffer].over >= 0) return shared_offset(buffers[buffer].over);
   std::int64_t offset = 0;

@@ -243,7 +243,7 @@ struct Statement {
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive,
                Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup,
                FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
-               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence>
+               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand>
       op;
 };
 
@@ -339,8 +339,8 @@ template <class... Ops>
 struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
-using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill, Scale,
-                          Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
+using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
+                          Fill, Scale, Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence>;

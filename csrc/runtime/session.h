@@ -34,7 +34,8 @@ namespace ladder {
 
 /// Largest M of each interval that a kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 10> kTokenIntervals{1, 8, 16, 32, 48, 64, 96, 128, 192, 256};
+constexpr std::array<std::int64_t, 14> kTokenIntervals{1,  8,   16,  32,  48,  64,  96,
+                                                       128, 192, 256, 384, 512, 768, 1024};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 

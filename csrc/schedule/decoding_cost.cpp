@@ -51,6 +51,16 @@ double lookup_cycles(int bits) {
 }  // namespace
 
 double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
+  if (place == ScalePlace::rounded) {
+    // Integers of f16 with stored zero points are multiplied twice.
+    const bool twice =
+        expr.element == nullptr && expr.activation == Scalar::f16 && expr.stored_zero != Zero::none;
+    const double product = kPairsPerUnit * kPackedCycles * (twice ? 2 : 1);
+    if (decoding_kind(expr) != Decoding::Kind::fields) {
+      return decoding_cycles(expr, route, ScalePlace::sums) + product;
+    }
+    return field_cycles(decoding_of(expr, place), expr.activation) + product;
+  }
   switch (decoding_kind(expr)) {
     case Decoding::Kind::fields: return field_cycles(decoding_of(expr, place), expr.activation);
     case Decoding::Kind::table: return lookup_cycles(expr.bits);

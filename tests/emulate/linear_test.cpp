@@ -48,6 +48,30 @@ TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
+TEST(Emulated, tile_kernels_of_rounded_operands_are_exact) {
+  std::vector<Case> cases;
+  unsigned turn = 0;
+  for (const char* type : {"uint4,group=128,scale=float16", "int3,group=32,scale=bfloat16",
+                           "uint4,group=64,scale=float16,zero=integer", "nvfp4",
+                           "float6_e3m2,group=64,scale=float16", "mxfp4"}) {
+    const auto of_shape = [&](const std::array<int, 7>& shape, bool warpgroups) {
+      ++turn;
+      const auto* scale = ttype(type).scale;
+      const bool bf16 = scale == &element("bfloat16") || scale == &element("e8m0");
+      for (const auto& [expr, schedule] :
+           testing::tile_case(shape, ttype(type), bf16 ? Scalar::bf16 : Scalar::f16,
+                              static_cast<Reduction>(turn % 3), Route::multiply_add, turn % 2 == 0,
+                              3, warpgroups, {}, ScalePlace::rounded)) {
+        cases.push_back({expr, schedule});
+      }
+    };
+    for (const auto& shape : testing::kRoundedShapes) of_shape(shape, true);
+    of_shape(testing::kRoundedByWarps[turn % 2], false);
+  }
+  ASSERT_GE(cases.size(), 20U);
+  expect_exact(cases, device("h200"), 2);
+}
+
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
   DecodeSchedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};

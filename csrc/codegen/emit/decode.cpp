@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
 #include "layout/field_plan.h"
 #include "layout/in_place.h"
@@ -18,6 +19,11 @@ namespace {
 
 /// The number in both halves of a word.
 std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value) * 0x10001u); }
+
+/// Plus -0, which keeps the sign of a zero.
+std::string product(Scalar scalar, const std::string& a, const std::string& b) {
+  return joined("fma_", name_of(scalar), "(", a, ", ", b, ", 0x80008000u)");
+}
 
 }  // namespace
 
@@ -70,9 +76,8 @@ void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
 
 void Emitter::unpack(const Unpack& i) {
   const Scalar operand = reg(i.to).scalar;
-  const auto plan =
-      i.in_place ? in_place(i.bits, operand).plan : unpack_plan(i.bits, linear_window(operand));
-  const auto joined = i.in_place ? in_place(i.bits, operand).joined * 0x10001u : 0;
+  const auto plan = plan_of(i, operand);
+  const auto joined = joined_of(i, operand);
   for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
     const UnpackPair& pair = plan.pairs[p];
     const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "", joined);
@@ -80,11 +85,12 @@ void Emitter::unpack(const Unpack& i) {
       line(to, " = ", code, ";");
       return;
     }
-    const int exponent = i.exponent + i.shift - linear_exponent(operand) - pair.offset;
-    const auto zero = i.zeros < 0 ? both(operand, -std::ldexp(i.zero, i.exponent))
-                                  : reg(i.zeros).name + "[" + std::to_string(row) + "]";
-    line(to, " = fma_", name_of(operand), "(", code, ", ", both(operand, std::ldexp(1.0, exponent)),
-         ", ", zero, ");");
+    const auto zero =
+        i.zeros < 0
+            ? both(operand, -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, pair.offset)))
+            : reg(i.zeros).name + "[" + std::to_string(row) + "]";
+    line(to, " = fma_", name_of(operand), "(", code, ", ",
+         both(operand, factor_of(i, operand, pair.offset)), ", ", zero, ");");
   });
 }
 
@@ -105,7 +111,7 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   const FloatFields& f = i.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
   const int carry = f.place + f.bits - 1;
-  if (i.scales >= 0) scales_of_units(i);
+  if (i.scales >= 0) scales_of_units(i.to, i.scales, i.group, f.factor);
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
     if (f.halved || f.special != 0) {
@@ -121,34 +127,59 @@ void Emitter::unpack_float(const UnpackFloat& i) {
         value = "both | " + carried;
       }
     }
-    const auto scale = std::string(row % 2 == 0 ? "low_twice" : "high_twice") + "(scales" +
-                       std::to_string(row / 2) + ")";
     if (f.factor != 1 || i.scales >= 0) {
-      // Plus -0, which keeps the sign of a zero.
-      value = std::string("fma_") + std::string(name_of(operand)) + "(" + value + ", " +
-              (i.scales >= 0 ? scale : both(operand, f.factor)) + ", 0x80008000u)";
+      value = product(operand, value, i.scales >= 0 ? scale_of_unit(row) : both(operand, f.factor));
     }
     line("  ", to, " = ", value, ";", f.halved || f.special != 0 ? " }" : "");
   });
 }
 
-// The scales of a unit's two rows, in the halves of one register, times the factor.
-void Emitter::scales_of_units(const UnpackFloat& i) {
-  const Register& to = reg(i.to);
-  for (std::int64_t unit = 0; unit < words(i.to) / 4; ++unit) {
+// The scales of a unit's two rows, in the halves of one register, of bf16 times the factor.
+void Emitter::scales_of_units(RegisterId of, RegisterId scales, const Affine& group,
+                              double factor) {
+  const Register& to = reg(of);
+  const auto per_word = 32 / bits_of(reg(scales));
+  for (std::int64_t unit = 0; unit < words(of) / 4; ++unit) {
     const auto row = to.layout(0, unit * 8)[1], next = row + 8;
-    const auto slot = slot_of_row(i.scales, constant(i.group), row);
-    LADDER_CHECK(slot % 2 == 0 && slot_of_row(i.scales, constant(i.group), next) == slot + 1,
-                 "rows ", row, " and ", next, " do not have scales side by side");
-    const auto halves = std::string(slot % 4 == 0 ? "low" : "high") + "_e4m3(" +
-                        reg(i.scales).name + "[" + std::to_string(slot / 4) + "])";
-    if (to.scalar == Scalar::f16) {
-      line("const u32 scales", unit, " = ", halves, ";");
+    const auto slot = slot_of_row(scales, constant(group), row);
+    LADDER_CHECK(slot % 2 == 0 && slot_of_row(scales, constant(group), next) == slot + 1, "rows ",
+                 row, " and ", next, " do not have scales side by side");
+    const auto word = reg(scales).name + "[" + std::to_string(slot / per_word) + "]";
+    const Scalar scalar = reg(scales).scalar;
+    const auto halves =
+        scalar == Scalar::e8m0
+            ? joined("pack_bf16(", number_in(scales, slot), ", ", number_in(scales, slot + 1), ")")
+        : scalar == Scalar::e4m3 ? joined(slot % 4 == 0 ? "low" : "high", "_e4m3(", word, ")")
+                                 : word;
+    const bool times = to.scalar == Scalar::bf16;
+    if (times && scalar == Scalar::e4m3) {
+      line("const u32 scales", unit, " = scaled_bf16(", halves, ", ", literal(factor), ");");
+    } else if (times && factor != 1) {
+      line("const u32 scales", unit, " = ", product(to.scalar, halves, both(to.scalar, factor)),
+           ";");
     } else {
-      line("const u32 scales", unit, " = scaled_bf16(", halves, ", ", literal(i.fields.factor),
-           ");");
+      line("const u32 scales", unit, " = ", halves, ";");
     }
   }
+}
+
+std::string Emitter::scale_of_unit(std::int64_t row) {
+  return joined(row % 2 == 0 ? "low_twice" : "high_twice", "(scales", row / 2, ")");
+}
+
+void Emitter::scale_operand(const ScaleOperand& i) {
+  const Scalar operand = reg(i.to).scalar;
+  const double factor = std::ldexp(1.0, i.exponent);
+  line("{");
+  scales_of_units(i.to, i.scales, i.group, factor);
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    const auto to = joined(reg(i.to).name, "[", w, "]");
+    const auto row = w / 4 * 2 + image_register(reg(i.to), w % 4) % 2;
+    const bool first = operand == Scalar::f16 && i.exponent != 0;
+    const auto value = first ? product(operand, to, both(operand, factor)) : to;
+    line("  ", to, " = ", product(operand, value, scale_of_unit(row)), ";");
+  }
+  line("}");
 }
 
 void Emitter::lookup(const Lookup& i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "codegen/emit/emitter.h"
@@ -22,21 +23,21 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
                   Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
                         LoadMatrix, LoadUnits, MmaShared, Lookup, FillTable, SplitDigits, Ticket>{},
                   false),
-              answer(Group<Unpack, UnpackBytes, UnpackFloat, ZeroOperand, Offset, Mma, Fill,
-                           Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
+              answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
+                           Fill, Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
                      false)},
         statement.op);
   });
 }
 
-/// A warp multiplies operands of e4m3.
-bool multiplies_e4m3(const Program& program, const std::vector<Statement>& statements) {
+/// Some `Op` among the statements, at any depth, is such.
+template <class Op>
+bool has(const std::vector<Statement>& statements, const std::function<bool(const Op&)>& such) {
   return std::ranges::any_of(statements, [&](const Statement& statement) {
-    const auto* mma = std::get_if<Mma>(&statement.op);
-    if (mma != nullptr) return program.registers[mma->a].scalar == Scalar::e4m3;
+    if (const auto* op = std::get_if<Op>(&statement.op)) return such(*op);
     return std::visit(
         [&](const auto& i) {
-          if constexpr (requires { i.body; }) return multiplies_e4m3(program, i.body);
+          if constexpr (requires { i.body; }) return has<Op>(i.body, such);
           return false;
         },
         statement.op);
@@ -50,7 +51,8 @@ std::string Emitter::run() {
   const bool small_scales = std::ranges::any_of(program_.registers, [](const Register& r) {
     return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
   });
-  if (small_scales) out_ << dialect_.preludes.scales() << '\n';
+  const bool operands = has<ScaleOperand>(program_.body, [](const ScaleOperand&) { return true; });
+  if (small_scales || operands) out_ << dialect_.preludes.scales() << '\n';
   const auto of_digits = [](const auto& named) {
     return named.scalar == Scalar::s8 || named.scalar == Scalar::s32;
   };
@@ -59,7 +61,8 @@ std::string Emitter::run() {
     if (dialect_.preludes.digits == nullptr) fail<Unsupported>("no digits of activations");
     out_ << dialect_.preludes.digits() << '\n';
   }
-  if (multiplies_e4m3(program_, program_.body)) {
+  const auto by_warps = [&](const Mma& i) { return reg(i.a).scalar == Scalar::e4m3; };
+  if (has<Mma>(program_.body, by_warps)) {
     if (dialect_.preludes.e4m3 == nullptr) fail<Unsupported>("no products of e4m3");
     out_ << dialect_.preludes.e4m3() << '\n';
   }
@@ -227,6 +230,7 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const Spread& i) { combine(i.to, i.from, "="); },
                    [&](const Multiply& i) { combine(i.to, i.from, "*="); },
                    [&](const UnpackFloat& i) { unpack_float(i); },
+                   [&](const ScaleOperand& i) { scale_operand(i); },
                    [&](const Lookup& i) { lookup(i); },
                    [&](const FillTable& i) { fill_table(i); },
                    [&](const ZeroOperand& i) { zero_operand(i); },

@@ -119,7 +119,10 @@ class Emitter {
   /// C++ for the fields of a pair whose unit begins at word `first`.
   std::string fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
                      const FieldPair& pair) const;
-  void scales_of_units(const UnpackFloat& i);
+  void scale_operand(const ScaleOperand& i);
+  void scales_of_units(RegisterId of, RegisterId scales, const Affine& group, double factor);
+  /// C++ for both halves of the scale of a row of an operand's tile, by parity of eight rows.
+  static std::string scale_of_unit(std::int64_t row);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);
   void table_values(const std::vector<Statement>& statements);

@@ -37,8 +37,14 @@ const BytePlan& LinearLowering::byte_plan_of_codes() const {
                                        : signed_byte_plan(expr_.bits);
 }
 
-// The largest power of two that the multiply-add can give to (code - zero).
+bool LinearLowering::reads_ones() const {
+  return decoding_.rounded && decoding_.kind == Decoding::Kind::integers &&
+         operand_ == Scalar::f16 && expr_.stored_zero == Zero::none;
+}
+
+// Else the largest power of two that the multiply-add can give to (code - zero).
 int LinearLowering::operand_exponent() const {
+  if (reads_ones()) return 0;
   const int largest = expr_.activation == Scalar::f16 ? 15 : 127;
   return largest + linear_exponent(expr_.activation) - expr_.shift;
 }
@@ -72,7 +78,8 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
       zero[parity] = -codes.base - std::ldexp(expr_.zero, codes.exponent[parity]);
     }
   } else {
-    o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - operand_exponent();
+    const int exponent = decoding_.rounded ? 0 : operand_exponent();
+    o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - exponent;
   }
   if (zeros_by_product()) {
     // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
@@ -158,17 +165,20 @@ void LinearLowering::decode_step(Body& body) {
       const bool in_place = route_ == Route::in_place;
       emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
                         in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),
-                        in_place ? 0 : expr_.shift, o.zeros, expr_.three});
+                        in_place ? 0 : expr_.shift, o.zeros, expr_.three, reads_ones()});
       break;
     }
     case Decoding::Kind::fields:
       emit(body, UnpackFloat{o.a, words_, o.block, o.in_block, decoding_.fields,
-                             decoding_.scaled ? scale_rows() : -1, o.group});
+                             decoding_.scaled && !decoding_.rounded ? scale_rows() : -1, o.group});
       break;
     case Decoding::Kind::table:
       emit(body, Lookup{o.a, words_, o.block, o.in_block, expr_.bits, table_});
       break;
   }
+  if (!decoding_.rounded) return;
+  const bool integers = decoding_.kind == Decoding::Kind::integers;
+  emit(body, ScaleOperand{o.a, scale_rows(), o.group, integers ? -operand_exponent() : 0});
 }
 
 void LinearLowering::end_group(Body& body) {

@@ -202,6 +202,8 @@ class LinearLowering {
   void decode_step(Body& body);
   /// Takes stored zero points times the activations from the sums of a group.
   void subtract_zeros(Body& body);
+  /// Integers of f16 are read beside ones, so that they are operands as they are.
+  bool reads_ones() const;
   /// Integers are made into (code - zero) * 2^that.
   int operand_exponent() const;
 };

@@ -29,6 +29,13 @@ std::string count_objection(std::initializer_list<Count> counts) {
   return {};
 }
 
+std::string too_many_for_warps(std::int64_t tokens) {
+  constexpr std::int64_t kMost = 256;
+  return tokens <= kMost
+             ? ""
+             : joined("products of warps serve at most ", kMost, " tokens, not ", tokens);
+}
+
 std::string reduction_objection(Reduction reduction, std::int64_t splits, std::int64_t rows,
                                 const Device& device) {
   if (reduction == Reduction::none) return splits == 1 ? "" : joined("K is split over ", splits);
@@ -112,6 +119,17 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
   if (!row.subnormals && expr.activation == Scalar::f16 &&
       (place == ScalePlace::usual ? usual_scale_place(expr) : place) == ScalePlace::operands) {
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
+  }
+  if (place == ScalePlace::rounded) {
+    if (decisions.expr.max_m < kFewestOfRounded) {
+      return joined("operands are rounded from ", kFewestOfRounded, " tokens on, not at ",
+                    decisions.expr.max_m);
+    }
+    if (route != Route::multiply_add || row.fragment != Fragment::warp) {
+      return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],
+                    " are not rounded");
+    }
+    if (auto why = no_rounded_operands(expr); !why.empty()) return why;
   }
   if (place == ScalePlace::operands) {
     if (auto why = no_scaled_operands(expr); !why.empty()) return why;

@@ -20,9 +20,17 @@ struct Count {
 };
 std::string count_objection(std::initializer_list<Count> counts);
 
+/// Tokens from which on operands may be rounded (ScalePlace::rounded). Below, products by exact
+/// weights are as fast or faster.
+constexpr std::int64_t kFewestOfRounded = 65;
+
 /// Codes become operands by `route`, with scales at `place`. What digits ask of a schedule is for
 /// its pipeline.
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions);
+
+/// Products by single warps or waves of so many tokens. Of more than 256 no kernel was measured
+/// beside a library's.
+std::string too_many_for_warps(std::int64_t tokens);
 
 /// `splits` CTAs that share `rows` rows add their sums up so.
 std::string reduction_objection(Reduction reduction, std::int64_t splits, std::int64_t rows,

@@ -4,6 +4,7 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/objection.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/tiles/registers.h"
 #include "pipelines/tiles/schedule.h"
@@ -31,7 +32,7 @@ constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
                                              {128, 4}, {64, 4},  {256, 4}};
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
 // The most tokens of a CTA; fewer only where these have more sums than registers.
-constexpr int kTokensOfWarpgroups[] = {256, 128, 64, 32}, kUsualTokens = 128;
+constexpr int kTokensOfWarpgroups[] = {256, 192, 128, 64, 32}, kUsualTokens = 128;
 // Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
@@ -57,7 +58,11 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   std::vector<TileSchedule> all;
   const bool bytes = expr.has_bytes_of_x();
   if ((expr.max_m < kFewestTokens && !bytes) || !device.async_copy()) return all;
-  const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
+  std::vector<ScalePlace> places{ScalePlace::usual};
+  if (usual_scale_place(expr) == ScalePlace::operands) places.push_back(ScalePlace::sums);
+  if (expr.groups() > 1 && expr.max_m >= kFewestOfRounded && no_rounded_operands(expr).empty()) {
+    places.push_back(ScalePlace::rounded);
+  }
   // In place takes one more product for each 16 rows of a warp where there is a zero point.
   const bool in_place = expr.element == nullptr && expr.zero == 0;
 
@@ -69,8 +74,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
       for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
         if ((route == Route::in_place && !in_place) || (route == Route::bytes) != bytes) continue;
         s.route = route;
-        for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
-          if (place == ScalePlace::sums && !both_places) continue;
+        for (const ScalePlace place : places) {
+          if (place == ScalePlace::rounded && route != Route::multiply_add) continue;
           s.scale_place = place;
           all.push_back(s);
         }

@@ -88,12 +88,33 @@ void TileLowering::k_tile(Body& body) {
   emit(body, Commit{});
   if (!whole_row()) load_groups(body, k_tile);
   const auto columns = summed_columns(s_, expr_);
-  if (columns >= kBlock) {
+  if (decoding_.scaled) {
+    scaled_operands(body, k_tile);
+  } else if (columns >= kBlock) {
     wide_groups(body, k_tile, columns / kBlock);
   } else {
     narrow_groups(body, k_tile, columns);
   }
-  if (warpgroup_ != nullptr && open()) await_products(body);
+  if (warpgroup_ != nullptr && one_sum()) await_products(body);
+}
+
+void TileLowering::scaled_operands(Body& body, const Affine& k_tile) {
+  const auto block = variable("block", blocks());
+  Body per_block;
+  load_words(per_block, k_tile, Affine::of(block));
+  multiply_steps(per_block, k_tile, Affine::of(block), 0, kBlock / instruction_.k);
+  emit(body, For{block, blocks(), std::move(per_block)});
+}
+
+Affine TileLowering::group_of_step(const Affine& block, const Affine& step, std::int64_t turn,
+                                   std::int64_t in_turn) const {
+  if (groups_ == 1) return 0;
+  const auto columns = expr_.group_size();
+  if (columns >= kBlock) return divided(block, columns / kBlock);
+  const auto steps = columns / instruction_.k;  // of a group
+  const auto in_block = steps <= in_turn ? times(step, in_turn / steps) + Affine(turn / steps)
+                                         : divided(step, steps / in_turn);
+  return times(block, kBlock / columns) + in_block;
 }
 
 void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks) {
@@ -133,6 +154,10 @@ void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine
   Body per_step;
   for (std::int64_t turn = 0; turn < in_turn; ++turn) {
     operands_.in_block = first + Affine::of(step, in_turn) + Affine(turn);
+    if (decoding_.scaled) {
+      operands_.group = group_of_step(block, Affine::of(step), turn, in_turn);
+      begin_group(per_step);
+    }
     multiply(per_step, k_tile, block, turn, in_turn);
   }
   emit(body, For{step, count / in_turn, std::move(per_step)});
@@ -151,7 +176,7 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   operands_.a = stages_of_a_[turn];
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
   // Between two waits for all products.
-  const auto steps = (open() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
+  const auto steps = (one_sum() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
   if (steps > in_turn) emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
   const auto of_panel = memory_.x_pitch / kBlock;  // blocks
   multiply_step(body, [&](RegisterId acc, RegisterId a) {

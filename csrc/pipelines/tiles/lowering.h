@@ -34,7 +34,9 @@ class TileLowering : LinearLowering {
   /// One group is all of K.
   bool whole_row() const { return expr_.groups() == 1; }
   /// Its scale multiplies once, at the end.
-  bool open() const { return whole_row() && operand_ != Scalar::e4m3; }
+  bool open() const { return whole_row() && !decoding_.scaled && operand_ != Scalar::e4m3; }
+  /// Products are added to the same sums until the last column, which nothing scales before.
+  bool one_sum() const { return open() || decoding_.scaled; }
   /// Blocks of the image in a k-tile, along K and along N.
   std::int64_t blocks() const { return s_.columns / kBlock; }
   std::int64_t row_blocks() const { return s_.rows / kBlock; }
@@ -48,6 +50,11 @@ class TileLowering : LinearLowering {
   /// The products of groups of whole blocks of the image, or of several groups in a block.
   void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
   void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
+  /// Those of operands that have their scales.
+  void scaled_operands(Body& body, const Affine& k_tile);
+  /// The group of a k-tile to which the k-step `turn` of `step` belongs, each of `in_turn`.
+  Affine group_of_step(const Affine& block, const Affine& step, std::int64_t turn,
+                       std::int64_t in_turn) const;
   /// The products of `count` k-steps of a block of the image, from its step `first` on.
   void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
                       std::int64_t count);

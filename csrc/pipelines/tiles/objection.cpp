@@ -69,7 +69,9 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
 std::string converted_elsewhere(const TileSchedule& s, const Decisions& decisions) {
   const auto tokens = decisions.expr.max_m;
   if (decisions.expr.has_bytes_of_x()) return {};
-  if (s.warpgroups && no_kernel(ConvertPlace::shared_to_registers, tokens).empty()) return {};
+  const bool served = no_kernel(ConvertPlace::shared_to_registers, tokens).empty();
+  if (s.warpgroups && served) return {};
+  if (auto why = too_many_for_warps(tokens); served && !why.empty()) return why;
   return not_while_multiplying(decisions.whole, tokens);
 }
 

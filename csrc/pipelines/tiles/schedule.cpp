@@ -66,7 +66,8 @@ std::int64_t summed_columns(const TileSchedule& s, const Linear& expr) {
 
 bool keeps_totals(const TileSchedule& s, const Linear& expr) {
   if (expr.rounded_x == Scalar::e4m3) return true;
-  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
+  if (s.scale_place == ScalePlace::rounded) return false;
+  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others only rounded
   return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
 }
 

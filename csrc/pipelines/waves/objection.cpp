@@ -79,6 +79,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
   if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  if (auto why = too_many_for_warps(expr.max_m); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
     return joined("serves ", tokens, " tokens of ", expr.max_m);

@@ -55,19 +55,18 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
 
 void Interpreter::unpack(Block& block, const Unpack& i) {
   const Scalar operand = program_.registers[i.to].scalar;
-  const auto plan =
-      i.in_place ? in_place(i.bits, operand).plan : unpack_plan(i.bits, linear_window(operand));
-  const auto joined = i.in_place ? in_place(i.bits, operand).joined * 0x10001u : 0;
+  const auto plan = plan_of(i, operand);
+  const auto joined = joined_of(i, operand);
   for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* from) {
     std::array<std::uint32_t, 8> words;
     for (int w = 0; w < i.bits; ++w) words[w] = i.three ? three_values(from[w]) : from[w];
-    const auto codes = read_pieces(plan.pairs[pair].pieces, words.data());
-    if (i.in_place) return codes | joined;
-    const double factor =
-        std::ldexp(1.0, i.exponent + i.shift - linear_exponent(operand) - plan.pairs[pair].offset);
+    const auto codes = read_pieces(plan.pairs[pair].pieces, words.data()) | joined;
+    if (i.in_place) return codes;
+    const int offset = plan.pairs[pair].offset;
+    const double factor = factor_of(i, operand, offset);
     const double zero =
         i.zeros < 0
-            ? -std::ldexp(i.zero, i.exponent)
+            ? -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, offset))
             : number(block, i.zeros, thread * coordinates_[i.zeros].slots + (unit * 2 + r % 2) * 2);
     std::uint32_t both = 0;
     for (int half = 0; half < 2; ++half) {
@@ -106,6 +105,15 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
       return to_bits(operand, to_number(operand, bits) * factor);
     };
     return scaled(both & 0xffff) | scaled(both >> 16) << 16;
+  });
+}
+
+void Interpreter::scale_operand(Block& block, const ScaleOperand& i) {
+  const auto group = value(block, i.group);
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
+    const auto slot = slot_of_row(i.scales, thread, group, at[1]);
+    const auto scale = number(block, i.scales, thread * coordinates_[i.scales].slots + slot);
+    set_number(block, i.to, index, std::ldexp(number(block, i.to, index), i.exponent) * scale);
   });
 }
 

@@ -204,6 +204,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
           [&](const Spread& i) { spread(block, i); },
           [&](const Multiply& i) { combine(block, i.to, i.from, true); },
           [&](const UnpackFloat& i) { unpack_float(block, i); },
+          [&](const ScaleOperand& i) { scale_operand(block, i); },
           [&](const Lookup& i) { lookup(block, i); },
           [&](const FillTable& i) { fill_table(block, i); },
           [&](const ZeroOperand& i) { zero_operand(block, i); },

@@ -153,6 +153,7 @@ class Interpreter {
   void unpack(Block& block, const Unpack& i);
   void unpack_bytes(Block& block, const UnpackBytes& i);
   void unpack_float(Block& block, const UnpackFloat& i);
+  void scale_operand(Block& block, const ScaleOperand& i);
   void lookup(Block& block, const Lookup& i);
   void fill_table(Block& block, const FillTable& i);
   void zero_operand(Block& block, const ZeroOperand& i);

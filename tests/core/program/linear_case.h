@@ -139,8 +139,12 @@ struct LinearCase {
 
   /// How far y[i] may be from `reference`: sums in f32, operands of tables rounded, y rounded.
   double bound(const Reference& reference, std::size_t i) const {
+    return bound(reference, i, decoding_error(expr));
+  }
+  /// The same, with operands of that relative error.
+  double bound(const Reference& reference, std::size_t i, double operands) const {
     const int significant = expr.activation == Scalar::f16 ? 11 : 8;
-    const double sums = 6 * std::sqrt(expr.k) * std::ldexp(1.0, -24) + decoding_error(expr);
+    const double sums = 6 * std::sqrt(expr.k) * std::ldexp(1.0, -24) + operands;
     return sums * reference.magnitude[i] + std::ldexp(std::fabs(reference.y[i]), -significant) +
            std::ldexp(1.0, linear_exponent(expr.activation));
   }

@@ -43,14 +43,20 @@ constexpr std::array<std::array<int, 7>, 5> kByteShapes = {{{64, 24, 128, 4, 1, 
                                                             {256, 32, 128, 8, 1, 2, 3},
                                                             {64, 80, 384, 4, 1, 1, 2}}};
 
+/// The same, of tokens enough for rounded operands: by warpgroups and by warps.
+constexpr std::array<std::array<int, 7>, 4> kRoundedShapes = {{{64, 72, 128, 4, 1, 1, 3},
+                                                               {128, 80, 64, 8, 1, 1, 2},
+                                                               {256, 40, 128, 8, 1, 2, 3},
+                                                               {256, 72, 192, 16, 1, 1, 2}}};
+constexpr std::array<std::array<int, 7>, 2> kRoundedByWarps = {
+    {{64, 96, 64, 2, 3, 1, 3}, {128, 48, 128, 4, 2, 2, 2}}};
+
 /// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
 /// tile objects.
-inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<int, 7>& shape,
-                                                              const TType& type, Scalar activation,
-                                                              Reduction reduction, Route route,
-                                                              bool dependent, int k_tiles = 3,
-                                                              bool warpgroups = false,
-                                                              std::optional<Scalar> x = {}) {
+inline std::vector<std::pair<Linear, TileSchedule>> tile_case(
+    const std::array<int, 7>& shape, const TType& type, Scalar activation, Reduction reduction,
+    Route route, bool dependent, int k_tiles = 3, bool warpgroups = false,
+    std::optional<Scalar> x = {}, ScalePlace place = ScalePlace::usual) {
   const auto& [rows, tokens, columns, warps_n, warps_m, token_tiles, stages] = shape;
   TileSchedule s{.rows = rows,
                  .tokens = tokens,
@@ -64,7 +70,8 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(const std::array<i
                  .dependent_launch = dependent,
                  .ctas_per_sm = 1,
                  .token_tiles = token_tiles,
-                 .warpgroups = warpgroups};
+                 .warpgroups = warpgroups,
+                 .scale_place = place};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = columns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
   Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);

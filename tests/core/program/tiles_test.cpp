@@ -196,6 +196,11 @@ TEST(Tiles, of_warpgroups_need_every_wait_barrier_and_fence) {
       cases.push_back(of_bytes);
     }
   }
+  for (const auto& rounded : testing::tile_case(
+           testing::kRoundedShapes[0], ttype("uint4,group=32,scale=float16"), Scalar::f16,
+           Reduction::none, Route::multiply_add, false, 6, true, {}, ScalePlace::rounded)) {
+    cases.push_back(rounded);
+  }
   for (auto& [expr, schedule] : cases) {
     if (!schedule.warpgroups || schedule.reduction == Reduction::ordered) continue;
     expr.max_m = std::int64_t{schedule.tokens} * schedule.token_tiles;  // sums reach everywhere

@@ -81,7 +81,6 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
   }
 }
 
-// On the chip it would be cheapest for more tokens than there are kernels for, on an A100.
 TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
   const Linear expr = linear("uint4", kMostTokens + 1);
   for (const Device* device : {&h200(), &ladder::device("a100")}) {
@@ -93,13 +92,21 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
     for (const Candidate& candidate : all) {
       if (is_dense(candidate.schedule)) continue;
       EXPECT_EQ(candidate.dropped,
-                "weights of 257 tokens are converted once in global memory: kernels that do serve "
-                "at most 256 tokens");
+                "weights of 1025 tokens are converted once in global memory: kernels that do serve "
+                "at most 1024 tokens");
     }
   }
-  EXPECT_EQ(decide(expr, ladder::device("a100")).whole.places.front().place,
-            ConvertPlace::shared_to_registers);
   EXPECT_EQ(tile_plan(expr, h200()).decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
+}
+
+TEST(Decisions, of_tiles_of_warps_are_for_as_many_tokens_as_were_measured) {
+  const auto kept = [](std::int64_t m) {
+    const auto all = candidates(decide(linear("uint4", m), device("a100")));
+    return std::ranges::count_if(
+        all, [](const Candidate& c) { return c.dropped.empty() && !is_dense(c.schedule); });
+  };
+  EXPECT_GT(kept(256), 0);
+  EXPECT_EQ(kept(257), 0);
 }
 
 // A library multiplies dense weights by an instruction that no tile program has: what it saves is

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles whose operands are values times scales, rounded: products by the dequantised weight.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pipelines/linear/objection.h"
+#include "program/linear_case.h"
+#include "program/slips.h"
+#include "program/tile_cases.h"
+
+namespace ladder {
+namespace {
+
+using testing::LinearCase;
+
+/// y by weights that are rounded to the format of the activations, and what it is bound by.
+Reference by_rounded_weights(const LinearCase& c) {
+  const Linear& expr = c.expr;
+  const auto groups = expr.groups(), group = expr.group_size();
+  const auto rounded = [&](double value) { return to_number(expr.activation, c.bits(value)); };
+  Reference out;
+  std::vector<double> weight(expr.n * expr.k);
+  for (std::int64_t n = 0; n < expr.n; ++n) {
+    for (std::int64_t k = 0; k < expr.k; ++k) {
+      const auto of = n * groups + k / group;
+      double value = value_of(expr, c.data.codes[n * expr.k + k]);
+      if (decoding_error(expr) > 0) value = rounded(value);  // of a table
+      if (expr.stored_zero == Zero::integer) value -= c.data.zeros[of];
+      value *= to_number(*expr.scale, c.data.scales[of]);
+      weight[n * expr.k + k] = rounded(value);
+    }
+  }
+  for (std::int64_t m = 0; m < c.m; ++m) {
+    for (std::int64_t n = 0; n < expr.n; ++n) {
+      double y = 0, magnitude = 0;
+      for (std::int64_t k = 0; k < expr.k; ++k) {
+        const auto column = expr.gather ? c.data.gather[k] : k;
+        const double term =
+            to_number(expr.activation, c.data.x[m * expr.k + column]) * weight[n * expr.k + k];
+        y += term, magnitude += std::fabs(term);
+      }
+      if (expr.scale2) y *= c.data.scale2;
+      if (expr.bias) y += to_number(expr.activation, c.data.bias[n]);
+      out.y.push_back(y), out.magnitude.push_back(magnitude);
+    }
+  }
+  return out;
+}
+
+/// Cases of a type with scales of the format of the activations, or of its own.
+void for_each_case(const std::string& type,
+                   const std::function<void(const Linear&, const TileSchedule&)>& use) {
+  unsigned turn = 0;
+  const auto run = [&](const auto& shapes, bool warpgroups) {
+    for (const auto& shape : shapes) {
+      const Scalar activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
+      const bool own = type.find("scale=") != std::string::npos || type.find(',') == type.npos;
+      const std::string scale = activation == Scalar::f16 ? "float16" : "bfloat16";
+      const TType& full = ttype(own ? type : type + ",scale=" + scale);
+      for (auto& [expr, schedule] :
+           testing::tile_case(shape, full, activation, static_cast<Reduction>(turn % 3),
+                              Route::multiply_add, false, 3, warpgroups, {}, ScalePlace::rounded)) {
+        expr.bias = turn % 2 == 0;
+        expr.gather = turn % 4 == 0;
+        use(expr, schedule);
+      }
+    }
+  };
+  run(testing::kRoundedShapes, true);
+  run(testing::kRoundedByWarps, false);
+}
+
+class RoundedOperands : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RoundedOperands, are_exact_where_no_product_is_rounded) {
+  unsigned kept = 0;
+  for_each_case(GetParam(), [&](const Linear& expr, const TileSchedule& schedule) {
+    const Program program = lower(decide(expr, device("h200")), schedule);
+    ASSERT_NO_THROW(verify(program, device("h200").shared_per_block_bytes)) << to_string(schedule);
+    EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+    const auto c = LinearCase::integers(expr, expr.max_m, ++kept);
+    if (decoding_error(expr) > 0) return;  // of a table
+    ASSERT_EQ(c.run(program, schedule), c.exact()) << to_string(expr) << to_string(schedule);
+  });
+  EXPECT_GE(kept, 2U);
+}
+
+TEST_P(RoundedOperands, are_the_dequantised_weight) {
+  unsigned kept = 0;
+  for_each_case(GetParam(), [&](const Linear& expr, const TileSchedule& schedule) {
+    const auto c = LinearCase::reals(expr, std::min<std::int64_t>(expr.max_m, 9), ++kept);
+    const auto y = c.run(lower(decide(expr, device("h200")), schedule), schedule);
+    const Reference reference = by_rounded_weights(c);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      // No error of a weight is allowed for.
+      ASSERT_LE(std::fabs(y[i] - reference.y[i]), c.bound(reference, i, 0))
+          << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+    }
+  });
+  EXPECT_GE(kept, 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, RoundedOperands,
+    ::testing::Values("uint1,group=64", "int2,group=32", "ternary,group=128", "uint3,group=128",
+                      "uint4,group=128", "uint4,group=64,zero=integer", "int4,group=16",
+                      "uint4,group=32,scale=float8_e4m3", "uint5,group=64", "int6,group=128",
+                      "uint7,group=32", "uint8,group=64,zero=integer", "nf4,group=64",
+                      "float4_e2m1,group=32", "nvfp4", "float6_e3m2,group=128",
+                      "float8_e4m3,group=64", "mxfp4", "uint3,group=32,scale=e8m0"),
+    [](const auto& info) { return "case_" + std::to_string(info.index); });
+
+TEST(RoundedOperands, without_their_scales_are_caught) {
+  for_each_case("int4,group=32", [](const Linear& expr, const TileSchedule& schedule) {
+    Program program = lower(decide(expr, device("h200")), schedule);
+    testing::for_each_op<ScaleOperand>(program.body, [](ScaleOperand& i) { i.exponent += 1; });
+    EXPECT_EQ(testing::objection_to(program, schedule, LinearCase::integers(expr, 9)),
+              "wrong numbers");
+  });
+}
+
+TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight) {
+  const auto refused = [](const char* type, Scalar activation, std::int64_t m) {
+    return code_objection(Route::multiply_add, ScalePlace::rounded,
+                          decide(linear_of(ttype(type), 128, 256, activation, m), device("h200")));
+  };
+  EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::f16, 65), "");
+  EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::f16, 64),
+            "operands are rounded from 65 tokens on, not at 64");
+  EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::bf16, 65), "scales of f16 are no bf16");
+  EXPECT_EQ(refused("mxfp4", Scalar::f16, 65), "scales of e8m0 are no f16");
+  EXPECT_EQ(refused("uint4", Scalar::f16, 65), "no scales for operands");
+  EXPECT_EQ(refused("uint4,group=64,scale=float16,zero=original", Scalar::f16, 65),
+            "sums, not operands, meet a stored zero point that is no integer");
+}
+
+}  // namespace
+}  // namespace ladder
