@@ -6,6 +6,7 @@
 // a branch. What is missing is compiled on first use.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -34,14 +35,15 @@ namespace ladder {
 
 /// Largest M of each interval that a kernel may serve. Above the last, and where the
 /// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 14> kTokenIntervals{1,  8,   16,  32,  48,  64,  96,
-                                                       128, 192, 256, 384, 512, 768, 1024};
+constexpr std::array<std::int64_t, 20> kTokenIntervals{
+    1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
 /// The same where activations are rounded to 8 bits. More tokens than the last are passes.
 constexpr std::array<std::int64_t, 17> kRoundedIntervals{
     32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
+constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRoundedIntervals.size());
 /// So many tokens are not rounded: weights are what such calls wait for, and one more launch would
 /// take longer than products of bytes save.
 constexpr std::int64_t kMostTokensAsTheyCome = 16;
@@ -217,7 +219,7 @@ class Session {
   std::map<Interval, Plan> plans_;
   std::map<Interval, std::set<std::string>> refused_;                    // schedules, by the driver
   std::vector<std::unique_ptr<const RoundingKernel>> rounding_kernels_;  // nor these
-  std::array<std::array<std::array<Slot, kRoundedIntervals.size()>, 2>, kMaxDevices> linear_{};
+  std::array<std::array<std::array<Slot, kMostIntervals>, 2>, kMaxDevices> linear_{};
   std::array<std::array<std::atomic<const RoundingKernel*>, 2>, kMaxDevices> rounding_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };

@@ -22,7 +22,7 @@ std::string_view name_of(ConvertPlace place);
 
 /// The most tokens for which there are kernels that convert as they multiply: those that are
 /// compiled, tested and measured for every type.
-constexpr std::int64_t kMostTokens = 1024;
+constexpr std::int64_t kMostTokens = 1536;
 
 /// Why no kernel converts the weights of `m` tokens at `place`; empty where one does.
 std::string no_kernel(ConvertPlace place, std::int64_t m);

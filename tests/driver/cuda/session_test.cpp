@@ -70,7 +70,7 @@ TEST_F(Sessions, have_a_kernel_for_many_tokens) {
   EXPECT_EQ(many.most, s.linear(1, Scalar::f16, 48, stream_));
   EXPECT_EQ(many.last, many.most);
   EXPECT_EQ(passes(65).most, s.linear(1, Scalar::f16, 96, stream_));
-  EXPECT_EQ(passes(1025).most, nullptr);
+  EXPECT_EQ(passes(1537).most, nullptr);
   EXPECT_EQ(s.passes(1, Scalar::f32, 8, stream_).most, nullptr);
 }
 
