@@ -116,7 +116,7 @@ inline void expect_exact(const std::vector<Case>& cases, const Device& device,
     const bool hip = language_of(device) == emulate::Language::hip;
     sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
   }
-  const auto kernels = emulate::load(sources, language_of(device));
+  const auto kernels = emulate::load(sources, language_of(device), device.capability);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
     for (unsigned seed = 1; seed <= orders; ++seed) {
