@@ -2,8 +2,8 @@
 //
 // What sm_80 brought, and what sm_75 has in its place. sm_75 copies by a load and a store of the
 // thread that asks. Such a copy has ended before it is waited for, which programs allow: they
-// overwrite nothing that may still be read (program.h). It has no arithmetic of bfloat16, so that no
-// program multiplies bfloat16 there; weights can be dequantised to it.
+// overwrite nothing that may still be read (program.h). It has no arithmetic of bfloat16, so that
+// no program multiplies bfloat16 there; weights can be dequantised to it.
 #include "codegen/cuda/prelude.h"
 
 namespace ladder::cuda {
