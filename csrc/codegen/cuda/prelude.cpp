@@ -9,8 +9,7 @@
 namespace ladder::cuda {
 
 std::string_view prelude() {
-  static const std::string text =
-      joined(R"(typedef unsigned int u32;
+  static const std::string text = joined(R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -214,7 +213,7 @@ DEVICE float high_f16(u32 both) {
 DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
 )",
-             codegen::kScaleFunctions, since_ampere());
+                                         codegen::kScaleFunctions, since_ampere());
   return text;
 }
 
