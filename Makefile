@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix gpu-test emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -98,6 +98,10 @@ compile-test: build-tests
 compile-matrix: build-tests
 	$(call shards,build/tests/compile/compile_tests --gtest_also_run_disabled_tests \
 	  --gtest_filter='DISABLED_Whole*')
+
+# Kernels of older devices on this machine's GPU, by PTX that its driver compiles. Skips without one.
+gpu-test: build-tests
+	$(NVRTC) build/tests/gpu/gpu_tests
 
 # The text of kernels on this processor.
 emulate-test: build-tests

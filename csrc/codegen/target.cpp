@@ -168,7 +168,7 @@ std::string no_target(const Device& device) {
   const Target* const target = find(device.family);
   if (target == nullptr || target->emit == nullptr) return why("there is ", names(), " alone");
   if (!has_tile_programs(device)) {
-    const MatrixInstruction& oldest = *tile_instruction(Scalar::f16);
+    const MatrixInstruction& oldest = first_tile_instruction(device.family);
     return why("tile programs multiply by ", oldest.name, ", which needs sm_", oldest.architecture);
   }
   return {};

@@ -69,6 +69,10 @@ struct Device {
   std::string_view found = {};
 
   bool async_copy() const { return copy_instruction(*this, "cp.async") != nullptr; }
+  /// Threads copy from global to shared memory, 16 bytes each: asynchronously, or at once.
+  bool copies_to_shared() const {
+    return async_copy() || copy_instruction(*this, "ld.global+st.shared") != nullptr;
+  }
   bool dependent_launch() const { return capability >= 90; }
   /// Threads can wait for an mbarrier.
   bool signals() const { return capability >= 90; }

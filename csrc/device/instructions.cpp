@@ -112,6 +112,9 @@ constexpr MatrixInstruction kMatrix[] = {
     mma("mma.m16n8k16.bf16", {80, kNewest}, kBf16, 16, 16, true),
     mma("mma.m16n8k32.s8", {80, kNewest}, kI8, 16, 32, true),
     mma("mma.m16n8k32.e4m3", {89, kNewest}, kE4m3, 16, 32, true),
+    // Turing's, side by side: fragments of one are those of the other, register by register.
+    mma("2 x mma.m16n8k8.f16", {75, 79}, kF16, 16, 16, true),
+    mma("4 x mma.m8n8k16.s8", {75, 79}, kI8, 16, 32, true),
     wgmma("wgmma.m64nNk16.f16", kF16, 16, true),
     wgmma("wgmma.m64nNk16.bf16", kBf16, 16, true),
     wgmma("wgmma.m64nNk32.s8", kI8, 32, true),
@@ -143,16 +146,18 @@ constexpr MatrixInstruction kMatrix[] = {
 };
 
 constexpr CopyInstruction nvidia(std::string_view name, int first, std::string_view from,
-                                 std::string_view to, int granule, int rows, int columns) {
-  return {name, Family::nvidia, first, kNewest, from, to, granule, rows, columns, "PTX ISA"};
+                                 std::string_view to, int granule, int rows, int columns,
+                                 int last = kNewest) {
+  return {name, Family::nvidia, first, last, from, to, granule, rows, columns, "PTX ISA"};
 }
 
 // A load by lanes moves one granule for each; what one quarter-warp or address phase covers is the
-// hardware's affair.
+// hardware's affair. Turing has a load and a store by the same thread in the place of cp.async.
 constexpr CopyInstruction kCopies[] = {
     nvidia("ld.global.v4.b32", 70, "global", "registers", 16, 32, 1),
     nvidia("ld.shared.v4.b32", 70, "shared", "registers", 16, 32, 1),
     nvidia("ldmatrix.x4", 75, "shared", "registers", 16, 16, 2),
+    nvidia("ld.global+st.shared", 75, "global", "shared", 16, 32, 1, 79),
     nvidia("cp.async", 80, "global", "shared", 16, 32, 1),
     nvidia("cp.async.bulk", 90, "global", "shared", 16, 1, 1),
     {"global_load_dwordx4", Family::cdna, 2, 4, "global", "registers", 16, 64, 1,
@@ -230,6 +235,16 @@ const MatrixInstruction* tile_instruction(Scalar operand, const Device& device) 
 const MatrixInstruction* tile_instruction(Scalar operand) {
   return tile_row(operand,
                   [](const MatrixInstruction& row) { return row.family == Family::nvidia; });
+}
+
+const MatrixInstruction& first_tile_instruction(Family family) {
+  const MatrixInstruction* first = nullptr;
+  for (const MatrixInstruction& row : kMatrix) {
+    if (row.family != family || !tile_operand(row)) continue;
+    if (first == nullptr || row.architecture < first->architecture) first = &row;
+  }
+  LADDER_CHECK(first != nullptr, "no tile program multiplies on such devices");
+  return *first;
 }
 
 const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& device) {

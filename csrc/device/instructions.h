@@ -83,6 +83,8 @@ double operations_per_second(const Device& device, const MatrixInstruction& inst
 const MatrixInstruction* tile_instruction(Scalar operand, const Device& device);
 /// That of NVIDIA's devices from sm_80 on, which programs that name no device take.
 const MatrixInstruction* tile_instruction(Scalar operand);
+/// Of the rows by which tile programs multiply registers, one of the oldest devices of the family.
+const MatrixInstruction& first_tile_instruction(Family family);
 /// The row by which the warpgroups of tile programs multiply `operand` on `device`, B in shared
 /// memory; null when there is none.
 const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& device);

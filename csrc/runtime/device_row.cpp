@@ -74,7 +74,7 @@ Suggested nvidia_row(const Properties& p, const std::vector<std::string>& words)
     if (nearest == nullptr || row.capability > nearest->capability) nearest = &row;
   }
   if (nearest == nullptr) {
-    const int oldest = tile_instruction(Scalar::f16)->architecture;
+    const int oldest = first_tile_instruction(Family::nvidia).architecture;
     fail<Unsupported>(p.name, " has compute capability ", p.capability / 10, ".", p.capability % 10,
                       "; kernels need ", oldest / 10, ".", oldest % 10);
   }

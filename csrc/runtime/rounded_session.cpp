@@ -37,8 +37,10 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
   std::string why;
   for (const Device& device : devices()) {
     if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
+    if (tile_instruction(rounded, device) == nullptr) continue;  // says nothing of the type
     std::string of_device;
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      if (tile_instruction(activation, device) == nullptr) continue;
       try {
         require_rounded(expression(type, n, k, false, activation, 1, rounded), device);
         return {};

@@ -167,7 +167,24 @@ std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int
   return stored;
 }
 
+namespace {
+
+/// Turing has no arithmetic of bfloat16, which many models come in: that costs so much that it is
+/// said.
+bool multiplies(int ordinal, Scalar activation) {
+  const Device& device = device_row(ordinal);
+  if (tile_instruction(activation, device) != nullptr) return true;
+  notice(joined("cuda:", ordinal, " (", device.name, ") has no instruction that multiplies ",
+                activation == Scalar::bf16 ? "bfloat16" : name_of(activation),
+                ": weights are dequantised in each call with such activations, which float16 ones "
+                "avoid"));
+  return false;
+}
+
+}  // namespace
+
 const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::int64_t m) {
+  if (!multiplies(ordinal, activation)) return declined();
   int failures = 0;
   const auto& refused = refused_[{ordinal, activation, interval_of(m, rounded_)}];
   try {

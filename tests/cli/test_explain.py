@@ -147,6 +147,20 @@ def test_explain_says_of_the_schedule_what_was_decided_before_it(capsys, m, weig
     assert digits == (instruction == "mma.m16n8k32.s8")
 
 
+@pytest.mark.parametrize("m", [1, 16, 64])
+def test_explain_shows_a_kernel_for_turing(capsys, m):
+    sections = json.loads(run(capsys, "--json", "--source", m=m, device="t4"))
+    assert sections["schedule"].splitlines()[1].startswith("by 2 x mma.m16n8k8.f16 in tiles of ")
+    kernel = sections["source"].split('extern "C" __global__')[1]
+    assert "mma_f16(" in kernel and "copy_async(" in kernel
+
+
+def test_explain_of_bfloat16_on_turing_says_that_nothing_multiplies_it(capsys):
+    assert main([*arguments(device="t4"), "--activation", "bfloat16"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no instruction of t4 multiplies bfloat16" in said
+
+
 def test_explain_names_the_devices_when_there_is_no_such(capsys):
     assert main(arguments(device="h300")) == 1
     assert "h200" in capsys.readouterr().err

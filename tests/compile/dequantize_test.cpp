@@ -14,9 +14,11 @@ namespace ladder {
 namespace {
 
 void expect_no_spills(const std::string& source, const std::string& what) {
-  const auto binary = cuda::compile(source, device("h200").architecture);
-  EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;
-  EXPECT_EQ(binary.stack_bytes, 0) << what << binary.log;
+  for (const char* name : {"h200", "t4"}) {
+    const auto binary = cuda::compile(source, device(name).architecture);
+    EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;
+    EXPECT_EQ(binary.stack_bytes, 0) << what << binary.log;
+  }
 }
 
 std::vector<std::string> spellings() {

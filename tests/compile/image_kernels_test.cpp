@@ -18,9 +18,11 @@ INSTANTIATE_TEST_SUITE_P(Bits, ImageKernels, ::testing::Range(1, 9));
 TEST_P(ImageKernels, compile_without_spills) {
   const auto& kernels = image_kernels(target_called("CUDA"));
   for (const auto& source : {kernels.pack(GetParam()), kernels.unpack(GetParam())}) {
-    const auto binary = cuda::compile(source, device("h200").architecture);
-    EXPECT_EQ(binary.spill_bytes, 0) << binary.log;
-    EXPECT_EQ(binary.stack_bytes, 0) << binary.log;
+    for (const char* name : {"h200", "t4"}) {
+      const auto binary = cuda::compile(source, device(name).architecture);
+      EXPECT_EQ(binary.spill_bytes, 0) << binary.log;
+      EXPECT_EQ(binary.stack_bytes, 0) << binary.log;
+    }
   }
 }
 

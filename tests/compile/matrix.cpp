@@ -35,11 +35,20 @@ constexpr std::int64_t kTokensOfTile = 64;
 /// Of plain integers those of both pipelines, and tiles of two numbers of tokens.
 const std::vector<std::int64_t> kTokensOfIntegers = {1, 8, 16, 32, 64, 128};
 
+/// Of 16 bits, those that the device multiplies.
+std::vector<Scalar> activations_of(const Device& device) {
+  std::vector<Scalar> out;
+  for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    if (tile_instruction(activation, device) != nullptr) out.push_back(activation);
+  }
+  return out;
+}
+
 std::vector<Cell> integers_of(const Device& device) {
   std::vector<Cell> out;
   if (device.family != Family::nvidia || !no_target(device).empty()) return out;
   for (int bits = 1; bits <= 8; ++bits) {
-    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar activation : activations_of(device)) {
       for (const auto& [n, k] : kShapes) {
         out.push_back({&device,
                        {bits, 1 << (bits - 1), 128, activation, 1, n, k, activation},
@@ -87,7 +96,7 @@ std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
     out.push_back({&device, std::move(expr), {tokens}});
   };
   for (const TType& type : types()) {
-    for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar activation : activations_of(device)) {
       for (const auto& [n, k] : kShapes) {
         try {
           const Linear expr = linear_of(type, n, k, activation, 1);

@@ -16,7 +16,7 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kArchitectures[] = {"sm_80", "sm_90a"};
+constexpr const char* kArchitectures[] = {"sm_75", "sm_80", "sm_90a"};
 
 void expect_no_spills(const std::string& source, const std::string& what,
                       const std::string& architecture) {
@@ -36,8 +36,8 @@ void expect_type_without_spills(const std::string& text, const std::string& arch
   expect_no_spills(cuda::tensor_codes_source(type), "codes of " + text, architecture);
 }
 
-/// One in `stride` of types and architectures, `first` the first. Architectures take turns, so an
-/// even stride would choose types of one architecture only.
+/// One in `stride` of types and architectures, `first` the first. Architectures take turns, so a
+/// multiple of three would choose types of one architecture only.
 void expect_types_without_spills(std::size_t first, std::size_t stride) {
   std::size_t turn = 0;
   for (const char* group : {",group=128", ",channel", ",tensor"})

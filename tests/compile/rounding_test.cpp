@@ -28,7 +28,7 @@ void expect_no_spills(Scalar to, const std::string& architecture) {
 }
 
 TEST(RoundingKernel, compiles_without_spills) {
-  for (const char* architecture : {"sm_80", "sm_89", "sm_90a", "sm_100a"}) {
+  for (const char* architecture : {"sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a"}) {
     expect_no_spills(Scalar::s8, architecture);
   }
 }

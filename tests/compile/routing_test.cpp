@@ -20,7 +20,7 @@ void expect_no_spills(const std::string& source, const std::string& what,
 }
 
 TEST(RoutingKernels, compile_without_spills) {
-  for (const char* architecture : {"sm_80", "sm_89", "sm_90a"}) {
+  for (const char* architecture : {"sm_75", "sm_80", "sm_89", "sm_90a"}) {
     const bool dependent = std::string(architecture) == "sm_90a";
     for (const bool whole : {false, true}) {
       const RowKind kind{whole, dependent};
@@ -43,7 +43,8 @@ TEST(RoutingKernels, compile_without_spills) {
 
 // As for a linear layer, of the first eight choices one at least does not spill.
 TEST(ExpertKernels, have_a_choice_that_does_not_spill) {
-  for (const auto& [name, architecture] : {std::pair{"h200", "sm_90a"}, {"a100", "sm_80"}}) {
+  for (const auto& [name, architecture] :
+       {std::pair{"h200", "sm_90a"}, {"a100", "sm_80"}, {"t4", "sm_75"}}) {
     for (const std::int64_t rows : {8, 32, 64, 128}) {
       Linear expr = linear_of(ttype("uint4,group=128,scale=float16,zero=midpoint"), 1536, 2048,
                               Scalar::f16, rows);

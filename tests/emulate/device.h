@@ -164,6 +164,13 @@ void ptx(A&&... operands) {
     outputs(Outputs(), std::uint16_t{}, aligned(O(1), 2));
   } else if constexpr (T.view() == "st.shared.u32 [%0], %1;") {
     store_shared(O(0), O(1));
+  } else if constexpr (T.view() == "st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ||
+                       T.view() == "st.shared.v2.u32 [%0], {%1, %2};") {
+    const auto store = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      const Word words[] = {O(I + 1)...};
+      std::memcpy(at(own(O(0)), sizeof words), words, sizeof words);
+    };
+    store(Outputs());
   } else if constexpr (T.begins("ld.global")) {
     outputs(Outputs(), Word{}, aligned(O(kCount - 1), 4 * (kCount - 1)));
   } else if constexpr (T.begins("ld.shared::cluster")) {
@@ -271,6 +278,10 @@ void ptx(A&&... operands) {
     O(0) = sum;
   } else if constexpr (T.view() == "cvt.rn.f16x2.f32 %0, %1, %2;") {
     O(0) = to_f16(O(1)) << 16 | to_f16(O(2));
+  } else if constexpr (T.view() ==
+                       "{.reg .b16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; "
+                       "mov.b32 %0, {l, h};}") {
+    O(0) = to_f16(O(2)) << 16 | to_f16(O(1));
   } else if constexpr (T.view() == "cvt.rn.bf16x2.f32 %0, %1, %2;") {
     O(0) = to_bf16(O(1)) << 16 | to_bf16(O(2));
   } else if constexpr (T.view() == "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;") {
@@ -332,6 +343,13 @@ void ptx(A&&... operands) {
   } else if constexpr (T.begins("ldmatrix.sync.aligned.m8n8.x2.shared.b16 ")) {
     Word* to[] = {&O(0), &O(1)};
     load_matrices(to, 2, own(O(2)));
+  } else if constexpr (T.begins("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 ")) {
+    const Word a[] = {O(4), O(5)}, b[] = {O(6)};
+    multiply_half_f16(&O(0), a, b);
+  } else if constexpr (T.begins("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 ")) {
+    multiply_quarter_u8(&O(0), O(2), O(3));
+  } else if constexpr (T.begins("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 ")) {
+    multiply_quarter_s8(&O(0), O(2), O(3));
   } else if constexpr (T.begins("mma.sync.aligned.m16n8k")) {
     auto* d = &O(0);  // the four sums lie side by side, as do the operands
     const Word a[] = {O(4), O(5), O(6), O(7)}, b[] = {O(8), O(9)};

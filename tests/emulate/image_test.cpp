@@ -141,8 +141,7 @@ float weight_at(const LinearCase& c, std::int64_t row, std::int64_t column) {
   return expr.scale2 ? value * c.data.scale2 : value;
 }
 
-TEST_P(EmulatedImages, have_the_values_of_the_format) {
-  const Target& target = *GetParam();
+void expect_values(const Target& target, int capability) {
   const std::int64_t n = 100, k = 328;
   std::vector<emulate::Source> sources;
   std::vector<std::pair<Linear, Scalar>> cases;
@@ -152,7 +151,7 @@ TEST_P(EmulatedImages, have_the_values_of_the_format) {
     sources.push_back({image_kernels(target).dequantize(expr, out), "dequantize"});
     cases.emplace_back(expr, out);
   }
-  const auto kernels = emulate::load(sources, language_of(target));
+  const auto kernels = emulate::load(sources, language_of(target), capability);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto& [expr, out] = cases[i];
     SCOPED_TRACE(to_string(expr));
@@ -176,6 +175,13 @@ TEST_P(EmulatedImages, have_the_values_of_the_format) {
           << "[" << e / k << ", " << e % k << "]";
     }
   }
+}
+
+TEST_P(EmulatedImages, have_the_values_of_the_format) { expect_values(*GetParam(), 90); }
+
+// Which rounds to bfloat16 by integers.
+TEST(EmulatedImagesOfTuring, have_the_values_of_the_format) {
+  expect_values(target_called("CUDA"), 75);
 }
 
 }  // namespace

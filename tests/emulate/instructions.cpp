@@ -57,26 +57,28 @@ struct Product {
 
 /// Element (row, k) of A and (k, column) of B by the fragments of m16n8k16, or k32 of bytes: lane
 /// 4 g + t has in one register two halves, or four bytes, of row g (the odd registers: g + 8) from
-/// column 2 t, or 4 t, on (registers 2 and 3: the second half of the columns).
-template <class Sum, int Elements, class ReadA, class ReadB>
+/// column 2 t, or 4 t, on (registers 2 and 3: the second half of the columns). The same of
+/// instructions of eight rows, or of half of the columns.
+template <class Sum, int Elements, int Rows = 16, int Halves = 2, class ReadA, class ReadB>
 void multiply_together(void* const* lanes, const ReadA& read_a, const ReadB& read_b) {
-  constexpr int kDepth = 8 * Elements, kBits = 32 / Elements;
+  constexpr int kHalf = 4 * Elements, kDepth = kHalf * Halves, kBits = 32 / Elements;
+  constexpr int kRegisters = Rows / 8;  // of half of the columns
   const auto of = [&](int lane) { return static_cast<const Product<Sum>*>(lanes[lane]); };
-  double a[16][kDepth], b[kDepth][8];
+  double a[Rows][kDepth], b[kDepth][8];
   for (int lane = 0; lane < kLanes; ++lane) {
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < kRegisters * Halves; ++r) {
       for (int e = 0; e < Elements; ++e) {
-        const int k = r / 2 * (kDepth / 2) + lane % 4 * Elements + e;
-        a[lane / 4 + r % 2 * 8][k] = read_a(of(lane)->a[r] >> kBits * e);
-        if (r < 2) {
-          const int row = r * (kDepth / 2) + lane % 4 * Elements + e;
+        const int k = r / kRegisters * kHalf + lane % 4 * Elements + e;
+        a[lane / 4 + r % kRegisters * 8][k] = read_a(of(lane)->a[r] >> kBits * e);
+        if (r < Halves) {
+          const int row = r * kHalf + lane % 4 * Elements + e;
           b[row][lane / 4] = read_b(of(lane)->b[r] >> kBits * e);
         }
       }
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < Rows / 4; ++i) {
       const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
       double sum = of(lane)->d[i];
       for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[k][column];
@@ -97,15 +99,15 @@ double element_of(std::uint32_t bits, Operands of) {
   return 0;
 }
 
-template <Scalar S>
+template <Scalar S, int Halves = 2>
 void halves_together(void* const* lanes) {
   const auto read = [&all = numbers<S>()](std::uint32_t bits) { return all[bits & 0xffff]; };
-  multiply_together<float, 2>(lanes, read, read);
+  multiply_together<float, 2, 16, Halves>(lanes, read, read);
 }
 
-template <class A>
+template <class A, int Rows = 16, int Halves = 2>
 void bytes_together(void* const* lanes) {
-  multiply_together<int, 4>(
+  multiply_together<int, 4, Rows, Halves>(
       lanes, [](std::uint32_t bits) { return static_cast<A>(bits); },
       [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
 }
@@ -228,6 +230,19 @@ void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
 void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b) {
   Product<int> here{d, a, b};
   with_warp(&here, bytes_together<std::int8_t>);
+}
+
+void multiply_half_f16(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, halves_together<Scalar::f16, 1>);
+}
+void multiply_quarter_u8(int* d, std::uint32_t a, std::uint32_t b) {
+  Product<int> here{d, &a, &b};
+  with_warp(&here, bytes_together<std::uint8_t, 8, 1>);
+}
+void multiply_quarter_s8(int* d, std::uint32_t a, std::uint32_t b) {
+  Product<int> here{d, &a, &b};
+  with_warp(&here, bytes_together<std::int8_t, 8, 1>);
 }
 
 void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b) {

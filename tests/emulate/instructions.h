@@ -38,6 +38,11 @@ void multiply_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_u8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 void multiply_s8(int* d, const std::uint32_t* a, const std::uint32_t* b);
 
+/// m16n8k8 of halves, and m8n8k16 of bytes, as sm_75 has them.
+void multiply_half_f16(float* d, const std::uint32_t* a, const std::uint32_t* b);
+void multiply_quarter_u8(int* d, std::uint32_t a, std::uint32_t b);
+void multiply_quarter_s8(int* d, std::uint32_t a, std::uint32_t b);
+
 /// m16n8k32 of e4m3, sums in f32.
 void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b);
 

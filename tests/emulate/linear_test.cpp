@@ -280,12 +280,14 @@ TEST_P(RandomKernels, are_exact) {
       });
       if (!all.empty()) cases.push_back({expr, all[random() % all.size()].schedule});
     } catch (const Unsupported&) {
-      // wider than float16
+      // wider than float16, or bfloat16 on Turing
     }
   }
   expect_exact(cases, small);
 }
 
+INSTANTIATE_TEST_SUITE_P(OfTuring, RandomKernels,
+                         ::testing::Combine(::testing::Values("t4"), ::testing::Values(4u)));
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels,
                          ::testing::Combine(::testing::Values("h200"), ::testing::Range(1u, 4u)));
 INSTANTIATE_TEST_SUITE_P(OfWaves, RandomKernels,

@@ -88,14 +88,15 @@ emulate::Guarded guarded(const void* from, std::size_t bytes) {
 
 class RoundTokens {
  public:
-  RoundTokens(Scalar from, Scalar to, const std::vector<std::int64_t>& columns, bool dependent)
+  RoundTokens(Scalar from, Scalar to, const std::vector<std::int64_t>& columns, bool dependent,
+              int capability = 90)
       : from_(from), to_(to), dependent_(dependent) {
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
       sources.push_back({cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
                          "round_tokens"});
     }
-    kernels_ = emulate::load(sources);
+    kernels_ = emulate::load(sources, emulate::Language::cuda, capability);
   }
 
   void expect_exact(std::size_t which, std::int64_t m, std::int64_t k) const {
@@ -149,6 +150,12 @@ TEST(EmulatedRounding, is_the_definition_to_the_bit) {
       for (std::size_t i = 0; i < kColumns.size(); ++i) kernels.expect_exact(i, 9, kColumns[i]);
     }
   }
+}
+
+// Lanes find the largest number by exchanges.
+TEST(EmulatedRounding, is_the_definition_on_turing) {
+  const RoundTokens kernels(Scalar::f16, Scalar::s8, kColumns, false, 75);
+  for (std::size_t i = 0; i < kColumns.size(); ++i) kernels.expect_exact(i, 9, kColumns[i]);
 }
 
 TEST(EmulatedRounding, reads_long_tokens_twice) {

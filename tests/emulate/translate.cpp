@@ -160,7 +160,7 @@ std::string without_asm(const std::string& text) {
 
 }  // namespace
 
-std::vector<Kernel> load(const std::vector<Source>& sources, Language language) {
+std::vector<Kernel> load(const std::vector<Source>& sources, Language language, int capability) {
   const bool hip = language == Language::hip;
   std::string pattern = (fs::temp_directory_path() / "ladder-emulate-XXXXXX").string();
   LADDER_CHECK(mkdtemp(pattern.data()) != nullptr, "no folder like ", pattern);
@@ -175,7 +175,8 @@ std::vector<Kernel> load(const std::vector<Source>& sources, Language language) 
   }
   plain.close();
   const std::string compiler = LADDER_EMULATE_COMPILER " -std=c++20 -w ", said = folder / "said";
-  execute(compiler + "-E -P -D__CUDA_ARCH__=900 " + (folder / "plain.cpp").string() + " -o " +
+  const auto architecture = "-E -P -D__CUDA_ARCH__=" + std::to_string(10 * capability) + " ";
+  execute(compiler + architecture + (folder / "plain.cpp").string() + " -o " +
               (folder / "expanded.cpp").string(),
           said);
   const auto expanded = read(folder / "expanded.cpp");

@@ -21,7 +21,8 @@ enum class Language { cuda, hip };
 
 /// Compiles all of them at once with this machine's C++ compiler and loads them for good. Asm
 /// statements of CUDA become calls of emulate::ptx (device.h); the rest stays as it is. Throws
-/// InternalError with what the compiler says.
-std::vector<Kernel> load(const std::vector<Source>& sources, Language language = Language::cuda);
+/// InternalError with what the compiler says. `capability`: compute capability times ten, of CUDA.
+std::vector<Kernel> load(const std::vector<Source>& sources, Language language = Language::cuda,
+                         int capability = 90);
 
 }  // namespace ladder::emulate

@@ -9,8 +9,7 @@
 namespace ladder::cuda {
 
 std::string_view prelude() {
-  static const std::string text =
-      joined(R"(typedef unsigned int u32;
+  static const std::string text = joined(R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -109,19 +108,6 @@ DEVICE u32 anew(u32 value) {
   asm volatile("mov.u32 %0, %1;" : "=r"(out) : "r"(value));
   return out;
 }
-// Sixteen bytes to shared memory, the last 16 - bytes of them zero.
-DEVICE void copy_async(u32 to, const void* from, u32 bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-DEVICE void copy_async_8(u32 to, const void* from, u32 bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending> DEVICE void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");
-}
 
 // Ordering.
 DEVICE void barrier() { asm volatile("barrier.sync.aligned 0;" ::: "memory"); }
@@ -192,11 +178,6 @@ DEVICE u32 halved_f16(u32 magnitudes) {
   return fma_f16(magnitudes - upper, 0x38003800u + upper, 0u);
 #endif
 }
-DEVICE u32 fma_bf16(u32 a, u32 b, u32 c) {
-  u32 d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
 // Sums of products of bytes, or of halves and the lowest two bytes, plus c: addresses of entries.
 DEVICE u32 dot_bytes(u32 a, u32 b, u32 c) {
   u32 d;
@@ -215,15 +196,6 @@ DEVICE u32 table_entry(u32 address) {
   return value;
 }
 DEVICE u32 low_halves(u32 low, u32 high) { return __byte_perm(low, high, 0x5410); }
-#define MMA(TYPE) \
-  DEVICE void mma_##TYPE(float* d, const u32* a, const u32* b) { \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 " \
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
-  }
-MMA(f16)
-MMA(bf16)
 
 // Numbers.
 DEVICE float as_float(u32 bits) { float f; asm("mov.b32 %0, %1;" : "=f"(f) : "r"(bits)); return f; }
@@ -241,17 +213,7 @@ DEVICE float high_f16(u32 both) {
 DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
 )",
-             codegen::kScaleFunctions, R"(DEVICE u32 pack_f16(float low, float high) {
-  u32 both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  return both;
-}
-DEVICE u32 pack_bf16(float low, float high) {
-  u32 both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  return both;
-}
-)");
+                                         codegen::kScaleFunctions, since_ampere());
   return text;
 }
 

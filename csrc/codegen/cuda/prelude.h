@@ -12,6 +12,8 @@ namespace ladder::cuda {
 /// Device functions that emitted kernels call, one per instruction of the hardware. Needs no header
 /// of the toolkit, so that NVRTC has nothing to search for or parse; unused ones emit nothing.
 std::string_view prelude();
+/// Of these, what sm_80 has one instruction for, and sm_75 several.
+std::string_view since_ampere();
 
 /// More of them, for programs with scales of 8 bits.
 std::string_view scale_prelude();

@@ -5,6 +5,7 @@ namespace ladder::cuda {
 
 std::string_view digit_prelude() {
   return R"(// A of that type, B of s8.
+#if __CUDA_ARCH__ >= 800
 #define MMA_BYTES(TYPE) \
   DEVICE void mma_##TYPE(int* d, const u32* a, const u32* b) { \
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." #TYPE ".s8.s32 " \
@@ -12,6 +13,20 @@ std::string_view digit_prelude() {
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
   }
+#else  // quarters: eight rows by half of the columns
+#define MMA_BYTES(TYPE) \
+  DEVICE void mma_quarter_##TYPE(int* d, u32 a, u32 b) { \
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32." #TYPE ".s8.s32 " \
+                 "{%0, %1}, {%2}, {%3}, {%0, %1};" \
+                 : "+r"(d[0]), "+r"(d[1]) : "r"(a), "r"(b)); \
+  } \
+  DEVICE void mma_##TYPE(int* d, const u32* a, const u32* b) { \
+    mma_quarter_##TYPE(d, a[0], b[0]); \
+    mma_quarter_##TYPE(d + 2, a[1], b[0]); \
+    mma_quarter_##TYPE(d, a[2], b[1]); \
+    mma_quarter_##TYPE(d + 2, a[3], b[1]); \
+  }
+#endif
 MMA_BYTES(u8)
 MMA_BYTES(s8)
 // Of four bytes, each less its byte of `zeros`.
@@ -58,7 +73,7 @@ DEVICE u32 largest_of_block(u32 value) {
   __shared__ u32 largest;
   if (threadIdx.x == 0) largest = 0;
   barrier();
-  value = __reduce_max_sync(0xffffffffu, value);
+  value = largest_of_warp(value);
   if (threadIdx.x % 32 == 0) atomicMax(&largest, value);
   barrier();
   return largest;

@@ -132,12 +132,12 @@ constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % 32;
 constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[32];
   const u32 thread = threadIdx.x, token = blockIdx.x, step = threads;)";
 
-constexpr std::string_view kWarpMost = "most = __reduce_max_sync(0xffffffffu, most);";
-constexpr std::string_view kBlockMost = R"(most = __reduce_max_sync(0xffffffffu, most);
+constexpr std::string_view kWarpMost = "most = largest_of_warp(most);";
+constexpr std::string_view kBlockMost = R"(most = largest_of_warp(most);
   if (thread % 32 == 0) of_warps[thread / 32] = most;
   __syncthreads();
   most = thread % 32 < threads / 32 ? of_warps[thread % 32] : 0;
-  most = __reduce_max_sync(0xffffffffu, most);)";
+  most = largest_of_warp(most);)";
 
 // All loads of a thread are under way before the first is waited for.
 constexpr std::string_view kHeldFirst = R"(Piece mine[PIECES];

@@ -73,7 +73,7 @@ template <class Add>
 void add_flowing(const Decisions& decisions, Route route, const Add& add) {
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
-  if (!device.async_copy()) return;
+  if (!device.copies_to_shared()) return;
   // Zero points of many groups leave no registers for signals: all would spill.
   if (expr.groups() > 1 && expr.group_size() < kBlock && expr.stored_zero != Zero::none) return;
   constexpr int kDepth = 2, kRounds = 4;

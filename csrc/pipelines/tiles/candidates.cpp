@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of tiles.
 #include <algorithm>
+#include <span>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
@@ -17,6 +18,8 @@ constexpr std::int64_t kFewestTokens = 17;
 constexpr int kMostTokensOfCta = 128;
 // Splits of K shorter than this are mostly reduction.
 constexpr std::int64_t kFewestTiles = 4, kMostSplits = 16;
+// Of a ring; where copies end at once, one k-tile is copied while another is multiplied.
+constexpr int kStages[] = {3, 4, 6}, kStagesOfCopiesAtOnce[] = {2};
 
 /// Rows and tokens of a warp.
 struct WarpTile {
@@ -57,24 +60,26 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   const Device& device = *decisions.device;
   std::vector<TileSchedule> all;
   const bool bytes = expr.has_bytes_of_x();
-  if ((expr.max_m < kFewestTokens && !bytes) || !device.async_copy()) return all;
-  std::vector<ScalePlace> places{ScalePlace::usual};
-  if (usual_scale_place(expr) == ScalePlace::operands) places.push_back(ScalePlace::sums);
+  if ((expr.max_m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
+  std::vector<ScalePlace> scale_places{ScalePlace::usual};
+  if (usual_scale_place(expr) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
   if (expr.groups() > 1 && expr.max_m >= kFewestOfRounded && no_rounded_operands(expr).empty()) {
-    places.push_back(ScalePlace::rounded);
+    scale_places.push_back(ScalePlace::rounded);
   }
   // In place takes one more product for each 16 rows of a warp where there is a zero point.
   const bool in_place = expr.element == nullptr && expr.zero == 0;
 
+  const auto stages_tried =
+      device.async_copy() ? std::span<const int>(kStages) : kStagesOfCopiesAtOnce;
   const auto add = [&](TileSchedule s) {
-    for (const int stages : {3, 4, 6}) {
+    for (const int stages : stages_tried) {
       const int fit = std::min(stages, s.k_tiles);
       if (fit == s.stages) break;
       s.stages = fit;
       for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
         if ((route == Route::in_place && !in_place) || (route == Route::bytes) != bytes) continue;
         s.route = route;
-        for (const ScalePlace place : places) {
+        for (const ScalePlace place : scale_places) {
           if (place == ScalePlace::rounded && route != Route::multiply_add) continue;
           s.scale_place = place;
           all.push_back(s);

@@ -118,7 +118,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for one token";
   if (auto why = converted_elsewhere(s, decisions); !why.empty()) return why;
-  if (!device.async_copy()) return "no asynchronous copies";
+  if (!device.copies_to_shared()) return "no copies by threads to shared memory";
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
     return joined("serves ", tokens, " tokens of ", expr.max_m);

@@ -16,8 +16,10 @@ namespace ladder {
 namespace {
 
 /// Compares with golden/`name`.cu, or writes it. The prelude is the same for all and left out.
-void expect_golden(const std::string& name, const Linear& expr, const DecodeSchedule& schedule) {
-  const auto source = compile(decide(expr, device("h200")), schedule).source;
+template <class S = DecodeSchedule>
+void expect_golden(const std::string& name, const Linear& expr, const S& schedule,
+                   const char* on = "h200") {
+  const auto source = compile(decide(expr, device(on)), schedule).source;
   const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(expr) + "\n// " +
                     to_string(schedule) + source.substr(cuda::prelude().size());
   const auto path = LADDER_GOLDEN "/" + name + ".cu";
@@ -60,6 +62,21 @@ TEST(Golden, stored_zero_points_a_bias_and_permuted_columns) {
       linear_of(ttype("uint4,group=64,scale=bfloat16,zero=integer"), 64, 128, Scalar::f16, 8);
   expr.bias = expr.gather = true;
   expect_golden("zeros", expr, {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
+}
+
+TEST(Golden, a_tile_of_two_stages_for_turing) {
+  expect_golden("turing_tile", {4, 8, 64, Scalar::f16, 32, 64, 256},
+                TileSchedule{.rows = 64,
+                             .tokens = 32,
+                             .columns = 64,
+                             .warps_n = 2,
+                             .warps_m = 1,
+                             .k_tiles = 2,
+                             .stages = 2,
+                             .reduction = Reduction::ordered,
+                             .route = Route::multiply_add,
+                             .ctas_per_sm = 2},
+                "t4");
 }
 
 }  // namespace

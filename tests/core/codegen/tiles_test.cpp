@@ -81,7 +81,7 @@ TEST(EmitTiles, bulk_copies_are_started_by_a_warp_and_awaited_by_all) {
 TEST(EmitTiles, the_compiler_takes_them) {
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
   EXPECT_EQ(cuda::compile(cuda::emit(bulk_ring()), "sm_90a").spill_bytes, 0);
-  for (const char* architecture : {"sm_80", "sm_90a"}) {
+  for (const char* architecture : {"sm_75", "sm_80", "sm_90a"}) {
     EXPECT_EQ(cuda::compile(cuda::emit(every_instruction()), architecture).spill_bytes, 0);
   }
 }

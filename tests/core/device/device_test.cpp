@@ -108,7 +108,7 @@ TEST(Instructions, every_device_has_one_for_f16_or_f32_and_a_load_for_it) {
 TEST(Instructions, come_fastest_first) {
   EXPECT_EQ(instructions(device("h100"), "float16").front()->name, "wgmma.m64nNk16.f16");
   EXPECT_EQ(instructions(device("a100"), "float16").front()->name, "mma.m16n8k16.f16");
-  EXPECT_EQ(instructions(device("t4"), "int8").front()->name, "mma.m8n8k16.s8");
+  EXPECT_EQ(instructions(device("t4"), "int8").back()->name, "mma.m8n8k16.s8");
   EXPECT_TRUE(instructions(device("t4"), "bfloat16").empty());
   EXPECT_TRUE(instructions(device("a100"), "float8_e4m3").empty());
   EXPECT_EQ(instructions(device("mi300x"), "float8_e4m3fnuz").size(), 2);
@@ -132,8 +132,29 @@ TEST(Instructions, warpgroups_of_tile_programs_have_those_of_halves_and_bytes_on
   }
 }
 
+// As fragments of the later instruction are, so that programs need not know.
+TEST(Instructions, of_turing_multiply_tiles_side_by_side) {
+  for (const Scalar operand : {Scalar::f16, Scalar::s8}) {
+    const MatrixInstruction& turing = *tile_instruction(operand, device("t4"));
+    const MatrixInstruction& ampere = *tile_instruction(operand);
+    EXPECT_THAT(turing.name, testing::HasSubstr(" x mma.m"));
+    EXPECT_EQ(std::tuple(turing.m, turing.n, turing.k), std::tuple(ampere.m, ampere.n, ampere.k));
+    EXPECT_EQ(turing.a(), ampere.a());
+    EXPECT_EQ(turing.b(), ampere.b());
+    EXPECT_EQ(turing.d(), ampere.d());
+  }
+  EXPECT_EQ(tile_instruction(Scalar::bf16, device("t4")), nullptr);
+  EXPECT_EQ(tile_instruction(Scalar::e4m3, device("t4")), nullptr);
+  EXPECT_EQ(first_tile_instruction(Family::nvidia).architecture, 75);
+  EXPECT_FALSE(has_tile_programs(device("v100")));
+}
+
 TEST(Instructions, asynchronous_copies_came_with_sm_80) {
   EXPECT_FALSE(device("t4").async_copy());
+  EXPECT_TRUE(device("t4").copies_to_shared());
+  EXPECT_TRUE(device("a100").copies_to_shared());
+  EXPECT_FALSE(device("v100").copies_to_shared());
+  EXPECT_FALSE(device("mi210").copies_to_shared());
   EXPECT_TRUE(device("a100").async_copy());
   EXPECT_FALSE(device("mi210").async_copy());
   EXPECT_EQ(copy_instruction(device("a100"), "cp.async.bulk"), nullptr);

@@ -90,10 +90,10 @@ std::vector<Documented> documented() {
          return Place{l / 4, l % 4 * 2 + i};
        }},
   };
-  for (const char* name : {"mma.m16n8k16.f16", "mma.m16n8k16.bf16"}) {
+  for (const char* name : {"mma.m16n8k16.f16", "mma.m16n8k16.bf16", "2 x mma.m16n8k8.f16"}) {
     all.push_back({name, a_k16, b_k16, pairs_d});
   }
-  for (const char* name : {"mma.m16n8k32.s8", "mma.m16n8k32.e4m3"}) {
+  for (const char* name : {"mma.m16n8k32.s8", "mma.m16n8k32.e4m3", "4 x mma.m8n8k16.s8"}) {
     all.push_back({name, a_k32, b_k32, pairs_d});
   }
   for (const char* name : {"wgmma.m64nNk16.f16", "wgmma.m64nNk16.bf16"}) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "expr/decoding.h"
 #include "layout/digits.h"
 #include "layout/weight_image.h"
@@ -132,6 +133,23 @@ struct LinearCase {
     auto y = evaluate(expr, data).y;
     for (double& value : y) value = to_number(expr.activation, bits(value));
     return y;
+  }
+
+  /// Why `bytes` of y are not right: exactly, or within the bound where sums are not exact, as of
+  /// values that a table rounds, or that are far apart. "": they are.
+  std::string objection_to(const std::vector<std::uint8_t>& bytes) const {
+    const auto reference = evaluate(expr, data);
+    const bool rounded =
+        decoding_error(expr) > 0 || (expr.element != nullptr && expr.element->exponent_bits > 4);
+    for (std::size_t i = 0; i < reference.y.size(); ++i) {
+      const double value = to_number(expr.activation, bytes[2 * i] | bytes[2 * i + 1] << 8);
+      const double wanted = to_number(expr.activation, bits(reference.y[i]));
+      if (value == wanted || (rounded && std::fabs(reference.y[i]) > largest())) continue;
+      if (!rounded || !(std::fabs(value - reference.y[i]) <= bound(reference, i))) {
+        return joined("y[", i, "] is ", value, ", not ", wanted);
+      }
+    }
+    return "";
   }
 
   /// The largest finite y.

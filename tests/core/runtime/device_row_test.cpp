@@ -28,7 +28,8 @@ struct Told {
 
 Properties properties(const Told& t) {
   const bool hopper = t.capability == 90 || t.capability == 100, a100 = t.capability == 80;
-  const int shared = hopper ? 228 : a100 ? 164 : 100;
+  const bool turing = t.capability <= 75;
+  const int shared = hopper ? 228 : a100 ? 164 : turing ? 64 : 100;
   return {.name = t.name,
           .architecture = cuda::architecture_of(t.capability),
           .capability = t.capability,
@@ -38,9 +39,11 @@ Properties properties(const Told& t) {
           .l2_bytes = t.l2_mib * 1024 * 1024,
           .bytes_per_second = 2e6 * t.memory_mhz * t.bus_bits / 8,
           .shared_bytes = shared * 1024,
-          .shared_per_block_bytes = (shared - 1) * 1024,
+          .shared_per_block_bytes = (shared - (turing ? 0 : 1)) * 1024,
           .registers = 65536,
-          .threads = hopper || a100 ? 2048 : 1536,
+          .threads = hopper || a100 ? 2048
+                     : turing       ? 1024
+                                    : 1536,
           .max_cluster = t.capability >= 90 ? t.max_cluster : 1};
 }
 
@@ -58,6 +61,7 @@ const Told kKnown[] = {
     {"NVIDIA L40S", "l40s", 89, 142, 2520, 45469, 96, 9001, 384},
     {"NVIDIA GeForce RTX 5090", "rtx5090", 120, 170, 2407, 32109, 96, 14001, 512},
     {"NVIDIA B200", "b200", 100, 148, 1965, 182642, 126, 3996, 8192},
+    {"Tesla T4", "t4", 75, 40, 1590, 15109, 4, 5001, 256},
 };
 
 // The cost model was fitted to these numbers: those of the driver, which counts differently, must
@@ -193,6 +197,12 @@ TEST(DeviceRow, machines_older_than_every_row_are_refused_by_name) {
         row_of({"Tesla K80", "", 37, 13, 823, 11441, 1.5, 2505, 384});
       },
       testing::ThrowsMessage<Unsupported>(HasSubstr("Tesla K80 has compute")));
+  EXPECT_THAT(
+      [] {
+        row_of({"Tesla V100-SXM2-16GB", "", 70, 80, 1530, 16160, 6, 877, 4096});
+      },
+      testing::ThrowsMessage<Unsupported>(
+          "Tesla V100-SXM2-16GB has compute capability 7.0; kernels need 7.5"));
 }
 
 TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {

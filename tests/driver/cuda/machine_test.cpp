@@ -32,5 +32,33 @@ TEST(Machine, has_clusters_as_large_as_fit) {
   EXPECT_EQ(fake::loads(), loads);  // nothing to ask
 }
 
+// A GeForce RTX 2080 Ti: no row has its name, the T4's has its instructions.
+TEST(Machine, of_turing_without_a_row_has_that_of_the_t4_with_the_numbers_of_the_driver) {
+  fake::machine(6) = {.name = "NVIDIA GeForce RTX 2080 Ti",
+                      .capability = 75,
+                      .multiprocessors = 68,
+                      .memory_bytes = 11.5e9,
+                      .clock_khz = 1545000,
+                      .memory_khz = 7000000,
+                      .bus_bits = 352,
+                      .l2_bytes = 5632 << 10,
+                      .shared_bytes = 64 << 10,
+                      .shared_per_block_bytes = 64 << 10,
+                      .threads = 1024,
+                      .largest_cluster = 1};
+  const Device &row = device_row(6), &table = device("t4");
+  EXPECT_EQ(row.name, "NVIDIA GeForce RTX 2080 Ti");
+  EXPECT_EQ(row.architecture, "sm_75");
+  EXPECT_EQ(row.multiprocessors, 68);
+  EXPECT_EQ(row.global.bytes_per_second, 620e9);
+  EXPECT_EQ(row.shared_per_block_bytes, table.shared_per_block_bytes);
+  EXPECT_EQ(row.threads, table.threads);
+  EXPECT_NEAR(row.f16_flops / row.multiprocessors / row.clock(),
+              table.f16_flops / table.multiprocessors / table.clock(), 1e-6);
+  EXPECT_EQ(tile_instruction(Scalar::f16, row), tile_instruction(Scalar::f16, table));
+  EXPECT_TRUE(row.copies_to_shared());
+  EXPECT_FALSE(row.async_copy());
+}
+
 }  // namespace
 }  // namespace ladder

@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "fakes/driver.h"
+#include "runtime/device_row.h"
 #include "runtime/gpus.h"
+#include "runtime/notices.h"
 #include "with_store.h"
 
 namespace ladder {
@@ -99,6 +101,48 @@ TEST_F(Sessions, have_passes_where_all_kernels_of_many_tokens_spill) {
   EXPECT_EQ(passes.most, s.linear(1, Scalar::f16, 16, stream_));
   EXPECT_EQ(passes.last, s.linear(1, Scalar::f16, 8, stream_));
   unsetenv("LADDER_FAKE_SPILLS");
+}
+
+fake::Machine turing() {
+  return {.name = "Tesla T4",
+          .capability = 75,
+          .multiprocessors = 40,
+          .memory_bytes = 15.8e9,
+          .clock_khz = 1590000,
+          .memory_khz = 5001000,
+          .bus_bits = 256,
+          .l2_bytes = 4 << 20,
+          .shared_bytes = 64 << 10,
+          .shared_per_block_bytes = 64 << 10,
+          .threads = 1024,
+          .largest_cluster = 1};
+}
+
+TEST_F(Sessions, have_kernels_of_float16_on_turing) {
+  fake::machine(3) = turing();
+  EXPECT_EQ(device_row(3).name, "t4");
+  Session& s = of(69);
+  for (const std::int64_t m : {1, 16, 40, 256}) {
+    const LinearKernel* const found = s.linear(3, Scalar::f16, m, stream_);
+    ASSERT_NE(found, nullptr) << m;
+    EXPECT_TRUE(start(*found)) << m;
+  }
+  EXPECT_EQ(no_kernels(s.type(), s.n(), s.k(), false, device_row(3)), "");
+}
+
+TEST_F(Sessions, dequantise_beside_bfloat16_on_turing_and_say_why_once) {
+  fake::machine(3) = turing();
+  Session& s = of(70);
+  take_notices();
+  EXPECT_EQ(s.linear(3, Scalar::bf16, 1, stream_), nullptr);
+  EXPECT_EQ(s.passes(3, Scalar::bf16, 40, stream_).most, nullptr);
+  EXPECT_EQ(take_notices(),
+            "cuda:3 (t4) has no instruction that multiplies bfloat16: weights are dequantised in "
+            "each call with such activations, which float16 ones avoid\n");
+  EXPECT_THAT([&] { s.schedules(3, Scalar::bf16, 1, 2); },
+              ThrowsMessage<Unsupported>(HasSubstr("no instruction of t4 multiplies bfloat16")));
+  // What dequantises is compiled there.
+  s.transform(3, Session::Transform::dequantize_bf16, stream_);
 }
 
 /// The first schedule of `s` for 16 tokens that has clusters; "" if none.

@@ -58,12 +58,18 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
 
 int cuDeviceGetAttribute(int* value, int which, int device) {
   const Machine& m = machine(device);
-  const std::map<int, int> attributes = {{13, m.clock_khz},       {16, m.multiprocessors},
-                                         {36, m.memory_khz},      {37, m.bus_bits},
-                                         {38, m.l2_bytes},        {39, 2048},
-                                         {75, m.capability / 10}, {76, m.capability % 10},
-                                         {81, 228 << 10},         {82, 65536},
-                                         {97, 227 << 10},         {120, m.capability >= 90}};
+  const std::map<int, int> attributes = {{13, m.clock_khz},
+                                         {16, m.multiprocessors},
+                                         {36, m.memory_khz},
+                                         {37, m.bus_bits},
+                                         {38, m.l2_bytes},
+                                         {39, m.threads},
+                                         {75, m.capability / 10},
+                                         {76, m.capability % 10},
+                                         {81, m.shared_bytes},
+                                         {82, 65536},
+                                         {97, m.shared_per_block_bytes},
+                                         {120, m.capability >= 90}};
   const auto found = attributes.find(which);
   if (found == attributes.end()) return kInvalidValue;
   *value = found->second;

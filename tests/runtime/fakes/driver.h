@@ -23,6 +23,7 @@ struct Machine {
   int capability = 90, multiprocessors = 132;
   double memory_bytes = 150.1e9;
   int clock_khz = 1980000, memory_khz = 3201000, bus_bits = 6144, l2_bytes = 60 << 20;
+  int shared_bytes = 228 << 10, shared_per_block_bytes = 227 << 10, threads = 2048;
   int largest_cluster = 8;             ///< of blocks of any size
   bool fits_compiled_clusters = true;  ///< of kernels that were compiled for clusters
 };
