@@ -72,6 +72,12 @@ class Layer:
     scale2: bool = False
 
     @property
+    def activation_type(self) -> str | None:
+        """What the config would have x rounded to; None of formats that say nothing of it."""
+        wanted: str | None = getattr(self.config, "activation_type", None)
+        return wanted
+
+    @property
     def fixed_zero(self) -> str:
         """The kind of zero of which nothing is stored."""
         return "midpoint" if self.element is None else "none"
