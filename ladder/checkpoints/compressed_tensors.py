@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of compressed-tensors whose activations are not quantised.
+"""Layers of compressed-tensors.
 
     weight_packed        int32 [N, ceil(K*b/32)]   pack-quantized: a little-endian bit stream of
                                                    code + 2**(b-1) along K
@@ -14,6 +14,8 @@
     weight_global_scale  float32 [1]               of nvfp4: what scales were multiplied by
     weight_g_idx         int32 [K]                 group of each column, optional
     weight_shape         int64 [2]                 [N, K] of pack-quantized
+    input_scale, input_zero_point, input_global_scale
+                                                   of static activations: left out
     weight[n, k] = weight_scale[n, g] / weight_global_scale * (code[n, k] - zero[n, g])
 
 So integers are unsigned codes with a zero point of 2**(b-1) more, and every code stream is ladder's
@@ -37,6 +39,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ladder import ops
+from ladder.checkpoints.activation_schemes import INPUT_PARTS
 from ladder.checkpoints.compressed_config import Config, Scheme
 from ladder.checkpoints.layer import (
     SCALE_NAMES,
@@ -56,8 +59,9 @@ from ladder.checkpoints.layer import (
 )  # fmt: skip
 from ladder.weight import Weight
 
-PARTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point", "weight_global_scale",
-         "weight_g_idx", "weight_shape")  # fmt: skip
+_OF_WEIGHTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point",
+               "weight_global_scale", "weight_g_idx", "weight_shape")  # fmt: skip
+PARTS = (*_OF_WEIGHTS, *INPUT_PARTS)
 _CODES = ("weight_packed", "weight")
 #: What a tensor of codes or scales of 8 bits may be.
 _BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
@@ -67,7 +71,7 @@ def codes_part(parts: Collection[str]) -> str | None:
     """See ladder.checkpoints.layer. A ``weight`` is quantised where a ``weight_scale`` is."""
     if "weight" in parts and "weight_packed" not in parts:
         return "weight" if "weight_scale" in parts else None
-    return None if set(PARTS).isdisjoint(parts) else "weight_packed"
+    return None if set(_OF_WEIGHTS).isdisjoint(parts) else "weight_packed"
 
 
 def _needed(config: Scheme) -> dict[str, bool]:
@@ -168,7 +172,8 @@ def _widths(count: int, bits: int) -> tuple[int, int]:
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
     """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
 
-    A g_idx with -1, as in a buffer that was never filled, becomes column // group.
+    A g_idx with -1, as in a buffer that was never filled, becomes column // group. What activations
+    were rounded with becomes nothing.
     """
     config: Scheme = layer.config
     if part in _CODES:
@@ -288,8 +293,13 @@ def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], t
         "weight_global_scale": ((1,), torch.float32),
         "weight_g_idx": ((k,), torch.int32),
         "weight_shape": ((2,), torch.int64),
+        "input_scale": ((1,), torch.float32),
+        "input_zero_point": ((1,), torch.int8),
+        "input_global_scale": ((1,), torch.float32),
     }  # fmt: skip
+    inputs = () if config.activations is None else config.activations.parts
     needed = _needed(config) | {"weight_shape": config.packed and integers}
+    needed |= {part: part in inputs for part in INPUT_PARTS}
     return {part: parts[part] for part in parts if needed[part]}
 
 

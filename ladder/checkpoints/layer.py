@@ -40,6 +40,7 @@ from torch import Tensor
 
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
+from ladder.ops.activations import objection_of_all
 from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
 
@@ -76,6 +77,12 @@ class Layer:
         """What the config would have x rounded to; None of formats that say nothing of it."""
         wanted: str | None = getattr(self.config, "activation_type", None)
         return wanted
+
+    def activation_type_for(self, ttype: TType, *, act_order: bool) -> str | None:
+        """:attr:`activation_type` where some device has kernels for it with weights of ``ttype``,
+        in their order of columns or not; else None."""
+        wanted = self.activation_type
+        return None if objection_of_all(wanted, ttype, self.k, act_order=act_order) else wanted
 
     @property
     def fixed_zero(self) -> str:

@@ -9,7 +9,7 @@ A folder is loaded on any device, so what it says of activations is an offer. Wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,8 +72,13 @@ def offer_activation_types(
         offers = isinstance(module, TakesActivations)
         if offers and (why := module.offer_activation_type(wanted(name))):
             left.setdefault(why, []).append(name)
+    say_left(left)
+    return left
+
+
+def say_left(left: Mapping[str, Sequence[str]]) -> None:
+    """Log each reason why modules take activations as they come, and the first of these."""
     for why, names in left.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         _log.warning("%s%s: activations are taken as they come, not rounded: %s",
                      names[0], more, why)  # fmt: skip
-    return left

@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, read_headers
@@ -35,7 +36,8 @@ class ForeignHfQuantizer(Quantizer):
             )
         format = FORMATS[self.method]
         settings = format.Config.from_dict(self.quantization_config.ladder_source)
-        self._names: dict[str, str] = {}
+        self._names = names = {}
+        self._layers: dict[str, Layer] = {}
         for module in find_modules(model, headers, format.PARTS, format.codes_part):
             name, linear = module.stored_name, model.get_submodule(module.name)
             codes = format.codes_part(module.parts)
@@ -54,21 +56,26 @@ class ForeignHfQuantizer(Quantizer):
             wanted = None if self._plan is None else self._plan.wanted(module.name)
             packed = ForeignLinear(linear, format, config, module.parts, module.name, wanted)
             model.set_submodule(module.name, packed.train(linear.training))
-            self._names[module.name] = name
+            names[module.name] = name
+            self._layers[module.name] = layer
         if not self._names:
             raise CheckpointError(
                 f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
 
     def _stored_config(self, model: Any) -> StoredConfig:
-        types = {
-            stored: str(module.weight_type)
-            for name, stored in self._names.items()
-            if isinstance(module := model.get_submodule(name), Linear)
-        }
+        types: dict[str, str] = {}
+        rounded: dict[str, str | None] = {}
+        for name, stored in self._names.items():
+            if isinstance(module := model.get_submodule(name), Linear):
+                types[stored] = str(module.weight_type)
+                rounded[stored] = self._layers[name].activation_type_for(
+                    module.weight_type, act_order=module.g_idx is not None
+                )
         source = {"quant_method": self.method} | self.quantization_config.ladder_source
-        return StoredConfig.describing(types, packable(model), source=source)
-
+        return StoredConfig.describing(
+            types, packable(model), source=source, activation_types=rounded
+        )
 
 def _config_class(base: type, method: str) -> type:
     """A ``base`` that only keeps the folder's config, which is ladder's to read: nothing of
