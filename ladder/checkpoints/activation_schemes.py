@@ -10,7 +10,7 @@ other widths leaves activations as they come, which is more accurate. The log sa
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,19 @@ class ActivationScheme:
             return ()
         return INPUT_PARTS[:1] if self.symmetric else INPUT_PARTS[:2]
 
-    def say(self, where: str) -> None:
-        """Log what ladder does otherwise than ``where`` of the config says."""
+    def say(self, where: str, parts: Sequence[str] | None = None) -> None:
+        """Log what ladder does otherwise than ``where`` of the config says.
+
+        Args:
+            parts: the names of the tensors that are left out, where they are not :attr:`parts`.
+        """
         if self.is_exact:
             return
+        parts = self.parts if parts is None else parts
         does = "takes activations as they come"
         if self.activation_type is not None:
             does = f"rounds each token to {self.activation_type} with a scale of its own"
-        left = f", and leaves out {' and '.join(self.parts)}" if self.parts else ""
+        left = f", and leaves out {' and '.join(parts)}" if parts else ""
         _log.warning("%s is %s: ladder %s%s", where, self, does, left)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One quantised layer on its way from a foreign format to the canonical one.
 
-A format module (``gptq``, ``awq``, ``compressed_tensors``) offers the same functions, all pure:
+A format module (``gptq``, ``awq``, ``compressed_tensors``, ``fp8``) offers the same functions, all
+pure:
 
     Config.from_dict(fields)           its quantization_config, checked
     codes_part(parts)                  the part that holds the codes, or should; None of a module
@@ -37,6 +38,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
@@ -46,6 +48,8 @@ from ladder.weight import Weight
 
 #: dtypes that scales may have, and how a tType spells them.
 SCALE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
+#: What a tensor of codes or scales of 8 bits may be.
+BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
 _EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
 
 
@@ -219,6 +223,12 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
             order = None
     kept = None if zero == layer.fixed_zero else zeros
     return Side(parts["scales"], zero, kept, order, parts.get("scale2"))
+
+
+def words_of_bytes(codes: Tensor) -> Tensor:
+    """[R, K] codes of one byte each -> their bits as int32 [R, ceil(K / 4)]."""
+    octets = codes.contiguous().view(torch.uint8)
+    return pad(octets, (0, -octets.shape[1] % 4)).view(torch.int32)
 
 
 def spans(layer: Layer, codes: int) -> list[slice]:

@@ -57,7 +57,7 @@ def repack(
     v1_zeros: str = "word",
     weights_only: bool = False,
 ) -> Report:
-    """Write the GPTQ, AWQ or compressed-tensors folder ``src`` as the ladder folder ``dst``.
+    """Write the GPTQ, AWQ, FP8 or compressed-tensors folder ``src`` as the ladder folder ``dst``.
 
     Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Layers
     whose activations ``src`` quantises get an ``activation_type``, where some device has kernels

@@ -30,7 +30,7 @@ def repack(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a GPTQ, AWQ or compressed-tensors checkpoint into a ladder one, value by value.
+    """Turn a GPTQ, AWQ, FP8 or compressed-tensors checkpoint into a ladder one, value by value.
 
     Examples:
 

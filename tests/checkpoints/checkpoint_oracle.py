@@ -268,6 +268,50 @@ def _compressed_floats(truth: Truth, bits: int, form: str, rng) -> Truth:
     return truth
 
 
+#: weight_block_size and activation_scheme of each kind of FP8 folder, the name of its scales and
+#: their dtype.
+FP8 = {
+    "blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float32),
+    "small blocks": ([48, 64], "dynamic", "weight_scale_inv", torch.bfloat16),
+    "e8m0 blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float8_e8m0fnu),
+    "tensor": (None, "dynamic", "weight_scale", torch.float32),
+    "static": (None, "static", "weight_scale", torch.float32),
+    "scalar": (None, "static", "weight_scale_inv", torch.float32),
+    "channel": (None, "dynamic", "weight_scale", torch.float32),
+}
+
+
+def fp8_settings(kind="blocks", dense=("lm_head",)):
+    """The quantization_config of layers that :func:`fp8` draws."""
+    block, scheme, *_ = FP8[kind]
+    fields = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": scheme}
+    names = {"modules_to_not_convert" if block else "ignored_layers": list(dense)}
+    return fields | names | ({"weight_block_size": block} if block else {})
+
+
+def fp8(n, k, *, kind="blocks", seed=0) -> Truth:
+    """A layer of float8_e4m3, a kind of FP8. Its scales are [N, K], one for each weight."""
+    block, scheme, name, dtype = FP8[kind]
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (n, k))
+    codes = np.where(codes % 128 == 127, 0, codes)  # the code of all ones is no number
+    rows, columns = block or ((1, k) if kind == "channel" else (n, k))
+    blocks = (-(-n // rows), -(-k // columns))
+    drawn = torch.from_numpy(rng.random(blocks, dtype=np.float32) * 0.02 + 0.001)
+    stored = torch.exp2(drawn.log2().round()).to(dtype) if "e8m0" in kind else drawn.to(dtype)
+    scales = stored.float().numpy()[np.arange(n) // rows][:, np.arange(k) // columns]
+    truth = Truth(float_values(4, 3)[codes], scales, np.zeros_like(scales), np.arange(k))
+    shape = {"scalar": (), "tensor": (1,), "static": (1,)}.get(kind, blocks)
+    truth.tensors = {
+        "weight": torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn),
+        name: stored.reshape(shape),
+    }
+    if scheme == "static":
+        part = "activation_scale" if kind == "scalar" else "input_scale"
+        truth.tensors[part] = torch.tensor(0.03)
+    return truth
+
+
 def _fast_lines(codes: np.ndarray) -> torch.Tensor:
     """gemv_fast: 4 rows x 64 columns are 64 int16, the nibbles of a row in its kernel's order."""
     n, k = codes.shape

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from checkpoint_oracle import compressed, compressed_settings
-from hf_models import TINY, edit_config, foreign_folder, load, logits
+from checkpoint_oracle import compressed, compressed_settings, fp8, fp8_settings
+from hf_models import TINY, edit_config, foreign_folder, load, logits, model_class
 from torch import nn
 
 import ladder
@@ -170,3 +170,44 @@ def test_each_reason_is_said_once(foreign, caplog):
 def test_a_model_made_dense_has_the_weights_alone(foreign):
     folder, expected = foreign(W8, "int8")
     assert error(logits(dense(opened(folder))), logits(expected)) < 2e-5
+
+
+FP8_KINDS = ("blocks", "small blocks", "tensor", "static", "scalar", "channel")
+
+
+@pytest.mark.parametrize("kind", FP8_KINDS)
+def test_fp8_folders_compute_what_they_mean(wide_folder, tmp_path, kind):
+    """On the CPU, which takes activations as they come; on a GPU they are float8_e4m3."""
+    folder, expected = foreign_folder(
+        wide_folder, tmp_path / "foreign", lambda n, k, seed: fp8(n, k, kind=kind, seed=seed),
+        fp8_settings(kind),
+    )  # fmt: skip
+    with enable("fp8"):
+        model = load(folder)
+    for name, linear in expected.model.named_modules():
+        if isinstance(linear, nn.Linear):
+            values = model.model.get_submodule(name).packed_weight.dequantize()
+            assert torch.equal(values, linear.weight), name
+    assert error(logits(model), logits(expected)) < 2e-5
+    model.save_pretrained(tmp_path / "saved")
+    repack(folder, tmp_path / "repacked")
+    assert said(tmp_path / "saved") == said(tmp_path / "repacked")
+    assert said(tmp_path / "saved")["activation_type"] == "float8_e4m3"
+    model.to("meta")
+    assert model.get_submodule(UP).activation_type == "float8_e4m3"
+
+
+@pytest.mark.parametrize("kind", ["blocks", "scalar"])
+def test_fp8_weights_are_those_that_transformers_reads(wide_folder, tmp_path, kind):
+    """Without a GPU transformers itself dequantises such folders, to bfloat16."""
+    pytest.importorskip("accelerate")
+    folder, _ = foreign_folder(
+        wide_folder, tmp_path / "foreign", lambda n, k, seed: fp8(n, k, kind=kind, seed=seed),
+        fp8_settings(kind),
+    )  # fmt: skip
+    with enable("fp8"):
+        ours = dense(load(folder, dtype=torch.bfloat16))
+    theirs = model_class().from_pretrained(folder, dtype=torch.bfloat16)
+    for name, linear in theirs.model.named_modules():
+        if isinstance(linear, nn.Linear):
+            assert torch.equal(ours.model.get_submodule(name).weight, linear.weight), name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ, AWQ and compressed-tensors folders, as they are, with ladder's kernels."""
+"""GPTQ, AWQ, FP8 and compressed-tensors folders, as they are, with ladder's kernels."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ class _Enabled:
 
 
 def enable(*methods: str) -> _Enabled:
-    """Load unmodified GPTQ, AWQ and compressed-tensors folders with ladder; optimum, gptqmodel,
-    autoawq and compressed-tensors are not needed.
+    """Load unmodified GPTQ, AWQ, FP8 and compressed-tensors folders with ladder; optimum,
+    gptqmodel, autoawq and compressed-tensors are not needed.
 
     Holds until :func:`disable`, or to the end of ``with enable("gptq"):``. Quantising *to* these
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq", "compressed-tensors"; none means all.
+        methods: "gptq", "awq", "fp8", "compressed-tensors"; none means all.
     Raises:
         InvalidArgument: another method.
     """
