@@ -144,6 +144,22 @@ def test_parts_of_a_layer_may_have_types_of_their_own_or_none(types, bias, tmp_p
     check(stored, "qkv_proj", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "type", ("int4,tensor,scale=float16", "uint4,tensor,scale=float16,zero=integer",
+             "float4_e2m1,block=96x64,scale=float16", "mxfp4"),
+)  # fmt: skip
+def test_blocks_of_rows_do_not_keep_the_parts_of_a_layer_apart(type, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), type))
+    for at, module in enumerate(parts_of("qkv_proj")):
+        if stored.weights[module].type.rows == 0:
+            stored.weights[module].scales.fill_(2.0**at)
+    check(stored, "qkv_proj", tmp_path)
+    tensors = stored.tensors()
+    layer = serve("qkv_proj", write(tmp_path, tensors, stored.config()), tensors)
+    (one,) = layer.quant_method.runs
+    assert one.n == _rows("qkv_proj")
+
+
 def test_a_type_of_the_users_own_comes_from_the_folder(tmp_path):
     register_type("of_a_folder", bits=3, values=[-4, -2, -1, 0, 1, 3, 5, 8])
     stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), "of_a_folder,group=32,scale=float16"))

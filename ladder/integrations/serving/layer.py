@@ -226,7 +226,8 @@ class Lookup:
     @classmethod
     def of(cls, run: Run, k: int, dtype: torch.dtype) -> Lookup:
         block = parse(run.type).rows
-        return cls(run, k, block, run.type if block < 2 else _of_single_rows(run.type), dtype)
+        of_rows = run.type if block < 2 else str(parse(run.type).of_single_rows())
+        return cls(run, k, block, of_rows, dtype)
 
     def __call__(self, layer: nn.Module, ids: Tensor) -> Tensor:
         """[*ids.shape, k]."""
@@ -242,11 +243,3 @@ class Lookup:
                 taken[part] = whole
         values = _ops.dequantize(*(taken.get(part) for part in PARTS), self.type, self.k)
         return values.to(self.dtype).view(*ids.shape, self.k)
-
-
-def _of_single_rows(text: str) -> str:
-    """The type with blocks of one row: a row taken by itself has a scale of its own."""
-    ttype = parse(text)
-    columns = f"group={ttype.columns}" if ttype.columns else "channel"
-    fields = [f for f in str(ttype).split(",") if not f.startswith(("block=", "tensor"))]
-    return str(parse(",".join([fields[0], columns, *fields[1:]])))

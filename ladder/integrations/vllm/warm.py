@@ -104,6 +104,8 @@ class Warmer:
             return
         if ttype.zero == "integer" and room.modules[0].symmetric:
             ttype = ttype.with_zero("midpoint")
+        if room.splits(ttype):
+            ttype = ttype.of_single_rows()
         n, k = sum(rows.count for rows in room.rows), room.columns.count
         text, rounded, index = str(ttype), activation_type or "", device.index or 0
         if rounded and activations.gpu_objection(rounded, text, n, k, index):
