@@ -127,24 +127,24 @@ def compressed_8(modules: Iterable[str], activations: str, *, exponent: int = 0)
     return Foreign(layers, settings)
 
 
-def fp8(modules: Iterable[str], kind: str, *, exponent: int = 0) -> Foreign:
+def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
     """Layers of quant_method "fp8", of a kind of the oracle's, whose scales are powers of two."""
-    block, name = oracle.FP8[kind][0], oracle.FP8[kind][2]
+    block, name = oracle.FP8[form][0], oracle.FP8[form][2]
     layers = {}
     for seed, module in enumerate(modules):
         last = module.rpartition(".")[2]
         n, k = SHAPES[_MIXTRAL.get(last, last)]
-        truth = oracle.fp8(n, k, kind=kind, seed=seed)
+        truth = oracle.fp8(n, k, kind=form, seed=seed)
         stored = truth.tensors[name].float()
         powers = exponent - 8 + np.random.default_rng(seed).integers(-1, 2, stored.shape)
         scales = torch.tensor(np.exp2(powers), dtype=torch.float32).reshape(stored.shape)
-        rows, columns = block or ((1, k) if kind == "channel" else (n, k))
+        rows, columns = block or ((1, k) if form == "channel" else (n, k))
         grid = scales.reshape(-(-n // rows), -(-k // columns))
         truth.scales = grid.numpy()[np.arange(n) // rows][:, np.arange(k) // columns]
         truth.tensors[name] = scales.to(truth.tensors[name].dtype)
         _small(truth, seed)
         layers[module] = truth
-    return Foreign(layers, oracle.fp8_settings(kind))
+    return Foreign(layers, oracle.fp8_settings(form))
 
 
 def _small(truth: oracle.Truth, seed: int) -> None:
