@@ -119,7 +119,8 @@ def compressed_8(modules: Iterable[str], activations: str, *, exponent: int = 0)
         return oracle.compressed(n, k, bits=8, group=-1, form=form, seed=seed,
                                  activations=activations)  # fmt: skip
 
-    layers = _exact(modules, one, exponent)
+    integers = form == "int-quantized"  # up to 127, beside 2
+    layers = _exact(modules, one, exponent - 4 if integers else exponent + 2)
     if form == "float-quantized":
         for seed, truth in enumerate(layers.values()):
             _small(truth, seed)
@@ -136,7 +137,7 @@ def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
         n, k = SHAPES[_MIXTRAL.get(last, last)]
         truth = oracle.fp8(n, k, kind=form, seed=seed)
         stored = truth.tensors[name].float()
-        powers = exponent - 8 + np.random.default_rng(seed).integers(-1, 2, stored.shape)
+        powers = exponent + 2 + np.random.default_rng(seed).integers(-1, 2, stored.shape)
         scales = torch.tensor(np.exp2(powers), dtype=torch.float32).reshape(stored.shape)
         rows, columns = block or ((1, k) if form == "channel" else (n, k))
         grid = scales.reshape(-(-n // rows), -(-k // columns))
