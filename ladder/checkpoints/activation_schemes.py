@@ -10,11 +10,13 @@ other widths leaves activations as they come, which is more accurate. The log sa
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.checkpoints.layer import config_flag, config_int, config_word, fail
+from ladder.checkpoints.layer import Layer, config_flag, config_int, config_word, fail
+from ladder.nn.offered import say_left
+from ladder.types import TType
 
 _log = logging.getLogger("ladder")
 
@@ -99,4 +101,22 @@ class ActivationScheme:
         _log.warning("%s is %s: ladder %s%s", where, self, does, left)
 
 
-__all__ = ["INPUT_PARTS", "ActivationScheme"]
+def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str | None]:
+    """What a ladder folder says of the activations of layers of another package: what their config
+    asks for, or None where no device that ladder knows has kernels for it. The log says why.
+
+    Args:
+        layers: name, layer, type of the weight, and whether its columns are in another order.
+    """
+    types: dict[str, str | None] = {}
+    left: dict[str, list[str]] = {}
+    for name, layer, ttype, act_order in layers:
+        why = layer.activation_objection(ttype, act_order=act_order)
+        types[name] = None if why else layer.activation_type
+        if why:
+            left.setdefault(why, []).append(name)
+    say_left(left)
+    return types
+
+
+__all__ = ["INPUT_PARTS", "ActivationScheme", "recorded"]

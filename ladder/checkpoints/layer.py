@@ -83,10 +83,14 @@ class Layer:
         return wanted
 
     def activation_type_for(self, ttype: TType, *, act_order: bool) -> str | None:
-        """:attr:`activation_type` where some device has kernels for it with weights of ``ttype``,
-        in their order of columns or not; else None."""
-        wanted = self.activation_type
-        return None if objection_of_all(wanted, ttype, self.k, act_order=act_order) else wanted
+        """:attr:`activation_type`, or None where there is an :meth:`activation_objection`."""
+        why = self.activation_objection(ttype, act_order=act_order)
+        return None if why else self.activation_type
+
+    def activation_objection(self, ttype: TType, *, act_order: bool) -> str:
+        """Why no device that ladder knows has kernels for :attr:`activation_type` with weights of
+        ``ttype``; "" when one has. ``act_order``: their columns are in another order."""
+        return objection_of_all(self.activation_type, ttype, self.k, act_order=act_order)
 
     @property
     def fixed_zero(self) -> str:

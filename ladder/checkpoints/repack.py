@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ladder.checkpoints.activation_schemes import recorded
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer, ttype_of
 from ladder.checkpoints.model_files import (
@@ -29,9 +30,7 @@ from ladder.checkpoints.writer import (
     new_folder,
     write_json,
 )
-from ladder.nn.offered import say_left
 from ladder.nn.report import Progress
-from ladder.ops.activations import objection_of_all
 from ladder.types import parse
 
 
@@ -122,16 +121,10 @@ def repack(
 
 
 def _activation_types(plans: Mapping[str, _Planned]) -> dict[str, str | None]:
-    types: dict[str, str | None] = {}
-    left: dict[str, list[str]] = {}
-    for module, plan in plans.items():
-        wanted, ttype, k = plan.layer.activation_type, parse(plan.type), plan.layer.k
-        why = objection_of_all(wanted, ttype, k, act_order="g_idx" in plan.tensors)
-        types[module] = None if why else wanted
-        if why:
-            left.setdefault(why, []).append(module)
-    say_left(left)
-    return types
+    return recorded(
+        (module, plan.layer, parse(plan.type), "g_idx" in plan.tensors)
+        for module, plan in plans.items()
+    )
 
 
 def _plan(source: Source, module: str) -> _Planned:

@@ -167,6 +167,19 @@ def test_each_reason_is_said_once(foreign, caplog):
     assert layers.endswith("for devices of type cuda, and none for cpu")
 
 
+@pytest.mark.parametrize(
+    ("weights", "scheme", "why"),
+    [(NVFP4, "float8", "groups of 16 columns are no whole k-steps"),
+     (W4 | {"order": True}, "int8", "does not take a weight with g_idx")],
+)  # fmt: skip
+def test_layers_without_kernels_on_any_device_are_said_too(foreign, caplog, weights, scheme, why):
+    folder, _ = foreign(weights, scheme)
+    opened(folder)
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "ladder")
+    assert "_proj and 13 more: activations are taken as they come" in said
+    assert why in said
+
+
 def test_a_model_made_dense_has_the_weights_alone(foreign):
     folder, expected = foreign(W8, "int8")
     assert error(logits(dense(opened(folder))), logits(expected)) < 2e-5

@@ -7,6 +7,7 @@ import copy
 import importlib
 from typing import Any
 
+from ladder.checkpoints.activation_schemes import recorded
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.source import FORMATS
@@ -64,14 +65,16 @@ class ForeignHfQuantizer(Quantizer):
             )
 
     def _stored_config(self, model: Any) -> StoredConfig:
-        types: dict[str, str] = {}
-        rounded: dict[str, str | None] = {}
-        for name, stored in self._names.items():
-            if isinstance(module := model.get_submodule(name), Linear):
-                types[stored] = str(module.weight_type)
-                rounded[stored] = self._layers[name].activation_type_for(
-                    module.weight_type, act_order=module.g_idx is not None
-                )
+        modules = {
+            stored: (self._layers[name], module)
+            for name, stored in self._names.items()
+            if isinstance(module := model.get_submodule(name), Linear)
+        }
+        rounded = recorded(
+            (stored, layer, module.weight_type, module.g_idx is not None)
+            for stored, (layer, module) in modules.items()
+        )
+        types = {stored: str(module.weight_type) for stored, (_, module) in modules.items()}
         source = {"quant_method": self.method} | self.quantization_config.ladder_source
         return StoredConfig.describing(
             types, packable(model), source=source, activation_types=rounded
