@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import ladder
 from ladder.checkpoints import open_folder, repack
 from ladder.ops import activations
-from ladder.testing import bound
+from ladder.testing import SIGNIFICANT_BITS, bound
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "checkpoints"), str(TESTS / "integrations")]
@@ -64,17 +64,21 @@ def wanted_of(name: str) -> str | None:
 
 
 def check(y: Tensor, x: Tensor, values: Tensor, activation_type: str | None) -> None:
-    """``y`` is the product of rounded x, within what its kernels state, and not that of x."""
+    """``y`` is the product of rounded x, within what its kernels state, and not that of x as it
+    comes; or, of None, the other way about."""
     x, dtype = x.reshape(-1, x.shape[-1]), y.dtype
     seen = x if activation_type is None else activations.round_tokens(x, activation_type)
     seen, values = seen.double(), values.double()
     bits = 14 if activation_type == "float8_e4m3" else 24  # tensor cores of Hopper
-    limit = bound(seen, values, dtype, bits) + 2.0**-22 * (seen.abs() @ values.abs().T)
-    y = y.reshape(-1, y.shape[-1]).double()
-    assert bool(((y - seen @ values.T).abs() <= limit).all())
-    if activation_type is not None:
-        error = (y - seen @ values.T).norm() / (y - x.double() @ values.T).norm()
-        assert error < 0.5, f"{error:.2f}: x was not rounded"
+    slack = 2.0**-22
+    if activation_type is None:  # a weight that is dequantised is rounded to the dtype of x
+        slack = 2.0 ** -SIGNIFICANT_BITS[dtype]
+    limit = bound(seen, values, dtype, bits) + slack * (seen.abs() @ values.abs().T)
+    y, wanted = y.reshape(-1, y.shape[-1]).double(), seen @ values.T
+    assert bool(((y - wanted).abs() <= limit).all())
+    other = x if activation_type is not None else activations.round_tokens(x, "int8")
+    error = (y - wanted).norm() / (y - other.double() @ values.T).norm()
+    assert error < 0.5, f"{error:.2f}: {'not ' * (activation_type is not None)}rounded"
 
 
 @pytest.mark.parametrize("dtype", HALVES)
