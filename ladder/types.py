@@ -129,6 +129,12 @@ class TType:
         has no such."""
         return parse(str(self).replace(f"zero={self.zero}", f"zero={zero}"))
 
+    def of_single_rows(self) -> TType:
+        """The same with blocks of one row: a row taken by itself has a scale of its own."""
+        columns = f"group={self.columns}" if self.columns else "channel"
+        fields = [f for f in str(self).split(",") if not f.startswith(("block=", "tensor"))]
+        return parse(",".join([fields[0], columns, *fields[1:]]))
+
     def groups(self, k: int) -> int:
         """Scales along K of a matrix with ``k`` columns; a shorter last group counts."""
         return 1 if self.columns == 0 else -(-k // self.columns)

@@ -97,6 +97,16 @@ class Weight:
         moved = {name: part.to(device) for name, part in self.tensors().items()}
         return Weight(self.type, self.shape, **moved)
 
+    def of_single_rows(self) -> Weight:
+        """The same weight with a scale, and a zero point, for each row of a block: its type is
+        :meth:`TType.of_single_rows`."""
+        n, rows = self.shape[0], self.type.rows or self.shape[0]
+        parts = self.tensors()
+        for name in ("scales", "zeros"):
+            if name in parts:
+                parts[name] = parts[name].repeat_interleave(rows, 0)[:n].contiguous()
+        return Weight(self.type.of_single_rows(), self.shape, **parts)
+
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
 

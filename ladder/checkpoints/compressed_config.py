@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ladder.checkpoints.activation_schemes import ActivationScheme
 from ladder.checkpoints.layer import config_flag, config_int, config_word, fail, is_embedding
 from ladder.errors import CheckpointError, Unsupported
 
@@ -52,6 +53,7 @@ class Scheme:
     block: tuple[int, int] | None  #: rows and columns that share a scale, of strategy block
     symmetric: bool
     act_order: bool  #: groups are told by weight_g_idx
+    activations: ActivationScheme | None = None
 
     @property
     def packed(self) -> bool:
@@ -69,6 +71,10 @@ class Scheme:
             return "e8m0"
         return "float8_e4m3" if self.format.startswith("nvfp4") else None
 
+    @property
+    def activation_type(self) -> str | None:
+        return None if self.activations is None else self.activations.activation_type
+
 
 @dataclass(frozen=True)
 class Config:
@@ -81,12 +87,13 @@ class Config:
     def from_dict(cls, fields: Mapping[str, Any]) -> Config:
         """Read ``quantization_config`` of config.json, or its older name ``compression_config``.
 
-        A ``kv_cache_scheme`` is left to the cache: a warning names it.
+        A ``kv_cache_scheme`` is left to the cache: a warning names it, and another each group
+        whose activations ladder rounds otherwise than it says (``activation_schemes``).
 
         Raises:
             CheckpointError: a key has the wrong type or a value outside the format's set.
-            Unsupported: activations are quantised, weights are sparse or not compressed, or they
-                are rotated while a model runs.
+            Unsupported: outputs are quantised, weights are sparse or not compressed, or they are
+                rotated while a model runs.
         """
         if isinstance(nested := fields.get("quantization_config"), Mapping):
             fields = {**fields, **nested}
@@ -136,16 +143,15 @@ def _group(name: Any, group: Any, usual: str) -> tuple[tuple[str, ...], Scheme |
     if not isinstance(group, Mapping):
         fail(where, " is ", repr(group), ", not an object with targets and weights")
     targets = _names(group, "targets", f"{where}.targets")
-    for activations in ("input_activations", "output_activations"):
-        if isinstance(given := group.get(activations), Mapping):
-            when = "dynamic" if given.get("dynamic") else "static"
-            raise Unsupported(
-                f"{where}.{activations} is {given.get('type', 'int')}{given.get('num_bits', 8)}, "
-                f"{when}, per {given.get('strategy', 'tensor')}: ladder has no kernels for "
-                "quantised activations, only for quantised weights"
-            )
+    outputs = _activations(group, "output_activations", where)
+    if outputs is not None:
+        raise Unsupported(f"{where}.output_activations is {outputs}: ladder rounds no outputs")
+    activations = _activations(group, "input_activations", where)
     weights = group.get("weights")
     if weights is None:
+        if activations is not None:
+            _log.warning("%s.input_activations is %s of layers whose weights are not quantised: "
+                         "ladder leaves them as they are", where, activations)  # fmt: skip
         return targets, None
     if not isinstance(weights, Mapping):
         fail(f"{where}.weights", " is ", repr(weights), ", not an object")
@@ -159,10 +165,24 @@ def _group(name: Any, group: Any, usual: str) -> tuple[tuple[str, ...], Scheme |
         )
     if form not in _ELEMENTS:
         fail(f"{where}.format", " is ", repr(form), ", not ", " or ".join(_ELEMENTS))
-    return targets, _scheme(f"{where}.weights", form, weights)
+    scheme = _scheme(f"{where}.weights", form, weights, activations)
+    if activations is not None:
+        activations.say(f"{where}.input_activations")
+    return targets, scheme
 
 
-def _scheme(where: str, form: str, weights: Mapping[str, Any]) -> Scheme:
+def _activations(group: Mapping[str, Any], key: str, where: str) -> ActivationScheme | None:
+    given = group.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        fail(f"{where}.{key}", " is ", repr(given), ", not an object")
+    return ActivationScheme.from_dict(f"{where}.{key}", given)
+
+
+def _scheme(
+    where: str, form: str, weights: Mapping[str, Any], activations: ActivationScheme | None
+) -> Scheme:
     bits = config_int(weights, ("num_bits",), 8)
     kind = config_word(weights, ("type",), "int")
     elements = None if kind == "int" and form == "naive-quantized" else _ELEMENTS[form]
@@ -196,7 +216,9 @@ def _scheme(where: str, form: str, weights: Mapping[str, Any]) -> Scheme:
     act_order = order is True or str(order).lower() in ("group", "dynamic")
     group_size = -1 if strategy in _WHOLE or block else size
     element = None if elements is None else elements[bits]
-    return Scheme(form, bits, element, strategy, group_size, block, symmetric, act_order)
+    return Scheme(
+        form, bits, element, strategy, group_size, block, symmetric, act_order, activations
+    )
 
 
 def _block(given: Any, where: str) -> tuple[int, int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of compressed-tensors whose activations are not quantised.
+"""Layers of compressed-tensors.
 
     weight_packed        int32 [N, ceil(K*b/32)]   pack-quantized: a little-endian bit stream of
                                                    code + 2**(b-1) along K
@@ -14,6 +14,8 @@
     weight_global_scale  float32 [1]               of nvfp4: what scales were multiplied by
     weight_g_idx         int32 [K]                 group of each column, optional
     weight_shape         int64 [2]                 [N, K] of pack-quantized
+    input_scale, input_zero_point, input_global_scale
+                                                   of static activations: left out
     weight[n, k] = weight_scale[n, g] / weight_global_scale * (code[n, k] - zero[n, g])
 
 So integers are unsigned codes with a zero point of 2**(b-1) more, and every code stream is ladder's
@@ -34,11 +36,12 @@ from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ladder import ops
+from ladder.checkpoints.activation_schemes import INPUT_PARTS
 from ladder.checkpoints.compressed_config import Config, Scheme
 from ladder.checkpoints.layer import (
+    BYTES,
     SCALE_NAMES,
     Layer,
     Side,
@@ -53,21 +56,21 @@ from ladder.checkpoints.layer import (
     require,
     side_of,
     stored,
+    words_of_bytes,
 )  # fmt: skip
 from ladder.weight import Weight
 
-PARTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point", "weight_global_scale",
-         "weight_g_idx", "weight_shape")  # fmt: skip
+_OF_WEIGHTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point",
+               "weight_global_scale", "weight_g_idx", "weight_shape")  # fmt: skip
+PARTS = (*_OF_WEIGHTS, *INPUT_PARTS)
 _CODES = ("weight_packed", "weight")
-#: What a tensor of codes or scales of 8 bits may be.
-_BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
 
 
 def codes_part(parts: Collection[str]) -> str | None:
     """See ladder.checkpoints.layer. A ``weight`` is quantised where a ``weight_scale`` is."""
     if "weight" in parts and "weight_packed" not in parts:
         return "weight" if "weight_scale" in parts else None
-    return None if set(PARTS).isdisjoint(parts) else "weight_packed"
+    return None if set(_OF_WEIGHTS).isdisjoint(parts) else "weight_packed"
 
 
 def _needed(config: Scheme) -> dict[str, bool]:
@@ -109,7 +112,7 @@ def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | Non
     elif config.packed:
         expect(parts, name, codes, torch.uint8, (n, -(-k * bits // 8)))
     else:
-        dtypes = (torch.int8,) if config.element is None else _BYTES[config.element]
+        dtypes = (torch.int8,) if config.element is None else BYTES[config.element]
         expect(parts, name, codes, dtypes, (n, k))
     group = block[1] if block else config.group_size
     spelled = f"block={block[0]}x{group}" if block else group_block(group, k)
@@ -127,7 +130,7 @@ def _check_side(parts: Mapping[str, Stored], config: Scheme, name: str, n: int, 
     found = parts["weight_scale"].shape
     flat = {"tensor": ((), (1,)), "channel": ((n,),)}.get(config.strategy, ())
     shape = found if found in flat else (rows, groups)
-    dtypes = SCALE_NAMES if config.scale is None else _BYTES[config.scale]
+    dtypes = SCALE_NAMES if config.scale is None else BYTES[config.scale]
     expect(parts, name, "weight_scale", dtypes, shape)
     if "weight_zero_point" in parts and config.packs_zeros:
         words = parts["weight_zero_point"].shape[:1]
@@ -135,7 +138,7 @@ def _check_side(parts: Mapping[str, Stored], config: Scheme, name: str, n: int, 
         shape = (first or _widths(n, config.bits)[0], groups)
         expect(parts, name, "weight_zero_point", torch.int32, shape)
     elif "weight_zero_point" in parts:
-        dtypes = (torch.int8, *_BYTES["float8_e4m3"])
+        dtypes = (torch.int8, *BYTES["float8_e4m3"])
         expect(parts, name, "weight_zero_point", dtypes, shape)
     if "weight_global_scale" in parts:
         scalar = parts["weight_global_scale"].shape == ()
@@ -168,7 +171,8 @@ def _widths(count: int, bits: int) -> tuple[int, int]:
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
     """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
 
-    A g_idx with -1, as in a buffer that was never filled, becomes column // group.
+    A g_idx with -1, as in a buffer that was never filled, becomes column // group. What activations
+    were rounded with becomes nothing.
     """
     config: Scheme = layer.config
     if part in _CODES:
@@ -196,8 +200,7 @@ def _codes(tensor: Tensor, layer: Layer) -> Tensor:
             return ops.pack(codes, bits)
         rows = codes
     if rows.dtype != torch.int32:
-        octets = rows.view(torch.uint8)
-        return pad(octets, (0, -octets.shape[1] % 4)).view(torch.int32)
+        return words_of_bytes(rows)
     if rows.shape[1] != layer.words:
         return ops.pack(_fields(rows, layer.k, bits), bits)
     if spare := layer.words * 32 - layer.k * bits:
@@ -232,7 +235,7 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     name = layer.name
     scales = tensors["weight_scale"]
     if layer.config.scale is not None:
-        scales = scales.view(_BYTES[layer.config.scale][-1]).float()
+        scales = scales.view(BYTES[layer.config.scale][-1]).float()
     check_scales(scales, f"{name}.weight_scale")
     if "weight_shape" in tensors and tensors["weight_shape"].tolist() != [layer.n, layer.k]:
         fail(f"{name}.weight_shape", " is ", tensors["weight_shape"].tolist(), ", but ",
@@ -275,7 +278,7 @@ def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], t
     scales = {"tensor": (1,), "channel": (n, 1)}.get(config.strategy, (n, -(-k // group)))
     if config.block:
         scales = (-(-n // config.block[0]), -(-k // config.block[1]))
-    scale_dtype = None if config.scale is None else _BYTES[config.scale][0]
+    scale_dtype = None if config.scale is None else BYTES[config.scale][0]
     zeros = ((_widths(n, bits)[0], scales[-1]), torch.int32)
     integers = config.element is None
     byte = torch.int8 if integers else torch.float8_e4m3fn
@@ -288,8 +291,13 @@ def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], t
         "weight_global_scale": ((1,), torch.float32),
         "weight_g_idx": ((k,), torch.int32),
         "weight_shape": ((2,), torch.int64),
+        "input_scale": ((1,), torch.float32),
+        "input_zero_point": ((1,), torch.int8),
+        "input_global_scale": ((1,), torch.float32),
     }  # fmt: skip
+    inputs = () if config.activations is None else config.activations.parts
     needed = _needed(config) | {"weight_shape": config.packed and integers}
+    needed |= {part: part in inputs for part in INPUT_PARTS}
     return {part: parts[part] for part in parts if needed[part]}
 
 

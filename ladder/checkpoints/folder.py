@@ -34,7 +34,8 @@ class StoredConfig:
     ``modules_to_not_convert`` names Linear modules that stay as they are. ``types`` defines the
     user's element types, ``{"bits": 3, "values": [8 numbers]}`` each. ``source`` is the
     quantization_config that the folder was repacked from. ``activation_type`` is that of every
-    packed module.
+    packed module that ``activation_types`` does not name. Both are wishes: a layer that has no
+    kernels for it where it is loaded takes x as it comes (:mod:`ladder.nn.offered`).
 
     Raises:
         CheckpointError: a field has the wrong shape, a tType does not parse, or the version is
@@ -48,6 +49,7 @@ class StoredConfig:
     source: Mapping[str, Any] | None = None
     format_version: int = FORMAT_VERSION
     activation_type: str | None = None
+    activation_types: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if type(self.format_version) is not int or self.format_version != FORMAT_VERSION:
@@ -56,14 +58,14 @@ class StoredConfig:
         if not isinstance(skip, (list, tuple)) or not all(isinstance(name, str) for name in skip):
             _fail("modules_to_not_convert", skip, "not a list of names")
         object.__setattr__(self, "modules_to_not_convert", tuple(skip))
-        for key in ("modules", "types"):
+        for key in ("modules", "types", "activation_types"):
             if not isinstance(getattr(self, key), Mapping):
                 _fail(key, getattr(self, key), "not an object")
         if self.source is not None and not isinstance(self.source, Mapping):
             _fail("source", self.source, "not an object")
-        if self.activation_type not in (None, *ACTIVATION_TYPES):
-            known = ", ".join(ACTIVATION_TYPES)
-            _fail("activation_type", self.activation_type, f"none that this ladder knows: {known}")
+        _check_activations("activation_type", self.activation_type)
+        for name, wanted in self.activation_types.items():
+            _check_activations(f"activation_types[{name!r}]", wanted)
         for name, meaning in self.types.items():
             _register(name, meaning)
         object.__setattr__(self, "weight_type", _canonical("weight_type", self.weight_type))
@@ -85,6 +87,7 @@ class StoredConfig:
             source=fields.get("source"),
             format_version=fields.get("format_version", 0),
             activation_type=fields.get("activation_type"),
+            activation_types=fields.get("activation_types") or {},
         )
 
     @classmethod
@@ -96,6 +99,7 @@ class StoredConfig:
         usual: str | None = None,
         source: Mapping[str, Any] | None = None,
         activation_type: str | None = None,
+        activation_types: Mapping[str, str | None] | None = None,
     ) -> StoredConfig:
         """Return the config of a model.
 
@@ -104,8 +108,12 @@ class StoredConfig:
             dense: linear layers that stay as they are. A packed module of which one of these names
                 would speak as well is named in ``modules``.
             usual: ``weight_type``; by default the type that most modules have.
-            source, activation_type: see the class.
+            source: see the class.
+            activation_type: of every packed module that ``activation_types`` does not name.
+            activation_types: of packed modules; what most have becomes that of the class.
         """
+        rounded = dict.fromkeys(types, activation_type) | dict(activation_types or {})
+        most = Counter(rounded.values()).most_common(1)[0][0] if rounded else activation_type
         usual = usual or Counter(types.values()).most_common(1)[0][0]
         left = tuple(sorted(dense))
         modules = {
@@ -119,7 +127,8 @@ class StoredConfig:
             left,
             definitions([usual, *modules.values()]),
             source,
-            activation_type=activation_type,
+            activation_type=most,
+            activation_types={name: t for name, t in rounded.items() if t != most},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +144,8 @@ class StoredConfig:
             fields["types"] = {name: dict(meaning) for name, meaning in self.types.items()}
         if self.activation_type is not None:
             fields["activation_type"] = self.activation_type
+        if self.activation_types:
+            fields["activation_types"] = dict(self.activation_types)
         if self.source is not None:
             fields["source"] = dict(self.source)
         return fields
@@ -156,9 +167,19 @@ class StoredConfig:
                 return None
         return self.weight_type
 
+    def activation_type_of(self, module: str) -> str | None:
+        """Return what x is to be rounded to before products of a packed module; None: as it is."""
+        return self.activation_types.get(module, self.activation_type)
+
 
 def _fail(key: str, value: object, why: str) -> NoReturn:
     raise CheckpointError(f"quantization_config.{key} is {value!r}, {why}")
+
+
+def _check_activations(key: str, wanted: object) -> None:
+    if wanted not in (None, *ACTIVATION_TYPES):
+        known = ", ".join(ACTIVATION_TYPES)
+        _fail(key, wanted, f"none that this ladder knows: {known}")
 
 
 def _canonical(key: str, text: object) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,16 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Types, modules and sizes of a ladder or floating-point folder, or one that repack reads.
 
     Returns:
-        quant_method ("none" in floating point), activation_type (None: as x comes), bytes (of all
-        tensors), types (type, modules, weights, bytes, bits_per_weight: one row per type) and
-        modules (name, n, k, type, act_order, bytes; of a stack of experts also experts, how many
-        weights [n, k] it has). Modules are the quantised ones; in floating point all that
-        :func:`dense_modules` finds.
+        quant_method ("none" in floating point), activation_type (of most modules; None: as x
+        comes), bytes (of all tensors), types (type, modules, weights, bytes, bits_per_weight: one
+        row per type) and modules (name, n, k, type, activation_type, act_order, bytes; of a stack
+        of experts also experts, how many weights [n, k] it has). Modules are the quantised ones; in
+        floating point all that :func:`dense_modules` finds.
     Raises:
         InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
     method, shards, modules = _opened(path)
-    fields = read_json(Path(path) / "config.json").get("quantization_config") or {}
-    activation_type = fields.get("activation_type") if method == "ladder" else None
+    rounded = Counter(module["activation_type"] for module in modules)
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
         row = rows.setdefault(
@@ -51,7 +51,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"]
     return {
         "quant_method": method,
-        "activation_type": activation_type,
+        "activation_type": rounded.most_common(1)[0][0],
         "bytes": shards.nbytes,
         "types": list(rows.values()),
         "modules": modules,
@@ -123,6 +123,7 @@ def dense_modules(config: dict[str, Any], shards: ShardSet) -> list[dict[str, An
                 "n": n,
                 "k": k,
                 "type": dtype_name(dtype),
+                "activation_type": None,
                 "act_order": False,
                 "bytes": entry.nbytes,
                 **more,
@@ -154,6 +155,7 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
                 "n": shape[0],
                 "k": k,
                 "type": str(ttype),
+                "activation_type": config.activation_type_of(name),
                 "act_order": act_order,
                 "bytes": sum(shards.entry(part).nbytes for part in parts),
                 **more,
@@ -167,12 +169,14 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
 def _source_module(source: Any, name: str) -> dict[str, Any]:
     layer = source.layer(name)
     side = source.side(layer)
+    ttype, act_order = ttype_of(layer, side), side.g_idx is not None
     nbytes = sum(source.shards.entry(f"{name}.{part}").nbytes for part in source.modules[name])
     return {
         "name": name,
         "n": layer.n,
         "k": layer.k,
-        "type": str(ttype_of(layer, side)),
-        "act_order": side.g_idx is not None,
+        "type": str(ttype),
+        "activation_type": layer.activation_type_for(ttype, act_order=act_order),
+        "act_order": act_order,
         "bytes": nbytes,
     }

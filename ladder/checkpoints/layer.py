@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One quantised layer on its way from a foreign format to the canonical one.
 
-A format module (``gptq``, ``awq``, ``compressed_tensors``) offers the same functions, all pure:
+A format module (``gptq``, ``awq``, ``compressed_tensors``, ``fp8``) offers the same functions, all
+pure:
 
     Config.from_dict(fields)           its quantization_config, checked
     codes_part(parts)                  the part that holds the codes, or should; None of a module
@@ -37,14 +38,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
+from ladder.ops.activations import objection_of_all
 from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
 
 #: dtypes that scales may have, and how a tType spells them.
 SCALE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
+#: What a tensor of codes or scales of 8 bits may be.
+BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
 _EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
 
 
@@ -70,6 +75,22 @@ class Layer:
     element: str | None = None  #: format of the codes; None: unsigned integers of ``bits``
     scale: str | None = None  #: format of scales that are stored as codes
     scale2: bool = False
+
+    @property
+    def activation_type(self) -> str | None:
+        """What the config would have x rounded to; None of formats that say nothing of it."""
+        wanted: str | None = getattr(self.config, "activation_type", None)
+        return wanted
+
+    def activation_type_for(self, ttype: TType, *, act_order: bool) -> str | None:
+        """:attr:`activation_type`, or None where there is an :meth:`activation_objection`."""
+        why = self.activation_objection(ttype, act_order=act_order)
+        return None if why else self.activation_type
+
+    def activation_objection(self, ttype: TType, *, act_order: bool) -> str:
+        """Why no device that ladder knows has kernels for :attr:`activation_type` with weights of
+        ``ttype``; "" when one has. ``act_order``: their columns are in another order."""
+        return objection_of_all(self.activation_type, ttype, self.k, act_order=act_order)
 
     @property
     def fixed_zero(self) -> str:
@@ -206,6 +227,12 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
             order = None
     kept = None if zero == layer.fixed_zero else zeros
     return Side(parts["scales"], zero, kept, order, parts.get("scale2"))
+
+
+def words_of_bytes(codes: Tensor) -> Tensor:
+    """[R, K] codes of one byte each -> their bits as int32 [R, ceil(K / 4)]."""
+    octets = codes.contiguous().view(torch.uint8)
+    return pad(octets, (0, -octets.shape[1] % 4)).view(torch.int32)
 
 
 def spans(layer: Layer, codes: int) -> list[slice]:

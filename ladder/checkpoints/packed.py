@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -24,13 +24,14 @@ MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 @dataclass(frozen=True)
 class PackedLayer:
     """A weight [n, k] as a folder has it; ``g_idx`` [k] where columns are not in order of their
-    groups."""
+    groups. ``activation_type`` is what the folder would have x rounded to."""
 
     name: str
     type: TType
     n: int
     k: int
     g_idx: Tensor | None = None
+    activation_type: str | None = None
 
 
 def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
@@ -47,7 +48,9 @@ def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
         )
     orders = dict(_orders(Path(path), [m["name"] for m in summary["modules"] if m["act_order"]]))
     return [
-        PackedLayer(m["name"], parse(m["type"]), m["n"], m["k"], orders.get(m["name"]))
+        PackedLayer(
+            m["name"], parse(m["type"]), m["n"], m["k"], orders.get(m["name"]), m["activation_type"]
+        )
         for m in summary["modules"]
         if "experts" not in m
     ]
@@ -72,8 +75,8 @@ def _orders(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, Tensor | 
 def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
     """What :data:`MERGED` makes of ``layers``, named by its parts: "...q_proj+k_proj+v_proj".
 
-    Parts of one type, without an order of columns and without a second scale (one for a whole
-    weight) are one weight when their rows are put behind each other.
+    Parts of one type and activation type, without an order of columns and without a second scale
+    (one for a whole weight) are one weight when their rows are put behind each other.
     """
     found = {layer.name: layer for layer in layers}
     merged = []
@@ -84,12 +87,15 @@ def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
                 continue
             stem = f"{holder}." if holder else ""
             parts = [found.get(stem + name) for name in names]
-            whole = [
-                part for part in parts if part and (part.type, part.k) == (layer.type, layer.k)
-            ]
+            whole = [part for part in parts if part and _like(part) == _like(layer)]
             mixed = any(part.g_idx is not None or part.type.scale2 for part in whole)
             if len(whole) < len(names) or mixed or layer.type.rows != 1:
                 continue
             rows = sum(part.n for part in whole)
-            merged.append(PackedLayer(stem + "+".join(names), layer.type, rows, layer.k))
+            merged.append(replace(layer, name=stem + "+".join(names), n=rows))
     return merged
+
+
+def _like(layer: PackedLayer) -> tuple[object, ...]:
+    """What the parts of one weight have alike, beside their order of columns."""
+    return layer.type, layer.k, layer.activation_type

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ladder.checkpoints.activation_schemes import recorded
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer, ttype_of
 from ladder.checkpoints.model_files import (
@@ -29,6 +31,7 @@ from ladder.checkpoints.writer import (
     write_json,
 )
 from ladder.nn.report import Progress
+from ladder.types import parse
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,13 @@ def repack(
     force: bool = False,
     progress: Progress | None = None,
     v1_zeros: str = "word",
+    weights_only: bool = False,
 ) -> Report:
-    """Write the GPTQ, AWQ or compressed-tensors folder ``src`` as the ladder folder ``dst``.
+    """Write the GPTQ, AWQ, FP8 or compressed-tensors folder ``src`` as the ladder folder ``dst``.
 
-    Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Tensors
+    Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Layers
+    whose activations ``src`` quantises get an ``activation_type``, where some device has kernels
+    for it; else the log says why not. Tensors
     that are not quantised and all other files are copied, sub-folders too, except the old weights,
     their index, quantize_config.json, quant_config.json, .git and .cache. Shards follow the
     source's.
@@ -68,6 +74,7 @@ def repack(
         force: replace an existing ``dst``.
         progress: called with (tensor, bytes written, bytes in all) after each piece.
         v1_zeros: "word" or "field": how GPTQ v1 zeros are read, see ``gptq.Config``.
+        weights_only: no ``activation_type``, whatever ``src`` says of activations.
     Raises:
         InvalidArgument: ``dst`` exists, or one of the folders lies in the other, or as open_folder.
         CheckpointError, Unsupported: as open_folder; a tensor is missing, damaged or not finite.
@@ -96,6 +103,7 @@ def repack(
         {module: plan.type for module, plan in plans.items()},
         source.unquantised(),
         source={"quant_method": source.method} | source.quantization,
+        activation_types={} if weights_only else _activation_types(plans),
     )
     config = {key: value for key, value in source.config.items() if key != OLD_KEY}
     with new_folder(destination, force=force) as temporary:
@@ -110,6 +118,13 @@ def repack(
         write_json(temporary / "config.json", config | stored.entries())
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _activation_types(plans: Mapping[str, _Planned]) -> dict[str, str | None]:
+    return recorded(
+        (module, plan.layer, parse(plan.type), "g_idx" in plan.tensors)
+        for module, plan in plans.items()
+    )
 
 
 def _plan(source: Source, module: str) -> _Planned:

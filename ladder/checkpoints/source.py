@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, gptq
+from ladder.checkpoints import awq, compressed_tensors, fp8, gptq
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -33,6 +33,7 @@ from ladder.weight import PARTS, Weight
 FORMATS: dict[str, ModuleType] = {
     "awq": awq,
     "compressed-tensors": compressed_tensors,
+    "fp8": fp8,
     "gptq": gptq,
 }
 

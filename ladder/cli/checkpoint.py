@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,17 @@ Destination = Annotated[Path, typer.Argument(help="Folder to write; must not exi
 Force = Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")]
 
 
-def repack(src: Source, dst: Destination, force: Force = False, as_json: Json = False) -> None:
-    """Turn a GPTQ, AWQ or compressed-tensors checkpoint into a ladder one, value by value.
+def repack(
+    src: Source,
+    dst: Destination,
+    weights_only: Annotated[
+        bool,
+        typer.Option("--weights-only", help="Take activations as they come, whatever SRC says."),
+    ] = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a GPTQ, AWQ, FP8 or compressed-tensors checkpoint into a ladder one, value by value.
 
     Examples:
 
@@ -31,7 +41,9 @@ def repack(src: Source, dst: Destination, force: Force = False, as_json: Json = 
     from ladder.checkpoints.repack import repack
 
     with progress_bar("repack", quiet=as_json) as progress:
-        report = repack(src, dst, force=force, progress=_bytes_to_mb(progress))
+        report = repack(
+            src, dst, force=force, progress=_bytes_to_mb(progress), weights_only=weights_only
+        )
     _print_report(report, as_json)
 
 
@@ -118,19 +130,29 @@ def info(
     ]
     print_table(
         f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors"
-        + (f", activations {summary['activation_type']}" if summary["activation_type"] else ""),
+        + _rounded(summary["modules"]),
         ("type", "modules", "weights", "size", "bits/weight"),
         rows,
     )
     if modules:
         print_table(
             "Modules",
-            ("module", "N", "K", "type", "act-order"),
+            ("module", "N", "K", "type", "activations", "act-order"),
             [
-                (_named(m), m["n"], m["k"], m["type"], "yes" if m["act_order"] else "no")
+                (_named(m), m["n"], m["k"], m["type"], m["activation_type"] or "as they come",
+                 "yes" if m["act_order"] else "no")
                 for m in summary["modules"]
             ],
-        )
+        )  # fmt: skip
+
+
+def _rounded(modules: list[dict[str, Any]]) -> str:
+    """What activations are rounded to: of how many modules, where not of all."""
+    counts = Counter(m["activation_type"] for m in modules if m["activation_type"])
+    if len(counts) == 1 and counts.total() == len(modules):
+        return f", activations {next(iter(counts))}"
+    said = (f"{name} of {count} modules" for name, count in counts.items())
+    return ", activations " + ", ".join(said) if counts else ""
 
 
 def _named(module: dict[str, Any]) -> str:

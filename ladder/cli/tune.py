@@ -75,8 +75,6 @@ def tune(
     kept = cache or model
     if not os.access(kept if kept.exists() else kept.parent, os.W_OK):
         raise InvalidArgument(f"{kept} cannot be written: --cache DIR keeps the kernels elsewhere")
-    rounded = _activation_type_of(model)
-    tokens = tokens_of(m, rounded)
     import torch
 
     gpu = gpu_called(device)
@@ -86,9 +84,10 @@ def tune(
 
     layers = packed_layers(model)
     chosen = dtype or _dtype_of(model)
-    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu, rounded)
+    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu)
     kernels.use_store(kept)
     for kind in kinds:
+        tokens = tokens_of(m, kind.activation_type)
         kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
     with progress_bar("Tuning", as_json) as progress:
         asked = [kind.request for kind in kinds if kind.request]
@@ -104,7 +103,7 @@ class Kind:
     n: int
     k: int
     gather: bool
-    activation_type: str = ""  #: of the folder; "" for none
+    activation_type: str = ""  #: of the folder, where this GPU has kernels for it; "" for none
     names: list[str] = field(default_factory=list)
     reason: str = ""  #: why there is no kernel
     request: Request | None = None
@@ -151,13 +150,11 @@ class Kind:
         ]
 
 
-def kinds_of(
-    layers: Sequence[PackedLayer], device: torch.device, activation_type: str = ""
-) -> list[Kind]:
+def kinds_of(layers: Sequence[PackedLayer], device: torch.device) -> list[Kind]:
     """In the order of their first layers."""
     from ladder.cuda.image import order_by_group
     from ladder.errors import Unsupported
-    from ladder.ops.activations import no_g_idx
+    from ladder.ops.activations import gpu_objection
 
     kinds: dict[tuple[object, ...], Kind] = {}
     for layer in layers:
@@ -167,12 +164,15 @@ def kinds_of(
                 gather = order_by_group(layer.g_idx, layer.type) is not None
             except Unsupported as error:
                 reason = str(error)
-            if activation_type:
-                reason = no_g_idx(activation_type)
-        key = (str(layer.type), layer.n, layer.k, gather, reason)
+        type, rounded = str(layer.type), layer.activation_type or ""
+        # As ladder.nn.offered: x is taken as it comes where there are no kernels.
+        if rounded and layer.g_idx is not None:
+            rounded = ""
+        if rounded and gpu_objection(rounded, type, layer.n, layer.k, device.index or 0):
+            rounded = ""
+        key = (type, layer.n, layer.k, gather, rounded, reason)
         kind = kinds.setdefault(
-            key,
-            Kind(str(layer.type), layer.n, layer.k, gather, activation_type, reason=reason),
+            key, Kind(type, layer.n, layer.k, gather, rounded, reason=reason)
         )
         kind.names.append(layer.name)
     return list(kinds.values())
@@ -286,16 +286,6 @@ def gpu_called(name: str) -> torch.device:
         for ordinal, gpu in enumerate(found)
     )
     raise InvalidArgument(f'--device is "{name}", and this machine has others: {here}')
-
-
-def _activation_type_of(folder: Path) -> str:
-    """Of the packed layers of a folder that ladder wrote; "" for none."""
-    from ladder.checkpoints.folder import QUANT_METHOD
-    from ladder.checkpoints.shards import read_json
-
-    stored: dict[str, Any] = read_json(folder / "config.json").get("quantization_config") or {}
-    ours = stored.get("quant_method") == QUANT_METHOD
-    return str(stored.get("activation_type") or "") if ours else ""
 
 
 def _dtype_of(folder: Path) -> str:

@@ -119,7 +119,9 @@ def set_activation_type(
     config: Any = getattr(getattr(model, "config", None), "quantization_config", None)
     stored = getattr(config, "stored", None)
     if stored is not None and not skip:
-        config.stored = dataclasses.replace(stored, activation_type=activation_type)
+        config.stored = dataclasses.replace(
+            stored, activation_type=activation_type, activation_types={}
+        )
     return list(layers)
 
 

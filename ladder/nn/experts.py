@@ -167,11 +167,8 @@ class Experts(PackedExperts):
         autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
-        if x.is_cuda and self.activation_type is not None:
-            raise Unsupported(
-                f"activation_type {self.activation_type} has no kernels for experts on GPUs: set "
-                "it to None there"
-            )
+        if x.is_cuda and (why := self.call_objection(self.activation_type)):
+            raise Unsupported(f"{why}: set it to None there")
         y = None
         if x.is_cuda and self._has_images(x, top_k_weights):
             y = self._forward_images(x, top_k_index, top_k_weights)

@@ -20,6 +20,7 @@ from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.metadata import metadata
+from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
@@ -30,7 +31,7 @@ from ladder.weight import Weight, check_columns
 _absent = object()
 
 
-class Linear(PackedModule):
+class Linear(TakesActivations, PackedModule):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
@@ -105,6 +106,10 @@ class Linear(PackedModule):
     def activation_type(self, wanted: str | None) -> None:
         if why := self.activation_objection(wanted):
             raise Unsupported(why)
+        self._offered_activation_type = None
+        self._change_activation_type(wanted)
+
+    def _change_activation_type(self, wanted: str | None) -> None:
         if wanted != self._activation_type:
             self._activation_type = wanted
             self._renumber()
@@ -122,6 +127,9 @@ class Linear(PackedModule):
             return ""
         why = activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
         return why or activations.zeros_objection(wanted, self.weight_type, self.zeros)
+
+    def call_objection(self, wanted: str | None) -> str:
+        return "" if wanted is None else activations.device_objection(wanted, self.device.type)
 
     @classmethod
     def from_weight(

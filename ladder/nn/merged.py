@@ -206,7 +206,7 @@ class MergedLinear(Linear):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         probe = torch.zeros((), dtype=self.dtype, device=self.device)
         stays = fn(probe) is probe and (probe.is_cuda or not probe.is_shared())
-        return self if stays else super()._apply(fn, recurse)  # type: ignore[return-value]
+        return self if stays else super()._apply(fn, recurse)
 
     def _replicate_for_data_parallel(self) -> Linear:
         raise Unsupported(

@@ -22,6 +22,7 @@ from ladder.nn.dense_experts import (
 )
 from ladder.nn.gating import Gating
 from ladder.nn.metadata import WeightMetadata
+from ladder.nn.offered import TakesActivations
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.quantization import quantize
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class PackedExperts(nn.Module):
+class PackedExperts(TakesActivations):
     """Two stacks of packed weights, ``gate_up`` and ``down``, and how the module that they are in
     place of keeps its own. :class:`ladder.Experts` has the arguments."""
 
@@ -163,6 +164,10 @@ class PackedExperts(nn.Module):
     def activation_type(self, wanted: str | None) -> None:
         if why := self.activation_objection(wanted):
             raise Unsupported(why)
+        self._offered_activation_type = None
+        self._change_activation_type(wanted)
+
+    def _change_activation_type(self, wanted: str | None) -> None:
         self.gate_up.activation_type = self.down.activation_type = wanted
 
     def activation_objection(self, wanted: str | None) -> str:
@@ -175,6 +180,11 @@ class PackedExperts(nn.Module):
             if why := activations.objection(wanted, stack.weight_type, stack.in_features):
                 return f"{name}: {why}"
         return ""
+
+    def call_objection(self, wanted: str | None) -> str:
+        if wanted is None or self.device.type != "cuda":
+            return ""
+        return f"activation_type {wanted} has no kernels for experts on GPUs"
 
     @property
     def dtype(self) -> torch.dtype:

@@ -83,6 +83,23 @@ def objection(activation_type: str | None, ttype: TType, k: int, device: str = "
     return _objection_of_gpus(activation_type, str(ttype), k)
 
 
+def objection_of_all(
+    activation_type: str | None, ttype: TType, k: int, *, act_order: bool
+) -> str:
+    """Why weights of ``ttype`` with ``k`` columns take no such activations on any device that
+    ladder knows; "" when they do on some. Raises as :func:`objection`.
+
+    Args:
+        act_order: the weight has a ``g_idx``.
+    """
+    if activation_type is None:
+        return ""
+    why = objection(activation_type, ttype, k, "cuda")
+    if why and activation_type == "int8":
+        why = objection(activation_type, ttype, k, "cpu")
+    return why or (no_g_idx(activation_type) if act_order else "")
+
+
 @functools.cache
 def _objection_of_gpus(activation_type: str, type: str, k: int) -> str:
     why = torch.ops.ladder.rounding_objection(type, k, activation_type)

@@ -144,8 +144,38 @@ FLOATS = {"float-quantized": (4, 3), "mxfp8-quantized": (4, 3), "nvfp4-pack-quan
           "mxfp4-pack-quantized": (2, 1), "mxfp6-pack-quantized": (2, 3)}  # fmt: skip
 
 
-def compressed_settings(bits=4, group=32, form="pack-quantized", symmetric=True, order=False):
-    """The quantization_config of layers that :func:`compressed` draws with these options."""
+#: What the presets of compressed-tensors say of activations.
+ACTIVATIONS = {
+    "int8": {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True},
+    "int8 static": {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False},
+    "int8 asymmetric": {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False,
+                        "symmetric": False},
+    "float8": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+    "float8 static": {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False},
+    "float8 block": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 128,
+                     "dynamic": True},
+    "nvfp4": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+              "dynamic": "local"},
+    "int4": {"num_bits": 4, "type": "int", "strategy": "token", "dynamic": True},
+}  # fmt: skip
+
+
+def inputs_of(name: str) -> dict[str, torch.Tensor]:
+    """The tensors that each layer has for activations of ACTIVATIONS[name]."""
+    if name == "nvfp4":
+        return {"input_global_scale": torch.tensor([384.0])}
+    if ACTIVATIONS[name]["dynamic"]:
+        return {}
+    parts = {"input_scale": torch.tensor([0.03])}
+    if "asymmetric" in name:
+        parts["input_zero_point"] = torch.tensor([3], dtype=torch.int8)
+    return parts
+
+
+def compressed_settings(bits=4, group=32, form="pack-quantized", symmetric=True, order=False,
+                        activations=None):  # fmt: skip
+    """The quantization_config of layers that :func:`compressed` draws with these options.
+    ``activations``: a name of ACTIVATIONS."""
     strategy = "tensor_group" if form.startswith("nvfp4") else "channel" if group == -1 else "group"
     weights: dict[str, Any] = {
         "num_bits": bits, "type": "float" if form in FLOATS else "int", "strategy": strategy,
@@ -153,7 +183,8 @@ def compressed_settings(bits=4, group=32, form="pack-quantized", symmetric=True,
     }  # fmt: skip
     if order:
         weights["actorder"] = "group"
-    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    scheme = {"targets": ["Linear"], "weights": weights,
+              "input_activations": ACTIVATIONS.get(activations)}  # fmt: skip
     return {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"],
             "quantization_status": "compressed", "config_groups": {"group_0": scheme}}  # fmt: skip
 
@@ -176,13 +207,16 @@ def octets(rows: list[list[int]], bits: int) -> torch.Tensor:
 
 
 def compressed(n, k, *, bits=4, group=32, form="pack-quantized", symmetric=True, order=False,
-               whole_words=False, seed=0) -> Truth:  # fmt: skip
+               whole_words=False, seed=0, activations=None) -> Truth:  # fmt: skip
     """A layer of compressed-tensors, its integers drawn unsigned. ``whole_words``: as early
-    versions pack, whole codes in each word. A global scale is a power of two."""
+    versions pack, whole codes in each word. A global scale is a power of two. ``activations``: a
+    name of ACTIVATIONS, of whose tensors the weight knows nothing."""
     truth = draw(n, k, bits, group, symmetric=symmetric, seed=seed)
     rng = np.random.default_rng(seed + 1)
     if order:
         truth.group_of = rng.permutation(truth.group_of)
+    if activations is not None:
+        truth.tensors = inputs_of(activations)
     if form in FLOATS:
         return _compressed_floats(truth, bits, form, rng)
 
@@ -231,6 +265,50 @@ def _compressed_floats(truth: Truth, bits: int, form: str, rng) -> Truth:
         truth.scales = scales.float().numpy() / 512
         truth.tensors["weight_global_scale"] = torch.tensor([512.0])
     truth.tensors["weight_scale"] = scales
+    return truth
+
+
+#: weight_block_size and activation_scheme of each kind of FP8 folder, the name of its scales and
+#: their dtype.
+FP8 = {
+    "blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float32),
+    "small blocks": ([48, 64], "dynamic", "weight_scale_inv", torch.bfloat16),
+    "e8m0 blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float8_e8m0fnu),
+    "tensor": (None, "dynamic", "weight_scale", torch.float32),
+    "static": (None, "static", "weight_scale", torch.float32),
+    "scalar": (None, "static", "weight_scale_inv", torch.float32),
+    "channel": (None, "dynamic", "weight_scale", torch.float32),
+}
+
+
+def fp8_settings(kind="blocks", dense=("lm_head",)):
+    """The quantization_config of layers that :func:`fp8` draws."""
+    block, scheme, *_ = FP8[kind]
+    fields = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": scheme}
+    names = {"modules_to_not_convert" if block else "ignored_layers": list(dense)}
+    return fields | names | ({"weight_block_size": block} if block else {})
+
+
+def fp8(n, k, *, kind="blocks", seed=0) -> Truth:
+    """A layer of float8_e4m3, a kind of FP8. Its scales are [N, K], one for each weight."""
+    block, scheme, name, dtype = FP8[kind]
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (n, k))
+    codes = np.where(codes % 128 == 127, 0, codes)  # the code of all ones is no number
+    rows, columns = block or ((1, k) if kind == "channel" else (n, k))
+    blocks = (-(-n // rows), -(-k // columns))
+    drawn = torch.from_numpy(rng.random(blocks, dtype=np.float32) * 0.02 + 0.001)
+    stored = torch.exp2(drawn.log2().round()).to(dtype) if "e8m0" in kind else drawn.to(dtype)
+    scales = stored.float().numpy()[np.arange(n) // rows][:, np.arange(k) // columns]
+    truth = Truth(float_values(4, 3)[codes], scales, np.zeros_like(scales), np.arange(k))
+    shape = {"scalar": (), "tensor": (1,), "static": (1,)}.get(kind, blocks)
+    truth.tensors = {
+        "weight": torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn),
+        name: stored.reshape(shape),
+    }
+    if scheme == "static":
+        part = "activation_scale" if kind == "scalar" else "input_scale"
+        truth.tensors[part] = torch.tensor(0.03)
     return truth
 
 

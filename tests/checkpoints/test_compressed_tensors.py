@@ -272,10 +272,11 @@ def test_a_cache_scheme_is_left_out_and_said(caplog):
 
 DYNAMIC = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
 REFUSED = [
-    ({"input_activations": DYNAMIC}, Unsupported, r"group_0.input_activations is float8, dynamic, "
-     "per token: ladder has no kernels"),
-    ({"input_activations": {"num_bits": 8}}, Unsupported, "is int8, static, per tensor"),
-    ({"output_activations": DYNAMIC}, Unsupported, "output_activations is float8"),
+    ({"output_activations": DYNAMIC}, Unsupported, "output_activations is float8, dynamic, per "
+     "token: ladder rounds no outputs"),
+    ({"input_activations": 8}, CheckpointError, "input_activations is 8, not an object"),
+    ({"input_activations": {"type": "fp"}}, CheckpointError, "type is 'fp', not int or float"),
+    ({"input_activations": {"dynamic": "yes"}}, CheckpointError, "dynamic is 'yes', not true, f"),
     ({"format": "marlin-24"}, Unsupported, "format is 'marlin-24': its weights are not comp"),
     ({"format": "dense"}, Unsupported, "format is 'dense': its weights are not compressed"),
     ({"format": "gguf"}, CheckpointError, "format is 'gguf', not pack-quantized or"),

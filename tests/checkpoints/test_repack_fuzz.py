@@ -12,6 +12,8 @@ from checkpoint_oracle import (
     awq,
     compressed,
     compressed_settings,
+    fp8,
+    fp8_settings,
     gptq,
     tensors_of,
     write_folder,
@@ -26,7 +28,7 @@ from ladder.errors import LadderError
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"-:norm": {}}}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 COMPRESSED = compressed_settings(symmetric=False, order=True)
-KINDS = ["gptq", "awq", "compressed"]
+KINDS = ["gptq", "awq", "compressed", "fp8"]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,7 @@ def folders():
         write_folder(Path(top, "awq"), AWQ, [tensors_of({"a": awq(32, 64)})])
         packed = tensors_of({"a": compressed(32, 64, symmetric=False, order=True)})
         write_folder(Path(top, "compressed"), COMPRESSED, [packed])
+        write_folder(Path(top, "fp8"), fp8_settings(), [tensors_of({"a": fp8(32, 64)})])
         yield top
 
 
@@ -86,12 +89,13 @@ words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "ge
 keys = [
     "quant_method", "bits", "group_size", "format", "checkpoint_format", "version", "dynamic",
     "sym", "desc_act", "backend", "zero_point", "modules_to_not_convert", "pack_dtype",
+    "weight_block_size", "activation_scheme", "ignored_layers", "fmt",
 ]  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
 @given(
-    st.sampled_from(["gptq", "awq"]), st.dictionaries(st.sampled_from(keys), values | words)
+    st.sampled_from(["gptq", "awq", "fp8"]), st.dictionaries(st.sampled_from(keys), values | words)
 )  # fmt: skip
 def test_any_settings_give_a_typed_error_or_a_whole_result(folders, kind, changes):
     with tempfile.TemporaryDirectory() as top:
@@ -116,7 +120,7 @@ schemes = st.dictionaries(st.sampled_from(weight_keys), values | strategies)
 @settings(max_examples=120, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["config_groups", "ignore", "format"]), values | formats),
-    st.dictionaries(st.sampled_from(group_keys), values | formats),
+    st.dictionaries(st.sampled_from(group_keys), values | formats | schemes),
     schemes,
 )
 def test_any_scheme_gives_a_typed_error_or_a_whole_result(folders, whole, group, weights):
@@ -145,6 +149,23 @@ def test_any_shapes_of_compressed_tensors_give_a_typed_error_or_a_whole_result(d
     config = compressed_settings(form=data.draw(formats))
     config["config_groups"]["group_0"]["weights"] |= weights
     with tempfile.TemporaryDirectory() as top:
+        repack_damaged(write_folder(Path(top, "src"), config, [tensors]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_shapes_of_fp8_give_a_typed_error_or_a_whole_result(data):
+    tensors = {}
+    for part in ("weight", "weight_scale_inv", "weight_scale", "input_scale"):
+        if data.draw(st.integers(0, 3)):
+            shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 4, 8, 32, 64]), max_size=3))
+            dtypes = [torch.float8_e4m3fn, torch.float32, torch.float8_e8m0fnu, torch.int8]
+            at = data.draw(st.sampled_from([part != "weight"] * 4 + [0, 1, 2, 3]))
+            tensors[f"a.{part}"] = torch.ones(shape).to(dtypes[at])
+    config = fp8_settings(data.draw(st.sampled_from(["blocks", "static"])))
+    block = data.draw(st.none() | st.lists(st.sampled_from([1, 8, 32, 128]), max_size=3))
+    with tempfile.TemporaryDirectory() as top:
+        config |= {"weight_block_size": block}
         repack_damaged(write_folder(Path(top, "src"), config, [tensors]))
 
 

@@ -33,6 +33,20 @@ def test_only_the_weight_type_is_needed_besides_method_and_version():
     }  # fmt: skip
 
 
+def test_what_most_modules_round_to_is_said_once():
+    made = StoredConfig.describing(
+        dict.fromkeys("abcd", GOOD["weight_type"]), (),
+        activation_types={"a": None, "b": "int8", "c": "int8", "d": "float8_e4m3"},
+    )  # fmt: skip
+    fields = made.to_dict()
+    assert fields["activation_type"] == "int8"
+    assert fields["activation_types"] == {"a": None, "d": "float8_e4m3"}
+    again = StoredConfig.from_dict(json.loads(json.dumps(fields)))
+    assert [again.activation_type_of(m) for m in "abcd"] == [None, "int8", "int8", "float8_e4m3"]
+    plain = StoredConfig.describing(dict.fromkeys("ab", GOOD["weight_type"]), ())
+    assert {"activation_type", "activation_types"}.isdisjoint(plain.to_dict())
+
+
 def test_types_of_the_user_are_registered_and_may_be_used():
     weight_type = "wobble2,group=32,scale=float16"
     config = StoredConfig.from_dict(GOOD | {"weight_type": weight_type})
@@ -76,6 +90,9 @@ def test_a_module_is_skipped_by_name_by_parent_or_by_last_part(module, expected)
         ({"modules": {"a": 4}}, r"modules\['a'\] is 4, not a tType"),
         ({"modules_to_not_convert": "lm_head"}, "'lm_head', not a list of names"),
         ({"modules_to_not_convert": [1]}, r"is \[1\], not a list of names"),
+        ({"activation_type": "int4"}, "activation_type is 'int4', none that this ladder knows"),
+        ({"activation_types": ["a"]}, r"activation_types is \['a'\], not an object"),
+        ({"activation_types": {"a": 8}}, r"activation_types\['a'\] is 8, none that this ladder"),
         ({"source": "gptq"}, "source is 'gptq', not an object"),
         ({"types": [1]}, r"types is \[1\], not an object"),
         ({"types": {"t": {"bits": 2}}}, r"types\['t'\] is .*, not {bits, values}"),

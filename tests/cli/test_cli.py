@@ -48,6 +48,34 @@ def test_info_of_a_gptq_folder_counts_the_same_modules(capsys, gptq_folder):
     assert summary["quant_method"] == "gptq" and len(summary["modules"]) == 56
 
 
+def test_info_says_what_activations_are_rounded_to(capsys, tmp_path):
+    tensors = {}
+    for name in ("up", "gate", "down"):
+        tensors[f"{name}.weight"] = torch.zeros(16, 128, dtype=torch.int8)
+        tensors[f"{name}.weight_scale"] = torch.ones(16, 1)
+    groups = {
+        at: {"targets": [target], "weights": {"num_bits": 8, "strategy": "channel"},
+             "input_activations": inputs}
+        for at, target, inputs in (
+            ("a", "Linear", {"strategy": "token", "dynamic": True}), ("b", "re:.*down", None))
+    }  # fmt: skip
+    fields = {"quant_method": "compressed-tensors", "format": "int-quantized",
+              "config_groups": groups}  # fmt: skip
+    (tmp_path / "src").mkdir()
+    save_file(tensors, tmp_path / "src" / "model.safetensors")
+    (tmp_path / "src" / "config.json").write_text(json.dumps({"quantization_config": fields}))
+    assert run(capsys, "repack", tmp_path / "src", tmp_path / "a")[0] == 0
+    assert run(capsys, "repack", tmp_path / "src", tmp_path / "b", "--weights-only")[0] == 0
+    for folder, of_most in (("src", "int8"), ("a", "int8"), ("b", None)):
+        summary = json.loads(run(capsys, "info", tmp_path / folder, "--json")[1])
+        of = {m["name"]: m["activation_type"] for m in summary["modules"]}
+        assert summary["activation_type"] == of_most
+        assert of == {"up": of_most, "gate": of_most, "down": None}
+        _, out, _ = run(capsys, "info", tmp_path / folder, "--modules")
+        assert ("activations int8 of 2 modules" in " ".join(out.split())) == bool(of_most)
+        assert out.count("as they come") == (1 if of_most else 3)
+
+
 def test_info_of_a_dense_folder_lists_what_could_be_packed(capsys, dense_folder):
     _, out, _ = run(capsys, "info", dense_folder, "--json")
     summary = json.loads(out)

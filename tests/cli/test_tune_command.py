@@ -17,6 +17,7 @@ from ladder.checkpoints.shards import SafetensorsShard
 from ladder.cli import devices, main
 from ladder.cuda import kernels
 from ladder.cuda.request import Tuned
+from ladder.ops import activations
 
 SCHEDULE = "tokens 8, warps 1x8, ordered"
 
@@ -217,6 +218,33 @@ def test_columns_that_are_in_order_have_the_kernel_without_gathering(capsys, tmp
     assert not found["sorted"]["gather"] and found["mixed"]["gather"]
     assert "does not give 32 columns to each group" in found["uneven"]["reason"]
     assert len(gpu[0]["requests"]) == 2
+
+
+def test_layers_are_tuned_for_the_activations_that_they_take(capsys, tmp_path, gpu, monkeypatch):
+    """q and k round, v does not; o would, but this GPU has no kernels for it."""
+    asked = {"v_proj": None, "o_proj": "float8_e4m3"}
+    rows = {"q_proj": 64, "k_proj": 64, "v_proj": 64, "o_proj": 192}
+    tensors = {}
+    for name, n in rows.items():
+        tensors[f"{name}.qweight"] = torch.zeros(n, 16, dtype=torch.int32)
+        tensors[f"{name}.scales"] = torch.ones(n, 4, dtype=torch.float16)
+    save_file(tensors, tmp_path / "model.safetensors")
+    fields = {"quant_method": "ladder", "format_version": 1, "activation_type": "int8",
+              "activation_types": asked, "weight_type": "uint4,group=32,scale=float16"}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
+    monkeypatch.setattr(activations, "gpu_objection", lambda name, *_: (name != "int8") * "none")
+    status, out, err = run(capsys, tmp_path, "--m", "1-512", "--json")
+    assert status == 0, err
+    shapes = json.loads(out)["shapes"]
+    found = {tuple(shape["layers"]): shape["activation_type"] for shape in shapes}
+    assert found == {("k_proj", "q_proj"): "int8", ("v_proj",): None, ("o_proj",): None}
+    for request in gpu[0]["requests"]:
+        assert (384 in request.m) == (request.activation_type == "int8"), "more intervals"
+    del fields["activation_types"]["v_proj"]
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
+    _, out, _ = run(capsys, tmp_path, "--json")
+    found = {tuple(shape["layers"]): shape["n"] for shape in json.loads(out)["shapes"]}
+    assert found[("q_proj+k_proj+v_proj",)] == 192
 
 
 def test_options_reach_the_tuning(capsys, folder, gpu, tmp_path):

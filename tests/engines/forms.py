@@ -92,6 +92,21 @@ class Forms:
         return self.made[key]
 
 
+def of_8_bits(kind: Callable[..., foreign.Foreign], form: str):
+    """Weights of 8 bits of another package, whose config speaks of activations as well."""
+
+    def folders(forms: Forms) -> tuple[Path, Path]:
+        key = f"{kind.__name__} {form}"
+        if key not in forms.made:
+            folder = forms.at / f"form{len(forms.made)}"
+            folder.mkdir()
+            stored = kind(models.MODULES, form, exponent=-6)
+            forms.made[key] = models.repacked_from_others(forms.dense, folder, stored)
+        return forms.made[key]
+
+    return folders
+
+
 def of(type: str, **options: Any) -> Callable[[Forms], tuple[Path, Path]]:
     return lambda forms: (forms.ladder(type, **options),) * 2
 

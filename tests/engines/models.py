@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ladder import Weight
+from ladder.checkpoints import repack
 from ladder.checkpoints.convert import convert
 from ladder.checkpoints.folder import StoredConfig
 from ladder.weight import PARTS
@@ -193,6 +194,19 @@ def from_others(
         ours |= {f"{module}.{part}": t for part, t in weight.tensors().items()}
     entries = StoredConfig.describing(types, ["lm_head"]).entries()
     return first, write(dense_folder, folder / "ours", others | ours, entries)
+
+
+def repacked_from_others(
+    dense_folder: Path, folder: Path, stored: foreign.Foreign
+) -> tuple[Path, Path]:
+    """The folder of another package whose layers are ``stored``, and the same repacked, for what
+    both say of activations."""
+    whole = tensors_of(dense_folder)
+    others = {n: t for n, t in whole.items() if n.removesuffix(".weight") not in MODULES}
+    theirs = write(dense_folder, folder / "theirs", others | oracle.tensors_of(stored.layers),
+                   {"quantization_config": stored.settings})  # fmt: skip
+    repack(theirs, folder / "ours")
+    return theirs, folder / "ours"
 
 
 def packed_parts(folder: Path) -> set[str]:

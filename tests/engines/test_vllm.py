@@ -20,6 +20,7 @@ from forms import (
     checked,
     mixed,
     of,
+    of_8_bits,
     other,
     reordered,
 )
@@ -49,6 +50,13 @@ CASES = {
     "compressed-tensors asymmetric": Case(
         other(foreign.compressed, 4, symmetric=False), options=ASKED
     ),
+    "W8A8 of int8": Case(of_8_bits(foreign.compressed_8, "int8"), options=ASKED),
+    "W8A8 of int8, static": Case(
+        of_8_bits(foreign.compressed_8, "int8 static"), words="compressed-tensors"
+    ),
+    "W8A8 of float8, static": Case(of_8_bits(foreign.compressed_8, "float8 static"), options=ASKED),
+    "fp8 in blocks": Case(of_8_bits(foreign.fp8, "blocks"), words="fp8"),
+    "fp8, static": Case(of_8_bits(foreign.fp8, "static"), options=ASKED),
     "compressed-tensors under ladder's kernel": Case(
         other(foreign.compressed, 4, symmetric=False), words="kernel"
     ),

@@ -196,7 +196,7 @@ def test_enable_and_disable_leave_no_trace():
     assert enabled() == ()
     enable("gptq")
     with enable():  # ends what it began, not what came before
-        assert set(enabled()) == {"gptq", "awq", "compressed-tensors"}
+        assert set(enabled()) == {"gptq", "awq", "compressed-tensors", "fp8"}
     assert enabled() == ("gptq",)
     disable()
     after = auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING

@@ -213,14 +213,16 @@ def test_products_of_the_library_s_own_fallback_see_the_reference():
         activations.objection("int16", parse(UINT4), 64, "cuda")
 
 
-def test_engines_take_the_activation_type_of_a_folder():
-    from ladder.integrations.serving.layer import finish_weight
+def test_engines_take_the_activation_type_of_a_folder(caplog):
+    from ladder.integrations.serving.layer import finish_weight, say_as_it_comes
     from ladder.integrations.serving.stored import Folder
 
     config = {"quant_method": "ladder", "format_version": 1, "weight_type": UINT4}
-    assert Folder(config).activation_type is None
-    folder = Folder(config | {"activation_type": "int8"})
-    assert folder.renamed(lambda name: name).activation_type == "int8"
+    assert Folder(config).module("up", 24, 256).activation_type is None
+    config |= {"activation_type": "int8", "activation_types": {"down": None}}
+    folder = Folder(config).renamed(lambda name: f"model.{name}")
+    assert folder.module("model.up", 24, 256).activation_type == "int8"
+    assert folder.module("model.down", 24, 256).activation_type is None
     layer = ladder.Linear.from_linear(torch.nn.Linear(256, 24, bias=False), UINT4)
     run, tensors = finish_weight(layer.packed_weight, torch.float16, activation_type="int8")
     room, x = torch.nn.Module(), tokens(20, 256)
@@ -228,5 +230,10 @@ def test_engines_take_the_activation_type_of_a_folder():
         room.register_buffer(name, tensor)
     layer.activation_type = "int8"
     assert run.activation_type == "int8" and torch.equal(run(room, x, None), layer(x))
-    with pytest.raises(Unsupported, match="float8_e4m3 does not take uint4"):
-        finish_weight(layer.packed_weight, torch.float16, activation_type="float8_e4m3")
+    say_as_it_comes.cache_clear()
+    layer.activation_type = None
+    for _ in range(2):
+        run, _ = finish_weight(layer.packed_weight, torch.float16, activation_type="float8_e4m3")
+        assert run.activation_type == "" and torch.equal(run(room, x, None), layer(x))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "as they come" in said and "float8_e4m3 does not take uint4" in said

@@ -110,6 +110,54 @@ def compressed(
     return Foreign(_exact(modules, one, exponent), settings)
 
 
+def compressed_8(modules: Iterable[str], activations: str, *, exponent: int = 0) -> Foreign:
+    """compressed-tensors layers of 8 bits, "int-quantized" or "float-quantized", with a scale for
+    each row. ``activations``: a name of the oracle's."""
+    form = "float-quantized" if activations.startswith("float") else "int-quantized"
+
+    def one(n: int, k: int, seed: int) -> oracle.Truth:
+        return oracle.compressed(n, k, bits=8, group=-1, form=form, seed=seed,
+                                 activations=activations)  # fmt: skip
+
+    integers = form == "int-quantized"  # up to 127, beside 2
+    layers = _exact(modules, one, exponent - 4 if integers else exponent + 2)
+    if form == "float-quantized":
+        for seed, truth in enumerate(layers.values()):
+            _small(truth, seed)
+    settings = oracle.compressed_settings(bits=8, group=-1, form=form, activations=activations)
+    return Foreign(layers, settings)
+
+
+def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
+    """Layers of quant_method "fp8", of a kind of the oracle's, whose scales are powers of two."""
+    block, name = oracle.FP8[form][0], oracle.FP8[form][2]
+    layers = {}
+    for seed, module in enumerate(modules):
+        last = module.rpartition(".")[2]
+        n, k = SHAPES[_MIXTRAL.get(last, last)]
+        truth = oracle.fp8(n, k, kind=form, seed=seed)
+        stored = truth.tensors[name].float()
+        powers = exponent + 2 + np.random.default_rng(seed).integers(-1, 2, stored.shape)
+        scales = torch.tensor(np.exp2(powers), dtype=torch.float32).reshape(stored.shape)
+        rows, columns = block or ((1, k) if form == "channel" else (n, k))
+        grid = scales.reshape(-(-n // rows), -(-k // columns))
+        truth.scales = grid.numpy()[np.arange(n) // rows][:, np.arange(k) // columns]
+        truth.tensors[name] = scales.to(truth.tensors[name].dtype)
+        _small(truth, seed)
+        layers[module] = truth
+    return Foreign(layers, oracle.fp8_settings(form))
+
+
+def _small(truth: oracle.Truth, seed: int) -> None:
+    """Let codes of float8 be of -2 to 2 in eighths, whose sums have few bits."""
+    values = oracle.float_values(4, 3)
+    allowed = np.flatnonzero((np.abs(values) <= 2) & (values * 8 == np.round(values * 8)))
+    codes = np.random.default_rng(seed).choice(allowed, truth.codes.shape)
+    truth.codes = values[codes]
+    bits = torch.from_numpy(codes.astype(np.uint8))
+    truth.tensors["weight"] = bits.view(torch.float8_e4m3fn)
+
+
 def _exact(
     modules: Iterable[str], one: Callable[[int, int, int], oracle.Truth], exponent: int
 ) -> dict[str, oracle.Truth]:

@@ -102,6 +102,9 @@ def test_a_compiled_call_is_the_same(tmp_path):
     (foreign.awq, {}),
     (foreign.compressed, {"bits": 4}),
     (foreign.compressed, {"bits": 4, "symmetric": False}),
+    (foreign.compressed_8, {"activations": "int8"}),
+    (foreign.compressed_8, {"activations": "float8 static"}),
+    *((foreign.fp8, {"form": form}) for form in ("blocks", "small blocks", "tensor", "static")),
 ], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
     stored = Others(kind, exponent=-4, **how)
@@ -158,7 +161,8 @@ def test_biases_that_another_package_wrote_for_a_model_without_are_dropped(tmp_p
     lambda: Others(foreign.gptq, bits=4, symmetric=False, exponent=-4),
     lambda: Others(foreign.awq, exponent=-4),
     lambda: Others(foreign.compressed, bits=4, exponent=-4),
-], ids=("uint4", "two types, bias", "gptq", "awq", "compressed-tensors"))  # fmt: skip
+    lambda: Others(foreign.fp8, form="static", exponent=-4),
+], ids=("uint4", "two types, bias", "gptq", "awq", "compressed-tensors", "fp8"))  # fmt: skip
 @pytest.mark.parametrize("expert_parallel", (False, True), ids=("tensor", "expert"))
 def test_two_ranks_add_up_to_the_whole(stored, expert_parallel, tmp_path):
     stored = stored()

@@ -156,7 +156,7 @@ def test_gate_and_up_in_two_orders_are_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("field, value, what", [
     ("is_lora_enabled", True, "LoRA"), ("dp_size", 2, "data or sequence"),
-    ("num_experts", 6, "redundant"), ("activation_type", "int8", "activation_type int8"),
+    ("num_experts", 6, "redundant"),
 ])  # fmt: skip
 def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
     from ladder.integrations.vllm.experts import ExpertsMethod
@@ -165,11 +165,22 @@ def test_what_experts_are_served_without_is_refused_by_name(field, value, what):
         activation="silu", is_lora_enabled=False, dp_size=1, is_sequence_parallel=False,
         num_experts=4, num_logical_experts=4,
     )  # fmt: skip
-    folder = SimpleNamespace(activation_type=None)
-    ExpertsMethod(folder, PREFIX, moe)
-    setattr(folder if field == "activation_type" else moe, field, value)
+    ExpertsMethod(SimpleNamespace(), PREFIX, moe)
+    setattr(moe, field, value)
     with pytest.raises(Unsupported, match=f"{PREFIX} has packed experts.*{what}"):
-        ExpertsMethod(folder, PREFIX, moe)
+        ExpertsMethod(SimpleNamespace(), PREFIX, moe)
+
+
+def test_experts_take_activations_as_they_come_and_it_is_said_once(tmp_path, caplog):
+    from ladder.integrations.serving.layer import say_as_it_comes
+
+    say_as_it_comes.cache_clear()
+    stored = Stacks(ZEROS)
+    for _ in range(2):
+        config = stored.config() | {"activation_type": "int8"}
+        check(stored, serve(write(tmp_path, stored.tensors(), config), stored.tensors()))
+    said = [r.getMessage() for r in caplog.records if "as they come" in r.getMessage()]
+    assert len(said) == 1 and "activation_type int8 has no kernels for experts" in said[0]
 
 
 def test_router_weights_on_activations_are_refused_by_name(tmp_path):

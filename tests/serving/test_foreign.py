@@ -6,10 +6,16 @@ from __future__ import annotations
 
 import json
 
+import checkpoint_oracle as oracle
 import foreign
 import pytest
 import torch
-from layers import activations, parts_of, product, rank, run, serve, write
+from drawn import generator
+from layers import SHAPES, activations, parts_of, product, rank, run, serve, write
+
+from ladder.errors import Unsupported
+from ladder.ops.activations import round_activations
+from ladder.types import parse
 
 pytestmark = pytest.mark.usefixtures("vllm")
 
@@ -48,6 +54,15 @@ FORMS = {
     "compressed-tensors 4 actorder": lambda modules: foreign.compressed(
         modules, bits=4, order=True
     ),
+    # On a CPU, which has no products of activations of float8, these come as they are.
+    **{
+        f"compressed-tensors {name}": lambda modules, name=name: foreign.compressed_8(modules, name)
+        for name in ("float8", "float8 static", "float8 block")
+    },
+    **{
+        f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind)
+        for kind in oracle.FP8
+    },
 }
 
 
@@ -65,7 +80,8 @@ def test_a_folder_of_another_package_is_served_as_it_is(form, tmp_path):
 
 @pytest.mark.parametrize(
     "form", ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "awq",
-             "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded"),
+             "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded",
+             "compressed-tensors float8 static", "fp8 blocks", "fp8 static"),
 )  # fmt: skip
 @pytest.mark.parametrize("name", ("gate_up_proj", "down_proj", "router"))
 def test_each_layer_of_another_package_is_served(form, name, tmp_path):
@@ -82,7 +98,8 @@ def test_each_layer_of_another_package_is_served(form, name, tmp_path):
     "form",
     ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "gptq8 symmetric gptq",
      "gptq4 asymmetric desc_act gptq", "awq", "compressed-tensors 4 asymmetric",
-     "compressed-tensors 3 padded", "compressed-tensors 4 actorder"),
+     "compressed-tensors 3 padded", "compressed-tensors 4 actorder",
+     "compressed-tensors float8 static", "fp8 static"),
 )  # fmt: skip
 def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     from test_parallel import on_ranks, share
@@ -94,6 +111,33 @@ def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     else:
         for number, y in enumerate(found):
             assert torch.equal(y, share(name, parts, number, size))
+
+
+def test_blocks_of_fp8_are_cut_where_ranks_have_whole_ones(tmp_path):
+    from test_parallel import on_ranks
+
+    stored, x = FORMS["fp8 blocks"](parts_of("o_proj")), activations("o_proj")
+    found = on_ranks("o_proj", stored, 2, tmp_path, x)
+    assert torch.equal(sum(found), product(stored, "o_proj", x)[0])
+    stored = FORMS["fp8 blocks"](parts_of("qkv_proj"))
+    with pytest.raises(Unsupported, match="k_proj: rows 0 to 64 cut blocks of 128 rows"):
+        on_ranks("qkv_proj", stored, 2, tmp_path / "b", activations("qkv_proj"))
+
+
+@pytest.mark.parametrize("scheme", ("int8", "int8 static", "int8 asymmetric"))
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+def test_activations_of_int8_are_rounded_as_the_folder_asks(name, scheme, tmp_path):
+    stored = foreign.compressed_8(parts_of(name), scheme)
+    write(tmp_path, stored.tensors(), stored.config())
+    layer = serve(name, tmp_path, stored.tensors())
+    (made,) = layer.quant_method.runs
+    assert made.activation_type == "int8"
+    x = torch.randn(20, SHAPES[parts_of(name)[0]][1], generator=generator(1))
+    rounded = round_activations(x, parse(made.type))
+    wanted = torch.cat(product(stored, name, rounded), -1)
+    assert (run(layer, x) - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    plain = torch.cat(product(stored, name, x), -1)
+    assert (plain - wanted).abs().max() > 1e-3 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("part", ("qweight", "qzeros", "scales", "g_idx"))
@@ -109,7 +153,7 @@ def test_a_tensor_of_another_package_that_does_not_come_is_named(part, tmp_path)
 
 # --- who is asked ---------------------------------------------------------------------------------
 
-OTHERS = ("gptq", "awq", "compressed-tensors")
+OTHERS = ("gptq", "awq", "compressed-tensors", "fp8")
 
 
 def taken(method: str, user: str | None) -> bool:
@@ -135,9 +179,9 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method, monkeypatc
     assert not taken(method, None)
 
 
-@pytest.mark.parametrize("method", ("fp8", "bitsandbytes", "modelopt", "ladder"))
+@pytest.mark.parametrize("method", ("bitsandbytes", "modelopt", "ladder"))
 def test_no_other_folder_is_ever_taken(method, monkeypatch):
-    monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,kernel")
+    monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,fp8,kernel")
     assert not taken(method, None)
     assert not taken(method, "ladder")
 
@@ -157,6 +201,8 @@ MODEL = {
     ("awq", "ladder", "ladder"),
     ("compressed-tensors", "ladder", "ladder"),
     ("compressed-tensors", None, "compressed-tensors"),
+    ("fp8", "ladder", "ladder"),
+    ("fp8", None, "fp8"),
 ])  # fmt: skip
 def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen, tmp_path):
     from vllm.config import ModelConfig
@@ -166,6 +212,7 @@ def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen
         "gptq": foreign.gptq(("q_proj",), bits=4, symmetric=True).config(),
         "awq": foreign.awq(("q_proj",)).config(),
         "compressed-tensors": foreign.compressed(("q_proj",), bits=4).config(),
+        "fp8": oracle.fp8_settings(),
     }[method]
     fields = MODEL | {"quantization_config": stored}
     (tmp_path / "config.json").write_text(json.dumps(fields))

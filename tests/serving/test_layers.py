@@ -4,9 +4,11 @@ docs/format.md gives the folder's codes. Integers, so there is one right answer.
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
-from drawn import KINDS, stored_types
+from drawn import KINDS, generator, stored_types
 from layers import (
     SHAPES,
     VOCABULARY,
@@ -14,6 +16,7 @@ from layers import (
     activations,
     make,
     parts_of,
+    prefix,
     product,
     quantization,
     run,
@@ -22,6 +25,7 @@ from layers import (
 )
 
 from ladder.errors import CheckpointError
+from ladder.ops.activations import round_activations
 from ladder.testing import assert_linear_close
 from ladder.types import register_type
 
@@ -59,6 +63,45 @@ def test_each_layer_with_each_kind_of_metadata_is_exact(type, name, tmp_path):
 @pytest.mark.parametrize("name", LAYERS)
 def test_biases_are_added_once(name, tmp_path):
     check(Stored.drawn(dict.fromkeys(parts_of(name), ZEROS), bias=True), name, tmp_path)
+
+
+@pytest.mark.parametrize("weights_only", (False, True))
+def test_parts_of_a_layer_round_activations_as_the_folder_says_of_each(
+    weights_only, tmp_path, monkeypatch
+):
+    """One run for q and k, which round, and one for v, which does not."""
+    from ladder.integrations.vllm import warm
+
+    if weights_only:
+        monkeypatch.setitem(warm._OPTIONS, "weights_only", True)
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), ZEROS))
+    tensors = stored.tensors()
+    config = stored.config() | {
+        "activation_type": "int8", "activation_types": {prefix("v_proj"): None}
+    }  # fmt: skip
+    with fresh_warmer():
+        layer = serve("qkv_proj", write(tmp_path, tensors, config), tensors)
+    found = [run.activation_type for run in layer.quant_method.runs]
+    assert found == ([""] if weights_only else ["int8", ""])
+    x = torch.randn(20, SHAPES["q_proj"][1], generator=generator(1))
+    ttype = next(iter(stored.weights.values())).type
+    rounded = x if weights_only else round_activations(x, ttype)
+    parts = [(x if name == "v_proj" else rounded).double() @ stored.dense(name).T
+             for name in parts_of("qkv_proj")]  # fmt: skip
+    wanted = torch.cat(parts, -1)
+    error = (run(layer, x) - wanted).abs().max() / wanted.abs().max()
+    assert error < 1e-5, "rounding x to 8 bits moves y by 1e-3 of its largest and more"
+
+
+@contextlib.contextmanager
+def fresh_warmer():
+    """Options of the engine are read again, and once more afterwards."""
+    from vllm.config import get_current_vllm_config
+
+    config = get_current_vllm_config()
+    vars(config).pop("_ladder_warmer", None)
+    yield
+    vars(config).pop("_ladder_warmer", None)
 
 
 @pytest.mark.parametrize("type", (ZEROS, "nvfp4", "uint3,group=32,scale=float16,zero=quantized"))
@@ -99,6 +142,22 @@ def test_parts_of_a_layer_may_have_types_of_their_own_or_none(types, bias, tmp_p
     stored = Stored.drawn(dict(zip(parts_of("qkv_proj"), types, strict=True)), bias=bias)
     stored.weights["o_proj"] = Stored.drawn({"o_proj": ZEROS}).weights["o_proj"]
     check(stored, "qkv_proj", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "type", ("int4,tensor,scale=float16", "uint4,tensor,scale=float16,zero=integer",
+             "float4_e2m1,block=96x64,scale=float16", "mxfp4"),
+)  # fmt: skip
+def test_blocks_of_rows_do_not_keep_the_parts_of_a_layer_apart(type, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), type))
+    for at, module in enumerate(parts_of("qkv_proj")):
+        if stored.weights[module].type.rows == 0:
+            stored.weights[module].scales.fill_(2.0**at)
+    check(stored, "qkv_proj", tmp_path)
+    tensors = stored.tensors()
+    layer = serve("qkv_proj", write(tmp_path, tensors, stored.config()), tensors)
+    (one,) = layer.quant_method.runs
+    assert one.n == _rows("qkv_proj")
 
 
 def test_a_type_of_the_users_own_comes_from_the_folder(tmp_path):

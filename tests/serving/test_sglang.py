@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import foreign
 import pytest
 import torch
-from drawn import KINDS, stored_types
+from drawn import KINDS, generator, stored_types
 from layers import (
     FUSED,
     SHAPES,
@@ -27,6 +27,9 @@ from layers import (
     run,
     write,
 )
+
+from ladder.ops.activations import round_activations
+from ladder.types import parse
 
 pytestmark = pytest.mark.usefixtures("sglang", "one_rank")
 
@@ -194,12 +197,15 @@ def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
 @pytest.mark.parametrize("kind, how", [
     (foreign.gptq, {"bits": 3, "symmetric": False, "order": True}),
     (foreign.awq, {}),
-], ids=("gptq", "awq"))  # fmt: skip
+    (foreign.compressed_8, {"activations": "float8 static"}),
+    (foreign.fp8, {"form": "blocks"}),
+    (foreign.fp8, {"form": "static"}),
+], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8"))  # fmt: skip
 def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
     check(kind(parts_of(name), **how), name, tmp_path)
 
 
-@pytest.mark.parametrize("method", ("gptq", "awq"))
+@pytest.mark.parametrize("method", ("gptq", "awq", "fp8"))
 def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 
@@ -207,8 +213,22 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(given, None) is None
     assert config.override_quantization_method(given, method) is None
     assert config.override_quantization_method(given, "ladder") == "ladder"
-    assert config.override_quantization_method({"quant_method": "fp8"}, "ladder") is None
+    assert config.override_quantization_method({"quant_method": "modelopt"}, "ladder") is None
     assert config.override_quantization_method(None, None) is None
+
+
+@pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
+def test_activations_of_int8_are_rounded_as_the_folder_asks(name, tmp_path):
+    stored = foreign.compressed_8(parts_of(name), "int8 static")
+    write(tmp_path, stored.tensors(), stored.config())
+    layer = serve(name, tmp_path, stored)
+    (made,) = layer.quant_method.runs
+    assert made.activation_type == "int8"
+    x = torch.randn(20, SHAPES[parts_of(name)[0]][1], generator=generator(1))
+    rounded = round_activations(x, parse(made.type))
+    wanted, plain = (torch.cat(product(stored, name, each), -1) for each in (rounded, x))
+    assert (run(layer, x) - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    assert (plain - wanted).abs().max() > 1e-3 * wanted.abs().max()
 
 
 def test_registering_again_is_harmless():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda.linear import linear_prepacked
-from ladder.errors import CheckpointError, Unsupported
+from ladder.errors import CheckpointError
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
 from ladder.types import parse
@@ -67,12 +68,12 @@ def finish(
     prepack: bool = True,
     before: tuple[Run, ...] = (),
     warm: Callable[[Linear], None] = lambda module: None,
-    activation_type: str | None = None,
+    rounds: bool = True,
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
-    Rows of equal types, scale2 and order of columns become one run. The canonical codes are let go
-    as soon as there is an image: peak memory is that of one layer more.
+    Rows of equal types, activation types, scale2 and order of columns become one run. The canonical
+    codes are let go as soon as there is an image: peak memory is that of one layer more.
 
     Args:
         dtype: of activations.
@@ -80,30 +81,28 @@ def finish(
         before: runs of the load before, whose graphs may be kept: the new ones must equal them.
         warm: called with the module of each image, whose kernels it compiles and tunes, and whose
             ``dependent_launch`` it may set.
-        activation_type: as :attr:`ladder.Linear.activation_type`.
+        rounds: whether x is rounded as the files say where there are kernels for it.
     Raises:
         CheckpointError: tensors that were not loaded, by name; values that no weight has; other
             runs than ``before``.
-        Unsupported: ``activation_type`` is not for such weights or this device.
     """
     if missing := room.missing():
         raise CheckpointError(
             f"{room.prefix}: {', '.join(missing)} was not loaded: it is missing in the files"
         )
     room.loaded.clear()
-    weights = [room.weight(layer, part) for part in range(len(room.rows))]
-    groups = _groups([_settled(w) if isinstance(w, Weight) else w for w in weights])
+    parts = range(len(room.rows))
+    weights = [room.weight(layer, part) for part in parts]
+    wanted = [room.module(part).activation_type if rounds else None for part in parts]
+    groups = _groups([_settled(w) if isinstance(w, Weight) else w for w in weights], wanted)
     for name in room.names():
         delattr(layer, name)
     del weights
     runs: list[Run] = []
     while groups:
-        rows = groups.pop(0)
+        rows, activation_type = groups.pop(0)
         suffix = f"_{len(runs)}" if runs else ""
-        try:
-            run, tensors = _run(rows, suffix, dtype, prepack, warm, activation_type)
-        except Unsupported as error:
-            raise Unsupported(f"{room.prefix}: {error}") from None
+        run, tensors = _run(rows, suffix, dtype, prepack, warm, activation_type)
         if before and before[len(runs)] != run:
             raise CheckpointError(
                 f"{room.prefix} was {before[len(runs)].type} when it was first loaded, and is "
@@ -126,19 +125,22 @@ def _settled(weight: Weight) -> Weight:
     return Weight(ttype, weight.shape, **parts)
 
 
-def _groups(rows: list[Weight | Tensor]) -> list[Any]:
-    """Neighbours that one op can multiply: lists of Weights, and of dense tensors."""
-    groups: list[list[Any]] = []
-    for each in rows:
-        last = groups[-1][-1] if groups else None
+def _groups(
+    rows: list[Weight | Tensor], wanted: list[str | None]
+) -> list[tuple[list[Any], str | None]]:
+    """Neighbours that one op can multiply: lists of Weights, and of dense tensors, each with its
+    activation type."""
+    groups: list[tuple[list[Any], str | None]] = []
+    for each, activation_type in zip(rows, wanted, strict=True):
+        last, before = (groups[-1][0][-1], groups[-1][1]) if groups else (None, None)
         if isinstance(each, Weight):
-            fits = isinstance(last, Weight) and _joinable(last, each)
+            fits = isinstance(last, Weight) and before == activation_type and _joinable(last, each)
         else:
             fits = isinstance(last, Tensor)
         if fits:
-            groups[-1].append(each)
+            groups[-1][0].append(each)
         else:
-            groups.append([each])
+            groups.append(([each], activation_type))
     return groups
 
 
@@ -175,19 +177,24 @@ def finish_weight(
     warm: Callable[[Linear], None] = lambda module: None,
     activation_type: str | None = None,
 ) -> tuple[Run, dict[str, Tensor]]:
-    """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`."""
+    """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`.
+
+    Args:
+        activation_type: offered to the weight, see :mod:`ladder.nn.offered`. The log says once why
+            x is taken as it comes.
+    """
     text, n = str(weight.type), weight.shape[0]
-    rounded = activation_type or ""
+    module = Linear.from_weight(weight)
+    if why := module.offer_activation_type(activation_type):
+        say_as_it_comes(why)
+    rounded = module.activation_type or ""
     if prepack:
-        module = Linear.from_weight(weight, activation_type=activation_type)
         module.dtype = dtype
         if module.prepare():
             assert module.image is not None
             warm(module)
             run = Run("prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded)
             return run, {"qweight": module.image}
-        if why := module.activation_objection(activation_type):
-            raise Unsupported(why)
         if weight.qweight.is_cuda:
             _log.warning(
                 "%s %s has no kernels on this GPU: torch decodes it in each call",
@@ -197,6 +204,12 @@ def finish_weight(
     tensors = {name: part.clone() for name, part in weight.tensors().items()}
     run = Run("canonical", text, n, suffix, tuple(tensors), activation_type=rounded)
     return run, tensors
+
+
+@functools.cache
+def say_as_it_comes(why: str) -> None:
+    """Say once why layers take activations as they come, although the folder would round them."""
+    _log.warning("activations are taken as they come, not rounded: %s", why)
 
 
 @dataclass(frozen=True)
@@ -213,7 +226,8 @@ class Lookup:
     @classmethod
     def of(cls, run: Run, k: int, dtype: torch.dtype) -> Lookup:
         block = parse(run.type).rows
-        return cls(run, k, block, run.type if block < 2 else _of_single_rows(run.type), dtype)
+        of_rows = run.type if block < 2 else str(parse(run.type).of_single_rows())
+        return cls(run, k, block, of_rows, dtype)
 
     def __call__(self, layer: nn.Module, ids: Tensor) -> Tensor:
         """[*ids.shape, k]."""
@@ -229,11 +243,3 @@ class Lookup:
                 taken[part] = whole
         values = _ops.dequantize(*(taken.get(part) for part in PARTS), self.type, self.k)
         return values.to(self.dtype).view(*ids.shape, self.k)
-
-
-def _of_single_rows(text: str) -> str:
-    """The type with blocks of one row: a row taken by itself has a scale of its own."""
-    ttype = parse(text)
-    columns = f"group={ttype.columns}" if ttype.columns else "channel"
-    fields = [f for f in str(ttype).split(",") if not f.startswith(("block=", "tensor"))]
-    return str(parse(",".join([fields[0], columns, *fields[1:]])))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
+from ladder.types import TType
 from ladder.weight import Weight, in_order
 
 #: Parts of which a layer has one for each module, not one for each row.
@@ -73,6 +74,14 @@ class Room:
     def module(self, part: int) -> StoredLinear:
         """The stored module that part ``part`` of the layer comes from."""
         return self.modules[0 if self._fused_on_disk else part]
+
+    def splits(self, ttype: TType) -> bool:
+        """Whether weights of ``ttype`` are given a scale for each row, lest blocks of rows keep the
+        parts of the layer from being one weight: one scale for all of a part, or blocks that end
+        within one."""
+        if len(self.rows) == 1:
+            return False
+        return ttype.rows == 0 or any(rows.count % ttype.rows for rows in self.rows[:-1])
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -276,7 +285,7 @@ class Room:
             weight.check(module.name)
         except InvalidArgument as error:
             raise CheckpointError(str(error)) from error
-        return weight
+        return weight.of_single_rows() if self.splits(module.type) else weight
 
 
 def load(param: Tensor, loaded_weight: Tensor, shard_id: object = None) -> None:

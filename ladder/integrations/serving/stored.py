@@ -35,6 +35,7 @@ class StoredLinear:
     #: Whether columns may be in another order than their groups, known before they are read.
     act_order: bool = False
     symmetric: bool = False  #: whether stored zero points are said to be all the midpoint
+    activation_type: str | None = None  #: what the folder would have x rounded to
 
     def like(self, part: str, n: int, k: int, dense: torch.dtype) -> Tensor:
         """Shape and dtype of ``part`` of [n, k] of it, on the meta device; ``dense`` is the dtype
@@ -104,6 +105,12 @@ class Folder:
             known = ", ".join((QUANT_METHOD, *FORMATS))
             raise Unsupported(f'quant_method is "{self.method}"; ladder reads {known}')
 
+    def read_ahead(self, headers: Mapping[str, Stored]) -> Folder:
+        """The same folder, whose headers are known."""
+        folder = object.__new__(Folder)
+        folder.__dict__.update(self.__dict__, headers=headers)
+        return folder
+
     def renamed(self, rename: Callable[[str], str | None]) -> Folder:
         """The same folder with modules called as the engine calls them; names that ``rename`` maps
         to None are not loaded."""
@@ -114,20 +121,15 @@ class Folder:
             folder.headers = {name: entry for name, entry in renamed if name is not None}
         if self._stored is not None:
             stored = self._stored
-            folder._stored = StoredConfig(
-                stored.weight_type,
-                {rename(name) or name: text for name, text in stored.modules.items()},
-                tuple(rename(name) or name for name in stored.modules_to_not_convert),
-                stored.types,
-                stored.source,
-                activation_type=stored.activation_type,
+            folder._stored = replace(
+                stored,
+                modules=_keys(stored.modules, rename),
+                modules_to_not_convert=tuple(
+                    rename(name) or name for name in stored.modules_to_not_convert
+                ),
+                activation_types=_keys(stored.activation_types, rename),
             )
         return folder
-
-    @property
-    def activation_type(self) -> str | None:
-        """Of every packed module, as :attr:`ladder.Linear.activation_type`."""
-        return None if self._stored is None else self._stored.activation_type
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""
@@ -234,7 +236,10 @@ class Folder:
             "g_idx": act_order,
         }
         tensors = {part: part for part in PARTS if wanted[part]}
-        return StoredLinear(name, ttype, tensors, _as_it_is, act_order)
+        wanted_of_x = self._stored.activation_type_of(name)
+        return StoredLinear(
+            name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x
+        )
 
     def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
         form, settings = FORMATS[self.method], self._settings.for_module(name)
@@ -259,6 +264,7 @@ class Folder:
             functools.partial(form.canonical, layer=layer),
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
+            layer.activation_type,
         )
 
     def _form_of(
@@ -278,6 +284,12 @@ class Folder:
             kinds = {part: kind for part, (kind, _) in made.items()}
             self._forms[key] = type_of(layer, zero=zero, scale_dtype=scales.dtype), kinds
         return self._forms[key]
+
+
+def _keys(
+    named: Mapping[str, Any], rename: Callable[[str], str | None]
+) -> dict[str, Any]:
+    return {rename(name) or name: value for name, value in named.items()}
 
 
 def _method_of(config: Mapping[str, Any]) -> str:

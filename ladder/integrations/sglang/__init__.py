@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang: ladder folders with ladder's kernels, and GPTQ, AWQ and compressed-tensors folders with
+"""SGLang: ladder folders with ladder's kernels, and GPTQ, AWQ, FP8 and compressed-tensors ones with
 ``--quantization ladder``.
 
 ``pip install`` is enough: SGLang finds :func:`register` by the entry point ``sglang.srt.plugins``.

@@ -47,7 +47,6 @@ class LinearMethod(LinearMethodBase):
 
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
-        self.activation_type = folder.activation_type if self.prepacks else None
         self.runs: tuple[Run, ...] = ()
         self._before: dict[str, Tensor] = {}  # what graphs read, while new weights are loaded
 
@@ -112,7 +111,7 @@ class LinearMethod(LinearMethodBase):
             return  # it has been done
         self.runs = finish(
             self.room, layer, self.dtype,
-            prepack=self.prepacks, before=self.runs, activation_type=self.activation_type,
+            prepack=self.prepacks, before=self.runs, rounds=self.prepacks,
         )  # fmt: skip
         for name, before in self._before.items():
             before.copy_(getattr(layer, name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ, AWQ and compressed-tensors folders, as they are, with ladder's kernels."""
+"""GPTQ, AWQ, FP8 and compressed-tensors folders, as they are, with ladder's kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import copy
 import importlib
 from typing import Any
 
+from ladder.checkpoints.activation_schemes import recorded
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, read_headers
@@ -35,7 +37,8 @@ class ForeignHfQuantizer(Quantizer):
             )
         format = FORMATS[self.method]
         settings = format.Config.from_dict(self.quantization_config.ladder_source)
-        self._names: dict[str, str] = {}
+        self._names = names = {}
+        self._layers: dict[str, Layer] = {}
         for module in find_modules(model, headers, format.PARTS, format.codes_part):
             name, linear = module.stored_name, model.get_submodule(module.name)
             codes = format.codes_part(module.parts)
@@ -54,21 +57,28 @@ class ForeignHfQuantizer(Quantizer):
             wanted = None if self._plan is None else self._plan.wanted(module.name)
             packed = ForeignLinear(linear, format, config, module.parts, module.name, wanted)
             model.set_submodule(module.name, packed.train(linear.training))
-            self._names[module.name] = name
+            names[module.name] = name
+            self._layers[module.name] = layer
         if not self._names:
             raise CheckpointError(
                 f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
 
     def _stored_config(self, model: Any) -> StoredConfig:
-        types = {
-            stored: str(module.weight_type)
+        modules = {
+            stored: (self._layers[name], module)
             for name, stored in self._names.items()
             if isinstance(module := model.get_submodule(name), Linear)
         }
+        rounded = recorded(
+            (stored, layer, module.weight_type, module.g_idx is not None)
+            for stored, (layer, module) in modules.items()
+        )
+        types = {stored: str(module.weight_type) for stored, (_, module) in modules.items()}
         source = {"quant_method": self.method} | self.quantization_config.ladder_source
-        return StoredConfig.describing(types, packable(model), source=source)
-
+        return StoredConfig.describing(
+            types, packable(model), source=source, activation_types=rounded
+        )
 
 def _config_class(base: type, method: str) -> type:
     """A ``base`` that only keeps the folder's config, which is ladder's to read: nothing of
@@ -119,14 +129,14 @@ class _Enabled:
 
 
 def enable(*methods: str) -> _Enabled:
-    """Load unmodified GPTQ, AWQ and compressed-tensors folders with ladder; optimum, gptqmodel,
-    autoawq and compressed-tensors are not needed.
+    """Load unmodified GPTQ, AWQ, FP8 and compressed-tensors folders with ladder; optimum,
+    gptqmodel, autoawq and compressed-tensors are not needed.
 
     Holds until :func:`disable`, or to the end of ``with enable("gptq"):``. Quantising *to* these
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq", "compressed-tensors"; none means all.
+        methods: "gptq", "awq", "fp8", "compressed-tensors"; none means all.
     Raises:
         InvalidArgument: another method.
     """

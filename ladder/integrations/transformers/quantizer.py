@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,6 +40,7 @@ from ladder.nn.dense_experts import GATE_UP
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures, stack_names
+from ladder.nn.offered import offer_activation_types
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
     Found,
@@ -60,6 +63,8 @@ class Quantizer(HfQuantizer):
     is_trainable = True  # of adapters: packed weights have no gradient
     is_qat_trainable = False
     is_compileable = True
+    #: Names in the files of modules of the model.
+    _names: Mapping[str, str] = MappingProxyType({})
 
     def _prepare(self, model: Any, files: Any) -> None:
         """Replace the modules on the meta device that the files hold packed."""
@@ -97,7 +102,11 @@ class Quantizer(HfQuantizer):
             elif isinstance(module, LoadingStack):
                 module.finish(name)
         stored = self._stored_config(model)
-        if stored.activation_type is not None:
+        if self.pre_quantized:  # folders are loaded on any device
+            offer_activation_types(
+                model, lambda name: stored.activation_type_of(self._names.get(name, name))
+            )
+        elif stored.activation_type is not None:
             set_activation_type(model, stored.activation_type)
         self.quantization_config = LadderConfig.from_stored(stored)
         model.config.quantization_config = self.quantization_config
@@ -149,7 +158,9 @@ class LadderHfQuantizer(Quantizer):
 
     def _prepare(self, model: Any, files: Any) -> None:
         if self.pre_quantized:
-            _swap_stored(model, files, self.quantization_config.stored, self._plan)
+            self._names = _swap_stored(
+                model, files, self.quantization_config.stored, self._plan
+            )
         else:
             self._choose(model)
 
@@ -242,7 +253,10 @@ class LadderHfQuantizer(Quantizer):
         return Quantize(self)
 
 
-def _swap_stored(model: Any, files: Any, config: StoredConfig, plan: Plan | None) -> None:
+def _swap_stored(
+    model: Any, files: Any, config: StoredConfig, plan: Plan | None
+) -> dict[str, str]:
+    """Make room for what the files hold packed. Returns the names there of linear modules."""
     headers, cut = read_headers(files), plan is not None
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = set(get_keys_to_not_convert(model))
@@ -252,9 +266,10 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig, plan: Plan | None
             if text is not None and (name in config.modules or name not in skip):
                 parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
                 _swap(model, StoredModule(name, name, parts), text, plan)
-        return
+        return {}
     headers = swap_experts(model, headers, config, cut=cut)
-    for module in find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None):
+    found = find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None)
+    for module in found:
         text = config.modules.get(module.name) or config.type_of(module.stored_name)
         if text is None:
             raise CheckpointError(
@@ -263,6 +278,7 @@ def _swap_stored(model: Any, files: Any, config: StoredConfig, plan: Plan | None
             )
         _check(model.get_submodule(module.name), module, text)
         _swap(model, module, text, plan)
+    return {module.name: module.stored_name for module in found}
 
 
 def _check(linear: nn.Module, module: StoredModule, text: str) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM: ladder folders, and GPTQ, AWQ and compressed-tensors folders when asked, with ladder's
-kernels. docs/serving.md is the guide.
+"""vLLM: ladder folders, and folders of GPTQ, AWQ, FP8 and compressed-tensors when asked, with
+ladder's kernels. docs/serving.md is the guide.
 
 ``pip install`` is enough: vLLM finds :func:`register` by the entry point ``vllm.general_plugins``.
 """
@@ -16,14 +16,14 @@ _log = logging.getLogger("vllm.ladder")
 FIRST, UNTRIED = (0, 26), (0, 34)
 #: Words separated by commas; see :func:`asked`.
 VARIABLE = "LADDER_VLLM"
-WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors")
+WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors", "fp8")
 
 
 def asked() -> frozenset[str]:
     """What the environment variable ``LADDER_VLLM`` asks for.
 
     ============================== ============================================================
-    ``gptq``, ``awq``,             take unmodified folders of this quant_method, as
+    ``gptq``, ``awq``, ``fp8``,    take unmodified folders of this quant_method, as
     ``compressed-tensors``         ``--quantization ladder`` does for one engine
     ``kernel``                     come first among the kernels of vLLM's own methods
     ``any-version``                register in a version of vLLM that has not been tried

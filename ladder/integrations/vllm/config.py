@@ -74,7 +74,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
             for name, e in found.items()
             if "dtype" in e  # no tensor: "__metadata__"
         }
-        self.folder = Folder(self.folder.config, headers)
+        self.folder = self.folder.read_ahead(headers)
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
         """The method of a layer.

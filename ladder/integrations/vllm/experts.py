@@ -12,6 +12,7 @@ from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase
 
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.serving.layer import say_as_it_comes
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.mixture import Mixture, finish_stacks
 from ladder.integrations.serving.ranks import Columns, Rows, part_rows, whole_rows
@@ -50,7 +51,6 @@ class ExpertsMethod(FusedMoEMethodBase):
             (getattr(moe, "is_lora_enabled", False), "LoRA adapters (enable_lora)"),
             (moe.dp_size > 1 or moe.is_sequence_parallel, "data or sequence parallelism"),
             (moe.num_experts != moe.num_logical_experts, "redundant experts"),
-            (folder.activation_type, f"activation_type {folder.activation_type}"),
         ):
             if wrong:
                 raise Unsupported(
@@ -106,6 +106,9 @@ class ExpertsMethod(FusedMoEMethodBase):
         else:
             rows = {GATE_UP: part_rows([own, own], rank, ranks), DOWN: whole_rows([h])}
         modules = self._modules(layer, list(local), len(every), h, i)
+        asked = {m.activation_type or "" for of in modules.values() for e in of.values() for m in e}
+        for activation_type in sorted(asked - {""}):
+            say_as_it_comes(f"activation_type {activation_type} has no kernels for experts")
         self.rooms = {
             name: StackRoom(
                 STEMS[name],

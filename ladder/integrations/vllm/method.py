@@ -48,8 +48,9 @@ class LinearMethod(LinearMethodBase):
 
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
-        #: Embeddings, and output layers tied to them, take activations as they come.
-        self.activation_type = folder.activation_type if self.prepacks else None
+        #: Whether x is rounded as the files say. Embeddings, and output layers tied to them, take
+        #: it as it comes.
+        self.rounds = self.prepacks
         self.runs: tuple[Run, ...] = ()
         #: Rows of the whole layer before and behind those of this rank, where its columns cannot
         #: be parted: each rank then has all columns of some rows.
@@ -75,6 +76,7 @@ class LinearMethod(LinearMethodBase):
         vllm_config = get_current_vllm_config()
         self.dummy = vllm_config.load_config.load_format == "dummy"
         self.warmer = Warmer.of(vllm_config, params_dtype)
+        self.rounds = self.prepacks and not self.warmer.weights_only
         rows = self._rows(layer, list(output_partition_sizes))
         modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)
@@ -93,7 +95,7 @@ class LinearMethod(LinearMethodBase):
             layer.register_parameter(name, self.room.parameter(name))
         if self.prepacks:
             device = next(layer.parameters()).device
-            self.warmer.expect(self.room, device, self.activation_type)
+            self.warmer.expect(self.room, device, rounds=self.rounds)
 
     def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""
@@ -140,7 +142,7 @@ class LinearMethod(LinearMethodBase):
         self.runs = finish(
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, warm=self.warmer,
-            activation_type=self.activation_type,
+            rounds=self.rounds,
         )  # fmt: skip
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -19,16 +19,18 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.mixture import Mixture
 from ladder.nn.linear import Linear
+from ladder.ops import activations
 
 _log = logging.getLogger("vllm.ladder")
 #: Of an engine that captures no graphs.
 _TOKENS = (1, 2, 4, 8, 16, 32)
-_OPTIONS = {"tune": "fast", "budget": 20.0, "dependent_launch": False}
+_OPTIONS = {"tune": "fast", "budget": 20.0, "dependent_launch": False, "weights_only": False}
 
 
 def options_of(vllm_config: Any) -> dict[str, Any]:
     """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune``,
-    ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model.
+    ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model, and
+    ``weights_only``: whether activations are taken as they come, whatever the folder says.
 
     Raises:
         InvalidArgument: another option, or another value.
@@ -46,11 +48,11 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
         raise InvalidArgument(
             f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
         )
-    if type(options["dependent_launch"]) is not bool:
-        raise InvalidArgument(
-            'additional_config["ladder"]["dependent_launch"] is '
-            f"{options['dependent_launch']!r}, not true or false"
-        )
+    for name in ("dependent_launch", "weights_only"):
+        if type(options[name]) is not bool:
+            raise InvalidArgument(
+                f'additional_config["ladder"]["{name}"] is {options[name]!r}, not true or false'
+            )
     return options
 
 
@@ -61,6 +63,7 @@ class Warmer:
         tokens: numbers of tokens of the engine's CUDA graphs.
         dtype: of activations.
         tune, budget, dependent_launch: as :func:`ladder.warmup`; the budget is for all layers.
+        weights_only: see :func:`options_of`.
     """
 
     def __init__(
@@ -70,8 +73,9 @@ class Warmer:
         tune: str = "fast",
         budget: float = 20.0,
         dependent_launch: bool = False,
+        weights_only: bool = False,
     ) -> None:
-        self.tokens = tokens
+        self.tokens, self.weights_only = tokens, weights_only
         self.dtype, self.tune, self.left_s = dtype, tune, budget
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
@@ -91,18 +95,22 @@ class Warmer:
                 kernels.use_store(folder)
         return found
 
-    def expect(self, room: Room, device: torch.device, activation_type: str | None = None) -> None:
+    def expect(self, room: Room, device: torch.device, *, rounds: bool = True) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
-        of processors that would have waited for the disk."""
-        types = {module.type for module in room.modules}
-        ttype = types.pop()
+        of processors that would have waited for the disk. ``rounds`` as :func:`finish` has it."""
+        types = {(each.type, each.activation_type if rounds else None) for each in room.modules}
+        ttype, activation_type = types.pop()
         if not kernels.possible(device) or ttype is None or types or room.modules[0].act_order:
             return
         if ttype.zero == "integer" and room.modules[0].symmetric:
             ttype = ttype.with_zero("midpoint")
+        if room.splits(ttype):
+            ttype = ttype.of_single_rows()
         n, k = sum(rows.count for rows in room.rows), room.columns.count
-        text, rounded = str(ttype), activation_type or ""
-        if kernels.objection(text, n, k, False, device.index or 0, rounded):
+        text, rounded, index = str(ttype), activation_type or "", device.index or 0
+        if rounded and activations.gpu_objection(rounded, text, n, k, index):
+            rounded = ""
+        if kernels.objection(text, n, k, False, index, rounded):
             return
         number = image.open_weight(
             text, n, k, dependent_launch=self.dependent_launch, activation_type=rounded

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quant_method "fp8": layers of float8_e4m3, as DeepSeek, Qwen and transformers (FineGrainedFP8)
+write them in blocks, and AutoFP8 with one scale for a tensor.
+
+    weight                         float8 [N, K]
+    weight_scale_inv               float, or e8m0: [ceil(N/rows), ceil(K/columns)] with
+                                   weight_block_size [rows, columns], [128, 128] where it has two
+                                   dimensions and the config does not say; else [] or [1]
+    weight_scale                   another name for it; without blocks also [N] or [N, 1]
+    input_scale, activation_scale  float [] or [1], of activation_scheme "static": left out
+    weight[n, k] = weight_scale_inv[n / rows, k / columns] * weight[n, k]
+
+The scale multiplies, whatever its name. Modules of ``modules_to_not_convert`` or ``ignored_layers``
+are dense.
+
+Source: transformers 5, integrations/finegrained_fp8.py; vLLM 0.33, quantization/fp8.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder.checkpoints.activation_schemes import ActivationScheme
+from ladder.checkpoints.layer import (
+    BYTES,
+    SCALE_NAMES,
+    Layer,
+    Side,
+    Stored,
+    assemble,
+    check_scales,
+    config_word,
+    expect,
+    fail,
+    require,
+    side_of,
+    stored,
+    words_of_bytes,
+)
+from ladder.errors import Unsupported
+from ladder.weight import Weight
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+_INPUTS = ("input_scale", "activation_scale")
+PARTS = (*_SCALES, "weight", *_INPUTS)
+_ELEMENT = "float8_e4m3"
+_USUAL = (128, 128)
+
+
+@dataclass(frozen=True)
+class Config:
+    """An FP8 quantization_config."""
+
+    block: tuple[int, int] | None  #: rows and columns that share a scale; None: all or one row
+    activations: ActivationScheme
+    dense: tuple[str, ...] = ()  #: modules that stay so, by name, or by the beginning or end of it
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Config:
+        """Read ``quantization_config`` of config.json. The log says how activations are rounded,
+        where that is not as the config says.
+
+        Raises:
+            CheckpointError: a key has the wrong type or a value outside the format's set.
+            Unsupported: experts of other formats beside layers of FP8.
+        """
+        for key, known in (("expert_dtype", ("fp8",)), ("store_dtype", ("fp8",)),
+                           ("fmt", ("e4m3", "float8_e4m3"))):  # fmt: skip
+            if (given := config_word(fields, (key,), known[0])) not in known:
+                raise Unsupported(
+                    f"quantization_config.{key} is {given!r}, and ladder reads {known[0]} here"
+                )
+        block = _block(fields.get("weight_block_size"))
+        scheme = config_word(fields, ("activation_scheme",), "dynamic")
+        if scheme not in ("dynamic", "static"):
+            fail("quantization_config.activation_scheme", " is ", repr(scheme),
+                 ", not dynamic or static")  # fmt: skip
+        dense = fields.get("ignored_layers") or fields.get("modules_to_not_convert") or ()
+        if not isinstance(dense, list | tuple) or not all(isinstance(name, str) for name in dense):
+            fail("quantization_config.modules_to_not_convert", " is ", repr(dense),
+                 ", not a list of names")  # fmt: skip
+        activations = _activations(scheme, block)
+        left = () if activations.dynamic else _INPUTS
+        activations.say("quantization_config.activation_scheme", left)
+        return cls(block, activations, tuple(dense))
+
+    @property
+    def activation_type(self) -> str | None:
+        return self.activations.activation_type
+
+    def for_module(self, name: str) -> Config | None:
+        """The settings of one module, None when it stays dense."""
+        dotted = f".{name}."
+        if any(dotted.startswith(f".{e}.") or dotted.endswith(f".{e}.") for e in self.dense):
+            return None
+        return self
+
+
+def _activations(scheme: str, block: tuple[int, int] | None) -> ActivationScheme:
+    if scheme == "static":
+        return ActivationScheme("float", 8, False, "tensor")
+    if block is None:
+        return ActivationScheme("float", 8, True, "token")
+    return ActivationScheme("float", 8, True, "group", block[1])
+
+
+def _block(given: Any) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    if isinstance(given, list | tuple) and len(given) == 2 and all(type(e) is int for e in given):
+        rows, columns = given
+        if rows >= 1 and columns >= 8:
+            return rows, columns
+    fail("quantization_config.weight_block_size", " is ", repr(given),
+         ", not [rows, columns] with 8 columns or more")  # fmt: skip
+
+
+def codes_part(parts: Collection[str]) -> str | None:
+    """See ladder.checkpoints.layer. A ``weight`` is quantised where it has a scale."""
+    return None if set(_SCALES).isdisjoint(parts) else "weight"
+
+
+def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | None = None) -> Layer:
+    """Check shapes and dtypes of the parts of layer ``name`` against each other and ``config``.
+
+    Raises:
+        CheckpointError: a part is missing, or has another dtype or shape than the rest asks for.
+            The message names the tensor and both values.
+    """
+    require(parts, name, ("weight",))
+    shape = parts["weight"].shape
+    if len(shape) != 2 or 0 in shape:
+        fail(f"{name}.weight", " has shape ", list(shape), ", not two dimensions above zero")
+    expect(parts, name, "weight", BYTES[_ELEMENT], shape)
+    (n, k), scale = shape, _scale_of(parts, name)
+    found, block = parts[scale].shape, config.block
+    if block is None and scale == _SCALES[0] and len(found) == 2:
+        block = _USUAL  # as transformers takes a config that does not say
+    if block is not None:
+        rows, group = block
+        blocks, spelled = (-(-n // rows), -(-k // group)), f"block={rows}x{group}"
+    else:
+        blocks, spelled, group = (1, 1), "tensor", k
+        if found in ((n,), (n, 1)) and n > 1:
+            blocks, spelled = (n, 1), "channel"
+    flat = ((), (1,), (n,)) if block is None else ()
+    expect(parts, name, scale, (*SCALE_NAMES, *BYTES["e8m0"]), found if found in flat else blocks)
+    of_bytes = parts[scale].dtype in BYTES["e8m0"]
+    return Layer(name, n, k, 8, min(group, k), blocks[1], spelled, config, _ELEMENT,
+                 "e8m0" if of_bytes else None)  # fmt: skip
+
+
+def _scale_of(parts: Mapping[str, Any], name: str) -> str:
+    there = [part for part in _SCALES if part in parts]
+    if len(there) == 2:
+        fail(f"{name}.{there[1]}", " is there, and ", name, ".", there[0], " too")
+    return there[0]
+
+
+def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
+    """The canonical tensor that a stored one becomes, and its name: ladder.checkpoints.layer."""
+    if part == "weight":
+        return "qweight", words_of_bytes(tensor)
+    if part in _SCALES:
+        scales = tensor.reshape(-1, layer.groups).contiguous()
+        return "scales", scales if layer.scale is None else scales.view(torch.uint8)
+    return "", tensor
+
+
+def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
+    """Return the scales of a layer, canonical.
+
+    Raises:
+        CheckpointError: a scale is NaN or infinite.
+    """
+    scale = _scale_of(tensors, layer.name)
+    values = tensors[scale]
+    if layer.scale is not None:
+        values = values.view(BYTES[layer.scale][-1]).float()
+    check_scales(values, f"{layer.name}.{scale}")
+    return side_of(dict([canonical(scale, tensors[scale], layer)]), layer)
+
+
+def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
+    """Return the codes of some rows as int32 [rows, ceil(K/4)], canonical."""
+    return words_of_bytes(qweight[rows])
+
+
+def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
+    """Turn the tensors of one layer into a canonical weight.
+
+    Args:
+        tensors: those of PARTS that there are; others are ignored.
+        config: of this module, from :meth:`Config.for_module`.
+        name: of the module, for messages.
+    Raises:
+        CheckpointError: as :func:`measure` and :func:`side`.
+    """
+    tensors = {part: tensors[part] for part in PARTS if part in tensors}
+    layer = measure(stored(tensors), config, name)
+    return assemble(layer, side(tensors, layer), words(tensors["weight"], layer, slice(None)))
+
+
+def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of each part of an [n, k] layer, as vLLM expects it."""
+    parts: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {
+        "weight": ((n, k), torch.float8_e4m3fn)
+    }
+    if config.block is None:
+        parts["weight_scale"] = ((1,), torch.float32)
+    else:
+        blocks = (-(-n // config.block[0]), -(-k // config.block[1]))
+        parts["weight_scale_inv"] = (blocks, torch.float32)
+    if not config.activations.dynamic:
+        parts["input_scale"] = ((1,), torch.float32)
+    return parts
+
+
+__all__ = [
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
+    "words",
+]  # fmt: skip
