@@ -69,8 +69,8 @@ def test_numbers_of_weights_say_what_activations_are_rounded_to():
 
 
 @pytest.mark.parametrize(
-    "m,plain,rounded", [(1, 1, 1), (16, 16, 16), (17, 32, 32), (256, 256, 256), (300, 0, 384),
-                        (8192, 0, 8192), (10000, 0, 8192)]
+    "m,plain,rounded", [(1, 1, 1), (16, 16, 16), (17, 32, 32), (256, 256, 256), (300, 320, 384),
+                        (2000, 0, 2048), (8192, 0, 8192), (10000, 0, 8192)]
 )  # fmt: skip
 def test_intervals_of_rounded_activations_go_on_and_few_tokens_are_not_rounded(m, plain, rounded):
     assert (kernels.interval(m), kernels.interval(m, "int8")) == (plain, rounded)

@@ -61,6 +61,8 @@ class Warmer:
 
     Args:
         tokens: numbers of tokens of the engine's CUDA graphs.
+        most: tokens of the largest batch. Batches above the graphs' are prompts, whose kernels
+            must be there as well: none is compiled while a request waits.
         dtype: of activations.
         tune, budget, dependent_launch: as :func:`ladder.warmup`; the budget is for all layers.
         weights_only: see :func:`options_of`.
@@ -74,8 +76,9 @@ class Warmer:
         budget: float = 20.0,
         dependent_launch: bool = False,
         weights_only: bool = False,
+        most: int = 0,
     ) -> None:
-        self.tokens, self.weights_only = tokens, weights_only
+        self.tokens, self.weights_only, self.most = tokens, weights_only, most
         self.dtype, self.tune, self.left_s = dtype, tune, budget
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
@@ -88,12 +91,22 @@ class Warmer:
         found: Warmer | None = getattr(vllm_config, "_ladder_warmer", None)
         if found is None:
             sizes = getattr(vllm_config.compilation_config, "cudagraph_capture_sizes", None)
-            found = cls(tuple(sizes or _TOKENS), dtype, **options_of(vllm_config))
+            scheduler = getattr(vllm_config, "scheduler_config", None)
+            most = getattr(scheduler, "max_num_batched_tokens", None) or 0
+            found = cls(tuple(sizes or _TOKENS), dtype, most=most, **options_of(vllm_config))
             object.__setattr__(vllm_config, "_ladder_warmer", found)
             folder = Path(str(getattr(vllm_config.model_config, "model", "")))
             if (folder / "plans.json").is_file():
                 kernels.use_store(folder)
         return found
+
+    def _served(self, activation_type: str | None) -> tuple[int, ...]:
+        """Numbers of tokens of which each kernel of an engine serves one."""
+        out, m = list(self.tokens), max(self.tokens) + 1
+        while m <= self.most and (top := kernels.interval(m, activation_type or "")) >= m:
+            out.append(min(top, self.most))
+            m = top + 1
+        return kernels.with_more(out, activation_type)
 
     def expect(self, room: Room, device: torch.device, *, rounds: bool = True) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
@@ -117,7 +130,7 @@ class Warmer:
         )
         if number not in self._asked:
             self._asked.add(number)
-            tokens = kernels.with_more(self.tokens, rounded)
+            tokens = self._served(rounded)
             request = Request(number, ttype, (n, k), device, self.dtype, tokens, rounded)
             compile_in_background([request], mode=self.tune)
 
@@ -161,7 +174,7 @@ class Warmer:
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
         module.dependent_launch = self.dependent_launch
-        tokens = kernels.with_more(self.tokens, module.activation_type)
+        tokens = self._served(module.activation_type)
         request = module.kernel_request(self.dtype, tokens)
         if request.weight in self._done:
             return
