@@ -174,6 +174,9 @@ std::string no_rounded_operands(const Linear& expr) {
   }
   if (expr.element == nullptr) return expr.shift == 0 ? "" : "a zero point between two codes";
   const int largest = (1 << (exponent_bits(operand) - 1)) - 1;
+  if (const double most = max_value(*expr.element); std::ilogb(most) > largest) {
+    return joined(most, " of ", expr.element->name, " is no ", name_of(operand));
+  }
   if (const auto fields = fields_of(*expr.element, operand)) {
     const int up = std::ilogb(fields->fields.factor) - fields->exponent;
     return up <= largest ? ""

@@ -45,7 +45,7 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         InvalidArgument: ``x`` has no dimension or another dtype, or it, ``bias`` or ``image`` do
             not fit the weight; the message has both values.
     Error:
-        Up to 16 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
+        Up to 64 tokens of float16 or bfloat16: within :func:`ladder.testing.bound` of the values
         of the weight, which are not rounded, the bias one of the terms; exact when every partial
         sum is an integer below 2**24. Codes of integers and their zero points may be summed apart,
         which counts where ``x`` is large just where weights are small: there |w| is up to
@@ -53,8 +53,8 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         lose what is 2**54 times smaller than its largest element. Where ``x`` is not finite, rows
         of y are infinite or NaN, not always as torch's. Values of tables (nf4, a user's own) are
         rounded to the dtype of ``x`` before they are scaled, which adds 2**-11 (float16) or 2**-8
-        (bfloat16) of ``sum |x| |w|``. Otherwise all values of the weight are first rounded to the
-        dtype of ``x``, which adds the same, and the product is torch's.
+        (bfloat16) of ``sum |x| |w|``. More tokens, and float32: all values of the weight may first
+        be rounded to the dtype of ``x``, scaled, which adds the same.
 
         Of weights opened with an ``activation_type``, more than 16 tokens are rounded first, as
         :func:`ladder.ops.linear` says of GPUs.

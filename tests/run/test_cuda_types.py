@@ -43,7 +43,7 @@ def limit(
 ) -> tuple[Tensor, Tensor]:
     """What is right in float64, and how far a kernel may be from it: :func:`ladder.testing.bound`
     with a bias, floating zeros as terms of their own, values of tables, and with ``rounded`` those
-    of the weight, rounded to the dtype of x, and results that the dtype has no normal number for."""
+    of the weight, rounded to the dtype of x, and results without a normal number of the dtype."""
     dtype, k = x.dtype, x.shape[-1]
     x, bias = x.double(), bias.double()
     exact = x @ formula(weight).cuda().T + bias

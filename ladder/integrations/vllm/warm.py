@@ -61,8 +61,9 @@ class Warmer:
 
     Args:
         tokens: numbers of tokens of the engine's CUDA graphs.
-        most: tokens of the largest batch. Batches above the graphs' are prompts, whose kernels
-            must be there as well: none is compiled while a request waits.
+        most: tokens of the largest batch. Batches above the graphs' are prompts. Their kernels are
+            compiled as well, so that no request waits for a compiler; they are first proposals,
+            which nobody times.
         dtype: of activations.
         tune, budget, dependent_launch: as :func:`ladder.warmup`; the budget is for all layers.
         weights_only: see :func:`options_of`.
@@ -100,9 +101,10 @@ class Warmer:
                 kernels.use_store(folder)
         return found
 
-    def _served(self, activation_type: str | None) -> tuple[int, ...]:
-        """Numbers of tokens of which each kernel of an engine serves one."""
-        out, m = list(self.tokens), max(self.tokens) + 1
+    def _prompts(self, activation_type: str | None) -> tuple[int, ...]:
+        """Numbers of tokens above those of graphs, of which each kernel serves one."""
+        out: list[int] = []
+        m = kernels.interval(max(self.tokens), activation_type or "") + 1
         while m <= self.most and (top := kernels.interval(m, activation_type or "")) >= m:
             out.append(min(top, self.most))
             m = top + 1
@@ -130,9 +132,9 @@ class Warmer:
         )
         if number not in self._asked:
             self._asked.add(number)
-            tokens = self._served(rounded)
-            request = Request(number, ttype, (n, k), device, self.dtype, tokens, rounded)
-            compile_in_background([request], mode=self.tune)
+            for tokens, mode in ((self.tokens, self.tune), (self._prompts(rounded), "off")):
+                request = Request(number, ttype, (n, k), device, self.dtype, tokens, rounded)
+                compile_in_background([request], mode=mode)
 
     def experts(self, mixture: Mixture, layer: torch.nn.Module, top_k: int, most: int) -> None:
         """Compile and load the kernels of a layer of experts that has its images: nothing can be
@@ -174,16 +176,18 @@ class Warmer:
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
         module.dependent_launch = self.dependent_launch
-        tokens = self._served(module.activation_type)
-        request = module.kernel_request(self.dtype, tokens)
+        request = module.kernel_request(self.dtype, self.tokens)
+        prompts = module.kernel_request(self.dtype, self._prompts(module.activation_type))
         if request.weight in self._done:
             return
         self._done.add(request.weight)
         start = time.perf_counter()
         with torch.cuda.device(module.device):
             tuned = tune_all([request], mode=self.tune, budget_s=max(self.left_s, 0.0))
+            further = tune_all([prompts], mode="off")[prompts] if prompts.m else {}
         self.left_s -= time.perf_counter() - start
-        fast = [m for m, schedule in tuned[request].items() if schedule]
+        chosen = {**further, **tuned[request]}
+        fast = [m for m, schedule in chosen.items() if schedule]
         origins = sorted({origin for origin in tuned.origin[request].values() if origin})
         _log.info(
             "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s)%s",

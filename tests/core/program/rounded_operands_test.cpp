@@ -136,6 +136,8 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
   EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::bf16, 65), "scales of f16 are no bf16");
   EXPECT_EQ(refused("mxfp4", Scalar::f16, 65), "scales of e8m0 are no f16");
   EXPECT_EQ(refused("uint4", Scalar::f16, 65), "no scales for operands");
+  EXPECT_EQ(refused("float6_e5m0,group=32,scale=float16", Scalar::f16, 65),
+            "65536 of float6_e5m0 is no f16");
   EXPECT_EQ(refused("uint4,group=64,scale=float16,zero=original", Scalar::f16, 65),
             "sums, not operands, meet a stored zero point that is no integer");
 }
