@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::string_view kName = "dense";
 
-// Fitted to 64 to 512 tokens of four layers on one H200 (benchmarks/results/peers.md): launches of
-// the kernels, and how far they are from the rates of the row. A library takes some 9 us for the
+// Fitted to 64 to 512 tokens of four layers and 544 to 4096 of three on two H200s
+// (benchmarks/results/peers.md, sweep.md): launches of the kernels, and how far they are from the
+// rates of the row. A library takes some 9 us for the
 // smallest.
-constexpr double kLaunches = 5e-6, kShort = 1.16, kLeast = 11e-6;
+constexpr double kLaunches = 5e-6, kShort = 1.05, kLeast = 11e-6;
 
 }  // namespace
 
