@@ -96,6 +96,7 @@ Faults check(const Program& program, const Unpack& i) {
   }
   if (i.ones) {
     const Scalar operand = program.registers[i.to].scalar;
+    // The largest of all pairs: that of one at an offset is a part of it by a power of two.
     const auto constant = -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, 0));
     if (i.in_place || i.zeros >= 0 || i.bits > mantissa_bits(operand)) {
       add(faults, "codes of ", i.bits, " bits beside ones, in place or with zero points");

@@ -88,7 +88,8 @@ double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
 int decoding_registers(const Linear& expr, ScalePlace place) {
   const auto kind = decoding_kind(expr);
   const bool table = kind == Decoding::Kind::table;
-  const bool scaled = kind == Decoding::Kind::fields && decoding_of(expr, place).scaled;
+  const bool scaled = place == ScalePlace::rounded ||
+                      (kind == Decoding::Kind::fields && decoding_of(expr, place).scaled);
   return (table ? 20 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
          (expr.scale == Scalar::e4m3 && !scaled ? 30 : 0);
 }

@@ -20,8 +20,8 @@ enum class ConvertPlace {
 /// "once in global memory", "from global to shared memory", "from shared memory to registers".
 std::string_view name_of(ConvertPlace place);
 
-/// The most tokens for which there are kernels that convert as they multiply: those that are
-/// compiled, tested and measured for every type.
+/// The most tokens for which there are kernels that convert as they multiply. Above 256 they were
+/// timed for uint4 and mxfp4 on an H200 (benchmarks/results/sweep.md).
 constexpr std::int64_t kMostTokens = 1536;
 
 /// Why no kernel converts the weights of `m` tokens at `place`; empty where one does.

@@ -125,6 +125,13 @@ class Side:
         return {part: tensor for part, tensor in parts.items() if tensor is not None}
 
 
+def refuse_bare_codes(name: str, weight: Stored) -> None:
+    """Raise CheckpointError where ``name``.weight, to which no scale belongs, holds codes of bytes:
+    as numbers they would be another weight."""
+    if isinstance(weight.dtype, torch.dtype) and weight.dtype.itemsize == 1:
+        fail(f"{name}.weight", " is ", dtype_name(weight.dtype), ", and no scale is beside it")
+
+
 def stored_as(dtype: str, shape: Sequence[int]) -> Stored:
     """Of a tensor as a header states it; a dtype that quantised parts never have stays a name."""
     return Stored(TORCH_DTYPES.get(dtype, dtype), tuple(shape))

@@ -60,10 +60,9 @@ def repack(
 
     Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Layers
     whose activations ``src`` quantises get an ``activation_type``, where some device has kernels
-    for it; else the log says why not. Tensors
-    that are not quantised and all other files are copied, sub-folders too, except the old weights,
-    their index, quantize_config.json, quant_config.json, .git and .cache. Shards follow the
-    source's.
+    for it; else the log says why not. Tensors that are not quantised and all other files are
+    copied, sub-folders too, except the old weights, their index, quantize_config.json,
+    quant_config.json, .git and .cache. Shards follow the source's.
 
     Tensors are streamed: memory holds the largest quantised tensor and about 100 MiB, and disk
     needs room for the whole result beside ``src``. The result appears under its name when whole.

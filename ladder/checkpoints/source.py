@@ -21,6 +21,7 @@ from ladder.checkpoints.layer import (
     columns_said,
     fail,
     is_embedding,
+    refuse_bare_codes,
     spans,
     stored_as,
 )
@@ -219,6 +220,9 @@ def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
         found = tuple(part for part in form.PARTS if part in parts)
         codes = form.codes_part(found)
         if codes is None:
+            if "weight" in parts:
+                entry = shards.entry(f"{module}.weight")
+                refuse_bare_codes(module, stored_as(entry.dtype, entry.shape))
             continue
         if codes not in parts:
             raise CheckpointError(f"{module}.{codes} is missing, but there is {module}.{found[0]}")

@@ -16,6 +16,8 @@ from ladder.checkpoints.fp8 import Config
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.layer import stored, type_of
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.serving.stored import Folder
+from ladder.integrations.transformers.checkpoint import find_modules
 from ladder.weight import Weight
 
 #: Neither is a multiple of a block, and DeepSeek has such layers (576 rows).
@@ -168,6 +170,27 @@ def test_a_folder_without_a_scale_is_no_fp8_folder(tmp_path):
     source = write_folder(tmp_path / "src", fp8_settings(), [{"layer.weight": HALF}])
     with pytest.raises(CheckpointError, match="no tensor is a .*weight_scale_inv"):
         open_folder(source)
+
+
+@pytest.mark.parametrize("part", ["weight_scale_inv", "scale"])
+def test_codes_without_their_scale_are_refused(part, tmp_path, left_nothing):
+    """Beside a layer that has its scale: codes read as numbers would be another weight."""
+    tensors = tensors_of({"a": fp8(N, K), "b": fp8(N, K, seed=1)})
+    scale = tensors.pop("b.weight_scale_inv")
+    if part == "scale":  # a name that means nothing
+        tensors["b.scale"] = scale
+    source = write_folder(tmp_path / "src", fp8_settings(), [tensors])
+    message = "b.weight is float8_e4m3fn, and no scale is beside it"
+    with pytest.raises(CheckpointError, match=message):
+        repack(source, left_nothing)
+    folder = Folder(fp8_settings(), stored(tensors))
+    assert folder.module("a", N, K).type is not None
+    with pytest.raises(CheckpointError, match=message):
+        folder.module("b", N, K)
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(K, N, bias=False) for name in "ab"})
+    model.base_model_prefix = ""  # of transformers' models
+    with pytest.raises(CheckpointError, match=message):
+        find_modules(model, stored(tensors), reader.PARTS, reader.codes_part)
 
 
 def test_a_layer_that_the_config_leaves_dense_is_refused(tmp_path, left_nothing):

@@ -8,6 +8,12 @@ from ladder.cuda import kernels
 from ladder.integrations.vllm.warm import Warmer
 
 
+def test_graphs_of_more_tokens_than_kernels_serve_leave_no_prompts():
+    warmer = Warmer((1, 2048), torch.float16, most=8192)
+    assert warmer._prompts(None) == (kernels.MANY_TOKENS,)
+    assert warmer._prompts("int8") == (3072, 4096, 6144, 8192)
+
+
 @pytest.mark.parametrize(
     ("most", "activation_type", "wanted"),
     [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
-from ladder.checkpoints.layer import Layer, Stored, type_of
+from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.types import TType, parse
@@ -208,6 +208,8 @@ class Folder:
     def _check_dense(self, name: str) -> None:
         if self.headers is not None and f"{name}.weight" not in self.headers:
             raise CheckpointError(f"{name}.qweight is missing, and there is no {name}.weight")
+        if self.headers is not None:
+            refuse_bare_codes(name, self.headers[f"{name}.weight"])
 
     def _own(self, name: str, n: int, k: int, parts: Mapping[str, Stored]) -> StoredLinear:
         assert self._stored is not None

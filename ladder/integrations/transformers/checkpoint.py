@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ladder.checkpoints.header import read_header
-from ladder.checkpoints.layer import Stored, stored_as
+from ladder.checkpoints.layer import Stored, refuse_bare_codes, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.select import is_linear, linears
@@ -64,6 +64,8 @@ def find_modules(
     for name, present in stored.items():
         codes = codes_part(present)
         if codes is None:
+            if "weight" in present:
+                refuse_bare_codes(name, present["weight"])
             continue
         if f"{name}.bias" in headers:
             present["bias"] = headers[f"{name}.bias"]

@@ -108,7 +108,7 @@ class ExpertsMethod(FusedMoEMethodBase):
         modules = self._modules(layer, list(local), len(every), h, i)
         asked = {m.activation_type or "" for of in modules.values() for e in of.values() for m in e}
         for activation_type in sorted(asked - {""}):
-            say_as_it_comes(f"activation_type {activation_type} has no kernels for experts")
+            say_as_it_comes(f"vLLM's layers of experts take no activation_type {activation_type}")
         self.rooms = {
             name: StackRoom(
                 STEMS[name],

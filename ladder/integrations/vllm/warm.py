@@ -104,7 +104,8 @@ class Warmer:
     def _prompts(self, activation_type: str | None) -> tuple[int, ...]:
         """Numbers of tokens above those of graphs, of which each kernel serves one."""
         out: list[int] = []
-        m = kernels.interval(max(self.tokens), activation_type or "") + 1
+        largest = max(self.tokens)
+        m = max(largest, kernels.interval(largest, activation_type or "")) + 1
         while m <= self.most and (top := kernels.interval(m, activation_type or "")) >= m:
             out.append(min(top, self.most))
             m = top + 1
