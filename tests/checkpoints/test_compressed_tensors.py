@@ -7,13 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from checkpoint_oracle import (
-    FLOATS,
-    compressed,
-    compressed_settings,
-    tensors_of,
-    write_folder,
-)
+from checkpoint_oracle import FLOATS, compressed, compressed_settings, tensors_of, write_folder
 from safetensors.torch import load_file
 
 from ladder import types
