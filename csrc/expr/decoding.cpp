@@ -66,6 +66,17 @@ int significant_bits(const Linear& expr) {
   return most;
 }
 
+/// Of the values of the codes, whatever integer zero point is stored.
+double largest_value(const Linear& expr) {
+  if (expr.stored_zero == Zero::integer) return std::ldexp(1, expr.bits);
+  double most = 0;
+  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
+    const double value = std::fabs(value_of(expr, code));
+    if (std::isfinite(value)) most = std::max(most, value);
+  }
+  return most;
+}
+
 /// `d`, fields, with scales of `format`: one product takes both these and its factor, which are one
 /// operand, too, so that the largest scale leaves room for so much of a factor only.
 Decoding with_scales(Decoding d, Scalar format, Scalar operand) {
@@ -171,6 +182,15 @@ std::string no_rounded_operands(const Linear& expr) {
   const bool of_range = *expr.scale == Scalar::e8m0 && operand == Scalar::bf16;
   if (*expr.scale != operand && *expr.scale != Scalar::e4m3 && !of_range) {
     return joined("scales of ", name_of(*expr.scale), " are no ", name_of(operand));
+  }
+  if (operand == Scalar::f16) {
+    if (expr.scale2 && *expr.scale == operand) {
+      return "a second scale would meet products that f16 may not hold";
+    }
+    const double most = largest_value(expr) * std::ldexp(2, scales_of(*expr.scale).largest);
+    if (*expr.scale == Scalar::e4m3 && most > std::ldexp(1, 16)) {
+      return joined("products below ", most, " are more than f16 holds");
+    }
   }
   if (expr.element == nullptr) return expr.shift == 0 ? "" : "a zero point between two codes";
   const int largest = (1 << (exponent_bits(operand) - 1)) - 1;

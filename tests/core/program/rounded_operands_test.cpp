@@ -136,6 +136,15 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
   EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::bf16, 65), "scales of f16 are no bf16");
   EXPECT_EQ(refused("mxfp4", Scalar::f16, 65), "scales of e8m0 are no f16");
   EXPECT_EQ(refused("uint4", Scalar::f16, 65), "no scales for operands");
+  // 448 times 448 in the weight would be infinite, and with a second scale the weight is not.
+  EXPECT_EQ(refused("float8_e4m3,group=16,scale=float8_e4m3,scale2=float32", Scalar::f16, 65),
+            "products below 229376 are more than f16 holds");
+  EXPECT_EQ(refused("float8_e4m3,group=16,scale=float8_e4m3,scale2=float32", Scalar::bf16, 65), "");
+  EXPECT_EQ(refused("uint8,group=32,scale=float8_e4m3,zero=integer", Scalar::f16, 65),
+            "products below 131072 are more than f16 holds");
+  EXPECT_EQ(refused("uint4,group=32,scale=float16,scale2=float32", Scalar::f16, 65),
+            "a second scale would meet products that f16 may not hold");
+  EXPECT_EQ(refused("nvfp4", Scalar::f16, 65), "");
   EXPECT_EQ(refused("float6_e5m0,group=32,scale=float16", Scalar::f16, 65),
             "65536 of float6_e5m0 is no f16");
   EXPECT_EQ(refused("uint4,group=64,scale=float16,zero=original", Scalar::f16, 65),
