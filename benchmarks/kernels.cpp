@@ -158,7 +158,7 @@ int run(const std::string& out, const Device& device) {
                << "\", \"registers\": " << binary.registers << ", \"grid\": ["
                << compiled.program.variables[kSplit].extent << ", "
                << compiled.program.variables[kTile].extent
-               << "], \"threads\": " << compiled.program.threads
+               << "], \"threads\": " << compiled.program.block_threads()
                << ", \"shared\": " << compiled.program.shared_bytes()
                << ", \"dependent\": " << (compiled.program.dependent_launch ? "true" : "false")
                << ", \"floats\": " << workspace.floats << ", \"counters\": " << workspace.counters

@@ -154,6 +154,9 @@ def child(options: argparse.Namespace) -> None:
         for batch in _numbers(options.profile):
             out[f"profile_{batch}"] = profile(lambda b=batch: seconds(b, 16, 40))
             print("RESULT", json.dumps(out), flush=True)
+    for length in _numbers(options.profile_prefill):
+        out[f"profile_prefill_{length}"] = profile(lambda n=length: seconds(1, n, 1), host=True)
+        print("RESULT", json.dumps(out), flush=True)
 
 
 def _time_packing() -> Any:
@@ -172,26 +175,34 @@ def _time_packing() -> Any:
     return lambda: spent[0]
 
 
-def profile(run: Any) -> dict[str, list[float]]:
-    """Kernels of ``run`` by name: launches, and microseconds of all of them."""
+def profile(run: Any, host: bool = False) -> dict[str, list[float]]:
+    """Kernels of ``run`` by name: launches, and microseconds of all of them. With ``host`` ops and
+    calls of the driver too, and the microseconds that a processor spends in each, itself."""
     import torch
 
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    if host:
+        activities.append(torch.profiler.ProfilerActivity.CPU)
     run()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    with torch.profiler.profile(activities=activities) as profiler:
         run()
-    kernels: dict[str, list[float]] = {}
+    spent: dict[str, list[float]] = {}
     for event in profiler.key_averages():
-        known = kernels.setdefault(event.key[:120], [0, 0.0])  # names are cut: they can be equal
+        known = spent.setdefault(event.key[:120], [0, 0.0, 0.0])  # names are cut: can be equal
         known[0] += event.count
         known[1] += event.self_device_time_total
-    return dict(sorted(kernels.items(), key=lambda kernel: -kernel[1][1])[:25])
+        known[2] += event.self_cpu_time_total if host else 0.0
+    order = sorted(spent.items(), key=lambda each: -max(each[1][1:]))
+    return dict(order[: 50 if host else 25])
 
 
 def measure(options: argparse.Namespace, engine: str, layers: int, deadline: float) -> dict:
     """Run one engine in a process of its own; what it has measured when its time is over counts."""
     arguments = [sys.executable, __file__, "--child", engine, "--layers", str(layers)]
-    for name in ("shape", "batches", "prefill", "profile", "ladder", "inductor"):
-        arguments += [f"--{name}", getattr(options, name)]
+    for name in (
+        "shape", "batches", "prefill", "profile", "profile_prefill", "ladder", "inductor",
+    ):  # fmt: skip
+        arguments += [f"--{name.replace('_', '-')}", getattr(options, name)]
     log = Path(options.out) / f"{options.shape}_{engine.replace(':', '_')}_{layers}.log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -257,6 +268,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,16,32,64,128")
     parser.add_argument("--prefill", default="512,2048")
     parser.add_argument("--profile", default="", help="batches whose kernels are listed")
+    parser.add_argument("--profile-prefill", default="", help="lengths of prompts, likewise")
     parser.add_argument("--ladder", default="{}", help="JSON: options of ladder, docs/serving.md")
     parser.add_argument("--inductor", default="{}", help="JSON: of torch's compiler, for all")
     parser.add_argument("--limit", type=float, default=240, help="seconds for one engine")

@@ -76,6 +76,7 @@ Faults check(const Program& program, const Reduce& i);
 // check_order.cpp: control, and who waits for whom.
 Faults check(const Program& program, const For& i);
 Faults check(const Program& program, const Within& i);
+Faults check(const Program& program, const Produce& i);
 Faults check(const Program& program, const Ticket& i);
 Faults check(const Program& program, const ClusterBarrier& i);
 Faults check(const Program& program, const SignalInit& i);

@@ -50,6 +50,18 @@ Faults check(const Program& program, const Within& i) {
   return faults;
 }
 
+Faults check(const Program& program, const Produce& i) {
+  Faults faults;
+  if (!program.roles) add(faults, "no producers");
+  for (const Statement& s : i.body) {
+    if (!std::holds_alternative<CopyAsync>(s.op) && !std::holds_alternative<Arrive>(s.op) &&
+        !std::holds_alternative<Await>(s.op)) {
+      add(faults, "what producers do not do: ", to_string(program, s));
+    }
+  }
+  return faults;
+}
+
 Faults check(const Program& program, const Ticket& i) {
   Faults faults;
   if (const auto extent = program.variables[i.result].extent; i.expected != extent) {
@@ -67,6 +79,7 @@ Faults check(const Program& program, const ClusterBarrier&) {
 Faults check(const Program& program, const SignalInit& i) {
   Faults faults;
   const Signal& signal = program.signals[i.signal];
+  if (program.roles && signal.arrivals == program.roles->producers) return faults;
   if (signal.arrivals != 1 && signal.arrivals != program.threads &&
       signal.arrivals != program.threads + 1) {
     add(faults, signal.arrivals, " arrivals, not 1, ", program.threads, " or ",

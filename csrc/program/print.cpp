@@ -67,6 +67,8 @@ void print_body(const Program& program, const std::vector<Statement>& body, int 
       print_body(program, branch->body, depth + 1, out);
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       print_body(program, part->body, depth + 1, out);
+    } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      print_body(program, part->body, depth + 1, out);
     }
   }
 }
@@ -248,6 +250,7 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const Within& i) {
             out << "within " << place(program, i.view, i.at) << " by " << reg(i.tile);
           },
+          [&](const Produce&) { out << "produce"; },
           [&](const SignalInit& i) {
             const Signal& s = program.signals[i.signal];
             out << "signal_init " << s.name << '[' << s.count << "] of " << s.arrivals
@@ -296,6 +299,7 @@ std::string to_string(const Program& program) {
   std::ostringstream out;
   out << "program " << program.name << ": " << program.variables[kSplit].extent << " x "
       << program.variables[kTile].extent << " blocks of " << program.threads << " threads";
+  if (program.roles) out << " and " << program.roles->producers << " producers";
   if (program.cluster > 1) {
     out << ", clusters of " << program.cluster << (program.tiles_in_cluster ? " tiles" : "");
   }

@@ -59,6 +59,18 @@ std::string type_name(const Register& reg) {
   return reg.width != 0 ? "u" + std::to_string(reg.width) : std::string(name_of(reg.scalar));
 }
 
+std::size_t common_statements(const Program& program) {
+  if (!program.roles) return program.body.size();
+  std::size_t count = 0;
+  const auto common = [](const Statement& s) {
+    return std::holds_alternative<SignalInit>(s.op) || std::holds_alternative<Barrier>(s.op) ||
+           std::holds_alternative<DependentWait>(s.op) ||
+           std::holds_alternative<DependentLaunch>(s.op);
+  };
+  while (count < program.body.size() && common(program.body[count])) ++count;
+  return count;
+}
+
 Range range_of(const Program& program, const Affine& affine) {
   Range range{affine.constant, affine.constant};
   for (const auto& term : affine.terms) {

@@ -7,13 +7,16 @@
 //
 // The model of execution, which the interpreter enforces and every target implements:
 //   - The threads of a block run each instruction together; blocks run in any order.
+//   - Where a block has producers, threads behind the others, they run what is in a Produce, and
+//   the
+//     others, the consumers, all else; both run what comes before the first other instruction than
+//     of setting up (common_statements()). Only signals order one role after the other.
 //   - What a thread writes to shared memory, another may read only after a Barrier; memory that was
 //     read may be overwritten only after one.
 //   - A CopyAsync is finished for the thread that issued it by a Wait on its group, and for the
 //     others by a Barrier after that.
 //   - A CopyBulk is finished for all threads by an Await of the phase that expects its bytes.
-//   Phases
-//     also order threads: what each did before an Arrive is behind the others after its Await.
+//     Phases also order threads: what each did before an Arrive is behind those that Await it.
 //   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
 //     may not end before its peers have passed one after reading it.
 //   - A block may copy into the shared memory of its peers after a ClusterBarrier, and they may not
@@ -237,12 +240,18 @@ struct Within {
   std::vector<Statement> body;
 };
 
+/// body by the producers; it copies and signals. In the loops around it they are in step with the
+/// consumers by signals only.
+struct Produce {
+  std::vector<Statement> body;
+};
+
 struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
-               Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, SignalInit, Expect, Arrive,
-               Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat, Lookup,
-               FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
+               Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
+               Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
+               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
                SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand>
       op;
 };
@@ -272,9 +281,16 @@ constexpr std::int64_t kItemAlignment = 16;
 /// Of one signal.
 constexpr std::int64_t kSignalBytes = 8;
 
+/// Warps that only copy, for the others, which only multiply. Registers of a thread are divided
+/// anew between the two when they part.
+struct Roles {
+  int producers;  ///< threads
+  int producer_registers, consumer_registers;
+};
+
 struct Program {
   std::string name;
-  int threads;
+  int threads;                    ///< of a block; where there are roles, the consumers
   int blocks_per_multiprocessor;  ///< that registers and shared memory must leave room for
   int cluster;                    ///< blocks along `split`, or along `tile`, that form one
   bool dependent_launch;
@@ -286,7 +302,10 @@ struct Program {
   std::vector<Signal> signals;
   bool tiles_in_cluster = false;  ///< a cluster is of neighbouring tiles, not of splits
   std::optional<Items> items;  ///< where there is a table of them: none else has a third dimension
+  std::optional<Roles> roles;
 
+  /// Threads that a block is started with.
+  int block_threads() const { return threads + (roles ? roles->producers : 0); }
   std::int64_t shared_bytes() const;
   /// Where the first mbarrier of a signal lies, 8 bytes each, after all buffers.
   std::int64_t signal_offset(SignalId signal) const;
@@ -314,6 +333,10 @@ std::string to_string(const Program& program);
 /// One instruction, without its body.
 std::string to_string(const Program& program, const Statement& statement);
 std::string to_string(const Program& program, const Affine& affine);
+
+/// How many of the first statements all threads run: all of them where there are no roles, else
+/// those that make signals, meet, and wait for the preceding kernel.
+std::size_t common_statements(const Program& program);
 
 /// Smallest and largest value over all values of the variables.
 struct Range {
@@ -349,7 +372,7 @@ using InMemory =
     Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, LoadUnits,
           MmaShared, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
 using OnSignals = Group<SignalInit, Expect, Arrive, Await>;
-using Nested = Group<For, If, Within>;
+using Nested = Group<For, If, Within, Produce>;
 
 template <class Op, class... Ops>
 constexpr bool is_in(Group<Ops...>) {

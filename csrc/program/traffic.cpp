@@ -44,6 +44,8 @@ class Counter {
         walk(branch->body);
       } else if (const auto* part = std::get_if<Within>(&statement.op)) {
         walk(part->body);
+      } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+        walk(part->body);
       } else {
         std::visit([&](const auto& i) { count(i); }, statement.op);
       }

@@ -15,6 +15,8 @@ double visits(const std::vector<Statement>& body) {
       sum += visits(branch->body);
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       sum += visits(part->body);
+    } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      sum += visits(part->body);
     } else {
       sum += 1;
     }

@@ -20,6 +20,7 @@ class Verifier {
     for (const Register& reg : program_.registers) check_register(reg);
     for (const View& view : program_.views) check_view(view);
     if (program_.items) check_items(*program_.items);
+    if (program_.roles) check_roles(*program_.roles);
     body(program_.body);
     if (!faults_.str().empty()) {
       fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());
@@ -91,6 +92,22 @@ class Verifier {
     }
   }
 
+  /// Registers are divided by warpgroups, in portions of 8.
+  void check_roles(const Roles& roles) {
+    constexpr int kWarpgroup = 128, kPortion = 8, kFewest = 24, kMost = 256;
+    if (roles.producers <= 0 || roles.producers % kWarpgroup != 0 ||
+        program_.threads % kWarpgroup != 0) {
+      fault(joined(program_.threads, " consumers and ", roles.producers,
+                   " producers are no warpgroups"));
+    }
+    for (const int count : {roles.producer_registers, roles.consumer_registers}) {
+      if (count % kPortion != 0 || count < kFewest || count > kMost) {
+        fault(
+            joined(count, " registers of a role, not ", kFewest, " to ", kMost, " by ", kPortion));
+      }
+    }
+  }
+
   void body(const std::vector<Statement>& statements) {
     for (const Statement& statement : statements) {
       const Faults faults =
@@ -101,6 +118,7 @@ class Verifier {
       if (const auto* loop = std::get_if<For>(&statement.op)) body(loop->body);
       if (const auto* branch = std::get_if<If>(&statement.op)) body(branch->body);
       if (const auto* part = std::get_if<Within>(&statement.op)) body(part->body);
+      if (const auto* part = std::get_if<Produce>(&statement.op)) body(part->body);
     }
   }
 

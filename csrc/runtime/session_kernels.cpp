@@ -49,7 +49,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
   }
   SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared);
   const Launch launch{{extent(kSplit), extent(kTile), 1},
-                      static_cast<unsigned>(program.threads),
+                      static_cast<unsigned>(program.block_threads()),
                       shared,
                       program.dependent_launch};
   // The row knows what whole multiprocessors hold; of this very kernel only the driver does.

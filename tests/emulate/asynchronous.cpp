@@ -47,6 +47,7 @@ void Machine::end_copy(Fiber& fiber, std::size_t i) {
   if (copy.arrival) {
     Signal& s = signal(copy.to);
     if (s.missing-- == 0) fault("a signal has more arrivals than it was made for");
+    std::ranges::replace(blocks[fiber.rank].unfenced, static_cast<int>(fiber.thread), kSignalled);
     settle(s);
     return;
   }
@@ -136,6 +137,10 @@ void copy_wait(int pending) {
   }
 }
 
+void copy_wait_all() {
+  while (!machine->now->copies.empty()) machine->end_copy(*machine->now, 0);
+}
+
 void store_shared(std::uint32_t to, std::uint32_t value) {
   std::memcpy(machine->at(own(to), 4), &value, 4);
   machine->block().unfenced[(to & kOffset) / 16] = static_cast<int>(machine->now->thread);
@@ -144,6 +149,7 @@ void store_shared(std::uint32_t to, std::uint32_t value) {
 void matrix_fence() {
   const int thread = static_cast<int>(machine->now->thread);
   std::ranges::replace(machine->block().unfenced, thread, -1);
+  if (machine->now->signalled) std::ranges::replace(machine->block().unfenced, kSignalled, -1);
 }
 
 void signal_init(std::uint32_t signal, unsigned arrivals) {
@@ -162,7 +168,7 @@ void signal_arrive_after_copies(std::uint32_t signal) {
   if (machine->copies == Machine::Copies::early) machine->end_copy(self, 0);
 }
 bool signal_over(std::uint32_t signal, unsigned parity) {
-  if ((machine->signal(own(signal)).phase & 1) != parity) return true;
+  if ((machine->signal(own(signal)).phase & 1) != parity) return machine->now->signalled = true;
   machine->pause(State::polling);
   return false;
 }

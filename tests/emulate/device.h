@@ -201,6 +201,12 @@ void ptx(A&&... operands) {
     // Order.
   } else if constexpr (T.view() == "barrier.sync.aligned 0;") {
     block_barrier();
+  } else if constexpr (T.view() == "barrier.sync.aligned 1, %0;") {
+    barrier_of(operands...);
+  } else if constexpr (T.view() == "cp.async.wait_all;") {
+    copy_wait_all();
+  } else if constexpr (T.begins("setmaxnreg.")) {
+    with_warpgroup(nullptr, [](void* const*) {});
   } else if constexpr (T.view() ==
                            "barrier.cluster.arrive.release.aligned;\n"
                            "barrier.cluster.wait.acquire.aligned;" ||

@@ -42,7 +42,7 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
   const emulate::Launch launch{
       {extent(kSplit), extent(kTile)},
       {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
-      static_cast<unsigned>(program.threads),
+      static_cast<unsigned>(program.block_threads()),
       program.shared_bytes(),
       seed,
       nullptr,

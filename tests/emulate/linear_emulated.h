@@ -32,7 +32,7 @@ inline emulate::Launch launch_of(const Program& program, const Device& device, u
   const auto cluster = static_cast<unsigned>(program.cluster);
   return {{extent(kSplit), extent(kTile)},
           {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
-          static_cast<unsigned>(program.threads),
+          static_cast<unsigned>(program.block_threads()),
           program.shared_bytes(),
           seed,
           nullptr,

@@ -181,9 +181,11 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
       if (name == "mma_commit" && behind == "mma_begin") continue;
       if (waits_for_none(text, acts, i)) continue;
       if (name == "barrier" && meets_at_products({expr, schedule}, program)) continue;
+      // Threads run until they wait: what they do behind an arrival is done with it, here.
+      if (name == "barrier" && before == "signal_arrive" && program.roles) continue;
       if (!seen.insert(before + " " + name + " " + behind).second) continue;
       auto mutant = text;
-      lines.push_back(text.substr(acts[i].at, acts[i].length));
+      lines.push_back(before + " | " + text.substr(acts[i].at, acts[i].length) + " | " + behind);
       mutant.replace(acts[i].at, acts[i].length, ";");
       cases.push_back({expr, schedule});
       programs.push_back(program);

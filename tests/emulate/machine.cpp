@@ -91,6 +91,18 @@ bool Machine::release(State state, unsigned rank) {
   return true;
 }
 
+/// The same of those that wait for a number of threads, once as many do.
+bool Machine::release_some(unsigned rank) {
+  std::vector<Fiber*> waiting;
+  for (auto& fiber : fibers) {
+    if (fiber->rank == rank && fiber->state == State::some) waiting.push_back(fiber.get());
+  }
+  if (waiting.empty() || waiting.size() < waiting.front()->meets) return false;
+  if (waiting.size() > waiting.front()->meets) fault("more threads at a barrier than it is of");
+  for (Fiber* fiber : waiting) fiber->state = State::ready;
+  return true;
+}
+
 /// Each ready lane of the warp until it waits for something.
 bool Machine::run_warp(unsigned rank, unsigned warp) {
   const auto first = rank * launch.threads + warp * launch.lanes;
@@ -106,9 +118,13 @@ bool Machine::run_warp(unsigned rank, unsigned warp) {
 }
 
 std::string Machine::states() const {
-  static constexpr const char* kNames[] = {"ready",        "at a warp's instruction",
-                                           "at a barrier", "at a barrier of the cluster",
-                                           "at a signal",  "ended"};
+  static constexpr const char* kNames[] = {"ready",
+                                           "at a warp's instruction",
+                                           "at a barrier",
+                                           "at a barrier of some",
+                                           "at a barrier of the cluster",
+                                           "at a signal",
+                                           "ended"};
   std::map<std::string, int> count;
   for (const auto& fiber : fibers) ++count[kNames[static_cast<int>(fiber->state)]];
   std::string out;
@@ -128,7 +144,7 @@ bool Machine::turn() {
   }
   if (laggard < all && run_warp(laggard / warps, laggard % warps)) return true;
   for (unsigned rank = 0; rank < blocks.size(); ++rank) {
-    if (release(State::block, rank)) return true;
+    if (release(State::block, rank) || release_some(rank)) return true;
   }
   if (release(State::cluster, 0)) return true;
   return something_ends();
@@ -255,6 +271,10 @@ void with_warpgroup(void* mine, void (*together)(void* const* lanes)) {
 }
 
 void block_barrier() { machine->pause(State::block); }
+void barrier_of(unsigned threads) {
+  machine->now->meets = threads;
+  machine->pause(State::some);
+}
 bool block_and(bool mine) {
   machine->block().all &= mine;
   block_barrier();

@@ -65,6 +65,8 @@ void with_warp(void* mine, void (*together)(void* const* lanes));
 /// The same of all 128 lanes of a warpgroup.
 void with_warpgroup(void* mine, void (*together)(void* const* lanes));
 void block_barrier();
+/// Of so many threads, whichever come.
+void barrier_of(unsigned threads);
 bool block_and(bool mine);
 void cluster_barrier();
 void wait_for_preceding();
@@ -81,6 +83,7 @@ void came_last();
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
 void copy_commit();
 void copy_wait(int pending);
+void copy_wait_all();
 
 /// Four bytes to shared memory, as a thread writes them.
 void store_shared(std::uint32_t to, std::uint32_t value);

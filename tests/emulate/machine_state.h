@@ -21,6 +21,8 @@ namespace ladder::emulate {
 
 constexpr unsigned kMostLanes = 128;
 constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
+/// Instead of a thread: it copied there, and a signal has said so.
+constexpr int kSignalled = 1 << 20;
 
 struct Signal {
   unsigned arrivals = 0, missing = 0, phase = 0;
@@ -61,7 +63,7 @@ struct Warpgroup {
   bool fenced = false;
 };
 
-enum class State { ready, warp, block, cluster, polling, ended };
+enum class State { ready, warp, block, some, cluster, polling, ended };
 
 struct Fiber {
   ucontext_t context;  ///< to begin in; then `place`, which no system call stores
@@ -73,6 +75,8 @@ struct Fiber {
   void (*together)(void* const*) = nullptr;
   std::deque<Copy> copies;
   int group = 0;
+  unsigned meets = 0;      // threads, itself one of them, that it waits for in State::some
+  bool signalled = false;  // it has seen a signal over
   bool released = false, released_to_device = false;  // since the last barrier or ticket
   bool acquires = false, acquires_of_device = false;  // is to, before what comes
 };
@@ -82,7 +86,7 @@ struct Block {
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;  // 1024-byte aligned, then a gap, then the static variables
   std::map<std::uint32_t, Signal> signals;
-  std::vector<int> unfenced;  // by 16 bytes: the thread that wrote there, or -1
+  std::vector<int> unfenced;  // by 16 bytes: the thread that wrote there, kSignalled, or -1
   std::map<unsigned, Warpgroup> warpgroups;
   bool all = true, agreed = true;
   unsigned alive = 0;  // threads
@@ -110,6 +114,7 @@ struct Machine {
   bool turn();
   bool run_warp(unsigned rank, unsigned warp);
   bool release(State state, unsigned rank);
+  bool release_some(unsigned rank);
   bool something_ends();
   void end_product(std::size_t i);
   void end_copy(Fiber& fiber, std::size_t i);

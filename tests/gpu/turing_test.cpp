@@ -59,7 +59,7 @@ std::string objection_to(const Loaded& loaded, const Scheduled& each, const Line
     return static_cast<unsigned>(program.variables[id].extent);
   };
   const Launch launch{{extent(kSplit), extent(kTile), 1},
-                      static_cast<unsigned>(program.threads),
+                      static_cast<unsigned>(program.block_threads()),
                       static_cast<unsigned>(program.shared_bytes()),
                       false};
   std::vector<std::uint8_t> first;

@@ -9,8 +9,8 @@ namespace ladder::cuda {
 namespace {
 
 std::string heading(const Program& program) {
-  auto out = joined("extern \"C\" __global__ void __launch_bounds__(", program.threads, ", ",
-                    program.blocks_per_multiprocessor, ")");
+  auto out = joined("extern \"C\" __global__ void __launch_bounds__(", program.block_threads(),
+                    ", ", program.blocks_per_multiprocessor, ")");
   if (program.cluster > 1) {
     out += joined(" __cluster_dims__(", program.tiles_in_cluster ? "1, " : "", program.cluster,
                   program.tiles_in_cluster ? ", 1)" : ", 1, 1)");
@@ -28,7 +28,7 @@ std::string shared_memory(int alignment) {
 
 constexpr codegen::Dialect kDialect = {
     .preludes = {&prelude, &scale_prelude, &digit_prelude, &float_byte_prelude, &tile_prelude,
-                 &product_prelude},
+                 &product_prelude, &role_prelude},
     .heading = &heading,
     .shared = "__shared__",
     .constants = "__device__ const",

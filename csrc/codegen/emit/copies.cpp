@@ -7,8 +7,9 @@
 namespace ladder::codegen {
 namespace {
 
-// Copies of a thread that are written out rather than a loop.
-constexpr std::int64_t kCopiesWrittenOut = 16;
+// Copies of a thread that are written out rather than a loop: of one of all threads, and of one of
+// the producers, which has registers for nothing else.
+constexpr std::int64_t kCopiesWrittenOut = 16, kCopiesOfProducer = 32;
 
 /// C++ for the element of a shared view that is at `row` and `column`.
 std::string element_of_row(const SharedRows& rows) {
@@ -40,19 +41,20 @@ void Emitter::copy(const CopyAsync& i) {
   }
   const bool always = i.guard == Affine(0);
   if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
-  const std::int64_t threads = program_.threads;
+  const std::int64_t threads = threads_,
+                     most = threads == program_.threads ? kCopiesWrittenOut : kCopiesOfProducer;
   // Of a swizzled view all pieces of a thread are at one place of its pattern.
   const bool alike =
       !to.is_swizzled ||
       (threads % pieces == 0 && rows.at(threads / pieces, 0) * size % kSwizzleAlignment == 0);
-  if (all % threads == 0 && all / threads <= kCopiesWrittenOut && alike &&
+  if (all % threads == 0 && all / threads <= most && alike &&
       (threads % pieces == 0 || pieces % threads == 0)) {
     copy_written_out(i, pieces, columns_guarded);
     if (!always) line("}");
     return;
   }
   line("#pragma unroll");
-  line("for (u32 piece = thread; piece < ", all, "u; piece += ", threads, "u) {");
+  line("for (u32 piece = ", thread_, "; piece < ", all, "u; piece += ", threads, "u) {");
   line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
   line("  const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
        ";");
@@ -72,8 +74,8 @@ void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool col
   const View &to = program_.views[i.to], &from = program_.views[i.from];
   const SharedRows rows = shared_rows(to);
   const Scalar scalar = buffer_of(i.to).scalar;
-  const std::int64_t size = bytes_of(scalar), run = 16 / size, threads = program_.threads;
-  line("const u32 me = anew(thread);");
+  const std::int64_t size = bytes_of(scalar), run = 16 / size, threads = threads_;
+  line("const u32 me = anew(", thread_, ");");
   line("const u32 row = me / ", pieces, "u, column = me % ", pieces, "u * ", run, "u;");
   line("const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
        ";");

@@ -15,7 +15,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
   return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
     return std::visit(
         Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
-              [&](const Within& i) { return body(i); },
+              [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
               [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
               answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
               answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
@@ -67,6 +67,10 @@ std::string Emitter::run() {
     out_ << dialect_.preludes.e4m3() << '\n';
   }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
+  if (program_.roles) {
+    if (dialect_.preludes.roles == nullptr) fail<Unsupported>("no producers");
+    out_ << dialect_.preludes.roles() << '\n';
+  }
   if (std::ranges::any_of(program_.views, &View::is_swizzled)) {
     if (dialect_.preludes.products == nullptr) fail<Unsupported>("no swizzled activations");
     out_ << dialect_.preludes.products() << '\n';
@@ -76,9 +80,34 @@ std::string Emitter::run() {
   signature();
   if (program_.items) item();
   declarations();
-  body(program_.body, 1);
+  const auto first = program_.body.begin(),
+             parting = first + static_cast<std::ptrdiff_t>(common_statements(program_));
+  body({first, parting}, 1);
+  if (program_.roles) producers({parting, program_.body.end()});
+  body({parting, program_.body.end()}, 1);
   out_ << "}\n";
   return out_.str();
+}
+
+/// What the warps behind the consumers do; they end there.
+void Emitter::producers(std::span<const Statement> statements) {
+  const Roles& roles = *program_.roles;
+  depth_ = 1;
+  line("if (thread >= ", program_.threads, "u) {  // producers");
+  depth_ = 2;
+  line("fewer_registers<", roles.producer_registers, ">();");
+  line("const u32 producer = thread - ", program_.threads, "u;");
+  thread_ = "producer", threads_ = roles.producers;
+  role_ = Role::producers;
+  body(statements, 2);
+  role_ = Role::consumers;
+  thread_ = "thread", threads_ = program_.threads;
+  depth_ = 2;
+  line("copies_end();");
+  line("return;");
+  depth_ = 1;
+  line("}");
+  line("more_registers<", roles.consumer_registers, ">();");
 }
 
 std::int64_t Emitter::words(RegisterId id) const {
@@ -164,9 +193,23 @@ std::int64_t Emitter::constant(const Affine& affine) const {
   return sum;
 }
 
-void Emitter::body(const std::vector<Statement>& statements, int depth) {
+void Emitter::body(std::span<const Statement> statements, int depth) {
   for (const Statement& statement : statements) {
     depth_ = depth;
+    if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      if (role_ != Role::producers) continue;
+      role_ = Role::all;
+      body(part->body, depth);
+      role_ = Role::producers;
+      continue;
+    }
+    // Of a loop, producers have what is theirs; of the rest nothing.
+    if (role_ == Role::producers) {
+      const auto* loop = std::get_if<For>(&statement.op);
+      if (loop == nullptr || !has<Produce>(loop->body, [](const Produce&) { return true; })) {
+        continue;
+      }
+    }
     const auto* loop = std::get_if<For>(&statement.op);
     if (loop != nullptr && loop->unroll > 0) {
       const auto& name = program_.variables[loop->variable].name;
@@ -210,7 +253,13 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const CopyOwn& i) { copy_own(i); },
                    [&](const Commit&) { line("copy_commit();"); },
                    [&](const Wait& i) { line("copy_wait<", i.pending, ">();"); },
-                   [&](const Barrier&) { line("barrier();"); },
+                   [&](const Barrier&) {
+                     if (role_ == Role::consumers) {
+                       line("barrier_of<", program_.threads, ">();");
+                     } else {
+                       line("barrier();");
+                     }
+                   },
                    [&](const ClusterBarrier& i) {
                      line(i.signals_only ? "cluster_meet();" : "cluster_barrier();");
                    },
@@ -253,7 +302,8 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const AtomicAdd& i) { atomic_add(i); },
                    [](const For&) {},  // body() has these
                    [](const If&) {},
-                   [](const Within&) {}},
+                   [](const Within&) {},
+                   [](const Produce&) {}},
              statement.op);
 }
 

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codegen/emit/access.h"
@@ -25,7 +27,8 @@ namespace ladder::codegen {
 
 class Emitter {
  public:
-  Emitter(const Program& program, const Dialect& dialect) : program_(program), dialect_(dialect) {}
+  Emitter(const Program& program, const Dialect& dialect)
+      : program_(program), dialect_(dialect), threads_(program.threads) {}
 
   /// The whole text; once per object.
   std::string run();
@@ -36,7 +39,8 @@ class Emitter {
   void declarations();
   void item();
   void ticket_results(const std::vector<Statement>& statements);
-  void body(const std::vector<Statement>& statements, int depth);
+  void body(std::span<const Statement> statements, int depth);
+  void producers(std::span<const Statement> statements);
   void instruction(const Statement& statement);
 
   template <class... Parts>
@@ -150,6 +154,10 @@ class Emitter {
 
   const Program& program_;
   const Dialect& dialect_;
+  /// Whose part is being written, what its threads call their number, and how many they are.
+  enum class Role { all, consumers, producers } role_ = Role::all;
+  std::string_view thread_ = "thread";
+  std::int64_t threads_;
   std::ostringstream out_;
   Unrolled unrolled_;
   std::set<std::string> functions_;  // that the text has

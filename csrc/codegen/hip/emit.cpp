@@ -51,7 +51,7 @@ void check_instructions(const Program& program) {
 std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, nullptr, nullptr, &tile_prelude, nullptr},
+    .preludes = {&prelude, &scale_prelude, nullptr, nullptr, &tile_prelude, nullptr, nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",

@@ -123,15 +123,18 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
         for (const int columns : {128, bytes ? 256 : 64}) {
           for (const int ctas : {1, 2, 3}) {
             if (ctas * warps > kMostWarps) continue;
-            add_splits({.rows = rows,
-                        .tokens = static_cast<int>(tokens),
-                        .columns = columns,
-                        .warps_n = warps,
-                        .warps_m = 1,
-                        .dependent_launch = dependent_launch,
-                        .ctas_per_sm = ctas,
-                        .token_tiles = static_cast<int>(token_tiles),
-                        .warpgroups = true});
+            for (const bool producers : {false, true}) {
+              add_splits({.rows = rows,
+                          .tokens = static_cast<int>(tokens),
+                          .columns = columns,
+                          .warps_n = warps,
+                          .warps_m = 1,
+                          .dependent_launch = dependent_launch,
+                          .ctas_per_sm = ctas,
+                          .token_tiles = static_cast<int>(token_tiles),
+                          .warpgroups = true,
+                          .producers = producers});
+            }
           }
         }
       }

@@ -17,8 +17,14 @@ Program TileLowering::run() {
   declare();
   Body& body = program_.body;
   declare_ring();
-  first_copies(body);
+  if (s_.producers) {
+    declare_stages(body);
+  } else {
+    first_copies(body);
+  }
+  load_whole_rows(body);
   if (has_table()) body.push_back(declare_table(memory_.table));
+  if (has_table() && s_.producers) emit(body, Barrier{});  // no other comes before it is read
   declare_operands(body, tiling());
   if (warpgroup_ != nullptr) {
     stages_of_a_ = {operands_.a};
@@ -35,6 +41,7 @@ Program TileLowering::run() {
   Body each;
   k_tile(each);
   emit(body, For{k_tile_, s_.k_tiles, std::move(each), 1});
+  if (s_.producers && one_sum()) await_products(body);
   reduce(body, s_.reduction);
   return std::move(program_);
 }
@@ -77,15 +84,8 @@ LinearLowering::Tiling TileLowering::tiling() const {
 }
 
 void TileLowering::k_tile(Body& body) {
-  const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(s_.stages - 1);
-  emit(body, Wait{s_.stages - 2});
-  if (warpgroup_ != nullptr) emit(body, MatrixFence{});
-  // The copies of all threads are there, and nobody still reads the k-tile before, whose place is
-  // copied to.
-  emit(body, Barrier{});
-  copy_weights(body, following, following, s_.k_tiles);
-  copy_activations(body, following, following, s_.k_tiles);
-  emit(body, Commit{});
+  const auto k_tile = Affine::of(k_tile_);
+  begin_k_tile(body, k_tile);
   if (!whole_row()) load_groups(body, k_tile);
   const auto columns = summed_columns(s_, expr_);
   if (decoding_.scaled) {
@@ -95,15 +95,51 @@ void TileLowering::k_tile(Body& body) {
   } else {
     narrow_groups(body, k_tile, columns);
   }
-  if (warpgroup_ != nullptr && one_sum()) await_products(body);
+  if (s_.producers) {
+    if (!one_sum()) release(body, k_tile);
+  } else if (warpgroup_ != nullptr && one_sum()) {
+    await_products(body);
+  }
+}
+
+void TileLowering::begin_k_tile(Body& body, const Affine& k_tile) {
+  if (s_.producers) {
+    produce(body, k_tile);
+    emit(body, Await{full_, stage_of(k_tile), remainder(divided(k_tile, s_.stages), 2)});
+    emit(body, MatrixFence{});
+    return;
+  }
+  const auto following = k_tile + Affine(s_.stages - 1);
+  emit(body, Wait{s_.stages - 2});
+  if (warpgroup_ != nullptr) emit(body, MatrixFence{});
+  // The copies of all threads are there, and nobody still reads the k-tile before, whose place is
+  // copied to.
+  emit(body, Barrier{});
+  copy_weights(body, following, following, s_.k_tiles);
+  copy_activations(body, following, following, s_.k_tiles);
+  emit(body, Commit{});
+}
+
+// The products of a block leave no more on their way than its last steps.
+void TileLowering::each_block(Body& body, const Affine& k_tile, std::int64_t count, bool releases,
+                              const std::function<void(Body&, const Affine&)>& per_block) {
+  const std::int64_t first = s_.producers && releases ? 1 : 0;
+  if (first > 0) {
+    per_block(body, 0);
+    release(body, k_tile);
+  }
+  if (count == first) return;
+  const auto block = variable("block", count - first);
+  Body each;
+  per_block(each, Affine::of(block) + Affine(first));
+  emit(body, For{block, count - first, std::move(each)});
 }
 
 void TileLowering::scaled_operands(Body& body, const Affine& k_tile) {
-  const auto block = variable("block", blocks());
-  Body per_block;
-  load_words(per_block, k_tile, Affine::of(block));
-  multiply_steps(per_block, k_tile, Affine::of(block), 0, kBlock / instruction_.k);
-  emit(body, For{block, blocks(), std::move(per_block)});
+  each_block(body, k_tile, blocks(), true, [&](Body& per_block, const Affine& block) {
+    load_words(per_block, k_tile, block);
+    multiply_steps(per_block, k_tile, block, 0, kBlock / instruction_.k);
+  });
 }
 
 Affine TileLowering::group_of_step(const Affine& block, const Affine& step, std::int64_t turn,
@@ -120,14 +156,16 @@ Affine TileLowering::group_of_step(const Affine& block, const Affine& step, std:
 void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks) {
   const auto count = s_.columns / (blocks * kBlock);  // sums of a k-tile
   const auto group = variable("group", count);
-  const auto block = variable("block", blocks);
   operands_.group = whole_row() ? Affine(0) : divided(Affine::of(group), count / groups_);
-  const auto of_tile = Affine::of(group, blocks) + (blocks > 1 ? Affine::of(block) : Affine(0));
-  Body per_group, per_block;
+  Body per_group;
   if (!open()) begin_group(per_group);
-  load_words(per_block, k_tile, of_tile);
-  multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k);
-  emit(per_group, For{block, blocks, std::move(per_block)});
+  each_block(per_group, k_tile, blocks, open(), [&](Body& per_block, const Affine& block) {
+    // All of K is one group, whose blocks producers have written out in part.
+    const auto before = s_.producers && open() ? Affine(0) : Affine::of(group, blocks);
+    const auto of_tile = before + (blocks > 1 ? block : Affine(0));
+    load_words(per_block, k_tile, of_tile);
+    multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k);
+  });
   if (!open()) end_products(per_group);
   emit(body, For{group, count, std::move(per_group)});
 }
@@ -175,9 +213,10 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   }
   operands_.a = stages_of_a_[turn];
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
-  // Between two waits for all products.
+  // Between two waits for all products; where they run on over k-tiles, without end.
   const auto steps = (one_sum() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
-  if (steps > in_turn) emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
+  if (steps > in_turn || (s_.producers && one_sum()))
+    emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
   const auto of_panel = memory_.x_pitch / kBlock;  // blocks
   multiply_step(body, [&](RegisterId acc, RegisterId a) {
     return Statement{MmaShared{warpgroup_,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,9 @@ class TileLowering : LinearLowering {
         memory_(tile_memory(schedule, expr)),
         groups_(groups_of_tile(schedule, expr)),
         fit_(instruction_, schedule.units()),
-        warpgroup_(schedule.warpgroups ? warpgroup_instruction(operand_, device) : nullptr) {}
+        warpgroup_(schedule.warpgroups ? warpgroup_instruction(operand_, device) : nullptr) {
+    if (s_.producers) program_.roles = roles_of(s_, device);
+  }
 
   /// The whole program; once per object.
   Program run();
@@ -47,6 +50,11 @@ class TileLowering : LinearLowering {
   void declare();
   Tiling tiling() const;
   void k_tile(Body& body);
+  /// The copies of a k-tile are there; others of it, or of a later one, are on their way.
+  void begin_k_tile(Body& body, const Affine& k_tile);
+  /// `per_block` of each of `count` blocks. Of a k-tile with producers, `releases` after the first.
+  void each_block(Body& body, const Affine& k_tile, std::int64_t count, bool releases,
+                  const std::function<void(Body&, const Affine& block)>& per_block);
   /// The products of groups of whole blocks of the image, or of several groups in a block.
   void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
   void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
@@ -82,6 +90,13 @@ class TileLowering : LinearLowering {
   void copy_weights(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
   void copy_activations(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
   void first_copies(Body& body);
+  /// Scales and zero points that are loaded once.
+  void load_whole_rows(Body& body);
+  /// Signals of stages, which producers and consumers go by.
+  void declare_stages(Body& body);
+  void produce(Body& body, const Affine& k_tile);
+  /// Consumers have read the stage of the k-tile before this, or of this.
+  void release(Body& body, const Affine& k_tile);
   /// Scales and zero points of a k-tile, and codes of one of its blocks, to registers.
   void load_groups(Body& body, const Affine& k_tile);
   void load_words(Body& body, const Affine& k_tile, const Affine& block);
@@ -97,6 +112,7 @@ class TileLowering : LinearLowering {
   ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
   std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from
   VariableId k_tile_ = -1;
+  SignalId full_ = -1, empty_ = -1;  // of each stage
 };
 
 }  // namespace ladder

@@ -13,6 +13,18 @@
 namespace ladder {
 namespace {
 
+/// Producers copy whole pieces, and change registers with warpgroups.
+std::string bad_producers(const TileSchedule& s, const Linear& expr) {
+  if (!s.producers) return {};
+  if (!s.warpgroups) return "producers without warpgroups";
+  if (expr.gather || expr.k * bytes_of(expr.x_scalar()) % 16 != 0) {
+    return "producers copy whole pieces of 16 bytes";
+  }
+  // What is multiplied, what may still be read, and what is copied.
+  if (s.stages < 3) return joined("producers and ", s.stages, " stages");
+  return {};
+}
+
 std::string not_counts(const TileSchedule& s) {
   return count_objection({{"rows", 1, s.rows},
                           {"tokens", 1, s.tokens},
@@ -125,18 +137,21 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   }
   if (s.stages > s.k_tiles) return "idle stages";
   if (auto why = bad_warps(s, decisions); !why.empty()) return why;
+  if (auto why = bad_producers(s, expr); !why.empty()) return why;
   const CtaGrid grid = grid_of(s, expr);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
-  const auto threads = s.threads();
+  const auto threads = s.cta_threads();
   if (auto why = residence_objection(threads, shared_bytes(s, expr), s.ctas_per_sm, device);
       !why.empty()) {
     return why;
   }
   const auto registers = tile_registers(s, expr);
-  const auto most =
-      std::min<std::int64_t>(device.registers / (threads * s.ctas_per_sm), kMostRegisters);
+  const std::int64_t most =
+      s.producers
+          ? roles_of(s, device).consumer_registers
+          : std::min<std::int64_t>(device.registers / (threads * s.ctas_per_sm), kMostRegisters);
   if (registers > most) return joined(registers, " registers a thread, of at most ", most);
   return {};
 }

@@ -23,7 +23,7 @@ void TileLowering::declare_words() {
   sums_.over = words;
   // The barrier of the last k-tile freed the stages before the one it is in.
   const auto last_stage = (s_.k_tiles - 1) % stages * row_blocks() * tile_words;
-  sums_.read_last = memory_.sums > last_stage;
+  sums_.read_last = s_.producers || memory_.sums > last_stage;
   weight_rows_ = view(weight_, {n_blocks, k_words}, {k_words, 1});
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
@@ -141,11 +141,47 @@ void TileLowering::first_copies(Body& body) {
     if (i < ahead) copy_activations(body, i, 0, 1);
     emit(body, Commit{});
   }
+}
+
+void TileLowering::load_whole_rows(Body& body) {
   if (!whole_row()) return;
   for (const PerGroup& part : per_group_) {
     emit(body, Load{part.loaded, part.table, {0, first_row(row_blocks()), 0, 0, 0}, Cache::many});
     emit(body, Reinterpret{part.rows, part.loaded});
   }
+}
+
+// Where products run on over the border of k-tiles, a stage is known to be read when products of
+// the next k-tile have been waited for: a k-tile releases the stage of the one before it, and the
+// first the last stage. The others are empty at first.
+void TileLowering::declare_stages(Body& body) {
+  const auto signal = [&](const char* name, int arrivals) {
+    program_.signals.push_back({name, s_.stages, arrivals});
+    const auto id = static_cast<SignalId>(program_.signals.size() - 1);
+    emit(body, SignalInit{id});
+    return id;
+  };
+  full_ = signal("stage_full", kProducers);
+  empty_ = signal("stage_empty", program_.threads);
+  emit(body, Barrier{});
+  if (s_.dependent_launch) await_preceding(body);
+  if (!one_sum()) return;
+  for (std::int64_t stage = 0; stage < s_.stages - 1; ++stage) emit(body, Arrive{empty_, stage});
+}
+
+void TileLowering::produce(Body& body, const Affine& k_tile) {
+  // Before a stage was ever used, the phase before its first has ended, as its parity says.
+  const auto turn = divided(one_sum() ? k_tile : k_tile + Affine(s_.stages), s_.stages);
+  Produce part;
+  emit(part.body, Await{empty_, stage_of(k_tile), remainder(turn, 2)});
+  copy_weights(part.body, k_tile, 0, 1);
+  copy_activations(part.body, k_tile, 0, 1);
+  emit(part.body, Arrive{full_, stage_of(k_tile), Arrival::copies});
+  emit(body, std::move(part));
+}
+
+void TileLowering::release(Body& body, const Affine& k_tile) {
+  emit(body, Arrive{empty_, stage_of(one_sum() ? k_tile + Affine(s_.stages - 1) : k_tile)});
 }
 
 void TileLowering::load_groups(Body& body, const Affine& k_tile) {

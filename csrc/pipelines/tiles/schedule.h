@@ -9,6 +9,15 @@
 //     at first:     the copies of k-tiles 0 .. stages - 2 are on their way
 //     each k-tile:  wait for its copies; barrier; start those of stages - 1 later; multiply
 //
+// Or warps of their own copy, producers, which are ahead as far as the ring lets them:
+//
+//     producers:    each k-tile: wait until its stage is empty; copy; it is full when that has
+//     ended consumers:    each k-tile: wait until its stage is full; multiply; the stage before is
+//     empty
+//
+// Consumers then have no addresses to compute and no barrier to meet at, and products run on over
+// the border of k-tiles.
+//
 // A warp has 16 or 32 or 64 of the rows and some of the tokens; it decodes the codes of its rows
 // in registers, once for all of its tokens. Weights are decoded by each warp along the tokens.
 //
@@ -26,10 +35,14 @@
 #include "expr/decoding.h"
 #include "expr/linear.h"
 #include "pipelines/cost.h"
+#include "program/program.h"
 #include "schedule/decisions.h"
 #include "schedule/route.h"
 
 namespace ladder {
+
+/// Threads of a CTA that copy, where such do: a warpgroup.
+constexpr int kProducers = 128;
 
 struct TileSchedule {
   int rows;     ///< of the weight that a CTA has, a multiple of 64
@@ -45,13 +58,16 @@ struct TileSchedule {
   int ctas_per_sm;          ///< to leave registers and shared memory for
   int token_tiles = 1;      ///< CTAs side by side along the tokens
   bool warpgroups = false;  ///< four warps multiply together, activations from shared memory
+  bool producers = false;   ///< a warpgroup more, which copies for those that multiply
   ScalePlace scale_place = ScalePlace::usual;
 
   bool operator==(const TileSchedule&) const = default;
   std::int64_t warp_rows() const { return rows / warps_n; }
   std::int64_t units() const { return warp_rows() / 16; }  ///< 16 rows each, of a warp
   std::int64_t warp_tokens() const { return tokens / warps_m; }
+  /// That multiply, and of the whole CTA.
   std::int64_t threads() const { return std::int64_t{32} * warps_n * warps_m; }
+  std::int64_t cta_threads() const { return threads() + (producers ? kProducers : 0); }
 };
 
 // What every pipeline has (pipelines/schedule.h).
@@ -69,6 +85,8 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
+/// Registers of a thread of each role, of those that a CTA has.
+Roles roles_of(const TileSchedule& schedule, const Device& device);
 /// Tiles of operands that a warp of a warpgroup decodes in turn.
 int operand_stages(const TileSchedule& schedule);
 /// Columns of a k-tile whose sums are added up to others: those of a group, but of e4m3, whose

@@ -20,6 +20,10 @@ constexpr double kDecoding = 1.33, kScaling = 4, kStepCycles = 2, kTileCycles = 
 // Of a multiprocessor: how much longer products take than by the rate; the least of one, which a
 // single warpgroup gives half as often; of a k-tile, what nothing else hides.
 constexpr double kProduct = 1.1, kLeastProduct = 13.1, kSerialCycles = 160;
+// The same with producers, of few stages as well, and cycles of a k-tile of a scheduler.
+constexpr double kProductBehind = 1.02, kSerialBehind = 40, kSerialOfFewStages = 100,
+                 kTileBehind = 30;
+constexpr int kEnoughStages = 4;
 // Decoding, products and copies overlap in part: exponents of the sum of their powers.
 constexpr double kOverlap = 3, kMemoryOverlap = 4;
 // Bytes of a cycle that a multiprocessor takes from L2, or from memory by way of it.
@@ -58,21 +62,26 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   // Cycles of a multiprocessor for a k-tile of all that are on it.
   const double rate = operations_per_second(device, row) / (carried.clock * device.multiprocessors);
   const double least = groups * resident > 1 ? kLeastProduct : 2 * kLeastProduct;
-  const double products = std::max(kProduct * 2 * row.m * tokens * row.k / rate, least) *
-                          (units + (product ? 1 : 0)) * groups * steps * resident;
+  const double products =
+      std::max((s.producers ? kProductBehind : kProduct) * 2 * row.m * tokens * row.k / rate,
+               least) *
+      (units + (product ? 1 : 0)) * groups * steps * resident;
   const double decoding =
       kDecoding * units * decoding_cycles(expr, s.route, s.scale_place) * s.columns / kBlock;
   const double scaling =
       keeps_totals(s, expr) ? kScaling * units * tokens / 2 * groups_of_tile(s, expr) : 0;
-  const double instructions = (decoding + scaling + kStepCycles * steps + kTileCycles) * warps /
-                              device.schedulers * resident;
+  const double instructions =
+      (decoding + scaling + kStepCycles * steps + (s.producers ? kTileBehind : kTileCycles)) *
+      warps / device.schedulers * resident;
   const double codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
   const double x = tokens * s.columns * bytes_of(expr.x_scalar());
   const double copies = (codes + x) / kFill * resident;
   const double k_tile = std::pow(std::pow(products, kOverlap) + std::pow(instructions, kOverlap) +
                                      std::pow(copies, kOverlap),
                                  1 / kOverlap) +
-                        kSerialCycles;
+                        (!s.producers                ? kSerialCycles
+                         : s.stages >= kEnoughStages ? kSerialBehind
+                                                     : kSerialOfFewStages);
 
   Cost out{};
   const double cycles = waves * s.k_tiles / carried.clock;

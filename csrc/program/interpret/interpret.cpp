@@ -97,7 +97,13 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
   cluster_.clear();
   for (Block& block : blocks) cluster_.push_back(&block);
   remote_reads_open_ = false;
-  execute(program_.body, cluster_);
+  const auto first = program_.body.begin(),
+             parting = first + static_cast<std::ptrdiff_t>(common_statements(program_));
+  execute({first, parting}, cluster_);
+  if (program_.roles) {
+    for (Block* block : cluster_) block->shared.apart();
+  }
+  execute({parting, program_.body.end()}, cluster_);
   if (remote_reads_open_) {
     fail<InternalError>("a block ends while its peers may read its shared memory");
   }
@@ -107,7 +113,7 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
   }
 }
 
-void Interpreter::execute(const std::vector<Statement>& body, const std::vector<Block*>& blocks) {
+void Interpreter::execute(std::span<const Statement> body, const std::vector<Block*>& blocks) {
   for (const Statement& statement : body) {
     statement_ = &statement;
     if (const auto* loop = std::get_if<For>(&statement.op)) {
@@ -124,6 +130,10 @@ void Interpreter::execute(const std::vector<Statement>& body, const std::vector<
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       execute(part->body, blocks);
       for (Block* block : blocks) forget(*block, *part, part->body);
+    } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      for (Block* block : blocks) block->shared.as_producers(true);
+      execute(part->body, blocks);
+      for (Block* block : blocks) block->shared.as_producers(false);
     } else if (const auto* meeting = std::get_if<ClusterBarrier>(&statement.op)) {
       if (blocks.size() != cluster_.size()) fault("not all blocks of the cluster reach it");
       for (Block* block : blocks) block->signals.meet();
@@ -172,66 +182,67 @@ std::vector<std::int64_t> Interpreter::values(const Block& block,
 
 void Interpreter::instruction(Block& block, const Statement& statement) {
   std::visit(
-      Match{
-          [&](const Load& i) { load(block, i); }, [&](const Store& i) { store(block, i); },
-          [&](const CopyAsync& i) { copy(block, i); },
-          [&](const CopyOwn& i) { copy_own(block, i); },
-          [&](const Commit&) { block.shared.commit(); },
-          [&](const Wait& i) { block.shared.wait(i.pending); },
-          [&](const Barrier&) { block.shared.barrier(); },
-          [&](const DependentLaunch&) {},  // there is no next kernel
-          [&](const DependentWait&) { block.dependent_waited = true; },
-          [&](const LoadUnits& i) { load_units(block, i); },
-          [&](const LoadMatrix& i) {
-            load(block, Load{i.to, i.from, i.at}, kNotANumber);
-          },
-          [&](const Unpack& i) { unpack(block, i); }, [&](const Mma& i) { mma(block, i); },
-          [&](const MmaShared& i) { mma_shared(block, i); },
-          [&](const MmaWait& i) {
-            end_products(block, i.pending);
-            for (const RegisterId sums : i.sums) {
-              if (block.summed[sums] > 0) {
-                fault("a product of ", program_.registers[sums].name, " is left");
+      Match{[&](const Load& i) { load(block, i); }, [&](const Store& i) { store(block, i); },
+            [&](const CopyAsync& i) { copy(block, i); },
+            [&](const CopyOwn& i) { copy_own(block, i); },
+            [&](const Commit&) { block.shared.commit(); },
+            [&](const Wait& i) { block.shared.wait(i.pending); },
+            [&](const Barrier&) { block.shared.barrier(); },
+            [&](const DependentLaunch&) {},  // there is no next kernel
+            [&](const DependentWait&) { block.dependent_waited = true; },
+            [&](const LoadUnits& i) { load_units(block, i); },
+            [&](const LoadMatrix& i) {
+              load(block, Load{i.to, i.from, i.at}, kNotANumber);
+            },
+            [&](const Unpack& i) { unpack(block, i); }, [&](const Mma& i) { mma(block, i); },
+            [&](const MmaShared& i) { mma_shared(block, i); },
+            [&](const MmaWait& i) {
+              end_products(block, i.pending);
+              for (const RegisterId sums : i.sums) {
+                if (block.summed[sums] > 0) {
+                  fault("a product of ", program_.registers[sums].name, " is left");
+                }
+                block.awaited[sums] = true;
               }
-              block.awaited[sums] = true;
-            }
-          },
-          [&](const MatrixFence&) { block.shared.matrix_fence(); },
-          [&](const Fill& i) { fill(block, i); },
-          [&](const Reinterpret& i) { reinterpret_bits(block, i); },
-          [&](const Scale& i) { scale(block, i); },
-          [&](const Add& i) { combine(block, i.to, i.from, false); },
-          [&](const Spread& i) { spread(block, i); },
-          [&](const Multiply& i) { combine(block, i.to, i.from, true); },
-          [&](const UnpackFloat& i) { unpack_float(block, i); },
-          [&](const ScaleOperand& i) { scale_operand(block, i); },
-          [&](const Lookup& i) { lookup(block, i); },
-          [&](const FillTable& i) { fill_table(block, i); },
-          [&](const ZeroOperand& i) { zero_operand(block, i); },
-          [&](const Offset& i) { offset(block, i); },
-          [&](const UnpackBytes& i) { unpack_bytes(block, i); },
-          [&](const SplitDigits& i) { split_digits(block, i); },
-          [&](const JoinDigits& i) { join_digits(block, i); },
-          [&](const CopyElements& i) { copy_elements(block, i); },
-          [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
-          [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
-          [&](const Expect& i) {
-            if (value(block, i.guard) >= i.below) return;
-            refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
-          },
-          [&](const Arrive& i) {
-            refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
-          },
-          [&](const Await& i) {
-            refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
-                                       block.shared));
-          },
-          [&](const CopyBulk& i) { copy_bulk(block, i); },
-          [&](const CopyRows& i) { copy_rows(block, i); }, [&](const Unary& i) { unary(block, i); },
-          [&](const Binary& i) { binary(block, i); }, [&](const Reduce& i) { reduce(block, i); },
-          [&](const AtomicAdd& i) { atomic_add(block, i); },
-          // Statements of all blocks together: execute() has them.
-          [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}, [](const Within&) {}},
+            },
+            [&](const MatrixFence&) { block.shared.matrix_fence(); },
+            [&](const Fill& i) { fill(block, i); },
+            [&](const Reinterpret& i) { reinterpret_bits(block, i); },
+            [&](const Scale& i) { scale(block, i); },
+            [&](const Add& i) { combine(block, i.to, i.from, false); },
+            [&](const Spread& i) { spread(block, i); },
+            [&](const Multiply& i) { combine(block, i.to, i.from, true); },
+            [&](const UnpackFloat& i) { unpack_float(block, i); },
+            [&](const ScaleOperand& i) { scale_operand(block, i); },
+            [&](const Lookup& i) { lookup(block, i); },
+            [&](const FillTable& i) { fill_table(block, i); },
+            [&](const ZeroOperand& i) { zero_operand(block, i); },
+            [&](const Offset& i) { offset(block, i); },
+            [&](const UnpackBytes& i) { unpack_bytes(block, i); },
+            [&](const SplitDigits& i) { split_digits(block, i); },
+            [&](const JoinDigits& i) { join_digits(block, i); },
+            [&](const CopyElements& i) { copy_elements(block, i); },
+            [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
+            [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
+            [&](const Expect& i) {
+              if (value(block, i.guard) >= i.below) return;
+              refuse(block.signals.expect(i.signal, value(block, i.index), i.bytes, block.shared));
+            },
+            [&](const Arrive& i) {
+              refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
+            },
+            [&](const Await& i) {
+              refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
+                                         block.shared));
+            },
+            [&](const CopyBulk& i) { copy_bulk(block, i); },
+            [&](const CopyRows& i) { copy_rows(block, i); },
+            [&](const Unary& i) { unary(block, i); }, [&](const Binary& i) { binary(block, i); },
+            [&](const Reduce& i) { reduce(block, i); },
+            [&](const AtomicAdd& i) { atomic_add(block, i); },
+            // Statements of all blocks together: execute() has them.
+            [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}, [](const Within&) {},
+            [](const Produce&) {}},
       statement.op);
 }
 

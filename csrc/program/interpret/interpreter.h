@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,7 +75,7 @@ class Interpreter {
   /// All blocks of one item; of a program without items, its only one.
   void run_item(std::int64_t item);
   void run_cluster(std::int64_t tile, std::int64_t split);
-  void execute(const std::vector<Statement>& body, const std::vector<Block*>& blocks);
+  void execute(std::span<const Statement> body, const std::vector<Block*>& blocks);
   void forget(Block& block, const Within& part, const std::vector<Statement>& body);
   void instruction(Block& block, const Statement& statement);
   std::int64_t value(const Block& block, const Affine& affine) const;

@@ -149,17 +149,18 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
   const auto origin = values(block, i.at);
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const std::int64_t row = piece / pieces, column = piece % pieces * run;
+    const auto thread = block.shared.by_producers()
+                            ? program_.threads + static_cast<int>(piece % program_.roles->producers)
+                            : static_cast<int>(piece % program_.threads);
     std::uint8_t bytes[16] = {};
     for (std::int64_t e = 0; e < run; ++e) {
       const std::int64_t offset[] = {row, column + e};
       if (const auto at = element(block, from, origin, offset)) {
-        read_global(block, from.buffer, *at * size, size,
-                    static_cast<int>(piece % program_.threads), bytes + e * size);
+        read_global(block, from.buffer, *at * size, size, thread, bytes + e * size);
       }
     }
-    const auto why =
-        block.shared.write_async(byte_of(to, value(block, to.offset) + rows.at(row, column)), 16,
-                                 static_cast<int>(piece % program_.threads), bytes);
+    const auto why = block.shared.write_async(
+        byte_of(to, value(block, to.offset) + rows.at(row, column)), 16, thread, bytes);
     if (!why.empty()) fault(why);
   }
 }

@@ -62,7 +62,9 @@ std::string SharedMemory::read_remote(std::int64_t at, int size, std::uint8_t* t
 
 void SharedMemory::matrix_fence() {
   for (Facts& facts : facts_) {
-    if (facts.state == State::written && facts.fence_epoch == kUnfenced) facts.fence_epoch = epoch_;
+    if (facts.state == State::written && facts.fence_epoch == kUnfenced) {
+      facts.fence_epoch = synchronised(facts.epoch) ? synchronised_[role_] : epoch_;
+    }
   }
 }
 
@@ -136,7 +138,7 @@ std::string SharedMemory::write_bulk(std::int64_t at, int size, const std::uint8
 void SharedMemory::finish(std::int64_t at, int size) {
   for (int i = 0; i < size; ++i) {
     facts_[at + i].state = State::written;
-    facts_[at + i].epoch = synchronised_;
+    facts_[at + i].epoch = synchronised_[role_];
     facts_[at + i].cluster_epoch = cluster_epoch_;
   }
   signalled_in_flight_ -= size;
@@ -150,6 +152,12 @@ std::vector<std::pair<std::int64_t, int>> SharedMemory::hand_over() {
   }
   open_.clear();
   return out;
+}
+
+void SharedMemory::barrier() {
+  synchronised_[0] = epoch_;
+  if (!apart_) synchronised_[1] = epoch_;
+  ++epoch_;
 }
 
 void SharedMemory::cluster_barrier() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -26,7 +27,13 @@ class SharedMemory {
   std::string write_async(std::int64_t at, int size, int thread, const std::uint8_t* from);
   void commit();
   void wait(int pending);
-  void barrier() { synchronised_ = epoch_++; }
+  /// Of the consumers; of all threads until apart().
+  void barrier();
+  /// Producers go their own way from here on.
+  void apart() { apart_ = true; }
+  /// Whose the following accesses are.
+  void as_producers(bool yes) { role_ = yes ? 1 : 0; }
+  bool by_producers() const { return role_ == 1; }
   void cluster_barrier();
 
   /// Bytes that the copy engine brings; readable by all once finish() has been called.
@@ -37,15 +44,16 @@ class SharedMemory {
 
   /// Half a barrier: what threads did so far is behind those that synchronise(arrive()) later.
   int arrive() { return epoch_++; }
-  void synchronise(int epoch) { synchronised_ = std::max(synchronised_, epoch); }
-  /// What is written, and waited for, may be read by matrix instructions after the next barrier.
+  void synchronise(int epoch) { synchronised_[role_] = std::max(synchronised_[role_], epoch); }
+  /// What is written, and waited for, may be read by matrix instructions after the next barrier;
+  /// what all threads know, at once.
   void matrix_fence();
   /// By a matrix instruction of the block; until ended() nobody may overwrite what it reads.
   std::string read_by_matrix(std::int64_t at, int size, std::uint8_t* to);
   void ended(std::int64_t at, int size);
   /// Now, to ask later whether a barrier has come since.
   int now() const { return epoch_; }
-  bool synchronised(int epoch) const { return epoch <= synchronised_; }
+  bool synchronised(int epoch) const { return epoch <= synchronised_[role_]; }
 
   bool copies_in_flight() const;
 
@@ -72,7 +80,9 @@ class SharedMemory {
   std::vector<std::vector<Copy>> groups_;  // committed and unfinished, oldest first
   std::vector<Copy> open_;                 // issued since the last commit
   std::int64_t signalled_in_flight_ = 0;   // bytes that a signal counts
-  int epoch_ = 0, synchronised_ = -1;      // what happened up to the latter, all threads see
+  int epoch_ = 0, role_ = 0;
+  bool apart_ = false;
+  std::array<int, 2> synchronised_{-1, -1};  // what happened up to then, all threads of a role see
   int cluster_epoch_ = 0;
 };
 

@@ -5,7 +5,10 @@
 
 namespace ladder {
 
-Signals::Signals(const Program& program) : signals_(program.signals), threads_(program.threads) {
+Signals::Signals(const Program& program)
+    : signals_(program.signals),
+      threads_(program.threads),
+      producers_(program.roles ? program.roles->producers : 0) {
   for (const Signal& signal : signals_) mbarriers_.emplace_back(signal.count);
 }
 
@@ -47,7 +50,8 @@ std::string Signals::expect(SignalId signal, std::int64_t index, std::int64_t by
 std::string Signals::arrive(SignalId signal, std::int64_t index, Arrival by, SharedMemory& shared) {
   Mbarrier& mbarrier = mbarriers_[signal][index];
   if (auto why = use(mbarrier, shared); !why.empty()) return why;
-  if (auto why = arrival(mbarrier, signal, threads_); !why.empty()) return why;
+  const int arriving = shared.by_producers() ? producers_ : threads_;
+  if (auto why = arrival(mbarrier, signal, arriving); !why.empty()) return why;
   if (by == Arrival::copies) {
     for (const auto& [at, size] : shared.hand_over()) mbarrier.bytes.push_back({at, size});
   } else {

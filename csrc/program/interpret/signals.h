@@ -52,7 +52,7 @@ class Signals {
   std::string arrival(Mbarrier& mbarrier, SignalId signal, int count);
 
   const std::vector<Signal>& signals_;
-  const int threads_;
+  const int threads_, producers_;
   std::vector<std::vector<Mbarrier>> mbarriers_;
 };
 

@@ -14,6 +14,7 @@ Body* body_of(Statement& statement) {
   if (auto* loop = std::get_if<For>(&statement.op)) return &loop->body;
   if (auto* branch = std::get_if<If>(&statement.op)) return &branch->body;
   if (auto* part = std::get_if<Within>(&statement.op)) return &part->body;
+  if (auto* part = std::get_if<Produce>(&statement.op)) return &part->body;
   return nullptr;
 }
 
@@ -35,6 +36,13 @@ Body& walk(Program& program, const std::vector<int>& path, std::size_t depth) {
 /// trip depends on another. True when that is in a loop or condition.
 bool separate(Program& program, const Hazard& hazard) {
   const auto &before = hazard.before, &after = hazard.after;
+  // Producers are behind what all did only by a barrier of all.
+  const auto common = common_statements(program);
+  if (program.roles && static_cast<std::size_t>(before.path.front()) < common) {
+    program.body.insert(program.body.begin() + static_cast<std::ptrdiff_t>(common),
+                        Statement{Barrier{}});
+    return false;
+  }
   std::size_t depth = 0;
   while (before.path[depth] == after.path[depth]) {
     const bool leaf = depth + 1 == before.path.size() || depth + 1 == after.path.size();
@@ -61,7 +69,7 @@ bool only_registers(const Statement& statement) {
   return std::visit(
       Match{[&](const For& i) { return all(i.body); }, answer(InRegisters{}, true),
             answer(InMemory{}, false), answer(InTime{}, false), answer(OnSignals{}, false),
-            answer(Group<If, Within, Reinterpret>{}, false)},
+            answer(Group<If, Within, Produce, Reinterpret>{}, false)},
       statement.op);
 }
 

@@ -37,10 +37,10 @@ void Hazards::touch(std::int64_t granule, int thread, bool write, bool pending) 
   Facts& facts = facts_[granule];
   const int moment = static_cast<int>(moments_.size()) - 1;
   if (facts.writer != kNobody && facts.writer != thread && !facts.pending &&
-      facts.write_epoch > synchronised_) {
+      facts.write_epoch > synchronised()) {
     clash(facts.write_moment);
   }
-  const bool fresh = facts.reader != kNobody && facts.read_epoch > synchronised_;
+  const bool fresh = facts.reader != kNobody && facts.read_epoch > synchronised();
   if (write) {
     if (fresh && facts.reader != thread) clash(facts.read_moment);
     facts = {thread, kNobody, epoch_, 0, moment, 0, pending};
@@ -156,7 +156,7 @@ void Hazards::access(const void* key, const Layout& layout, ViewId id,
     before_writing(view.buffer);
   } else {
     const int moment = static_cast<int>(moments_.size()) - 1;
-    const Read read{&tile, start, width, epoch_, moment, synchronised_};
+    const Read read{&tile, start, width, epoch_, moment, synchronised()};
     // Nobody has written there since, and more has been synchronised: what was right is right.
     if (!reads_[view.buffer].insert_or_assign({key, start}, read).second) return;
   }
@@ -169,6 +169,12 @@ void Hazards::access(const void* key, const Layout& layout, ViewId id,
   });
 }
 
+/// The thread that copies a piece.
+int Hazards::copier(std::int64_t piece) const {
+  if (role_ == 0) return static_cast<int>(piece % program_.threads);
+  return program_.threads + static_cast<int>(piece % program_.roles->producers);
+}
+
 void Hazards::copy_async(const CopyAsync& i) {
   if (value(i.guard) >= i.below) return;
   const View& to = program_.views[i.to];
@@ -179,7 +185,7 @@ void Hazards::copy_async(const CopyAsync& i) {
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (std::int64_t g = first; g < first + width; ++g) {
-      touch(g, static_cast<int>(piece % program_.threads), true, true);
+      touch(g, copier(piece), true, true);
     }
     groups_.back().push_back({first, width});
   }
@@ -195,7 +201,7 @@ void Hazards::plain_copy(ViewId id, std::int64_t run) {
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (auto g = first; g < first + run * width; ++g) {
-      touch(g, static_cast<int>(piece % program_.threads), true, false);
+      touch(g, copier(piece), true, false);
     }
   }
 }
@@ -267,7 +273,7 @@ void Hazards::copy_bulk(const CopyBulk& i) {
 
 // Of all rows: how many the call has is not known here.
 void Hazards::copy_rows(const CopyRows& i) {
-  if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+  if (initialised_[i.signal] > synchronised()) clash(initialised_moment_[i.signal]);
   by_engine(i.to, phases_[i.signal][value(i.index)]);
 }
 
@@ -307,7 +313,7 @@ void Hazards::global(BufferId buffer, const Layout& layout, ViewId view,
                      const std::vector<Affine>& at, bool write) {
   const int moment = static_cast<int>(moments_.size()) - 1;
   const auto meets = [&](const GlobalUse& use) {
-    return use.epoch > synchronised_ &&
+    return use.epoch > synchronised() &&
            !(use.view == view && *use.layout == layout && use.at == at);
   };
   if (meets(written_[buffer]) && !write) clash(written_[buffer].moment);

@@ -30,6 +30,8 @@ void collect_loops(const std::vector<Statement>& body, std::set<VariableId>& loo
       collect_loops(branch->body, loops);
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       collect_loops(part->body, loops);
+    } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      collect_loops(part->body, loops);
     }
   }
 }
@@ -73,7 +75,8 @@ std::optional<Hazard> Hazards::first() {
     moments_.clear();
     now_ = {};
     epoch_ = 0;
-    synchronised_ = -1;
+    role_ = 0;
+    known_ = {-1, -1};
     run(program_.body);
   }
   return found_;
@@ -99,6 +102,7 @@ std::vector<VariableId> Hazards::block_variables() const {
           Match{
               [&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
               [&](const Within& i) { self(self, i.body); },
+              [&](const Produce& i) { self(self, i.body); },
               [&](const Load& i) {
                 if (!i.remote) at(i.from, i.at);
               },
@@ -136,6 +140,7 @@ void Hazards::run(const std::vector<Statement>& body) {
   for (std::size_t s = 0; s < body.size() && !found_; ++s) {
     now_.path.back() = static_cast<int>(s);
     const Statement& statement = body[s];
+    if (now_.trips.empty()) together_ = s < common_statements(program_);
     if (const auto* loop = std::get_if<For>(&statement.op)) {
       now_.trips.push_back(0);
       for (std::int64_t trip = 0; trip < loop->trips && !found_; ++trip) {
@@ -145,11 +150,17 @@ void Hazards::run(const std::vector<Statement>& body) {
       now_.trips.pop_back();
     } else if (const auto* branch = std::get_if<If>(&statement.op)) {
       // Not every block comes here, so what is ordered within is not ordered after.
-      const int before = synchronised_;
+      const auto before = known_;
       now_.trips.push_back(0);
       run(branch->body);
       now_.trips.pop_back();
-      synchronised_ = before;
+      known_ = before;
+    } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
+      role_ = 1;
+      now_.trips.push_back(0);
+      run(part->body);
+      now_.trips.pop_back();
+      role_ = 0;
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       now_.trips.push_back(0);
       run(part->body);
@@ -220,10 +231,10 @@ void Hazards::instruction(const Statement& statement) {
               initialised_moment_[i.signal] = static_cast<int>(moments_.size()) - 1;
             },
             [&](const Expect& i) {
-              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+              if (initialised_[i.signal] > synchronised()) clash(initialised_moment_[i.signal]);
             },
             [&](const Arrive& i) {
-              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+              if (initialised_[i.signal] > synchronised()) clash(initialised_moment_[i.signal]);
               Phase& phase = phases_[i.signal][value(i.index)];
               if (i.by == Arrival::copies) {
                 auto& open = groups_.back();
@@ -234,17 +245,17 @@ void Hazards::instruction(const Statement& statement) {
               }
             },
             [&](const Await& i) {
-              if (initialised_[i.signal] > synchronised_) clash(initialised_moment_[i.signal]);
+              if (initialised_[i.signal] > synchronised()) clash(initialised_moment_[i.signal]);
               Phase& phase = phases_[i.signal][value(i.index)];
               if (phase.number % 2 != value(i.parity)) return;
               note_reads();
               for (const Copy& copy : phase.copies) {
                 for (std::int64_t g = copy.first; g < copy.first + copy.count; ++g) {
                   facts_[g].pending = false;
-                  facts_[g].write_epoch = synchronised_;
+                  facts_[g].write_epoch = synchronised();
                 }
               }
-              synchronised_ = std::max(synchronised_, phase.arrived_at);
+              known_[role_] = std::max(known_[role_], phase.arrived_at);
               phase = {phase.number + 1, -1, {}};
             },
             [&](const MmaShared& i) { multiply(i); },

@@ -4,6 +4,7 @@
 // Internal to csrc/program/passes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -102,7 +103,15 @@ class Hazards {
   static void each(const Footprint& tile, std::int64_t start, std::int64_t width,
                    const Visit& visit);
   void clash(int before);
-  void barrier() { synchronised_ = epoch_++; }
+  /// Of the role that goes on; of both while there is one.
+  void barrier() {
+    known_[0] = epoch_;
+    if (together_) known_[1] = epoch_;
+    ++epoch_;
+  }
+  /// What happened up to then, the role at hand sees.
+  int synchronised() const { return known_[role_]; }
+  int copier(std::int64_t piece) const;
   std::int64_t granules(BufferId buffer) const;
   /// The element behind the view's first that coordinate `at` is.
   std::int64_t origin(const View& view, const std::vector<Affine>& at) const;
@@ -127,7 +136,10 @@ class Hazards {
   Moment now_;
   std::optional<Hazard> found_;
   const Statement* statement_ = nullptr;
-  int epoch_ = 0, synchronised_ = -1;
+  int epoch_ = 0;
+  int role_ = 0;                      // consumers; of a program without roles, all threads
+  bool together_ = true;              // both roles run this
+  std::array<int, 2> known_{-1, -1};  // by role
 };
 
 }  // namespace ladder

@@ -121,6 +121,7 @@ class Pipeline {
               [&](const For& i) { count_uses(i.body, buffers, signals); },
               [&](const If& i) { count_uses(i.body, buffers, signals); },
               [&](const Within& i) { count_uses(i.body, buffers, signals); },
+              [&](const Produce& i) { count_uses(i.body, buffers, signals); },
               [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
               [&](const LoadMatrix& i) { view(i.from); }, [&](const MmaShared& i) { view(i.from); },
               [&](const LoadUnits& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
@@ -143,9 +144,8 @@ class Pipeline {
   static bool has_copies(const Body& body, std::size_t from) {
     return std::any_of(
         body.begin() + static_cast<std::ptrdiff_t>(from), body.end(), [](const Statement& s) {
-          if (const auto* loop = std::get_if<For>(&s.op)) {
-            return has_copies(loop->body, 0);
-          }
+          if (const auto* loop = std::get_if<For>(&s.op)) return has_copies(loop->body, 0);
+          if (std::holds_alternative<Produce>(s.op)) return true;
           return std::holds_alternative<CopyAsync>(s.op) || std::holds_alternative<CopyOwn>(s.op) ||
                  std::holds_alternative<CopyBulk>(s.op) || std::holds_alternative<CopyRows>(s.op) ||
                  std::holds_alternative<Commit>(s.op) || std::holds_alternative<Wait>(s.op);

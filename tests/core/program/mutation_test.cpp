@@ -44,6 +44,7 @@ void without_each(const Program& program,
       if (auto* loop = std::get_if<For>(&body[i].op)) look(loop->body);
       if (auto* branch = std::get_if<If>(&body[i].op)) look(branch->body);
       if (auto* part = std::get_if<Within>(&body[i].op)) look(part->body);
+      if (auto* part = std::get_if<Produce>(&body[i].op)) look(part->body);
     }
   };
   look(changed.body);

@@ -20,6 +20,7 @@ inline void each_statement(std::vector<Statement>& body,
     if (auto* loop = std::get_if<For>(&s.op)) each_statement(loop->body, visit);
     if (auto* branch = std::get_if<If>(&s.op)) each_statement(branch->body, visit);
     if (auto* part = std::get_if<Within>(&s.op)) each_statement(part->body, visit);
+    if (auto* part = std::get_if<Produce>(&s.op)) each_statement(part->body, visit);
   }
 }
 

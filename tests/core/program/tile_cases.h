@@ -4,6 +4,7 @@
 // tests.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -82,6 +83,17 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(
   return {{expr, s}};
 }
 
+/// The same with producers, of as many stages as these take.
+inline std::vector<std::pair<Linear, TileSchedule>> with_producers(
+    const std::vector<std::pair<Linear, TileSchedule>>& cases) {
+  std::vector<std::pair<Linear, TileSchedule>> out;
+  for (auto [expr, s] : cases) {
+    s.producers = true, s.stages = std::max(s.stages, 3);
+    if (objection(s, decide(expr, device("h200"))).empty()) out.push_back({expr, s});
+  }
+  return out;
+}
+
 /// One of each shape and reduction, types and what else a layer has in turn.
 inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) {
   std::vector<std::pair<Linear, TileSchedule>> out;
@@ -96,6 +108,9 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) 
     const auto cases = warpgroups ? cases_in_turn<TileSchedule>(kWarpgroupShapes, reductions, make)
                                   : cases_in_turn<TileSchedule>(kTileShapes, reductions, make);
     out.insert(out.end(), cases.begin(), cases.end());
+    if (!warpgroups) continue;
+    const auto producers = with_producers(cases);
+    out.insert(out.end(), producers.begin(), producers.end());
   }
   return out;
 }

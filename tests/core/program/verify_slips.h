@@ -26,6 +26,7 @@ T* first(std::vector<Statement>& body) {
     if (auto* loop = std::get_if<For>(&s.op)) found = first<T>(loop->body);
     if (auto* branch = std::get_if<If>(&s.op)) found = first<T>(branch->body);
     if (auto* part = std::get_if<Within>(&s.op)) found = first<T>(part->body);
+    if (auto* part = std::get_if<Produce>(&s.op)) found = first<T>(part->body);
     if (found != nullptr) return found;
   }
   return nullptr;
