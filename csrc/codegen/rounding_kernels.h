@@ -28,8 +28,9 @@ struct RoundingPlan {
   unsigned threads;  ///< of a block
   unsigned tokens;   ///< of a block
 };
-/// Throws InvalidArgument where `k` is no positive multiple of kColumnsOfPiece.
-RoundingPlan rounding_plan(std::int64_t k);
+/// With warps of `lanes`. Throws InvalidArgument where `k` is no positive multiple of
+/// kColumnsOfPiece.
+RoundingPlan rounding_plan(std::int64_t k, int lanes);
 
 /// Where a kernel stands among dependent launches.
 struct InChain {

@@ -15,6 +15,7 @@
 #include "instructions.h"
 #include "machine.h"
 
+#define __HIP_MEMORY_SCOPE_WORKGROUP 3
 #define __HIP_MEMORY_SCOPE_AGENT 4
 
 namespace ladder::emulate {
@@ -23,6 +24,9 @@ inline unsigned __builtin_amdgcn_workitem_id_x() { return thread_index(); }
 inline unsigned __builtin_amdgcn_workgroup_id_x() { return block_index(0); }
 inline unsigned __builtin_amdgcn_workgroup_id_y() { return block_index(1); }
 inline unsigned __builtin_amdgcn_workgroup_id_z() { return block_index(2); }
+/// In threads.
+inline unsigned __builtin_amdgcn_grid_size_x() { return block_count(0) * thread_count(); }
+inline unsigned __builtin_amdgcn_grid_size_y() { return block_count(1); }
 
 template <class T>
 T __builtin_nontemporal_load(const T* from) {
@@ -40,9 +44,10 @@ inline void __builtin_amdgcn_fence(int order, std::string_view scope) {
 inline void __builtin_amdgcn_s_barrier() { fenced_barrier(); }
 template <class T>
 T __hip_atomic_fetch_add(T* to, T value, int, int scope) {
-  if (scope != __HIP_MEMORY_SCOPE_AGENT) wrong("a counter of other workgroups, not of the agent");
   const T before = *to;
   *to += value;
+  if (scope == __HIP_MEMORY_SCOPE_WORKGROUP) return before;
+  if (scope != __HIP_MEMORY_SCOPE_AGENT) wrong("a counter of other workgroups, not of the agent");
   if constexpr (sizeof(T) == 4 && T(0.5) == 0) took_ticket();
   return before;
 }

@@ -194,6 +194,18 @@ std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask) {
   return here.out;
 }
 
+std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step) {
+  Exchange here{mine, step, 0};
+  with_warp(&here, [](void* const* lanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      auto* lane = static_cast<Exchange*>(lanes[i]);
+      const int from = i - static_cast<int>(lane->mask);
+      lane->out = static_cast<Exchange*>(lanes[from < 0 ? i : from])->mine;
+    }
+  });
+  return here.out;
+}
+
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
   Exchange here{mine, lane, 0};
   with_warp(&here, [](void* const* lanes) {

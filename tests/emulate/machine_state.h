@@ -21,6 +21,7 @@ namespace ladder::emulate {
 
 constexpr unsigned kMostLanes = 128;
 constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
+constexpr unsigned kStatics = 4;
 
 struct Signal {
   unsigned arrivals = 0, missing = 0, phase = 0;

@@ -2,8 +2,6 @@
 //
 // The text of the kernel that rounds tokens, run on this processor: to the bit what its header
 // says.
-#include "codegen/cuda/rounding.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,6 +14,8 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/joined.h"
+#include "codegen/rounding_kernels.h"
+#include "codegen/target.h"
 #include "guarded.h"
 #include "instructions.h"
 #include "layout/digits.h"
@@ -93,7 +93,8 @@ class RoundTokens {
       : from_(from), to_(to), dependent_(dependent) {
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
-      sources.push_back({cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
+      sources.push_back({rounding_kernels(target_called("CUDA"))
+                             .round_tokens(from, to, rounding_plan(k, 32), {dependent, true}),
                          "round_tokens"});
     }
     kernels_ = emulate::load(sources, emulate::Language::cuda, capability);
@@ -105,7 +106,7 @@ class RoundTokens {
     const auto n = static_cast<std::size_t>(m * k);
     const auto in = guarded(x.data(), 2 * n), out = guarded(nullptr, n),
                scales = guarded(nullptr, 4 * static_cast<std::size_t>(m));
-    const RoundingPlan plan = rounding_plan(k);
+    const RoundingPlan plan = rounding_plan(k, 32);
     auto tokens = static_cast<unsigned>(m), pieces = static_cast<unsigned>(k / kColumnsOfPiece),
          threads = plan.threads;
     void* parameters[] = {in.data(), out.data(), scales.data(), &tokens, &pieces, &threads};
@@ -172,14 +173,14 @@ TEST(EmulatedRounding, waits_for_the_kernel_in_front_of_a_dependent_launch) {
 
 TEST(RoundingPlan, gives_every_piece_of_a_token_to_a_thread) {
   for (std::int64_t k = 16; k <= 1 << 17; k += 16) {
-    const RoundingPlan plan = rounding_plan(k);
+    const RoundingPlan plan = rounding_plan(k, 32);
     const std::int64_t of_token = plan.of_warps ? 32 : plan.threads;
     ASSERT_LE(plan.threads, 1024u) << k;
     ASSERT_EQ(plan.threads % 32, 0u) << k;
     ASSERT_TRUE(!plan.held || plan.pieces * of_token * kColumnsOfPiece >= k) << k;
     ASSERT_EQ(plan.held, k <= 65536) << k;
   }
-  EXPECT_THROW(rounding_plan(8), InvalidArgument);
+  EXPECT_THROW(rounding_plan(8, 32), InvalidArgument);
 }
 
 }  // namespace

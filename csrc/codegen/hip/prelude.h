@@ -13,5 +13,7 @@ std::string_view scale_prelude();
 std::string_view tile_prelude();
 /// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
 std::string_view words_prelude();
+/// Those, and what the kernels of codegen/activations need besides.
+std::string_view activation_prelude();
 
 }  // namespace ladder::hip
