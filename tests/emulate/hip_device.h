@@ -112,5 +112,25 @@ template <class Operand, class Sums>
 Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
   return multiply_wave(a, b, sums, true);
 }
+template <class Operand, class Sums>
+Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
+  int d[4];
+  std::uint32_t words[4];
+  constexpr int kWords = sizeof(Operand) / 4;
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(words, &a, sizeof a);
+  std::memcpy(words + kWords, &b, sizeof b);
+  wave_product_s8(d, words, words + kWords, kWords);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Sums>
+Sums __builtin_amdgcn_mfma_i32_16x16x16i8(int a, int b, Sums sums, int, int, int) {
+  return multiply_wave_s8(a, b, sums);
+}
+template <class Sums>
+Sums __builtin_amdgcn_mfma_i32_16x16x32_i8(long a, long b, Sums sums, int, int, int) {
+  return multiply_wave_s8(a, b, sums);
+}
 
 }  // namespace ladder::emulate

@@ -155,6 +155,7 @@ std::vector<Section> explain(const Request& request) {
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   const Decisions decisions = decide(expr, machine);
   auto all = candidates(decisions, request.dependent_launch);
+  if (all.empty()) return without_program("no kernel serves it: there is no candidate");
   const double best_seconds = all.front().cost.seconds;
   all = diversified(pruned(std::move(all), decisions, best_seconds),
                     static_cast<std::size_t>(std::max(request.candidates, 0)));

@@ -82,6 +82,33 @@ TEST_F(WaveSessions, take_a_schedule_that_somebody_measured) {
                Unsupported);
 }
 
+// Products of bytes serve 256 tokens; more are passes, whose tokens are rounded before each.
+TEST_F(WaveSessions, round_activations_where_they_are_asked_to) {
+  Session& s = session(
+      open_session(ttype("uint4,group=64,scale=float16"), 448, 512, false, false, Scalar::s8));
+  const auto few = s.passes(kOrdinal, Scalar::f16, 40, stream_);
+  ASSERT_NE(few.most, nullptr);
+  EXPECT_EQ(few.step, 40);
+  const auto schedule = schedule_of(few.most->schedule);
+  ASSERT_TRUE(schedule && std::holds_alternative<WaveSchedule>(*schedule));
+  EXPECT_EQ(route_of(*schedule), Route::bytes);
+  EXPECT_EQ(std::ranges::count(few.most->operands, Operand::x_scales), 1);
+  const auto many = s.passes(kOrdinal, Scalar::f16, 20000, stream_);
+  EXPECT_EQ(many.step, 256);
+  EXPECT_EQ(many.most, s.linear(kOrdinal, Scalar::f16, 256, stream_));
+  EXPECT_EQ(many.last, s.linear(kOrdinal, Scalar::f16, 20000 % 256, stream_));
+  ASSERT_NE(many.rounding, nullptr);
+  EXPECT_EQ(many.rounding->plan.threads, 256) << "four waves, a token each";
+  ASSERT_TRUE(many.rounding->start(stream_, nullptr, nullptr, nullptr, 250));
+  EXPECT_EQ(fake::launches().back().threads, 256);
+  EXPECT_EQ(fake::launches().back().grid[0], 63);
+  EXPECT_TRUE(s.schedules(kOrdinal, Scalar::f16, 8192, 4).empty());
+  EXPECT_EQ(no_kernels(s.type(), 448, 512, false, device_row(kOrdinal), Scalar::s8), "");
+  EXPECT_EQ(
+      no_kernels(ttype("float8_e4m3,channel"), 448, 512, false, device_row(kOrdinal), Scalar::e4m3),
+      "no tile program multiplies e4m3 on mi300x");
+}
+
 // The products of all items are one launch, and the kernels around them are loaded as they are.
 TEST_F(WaveSessions, multiply_all_items_of_experts_in_one_launch) {
   constexpr std::int64_t kExperts = 8, kRows = 64;
