@@ -102,9 +102,9 @@ std::int64_t wave_registers(const WaveSchedule& s, const Linear& expr) {
   // Sums of narrow groups begin before those of the last group are scaled.
   const bool narrow = keeps_totals(s, expr) && expr.group_size() < kBlock;
   const auto begun = narrow ? 3 * sums / 4 : 0;
-  const bool apart = keeps_totals(s, expr) || expr.has_bytes_of_x();
-  return begun + kOthers + (apart ? 2 : 1) * sums + (zeros ? s.wave_tokens() / 4 : 0) + words +
-         operands + staged + scales + decoding_registers(expr, s.scale_place);
+  return begun + kOthers + (keeps_totals(s, expr) ? 2 : 1) * sums +
+         (zeros ? s.wave_tokens() / 4 : 0) + words + operands + staged + scales +
+         decoding_registers(expr, s.scale_place);
 }
 
 }  // namespace ladder
