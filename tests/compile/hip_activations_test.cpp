@@ -35,6 +35,7 @@ void expect_clean(const std::string& source, const std::string& what, unsigned t
     EXPECT_EQ(kernel.argument_bytes, 8 * pointers + 4 * numbers);
     EXPECT_EQ(assembly.find("\tflat_"), std::string::npos);
     EXPECT_EQ(assembly.find("\tscratch_"), std::string::npos);
+    EXPECT_EQ(assembly.find("s_swappc"), std::string::npos) << "a call of a library";
     EXPECT_NE(assembly.find(joined(".max_flat_workgroup_size: ", threads)), std::string::npos);
   }
 }
