@@ -43,11 +43,19 @@ MEASURED = {
     ("BLOOM-176B", "W:NF4 A:FP16"): (2.012, 8.142),
 }
 ARCHITECTURES = {"mi250": "gfx90a", "mi300x": "gfx942"}
+#: Weights of integers, for activations of 8 bits.
+INTEGERS = {
+    "W:INT4 G128": "uint4,group=128,scale=float16,zero=midpoint",
+    "W:INT4": "int4,channel,scale=float16",
+    "W:INT8": "int8,channel,scale=float16",
+}
 PEAK = {"mi250": 1.6384, "mi300x": 5.3}  # TB/s, of the datasheets
 
 
-def explained(m: int, n: int, k: int, weight: str, device: str) -> dict[str, str]:
-    return dict(_C.explain(m, n, k, weight, "float16", device, 8, False, False))
+def explained(
+    m: int, n: int, k: int, weight: str, device: str, activation_type: str = ""
+) -> dict[str, str]:
+    return dict(_C.explain(m, n, k, weight, "float16", device, 8, False, False, activation_type))
 
 
 def first_kernel(sections: dict[str, str]) -> tuple[float, str]:
@@ -151,10 +159,30 @@ def kernel_table(types: list[str]) -> None:
                           f"| {loop_cycles(text, architecture)} | {schedule} |")  # fmt: skip
 
 
+def bytes_table() -> None:
+    n = k = 8192
+    print("\n## Activations of 8 bits\n")
+    print(f"{n} x {k}. Instructions of bytes have the rate of float16 on gfx90a and twice that on")
+    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times.\n")
+    print("| device | type | tokens | A:FP16 µs | A:INT8 µs | VGPRs | spills | MFMA | schedule |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for device, architecture in ARCHITECTURES.items():
+        for name, weight in INTEGERS.items():
+            for m in (64, 128, 256):
+                halves, _ = first_kernel(explained(m, n, k, weight, device))
+                sections = explained(m, n, k, weight, device, "int8")
+                us, schedule = first_kernel(sections)
+                text = assembly(sections["source"], architecture)
+                spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
+                print(f"| {device} | {name} | {m} | {halves:.1f} | {us:.1f} "
+                      f"| {number(text, 'vgpr_count')} | {spills} "
+                      f"| {len(re.findall('v_mfma', text))} | {schedule} |")  # fmt: skip
+
+
 def main() -> None:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--only", choices=("layers", "kernels"))
+    parser.add_argument("--only", choices=("layers", "kernels", "bytes"))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
     arguments = parser.parse_args()
@@ -168,10 +196,12 @@ def main() -> None:
         print(f"- compiler: {version.splitlines()[0]}")
     print("- no kernel of this table has run on a GPU; `csrc/pipelines/waves/cost.cpp` says what")
     print("  the times are made of\n")
-    if arguments.only != "kernels":
+    if arguments.only in (None, "layers"):
         layer_table(arguments.models, arguments.types)
-    if arguments.only != "layers":
+    if arguments.only in (None, "kernels"):
         kernel_table(arguments.types)
+    if arguments.only in (None, "bytes"):
+        bytes_table()
 
 
 if __name__ == "__main__":

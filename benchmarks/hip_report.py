@@ -21,7 +21,9 @@ from benchmarks.hip_predicted import TYPES, explained, first_kernel
 
 #: Of correctness on a GPU; they are the same for every vendor.
 TESTS = ["tests/run/test_cuda.py", "tests/run/test_cuda_types.py", "tests/run/test_cuda_calls.py",
-         "tests/run/test_image.py", "tests/run/test_rocm.py"]  # fmt: skip
+         "tests/run/test_cuda_experts.py", "tests/run/test_cuda_expert_layers.py",
+         "tests/run/test_cuda_int8.py", "tests/run/test_image.py",
+         "tests/run/test_rocm.py"]  # fmt: skip
 ROWS = {"gfx90a": "mi250", "gfx942": "mi300x", "gfx950": "mi355x"}
 #: Weights are read from buffers of more than twice the Infinity Cache.
 ROTATED_BYTES = 600e6

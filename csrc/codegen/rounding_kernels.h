@@ -28,8 +28,9 @@ struct RoundingPlan {
   unsigned threads;  ///< of a block
   unsigned tokens;   ///< of a block
 };
-/// Throws InvalidArgument where `k` is no positive multiple of kColumnsOfPiece.
-RoundingPlan rounding_plan(std::int64_t k);
+/// With warps of `lanes`. Throws InvalidArgument where `k` is no positive multiple of
+/// kColumnsOfPiece.
+RoundingPlan rounding_plan(std::int64_t k, int lanes);
 
 /// Where a kernel stands among dependent launches.
 struct InChain {
@@ -48,7 +49,8 @@ struct RoundingKernels {
   ///   scale = most / top, inverse = top / most, out = x * inverse rounded to `to` in the same way.
   /// Below kLeastRounded all are 0. A token with a number that is not finite has a scale of NaN,
   /// and any codes.
-  /// e4m3 needs sm_89, a place in a chain sm_90.
+  /// e4m3 needs sm_89, a place in a chain sm_90. Throws Unsupported where the target rounds to no
+  /// `to`.
   std::string (*round_tokens)(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain);
 };
 

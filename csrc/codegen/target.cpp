@@ -5,13 +5,13 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "codegen/activations/rounding.h"
+#include "codegen/activations/routing.h"
 #include "codegen/cuda/driver.h"
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/prelude.h"
 #include "codegen/cuda/quantize.h"
 #include "codegen/cuda/quantize_tensor.h"
-#include "codegen/cuda/rounding.h"
-#include "codegen/cuda/routing.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/hip/driver.h"
 #include "codegen/hip/emit.h"
@@ -53,13 +53,48 @@ constexpr QuantizeKernels kCudaQuantize = {
     .tensor_codes = &cuda::tensor_codes_source,
 };
 
-constexpr RoutingKernels kCudaRouting = {
-    .route = &cuda::route_source,
-    .gated = &cuda::gated_source,
-    .combine = &cuda::combine_source,
+constexpr activations::Words kCudaWords = {.prelude = &cuda::prelude,
+                                           .lanes = 32,
+                                           .blocks_x = "gridDim.x",
+                                           .blocks_y = "gridDim.y",
+                                           .any_threads = true,
+                                           .dependent_launch = true};
+// Sizes of the grid are counted in threads there.
+constexpr activations::Words kHipWords = {.prelude = &hip::activation_prelude,
+                                          .lanes = 64,
+                                          .blocks_x = "(__builtin_amdgcn_grid_size_x() / THREADS)",
+                                          .blocks_y = "__builtin_amdgcn_grid_size_y()",
+                                          .any_threads = false,
+                                          .dependent_launch = false};
+
+template <const activations::Words& words>
+constexpr RoutingKernels kRoutingKernels = {
+    .route = [](RowKind rows) { return activations::route_source(rows, words); },
+    .gated = [](Scalar scalar, Gated what,
+                RowKind rows) { return activations::gated_source(scalar, what, rows, words); },
+    .combine =
+        [](Scalar scalar, Scalar weight, RowKind rows) {
+          return activations::combine_source(scalar, weight, rows, words);
+        },
 };
 
-constexpr RoundingKernels kCudaRounding = {.round_tokens = &cuda::round_tokens_source};
+template <const activations::Words& words, bool e4m3>
+constexpr RoundingKernels kRoundingKernels = {
+    .round_tokens =
+        [](Scalar from, Scalar to, const RoundingPlan& plan, InChain chain) {
+          if (to == Scalar::e4m3 && !e4m3) {
+            fail<Unsupported>(
+                "activations are not rounded to e4m3 yet: it is not the format that "
+                "gfx942 multiplies");
+          }
+          return activations::round_tokens_source(from, to, plan, chain, words);
+        },
+};
+
+constexpr RoutingKernels kCudaRouting = kRoutingKernels<kCudaWords>;
+constexpr RoutingKernels kHipRouting = kRoutingKernels<kHipWords>;
+constexpr RoundingKernels kCudaRounding = kRoundingKernels<kCudaWords, true>;
+constexpr RoundingKernels kHipRounding = kRoundingKernels<kHipWords, false>;
 
 constexpr Toolchain kCudaToolchain = {
     .add_directory = &cuda::add_nvrtc_directory,
@@ -121,8 +156,8 @@ constexpr Target kTargets[] = {
      .emit = &hip::emit,
      .image = &kHipImage,
      .quantize = nullptr,
-     .routing = nullptr,
-     .rounding = nullptr,
+     .routing = &kHipRouting,
+     .rounding = &kHipRounding,
      .toolchain = kHipToolchain,
      .driver = kHipDriver},
 };

@@ -54,6 +54,9 @@ struct MatrixInstruction {
   Layout d() const { return d(most_n); }
   Layout d(int columns) const;
   bool b_in_registers() const { return fragment != Fragment::warpgroup; }
+  /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of AMD read two's
+  /// complement alone.
+  bool takes_unsigned() const { return fragment != Fragment::wave; }
   /// Threads that multiply together.
   int lanes() const { return static_cast<int>(d().thread_count()); }
   int operand_bits() const;

@@ -113,7 +113,7 @@ std::vector<Candidate> candidates(const Decisions& decisions, bool dependent_lau
 
 Schedule best_schedule(const Decisions& decisions, bool dependent_launch) {
   const auto all = candidates(decisions, dependent_launch);
-  if (all.front().dropped.empty()) return all.front().schedule;
+  if (!all.empty() && all.front().dropped.empty()) return all.front().schedule;
   std::ostringstream why;
   for (const auto& candidate : all) {
     why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;

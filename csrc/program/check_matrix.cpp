@@ -13,11 +13,12 @@ namespace {
 /// holds, [blocks along N, blocks along K, chunks, lanes of the image, words].
 bool holds_its_words(const Register& to, const Register& from) {
   if (to.layout.shape.size() != 3 || from.layout.shape.size() != 5) return false;
+  const int neighbours = 32 / bits_of(to.scalar);  // columns of a word, of bytes in their own order
   for (std::int64_t thread = 0; thread < to.layout.thread_count(); ++thread) {
     const auto lane = from.layout(thread, 0)[3];
     for (std::int64_t slot = 0; slot < to.layout.slot_count(); ++slot) {
       const auto at = to.layout(thread, slot);
-      if (at[1] % 8 * 4 + at[2] % 8 / 2 != lane) return false;
+      if (at[1] % 8 * 4 + at[2] % (4 * neighbours) / neighbours != lane) return false;
     }
   }
   return true;
@@ -135,14 +136,26 @@ Faults check(const Program& program, const UnpackBytes& i) {
     if (i.zero < 0 || i.zero > most) add(faults, "a zero point of ", i.zero, ", not 0 to ", most);
     if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
   }
-  check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), faults);
-  const auto units = to.layout.slot_count() / 16;
-  if (units < 1 || kUnits % units != 0) add(faults, to.name, " is not one k-step of a block");
+  Faults plain;
+  check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
+  if (!plain.empty() && !holds_its_words(to, program.registers[i.from])) {
+    faults.insert(faults.end(), plain.begin(), plain.end());
+    return faults;
+  }
+  const auto columns = to.layout.shape[2];
+  const auto units =
+      columns == 16 || columns == kByteStep ? to.layout.slot_count() * 2 / columns : 0;
+  if (units < 1 || kUnits % units != 0) {
+    add(faults, to.name, " is not one k-step of a block");
+    return faults;
+  }
   const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
   if ((blocks.high + 1) * units * i.bits > program.registers[i.from].layout.slot_count()) {
     add(faults, "block ", blocks.high, " is not among the words loaded");
   }
-  if (steps.high >= kByteStepsPerBlock) add(faults, "step ", steps.high, " of a block of 2");
+  if (const auto all = kBlock / columns; steps.high >= all) {
+    add(faults, "step ", steps.high, " of a block of ", all);
+  }
   return faults;
 }
 

@@ -104,7 +104,7 @@ Faults check(const Program& program, const Mma& i) {
                  &acc = program.registers[i.acc];
   if (missing(i.row, a.scalar, faults)) return faults;
   const auto operand = operand_scalar(*i.row);
-  const bool codes = a.scalar == Scalar::u8 && operand == Scalar::s8;  // the same instruction
+  const bool codes = a.scalar == Scalar::u8 && operand == Scalar::s8 && i.row->takes_unsigned();
   if ((a.scalar != operand && !codes) || b.scalar != operand || acc.scalar != i.row->accumulator) {
     add(faults, "scalars that ", i.row->name, " does not take");
   }

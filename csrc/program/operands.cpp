@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layout/in_place.h"
+#include "layout/weight_image.h"
 
 namespace ladder {
 
@@ -36,9 +37,16 @@ double ones_of(const Unpack& i, Scalar operand, int offset) {
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
   switch (to) {
     case Scalar::e4m3: return float_byte_plan(i.bits, i.mantissa_bits);
-    case Scalar::s8: return i.has_zero() ? offset_byte_plan(i.bits) : signed_byte_plan(i.bits);
+    case Scalar::s8: return i.flips_sign() ? signed_byte_plan(i.bits) : offset_byte_plan(i.bits);
     default: return byte_plan(i.bits);
   }
+}
+
+ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step) {
+  const auto columns = a.shape[2], of_unit = columns / 8;  // words of a lane
+  const auto at = a(0, 4 * word);
+  const auto column = step * columns + at[2];
+  return {word / of_unit, column / kByteStep, row_parity(at[1]) + column % kByteStep / 16 * 2};
 }
 
 }  // namespace ladder

@@ -10,6 +10,7 @@
 #include "expr/decoding.h"
 #include "layout/bit_plan.h"
 #include "layout/digits.h"
+#include "layout/layout.h"
 #include "program/affine.h"
 
 namespace ladder {
@@ -42,10 +43,10 @@ double ones_of(const Unpack& i, Scalar operand, int offset);
 constexpr std::uint32_t three_values(std::uint32_t word) {
   return word & ~(word << 1 & 0xaaaaaaaau);
 }
-/// Codes as bytes, out of `step` of the two k-steps of 32 columns of a block, columns in the order
-/// of digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
-/// it, or with a zero point, `zero` or zeros[row], as offset_byte_plan() has it less that; of e4m3
-/// a float with so many bits of a mantissa as float_byte_plan() has it.
+/// Codes as bytes, out of `step` of the k-steps of a block, of 32 columns or 16, in the order of
+/// digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
+/// it, or `below_sign` as offset_byte_plan() has it, or with a zero point, `zero` or zeros[row],
+/// less that; of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;
@@ -54,11 +55,20 @@ struct UnpackBytes {
   int mantissa_bits = 0;
   int zero = 0;
   RegisterId zeros = -1;
+  bool below_sign = false;
   bool has_zero() const { return zero != 0 || zeros >= 0; }
+  /// Bytes of s8 are XORed with kSignBits.
+  bool flips_sign() const { return !below_sign && !has_zero(); }
 };
 /// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
 /// are the first operand of less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
+/// Which codes word `word` of an A operand of bytes has in `step`: of a unit of 16 rows those of
+/// `r` of the registers that the plan has for `plan_step`.
+struct ByteWord {
+  std::int64_t unit, plan_step, r;
+};
+ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step);
 /// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
 /// there are such.
 struct UnpackFloat {
@@ -100,12 +110,13 @@ struct ZeroOperand {
   Affine group;
   int exponent;
 };
-/// to[w, row, n] += zero[group, row] * sum[w, row, n] * 2^exponent[row_parity(row)]; a `sum` of 16
-/// rows repeats over the row units of a block.
+/// to[w, row, n] += (zero[group, row] * 2^exponent[row_parity(row)] - less) * sum[w, row, n]; a
+/// `sum` of 16 rows repeats over the row units of a block.
 struct Offset {
   RegisterId to, zero, sum;
   Affine group;
   int exponent[2];
+  int less = 0;
 };
 /// to[w, row, n] (+)= acc[w, row, n] * scale[group, row] * 2^exponent[row_parity(row)]; without a
 /// scale, the power of two only. Sums of s32 that are `biased` were begun at kSumBias and are less

@@ -204,6 +204,7 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const Offset& i) {
             out << reg(i.to) << " += " << group(i.zero, i.group) << " * " << reg(i.sum) << " * "
                 << powers(i.exponent);
+            if (i.less != 0) out << ", less " << i.less;
           },
           [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
@@ -215,6 +216,7 @@ std::string to_string(const Program& program, const Statement& statement) {
                 << to_string(program, i.block) << " step " << to_string(program, i.step);
             if (i.zeros >= 0) out << " - " << reg(i.zeros);
             if (i.zero != 0) out << " - " << i.zero;
+            if (i.below_sign) out << " below the sign";
           },
           [&](const SplitDigits& i) {
             out << "split_digits " << program.buffers[program.views[i.to].buffer].name << ", "

@@ -62,6 +62,7 @@ std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependen
 std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
                                            std::size_t count, Deadline deadline) {
   auto all = candidates(decisions, dependent_launch);
+  if (all.empty()) return {};
   const double best_seconds = all.front().cost.seconds;
   const auto guesses = diversified(pruned(std::move(all), decisions, best_seconds), count);
   std::vector<Schedule> kept;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/integers.h"
+#include "runtime/device_row.h"
 #include "runtime/gpus.h"
 #include "runtime/kernels.h"
 
@@ -48,7 +49,7 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
 }
 
 RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, InChain chain) {
-  const RoundingPlan plan = rounding_plan(k);
+  const RoundingPlan plan = rounding_plan(k, device_row(ordinal).warp);
   const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, chain);
   return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};
 }

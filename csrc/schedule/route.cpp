@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule/route.h"
 
-#include "layout/digits.h"
+#include <cmath>
 
 namespace ladder {
 namespace {
@@ -31,6 +31,25 @@ bool takes_zero_product(const Linear& expr, Route route) {
 bool subtracts_zero(const Linear& expr, Route route) {
   const bool zero = expr.zero != 0 || expr.stored_zero != Zero::none;
   return route == Route::bytes && zero && !takes_zero_product(expr, route) && !in_the_middle(expr);
+}
+
+CodeBytes code_bytes(const Linear& expr, Route route, bool takes_unsigned) {
+  const bool zero = expr.zero != 0 || expr.stored_zero != Zero::none;
+  const bool has_sign =
+      !takes_unsigned || (route == Route::bytes && zero && !takes_zero_product(expr, route));
+  const bool less = subtracts_zero(expr, route);
+  const bool below_sign = has_sign && (less || (expr.zero == 0 && expr.bits <= kMostOffsetBits));
+  const BytePlan& plan = !has_sign    ? byte_plan(expr.bits)
+                         : below_sign ? offset_byte_plan(expr.bits)
+                                      : signed_byte_plan(expr.bits);
+  CodeBytes out{has_sign, below_sign, plan, {}};
+  if (less || expr.stored_zero != Zero::none) return out;
+  // In the unit of zero points; with a flipped sign codes are less the middle of all.
+  const int there = has_sign && !below_sign ? 1 << (expr.bits - 1 + expr.shift) : 0;
+  for (std::size_t i = 0; i < 2; ++i) {
+    out.zero[i] = std::ldexp(there - expr.zero, plan.offset[i] - expr.shift);
+  }
+  return out;
 }
 
 }  // namespace ladder

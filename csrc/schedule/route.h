@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "expr/linear.h"
+#include "layout/digits.h"
 
 namespace ladder {
 
@@ -36,6 +37,18 @@ constexpr bool has_bytes(Route route) { return route == Route::digits || route =
 bool takes_zero_product(const Linear& expr, Route route);
 /// Bytes are codes less a zero point that their sign does not take off: two operations for four.
 bool subtracts_zero(const Linear& expr, Route route);
+
+/// How codes of integers become bytes of A (layout/digits.h).
+struct CodeBytes {
+  bool has_sign;    ///< they are s8, else u8
+  bool below_sign;  ///< of s8: the sign is 0 until a zero point is subtracted
+  const BytePlan& plan;
+  /// By parity of eight rows: a number of which one more product with the activations gives what
+  /// sums of bytes lack. 0: they lack nothing, or it is for stored zero points.
+  std::array<double, 2> zero;
+};
+/// `takes_unsigned`: of the instruction.
+CodeBytes code_bytes(const Linear& expr, Route route, bool takes_unsigned);
 
 /// CTAs of a kernel: along the rows of the weight, along the tokens, and along K.
 struct CtaGrid {

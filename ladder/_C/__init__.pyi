@@ -43,6 +43,7 @@ def explain(
     candidates: int = 8,
     all: bool = False,
     dependent_launch: bool = False,
+    activation_type: str = "",
 ) -> list[tuple[str, str]]:
     """
     Every value between a tType and a kernel: (title, text), in order.

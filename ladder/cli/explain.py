@@ -35,6 +35,9 @@ def explain(
             "--dependent-launch", help="For a chain of layers: weights before the one before ends."
         ),
     ] = False,
+    activation_type: Annotated[
+        str, typer.Option(help="What activations are rounded to: int8 or float8_e4m3.")
+    ] = "",
     source: Annotated[bool, typer.Option("--source", help="Print the emitted text too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +57,10 @@ def explain(
         if not 1 <= given <= most:
             raise InvalidArgument(f"{option} is {given}, not from 1 to {most}")
     ttype = spelled(weight, group, scale, zero)
-    sections = native(m, n, k, ttype, activation, device, candidates, everything, dependent_launch)
+    sections = native(
+        m, n, k, ttype, activation, device, candidates, everything, dependent_launch,
+        activation_type,
+    )  # fmt: skip
     if not source:
         sections = [section for section in sections if section[0] != "source"]
     if as_json:

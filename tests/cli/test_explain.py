@@ -155,6 +155,32 @@ def test_explain_shows_a_kernel_for_turing(capsys, m):
     assert "mma_f16(" in kernel and "copy_async(" in kernel
 
 
+@pytest.mark.parametrize(
+    ("device", "instruction"),
+    [
+        ("h200", "mma.m16n8k32.s8"),
+        ("mi210", "v_mfma_i32_16x16x16i8"),
+        ("mi300x", "v_mfma_i32_16x16x32_i8"),
+    ],
+)
+def test_explain_shows_products_of_rounded_activations(capsys, device, instruction):
+    options = ("--json", "--activation-type", "int8")
+    sections = json.loads(run(capsys, *options, m=64, device=device))
+    assert "x[m, k] s8" in sections["expression"]
+    assert ", bytes, " in sections["schedule"]
+    assert sections["schedule"].splitlines()[1].startswith(f"by {instruction} in tiles of ")
+
+
+def test_explain_says_why_activations_are_not_rounded(capsys):
+    assert main([*arguments(m=64), "--activation-type", "int4"]) == 1
+    assert 'activation_type is "int4"' in capsys.readouterr().err
+    fp8 = arguments(m=64, weight="float8_e4m3,channel", group=0, device="mi300x")
+    assert main([*fp8, "--activation-type", "float8_e4m3"]) == 1
+    assert "no tile program multiplies e4m3 on mi300x" in capsys.readouterr().err
+    many = run(capsys, "--activation-type", "int8", m=4096, device="mi300x")
+    assert "no kernel serves it: there is no candidate" in many
+
+
 def test_explain_of_bfloat16_on_turing_says_that_nothing_multiplies_it(capsys):
     assert main([*arguments(device="t4"), "--activation", "bfloat16"]) == 1
     said = " ".join(capsys.readouterr().err.split())

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <regex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,10 +44,10 @@ struct Cell {
   Linear expr;
 };
 
-/// Types, activations, shapes and numbers of tokens in turn; of each run those that the seed
-/// chooses.
-std::vector<Cell> cells() {
-  constexpr std::int64_t kShapes[][2] = {{4096, 4096}, {28672, 8192}, {1000, 1032}};
+/// Of `types`, activations, shapes and numbers of tokens in turn, those that the seed chooses.
+/// `x`: what activations are rounded to.
+std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Scalar> x) {
+  const std::int64_t shapes[][2] = {{4096, 4096}, {28672, 8192}, {1000, x ? 1024 : 1032}};
   constexpr std::int64_t kTokens[] = {1, 16, 32, 64, 128, 256};
   constexpr std::size_t kStride = 7;
   const char* seed = std::getenv("LADDER_COMPILE_SEED");
@@ -53,15 +55,16 @@ std::vector<Cell> cells() {
   std::vector<Cell> out;
   std::size_t turn = 0;
   for (const char* name : {"mi210", "mi300x"}) {
-    for (const char* type : testing::kKindsOfTypes) {
+    for (const char* type : types) {
       for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
         for (const auto m : kTokens) {
-          const auto& [n, k] = kShapes[turn % std::size(kShapes)];
+          const auto& [n, k] = shapes[turn % std::size(shapes)];
           if (turn++ % kStride != chosen) continue;
           try {
             Linear expr = linear_of(ttype(type), n, k, activation, m);
             decoding_of(expr);
-            expr.bias = turn % 4 == 1, expr.gather = turn % 13 == 2;
+            expr.rounded_x = x;
+            expr.bias = turn % 4 == 1, expr.gather = !x && turn % 13 == 2;
             out.push_back({&device(name), expr});
           } catch (const Unsupported&) {
             continue;  // wider than float16
@@ -71,6 +74,13 @@ std::vector<Cell> cells() {
     }
   }
   return out;
+}
+
+std::vector<Cell> cells() {
+  auto all = cells_of(testing::kKindsOfTypes, {});
+  const auto bytes = cells_of(testing::kIntegersOfBytes, Scalar::s8);
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  return all;
 }
 
 void PrintTo(const Cell& cell, std::ostream* out) {

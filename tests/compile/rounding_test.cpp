@@ -2,23 +2,24 @@
 //
 // The kernel that rounds tokens compiles without spills for tokens of every length. Needs
 // libnvrtc, no GPU.
-#include "codegen/cuda/rounding.h"
-
 #include <gtest/gtest.h>
 
 #include "base/joined.h"
 #include "codegen/cuda/toolchain.h"
+#include "codegen/rounding_kernels.h"
+#include "codegen/target.h"
 
 namespace ladder {
 namespace {
 
 void expect_no_spills(Scalar to, const std::string& architecture) {
+  const RoundingKernels& kernels = rounding_kernels(target_called("CUDA"));
   const bool dependent = architecture >= "sm_90" || architecture.starts_with("sm_1");
   // Of a warp, of a block with one, two and four pieces a thread, and read twice.
   for (const std::int64_t k : {16, 1024, 8192, 65536, 131072}) {
     for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
       const auto binary = cuda::compile(
-          cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, dependent}),
+          kernels.round_tokens(from, to, rounding_plan(k, 32), {dependent, dependent}),
           architecture);
       const auto what = joined(name_of(from), " to ", name_of(to), ", ", k, " ", architecture);
       EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;

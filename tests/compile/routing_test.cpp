@@ -2,11 +2,11 @@
 //
 // The kernels around the products of experts, and such products, compile without spills. Needs
 // libnvrtc, no GPU.
-#include "codegen/cuda/routing.h"
-
 #include <gtest/gtest.h>
 
 #include "codegen/cuda/toolchain.h"
+#include "codegen/routing_kernels.h"
+#include "codegen/target.h"
 #include "compile.h"
 #include "expr/of_ttype.h"
 
@@ -20,23 +20,24 @@ void expect_no_spills(const std::string& source, const std::string& what,
 }
 
 TEST(RoutingKernels, compile_without_spills) {
+  const RoutingKernels& kernels = routing_kernels(target_called("CUDA"));
   for (const char* architecture : {"sm_75", "sm_80", "sm_89", "sm_90a"}) {
     const bool dependent = std::string(architecture) == "sm_90a";
     for (const bool whole : {false, true}) {
       const RowKind kind{whole, dependent};
-      expect_no_spills(cuda::route_source(kind), "route", architecture);
+      expect_no_spills(kernels.route(kind), "route", architecture);
       for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
                                "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
         const auto what = gated_called(name);
         ASSERT_TRUE(what.has_value()) << name;
-        expect_no_spills(cuda::gated_source(Scalar::f16, *what, kind), name, architecture);
+        expect_no_spills(kernels.gated(Scalar::f16, *what, kind), name, architecture);
       }
       for (const Scalar weight : {Scalar::f16, Scalar::f32}) {
-        expect_no_spills(cuda::combine_source(Scalar::f16, weight, kind), "combine", architecture);
+        expect_no_spills(kernels.combine(Scalar::f16, weight, kind), "combine", architecture);
       }
     }
   }
-  const auto silu = cuda::gated_source(Scalar::bf16, Gated::silu, {true, true});
+  const auto silu = kernels.gated(Scalar::bf16, Gated::silu, {true, true});
   expect_no_spills(silu, "silu of bfloat16", "sm_90a");
   EXPECT_FALSE(gated_called("prelu").has_value());
 }

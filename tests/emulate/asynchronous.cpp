@@ -100,7 +100,7 @@ bool Machine::something_ends() {
 
 unsigned char* shared_memory() { return machine->block().shared; }
 unsigned char* static_shared(unsigned which) {
-  if (which > 1) wrong("more than two variables in shared memory");
+  if (which >= kStatics) wrong("too many variables in shared memory");
   return machine->block().shared + machine->launch.shared_bytes + (1 + which) * kStatic;
 }
 std::uint32_t address_of(const void* shared) {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "linear_emulated.h"
+#include "program/kinds_of_types.h"
 #include "program/tile_cases.h"
+#include "program/wave_cases.h"
 
 namespace ladder {
 namespace {
@@ -35,6 +37,29 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
   }
   ASSERT_GE(cases.size(), 30U);
   expect_exact(cases, device("h200"));
+}
+
+// By the instructions of CDNA 2, of 16 columns, and of those after it.
+TEST(Emulated, wave_kernels_of_bytes_are_exact) {
+  for (const char* name : {"mi210", "mi300x"}) {
+    std::vector<Case> cases;
+    unsigned turn = 0;
+    for (const char* type : testing::kIntegersOfBytes) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        ++turn;
+        const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
+        for (auto& [expr, schedule] :
+             testing::wave_case(shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
+                                turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
+                                device(name), 3, Scalar::s8)) {
+          expr.bias = turn % 2 == 0;
+          cases.push_back({expr, schedule});
+        }
+      }
+    }
+    ASSERT_GE(cases.size(), 20U);
+    expect_exact(cases, device(name), 1);
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #define __align__(bytes) alignas(bytes)
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
+#define __expf(x) std::exp(x)  // libm has a function of that name
 
 namespace ladder::emulate {
 
@@ -40,7 +41,16 @@ struct Blocks {
   BlockIndex<1> y;
   BlockIndex<2> z;
 };
+struct GridSize {
+  struct X {
+    operator unsigned() const { return block_count(0); }
+  } x;
+  struct Y {
+    operator unsigned() const { return block_count(1); }
+  } y;
+};
 inline constexpr Threads threadIdx;
+inline constexpr GridSize gridDim;
 inline constexpr Blocks blockIdx;
 
 inline std::uint32_t __cvta_generic_to_shared(const void* p) { return address_of(p); }
@@ -63,6 +73,11 @@ template <class T>
 T __shfl_xor_sync(std::uint32_t, T mine, std::uint32_t mask) {
   return std::bit_cast<T>(warp_xor(std::bit_cast<std::uint32_t>(mine), mask));
 }
+template <class T>
+T __shfl_up_sync(std::uint32_t, T mine, std::uint32_t step) {
+  return std::bit_cast<T>(warp_up(std::bit_cast<std::uint32_t>(mine), step));
+}
+inline void atomicAdd(std::uint32_t* to, std::uint32_t value) { *to += value; }
 inline void atomicMax(std::uint32_t* to, std::uint32_t value) { *to = std::max(*to, value); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -85,6 +100,7 @@ inline double __hiloint2double(int high, int low) {
                                static_cast<std::uint32_t>(low));
 }
 using std::max;
+using std::min;
 
 template <std::size_t N>
 struct Text {

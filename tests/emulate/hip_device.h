@@ -15,6 +15,7 @@
 #include "instructions.h"
 #include "machine.h"
 
+#define __HIP_MEMORY_SCOPE_WORKGROUP 3
 #define __HIP_MEMORY_SCOPE_AGENT 4
 
 namespace ladder::emulate {
@@ -23,6 +24,9 @@ inline unsigned __builtin_amdgcn_workitem_id_x() { return thread_index(); }
 inline unsigned __builtin_amdgcn_workgroup_id_x() { return block_index(0); }
 inline unsigned __builtin_amdgcn_workgroup_id_y() { return block_index(1); }
 inline unsigned __builtin_amdgcn_workgroup_id_z() { return block_index(2); }
+/// In threads.
+inline unsigned __builtin_amdgcn_grid_size_x() { return block_count(0) * thread_count(); }
+inline unsigned __builtin_amdgcn_grid_size_y() { return block_count(1); }
 
 template <class T>
 T __builtin_nontemporal_load(const T* from) {
@@ -40,9 +44,10 @@ inline void __builtin_amdgcn_fence(int order, std::string_view scope) {
 inline void __builtin_amdgcn_s_barrier() { fenced_barrier(); }
 template <class T>
 T __hip_atomic_fetch_add(T* to, T value, int, int scope) {
-  if (scope != __HIP_MEMORY_SCOPE_AGENT) wrong("a counter of other workgroups, not of the agent");
   const T before = *to;
   *to += value;
+  if (scope == __HIP_MEMORY_SCOPE_WORKGROUP) return before;
+  if (scope != __HIP_MEMORY_SCOPE_AGENT) wrong("a counter of other workgroups, not of the agent");
   if constexpr (sizeof(T) == 4 && T(0.5) == 0) took_ticket();
   return before;
 }
@@ -106,6 +111,26 @@ Sums __builtin_amdgcn_mfma_f32_16x16x16f16(Operand a, Operand b, Sums sums, int,
 template <class Operand, class Sums>
 Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
   return multiply_wave(a, b, sums, true);
+}
+template <class Operand, class Sums>
+Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
+  int d[4];
+  std::uint32_t words[4];
+  constexpr int kWords = sizeof(Operand) / 4;
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(words, &a, sizeof a);
+  std::memcpy(words + kWords, &b, sizeof b);
+  wave_product_s8(d, words, words + kWords, kWords);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Sums>
+Sums __builtin_amdgcn_mfma_i32_16x16x16i8(int a, int b, Sums sums, int, int, int) {
+  return multiply_wave_s8(a, b, sums);
+}
+template <class Sums>
+Sums __builtin_amdgcn_mfma_i32_16x16x32_i8(long a, long b, Sums sums, int, int, int) {
+  return multiply_wave_s8(a, b, sums);
 }
 
 }  // namespace ladder::emulate

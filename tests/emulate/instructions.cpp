@@ -137,6 +137,30 @@ void wave_together(void* const* lanes) {
   }
 }
 
+/// With `Words` of four bytes a lane.
+template <int Words>
+void wave_bytes_together(void* const* lanes) {
+  constexpr int kOfLane = 4 * Words, kDepth = 4 * kOfLane;
+  const auto of = [&](int lane) { return static_cast<const Product<int>*>(lanes[lane]); };
+  const auto read = [](const std::uint32_t* words, int slot) {
+    return static_cast<std::int8_t>(words[slot / 4] >> 8 * (slot % 4));
+  };
+  int a[16][kDepth], b[16][kDepth];
+  for (int lane = 0; lane < 64; ++lane) {
+    for (int slot = 0; slot < kOfLane; ++slot) {
+      const int k = lane / 16 * kOfLane + slot;
+      a[lane % 16][k] = read(of(lane)->a, slot);
+      b[lane % 16][k] = read(of(lane)->b, slot);
+    }
+  }
+  for (int lane = 0; lane < 64; ++lane) {
+    for (int slot = 0; slot < 4; ++slot) {
+      int& sum = of(lane)->d[slot];
+      for (int k = 0; k < kDepth; ++k) sum += a[lane / 16 * 4 + slot][k] * b[lane % 16][k];
+    }
+  }
+}
+
 }  // namespace
 
 float from_f16(std::uint32_t bits) { return static_cast<float>(number(Scalar::f16, bits)); }
@@ -194,6 +218,18 @@ std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask) {
   return here.out;
 }
 
+std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step) {
+  Exchange here{mine, step, 0};
+  with_warp(&here, [](void* const* lanes) {
+    for (int i = 0; i < kLanes; ++i) {
+      auto* lane = static_cast<Exchange*>(lanes[i]);
+      const int from = i - static_cast<int>(lane->mask);
+      lane->out = static_cast<Exchange*>(lanes[from < 0 ? i : from])->mine;
+    }
+  });
+  return here.out;
+}
+
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
   Exchange here{mine, lane, 0};
   with_warp(&here, [](void* const* lanes) {
@@ -208,6 +244,11 @@ std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
 void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16) {
   Product<float> here{d, a, b};
   with_warp(&here, bf16 ? wave_together<Scalar::bf16> : wave_together<Scalar::f16>);
+}
+
+void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words) {
+  Product<int> here{d, a, b};
+  with_warp(&here, words == 1 ? wave_bytes_together<1> : wave_bytes_together<2>);
 }
 
 void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address) {

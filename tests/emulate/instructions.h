@@ -23,11 +23,15 @@ std::uint32_t logic_of_three(std::uint32_t a, std::uint32_t b, std::uint32_t c,
 std::uint32_t warp_max(std::uint32_t mine);
 /// What the lane whose number differs in the bits of `mask` brings.
 std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask);
+/// What the lane brings whose number is `step` less, or the lane itself.
+std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step);
 /// Of a wave of 64 lanes: what the lane of that number brings.
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane);
 /// d += a b, 16 x 16 x 16: lane 16 t + i has row, or column, i and k 4 t to 4 t + 3 of the
 /// operands, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix Instruction Calculator).
 void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16);
+/// The same of bytes in two's complement, 16 x 16 x 16 `words`: a lane has 4 `words` columns.
+void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words);
 
 /// 8 x 8 matrices of halves, `count` of them; lane 8 i + r has the address of row r of matrix i.
 void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address);

@@ -227,9 +227,19 @@ TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
     cases.push_back(c), programs.push_back(program);
     sources.push_back({text.replace(at, length, ";"), program.name});
   };
-  constexpr std::size_t kKernels = 6;
+  constexpr std::size_t kKernels = 8;
   std::size_t kernels_taken = 0;
-  for (const auto& [expr, schedule] : testing::wave_cases(mi300x, 4)) {
+  std::vector<std::pair<Linear, WaveSchedule>> all;
+  for (const std::size_t shape : {2, 7}) {  // of bytes, with waves along K
+    for (const auto& of_bytes : testing::wave_case(
+             testing::kWaveShapes[shape], ttype("uint4,group=64,scale=float16,zero=integer"),
+             Scalar::f16, Reduction::ordered, Route::bytes, mi300x, 4, Scalar::s8)) {
+      all.push_back(of_bytes);
+    }
+  }
+  ASSERT_EQ(all.size(), 2U);
+  for (const auto& of_halves : testing::wave_cases(mi300x, 4)) all.push_back(of_halves);
+  for (const auto& [expr, schedule] : all) {
     // Waves keep step with themselves.
     if (schedule.waves() == 1 || schedule.reduction != Reduction::ordered) continue;
     if (++kernels_taken > kKernels) break;

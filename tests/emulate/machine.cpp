@@ -165,7 +165,7 @@ void Machine::run_cluster(unsigned x, unsigned y, unsigned z) {
                 {},
                 nullptr,
                 {}};
-    const auto bytes = static_cast<std::size_t>(launch.shared_bytes) + 3 * kStatic;
+    const auto bytes = static_cast<std::size_t>(launch.shared_bytes) + (1 + kStatics) * kStatic;
     block.memory.assign(bytes + 1024, 0xff);
     block.alive = launch.threads;
     block.unfenced.assign(static_cast<std::size_t>(launch.shared_bytes) / 16 + 1, -1);
@@ -235,6 +235,8 @@ void wrong(const std::string& why) {
 bool subnormals_multiply() { return machine->launch.subnormals; }
 unsigned thread_index() { return machine->now->thread; }
 unsigned block_index(int dimension) { return machine->block().index[dimension]; }
+unsigned block_count(int dimension) { return machine->launch.grid[dimension]; }
+unsigned thread_count() { return machine->launch.threads; }
 unsigned rank_in_cluster() { return machine->now->rank; }
 
 namespace {

@@ -43,13 +43,16 @@ std::string run(const Launch& launch, const std::function<void()>& kernel);
 
 unsigned thread_index();
 unsigned block_index(int dimension);
+/// Blocks of the grid, and threads of a block.
+unsigned block_count(int dimension);
+unsigned thread_count();
 unsigned rank_in_cluster();
 
 /// The block's shared memory: as the kernel points into it, and by address, whose upper bits name
 /// the block of the cluster.
 unsigned char* shared_memory();
 /// Of variables that are declared __shared__ with a size of their own, at most 64 KB: the `which`th
-/// of two.
+/// of four.
 unsigned char* static_shared(unsigned which);
 std::uint32_t address_of(const void* shared);
 std::uint32_t address_in(std::uint32_t address, unsigned rank);

@@ -23,6 +23,7 @@ constexpr unsigned kMostLanes = 128;
 constexpr unsigned kRankShift = 24, kOffset = (1u << kRankShift) - 1, kStatic = 1 << 16;
 /// Instead of a thread: it copied there, and a signal has said so.
 constexpr int kSignalled = 1 << 20;
+constexpr unsigned kStatics = 4;
 
 struct Signal {
   unsigned arrivals = 0, missing = 0, phase = 0;

@@ -2,8 +2,6 @@
 //
 // The text of the kernel that rounds tokens, run on this processor: to the bit what its header
 // says.
-#include "codegen/cuda/rounding.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,6 +14,8 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/joined.h"
+#include "codegen/rounding_kernels.h"
+#include "codegen/target.h"
 #include "guarded.h"
 #include "instructions.h"
 #include "layout/digits.h"
@@ -86,17 +86,29 @@ emulate::Guarded guarded(const void* from, std::size_t bytes) {
   return emulate::Guarded(content);
 }
 
+/// The text of a target; kernels of AMD's have the words of HIP.
+struct By {
+  const char* target;
+  int lanes;
+  int capability;
+};
+constexpr By kHopper{"CUDA", 32, 90}, kTuring{"CUDA", 32, 75}, kWaves{"HIP", 64, 0};
+
 class RoundTokens {
  public:
   RoundTokens(Scalar from, Scalar to, const std::vector<std::int64_t>& columns, bool dependent,
-              int capability = 90)
-      : from_(from), to_(to), dependent_(dependent) {
+              By by = kHopper)
+      : from_(from), to_(to), dependent_(dependent), by_(by) {
+    const bool chains = by.capability >= 90;
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
-      sources.push_back({cuda::round_tokens_source(from, to, rounding_plan(k), {dependent, true}),
-                         "round_tokens"});
+      sources.push_back(
+          {rounding_kernels(target_called(by.target))
+               .round_tokens(from, to, rounding_plan(k, by.lanes), {dependent, chains}),
+           "round_tokens"});
     }
-    kernels_ = emulate::load(sources, emulate::Language::cuda, capability);
+    kernels_ = emulate::load(
+        sources, by.lanes == 64 ? emulate::Language::hip : emulate::Language::cuda, by.capability);
   }
 
   void expect_exact(std::size_t which, std::int64_t m, std::int64_t k) const {
@@ -105,12 +117,13 @@ class RoundTokens {
     const auto n = static_cast<std::size_t>(m * k);
     const auto in = guarded(x.data(), 2 * n), out = guarded(nullptr, n),
                scales = guarded(nullptr, 4 * static_cast<std::size_t>(m));
-    const RoundingPlan plan = rounding_plan(k);
+    const RoundingPlan plan = rounding_plan(k, by_.lanes);
     auto tokens = static_cast<unsigned>(m), pieces = static_cast<unsigned>(k / kColumnsOfPiece),
          threads = plan.threads;
     void* parameters[] = {in.data(), out.data(), scales.data(), &tokens, &pieces, &threads};
     emulate::Launch launch{
         {static_cast<unsigned>(ceil_div(m, std::int64_t{plan.tokens})), 1}, {1, 1}, threads, 0, 1};
+    launch.lanes = static_cast<unsigned>(by_.lanes);
     bool came = false;
     if (dependent_) launch.preceding = [&] { return came = true, std::string(); };
     EXPECT_EQ(emulate::run(launch, [&] { kernels_[which](parameters); }), "") << what;
@@ -136,6 +149,7 @@ class RoundTokens {
  private:
   Scalar from_, to_;
   bool dependent_;
+  By by_;
   std::vector<emulate::Kernel> kernels_;
 };
 
@@ -154,14 +168,25 @@ TEST(EmulatedRounding, is_the_definition_to_the_bit) {
 
 // Lanes find the largest number by exchanges.
 TEST(EmulatedRounding, is_the_definition_on_turing) {
-  const RoundTokens kernels(Scalar::f16, Scalar::s8, kColumns, false, 75);
+  const RoundTokens kernels(Scalar::f16, Scalar::s8, kColumns, false, kTuring);
   for (std::size_t i = 0; i < kColumns.size(); ++i) kernels.expect_exact(i, 9, kColumns[i]);
+}
+
+// The same lengths in lanes of a wave.
+TEST(EmulatedRounding, is_the_definition_by_waves) {
+  const std::vector<std::int64_t> columns = {16, 112, 1024, 2032, 2064, 3088};
+  for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+    const RoundTokens kernels(from, Scalar::s8, columns, false, kWaves);
+    for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 9, columns[i]);
+  }
 }
 
 TEST(EmulatedRounding, reads_long_tokens_twice) {
   const std::vector<std::int64_t> columns = {40960, 65552};  // three pieces a thread; not held
-  const RoundTokens kernels(Scalar::bf16, Scalar::s8, columns, false);
-  for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 2, columns[i]);
+  for (const By by : {kHopper, kWaves}) {
+    const RoundTokens kernels(Scalar::bf16, Scalar::s8, columns, false, by);
+    for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 2, columns[i]);
+  }
 }
 
 TEST(EmulatedRounding, waits_for_the_kernel_in_front_of_a_dependent_launch) {
@@ -171,15 +196,17 @@ TEST(EmulatedRounding, waits_for_the_kernel_in_front_of_a_dependent_launch) {
 }
 
 TEST(RoundingPlan, gives_every_piece_of_a_token_to_a_thread) {
-  for (std::int64_t k = 16; k <= 1 << 17; k += 16) {
-    const RoundingPlan plan = rounding_plan(k);
-    const std::int64_t of_token = plan.of_warps ? 32 : plan.threads;
-    ASSERT_LE(plan.threads, 1024u) << k;
-    ASSERT_EQ(plan.threads % 32, 0u) << k;
-    ASSERT_TRUE(!plan.held || plan.pieces * of_token * kColumnsOfPiece >= k) << k;
-    ASSERT_EQ(plan.held, k <= 65536) << k;
+  for (const int lanes : {32, 64}) {
+    for (std::int64_t k = 16; k <= 1 << 17; k += 16) {
+      const RoundingPlan plan = rounding_plan(k, lanes);
+      const std::int64_t of_token = plan.of_warps ? lanes : plan.threads;
+      ASSERT_LE(plan.threads, 1024u) << k;
+      ASSERT_EQ(plan.threads % static_cast<unsigned>(lanes), 0u) << k;
+      ASSERT_TRUE(!plan.held || plan.pieces * of_token * kColumnsOfPiece >= k) << k;
+      ASSERT_EQ(plan.held, k <= 65536) << k;
+    }
   }
-  EXPECT_THROW(rounding_plan(8), InvalidArgument);
+  EXPECT_THROW(rounding_plan(8, 32), InvalidArgument);
 }
 
 }  // namespace

@@ -88,8 +88,8 @@ std::string shim(const std::string& text, const std::string& name, const std::st
     while (is_word(parameter.back())) parameter.pop_back();
     const auto from = "parameters[" + std::to_string(i) + "]";
     const bool pointer = parameter.find('*') != std::string::npos;
-    arguments +=
-        (i == 0 ? "(" : ", (") + parameter + (pointer ? ")" + from : ")*(const unsigned*)" + from);
+    arguments += i == 0 ? "" : ", ";
+    arguments += pointer ? "(" + parameter + ")" + from : "*(const " + parameter + "*)" + from;
   }
   return "namespace " + space + " { extern \"C\" void call_" + space +
          "(void* const* parameters) { " + name + "(" + arguments + "); } }\n";
@@ -100,7 +100,7 @@ std::string with_static_shared(std::string text, const std::string& storage) {
   const std::regex variable(storage + " ((?:unsigned )?\\w+) (\\w+)((?:\\[[^\\]]*\\])*);");
   std::smatch found;
   for (int i = 0; std::regex_search(text, found, variable); ++i) {
-    const auto place = "::ladder::emulate::static_shared(" + std::to_string(i % 2) + ")";
+    const auto place = "::ladder::emulate::static_shared(" + std::to_string(i % 4) + ")";
     text = found.prefix().str() + "auto& " + found[2].str() + " = *(" + found[1].str() + "(*)" +
            found[3].str() + ")" + place + ";" + found.suffix().str();
   }

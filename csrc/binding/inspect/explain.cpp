@@ -15,6 +15,7 @@
 #include "pipelines/diversified.h"
 #include "pipelines/pruned.h"
 #include "program/traffic.h"
+#include "runtime/rounding.h"
 #include "schedule/tile_plan.h"
 
 namespace ladder::inspect {
@@ -27,6 +28,7 @@ struct Request {
   std::string weight, activation, device;
   int candidates;
   bool all, dependent_launch;
+  std::string activation_type;
 };
 
 std::string_view element_of(Scalar activation) {
@@ -133,7 +135,8 @@ std::vector<Section> explain(const Request& request) {
   const TType& plain = ttype(element_of(activation));
 
   std::vector<Section> out = {{"tType", type_text(type, request.n, request.k)}};
-  const Linear expr = linear_of(type, request.n, request.k, activation, request.m);
+  Linear expr = linear_of(type, request.n, request.k, activation, request.m);
+  expr.rounded_x = rounded_called(request.activation_type);
   check(expr);
   out.emplace_back("expression", to_string(expr) + '\n');
   const auto form = normalise(linear_expr(request.m, request.n, request.k, {plain, type, plain}));
@@ -155,6 +158,7 @@ std::vector<Section> explain(const Request& request) {
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
   const Decisions decisions = decide(expr, machine);
   auto all = candidates(decisions, request.dependent_launch);
+  if (all.empty()) return without_program("no kernel serves it: there is no candidate");
   const double best_seconds = all.front().cost.seconds;
   all = diversified(pruned(std::move(all), decisions, best_seconds),
                     static_cast<std::size_t>(std::max(request.candidates, 0)));
@@ -186,12 +190,13 @@ void add_explain(python::Module& module) {
       "explain",
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
          const std::string& activation, const std::string& device, int candidates, bool all,
-         bool dependent_launch) {
-        return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch});
+         bool dependent_launch, const std::string& activation_type) {
+        return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch,
+                        activation_type});
       },
       "Every value between a tType and a kernel: (title, text), in order.", arg("m"), arg("n"),
       arg("k"), arg("weight"), arg("activation"), arg("device"), arg("candidates", 8),
-      arg("all", false), arg("dependent_launch", false));
+      arg("all", false), arg("dependent_launch", false), arg("activation_type", ""));
 }
 
 }  // namespace ladder::inspect

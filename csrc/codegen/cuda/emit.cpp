@@ -22,6 +22,8 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::nvidia && row.in_tiles;
 }
 
+std::string product(const MatrixInstruction&, Scalar a) { return joined("mma_", name_of(a)); }
+
 std::string shared_memory(int alignment) {
   return joined("extern __shared__ __align__(", alignment, ") unsigned char shared[];");
 }
@@ -37,6 +39,7 @@ constexpr codegen::Dialect kDialect = {
     .item = "blockIdx.z",
     .byte_perm = "__byte_perm",
     .multiplies_by = &multiplies_by,
+    .product = &product,
     .shared_product = &shared_product,
 };
 

@@ -25,10 +25,11 @@ void Emitter::mma(const Mma& i) {
   const auto a = words_of(*i.row, i.row->a()), b = words_of(*i.row, i.row->b());
   const auto d = i.row->d().slot_count();
   const auto units = words(i.a) / a, columns = words(i.b) / b;
+  const auto product = dialect_.product(*i.row, reg(i.a).scalar);
   for (std::int64_t u = 0; u < units; ++u) {
     for (std::int64_t c = 0; c < columns; ++c) {
-      line("mma_", name_of(reg(i.a).scalar), "(", reg(i.acc).name, " + ", (u * columns + c) * d,
-           ", ", reg(i.a).name, " + ", u * a, ", ", reg(i.b).name, " + ", c * b, ");");
+      line(product, "(", reg(i.acc).name, " + ", (u * columns + c) * d, ", ", reg(i.a).name, " + ",
+           u * a, ", ", reg(i.b).name, " + ", c * b, ");");
     }
   }
 }
@@ -158,7 +159,8 @@ void Emitter::offset(const Offset& i) {
   const auto sums = reg(i.sum).layout.slot_count();
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     const auto row = reg(i.to).layout(0, s)[1];
-    const auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row_parity(row)], declared);
+    auto zero = factor_of_row(i.zero, i.group, row, i.exponent[row_parity(row)], declared);
+    if (i.less != 0) zero = joined("(", zero, " - ", literal(i.less), ")");
     const bool whole = reg(i.to).scalar == Scalar::s32;
     line(reg(i.to).name, "[", s, "] += ", whole ? "(int)" : "", zero, " * ", reg(i.sum).name, "[",
          s % sums, "];");

@@ -16,7 +16,7 @@ namespace ladder::codegen {
 struct Preludes {
   std::string_view (*common)();
   std::string_view (*scales)();    ///< scales of 8 bits
-  std::string_view (*digits)();    ///< activations as digits (layout/digits.h); null: has none
+  std::string_view (*digits)();    ///< products of integers (layout/digits.h); null: has none
   std::string_view (*e4m3)();      ///< products of e4m3 by a warp; null: has none
   std::string_view (*tiles)();     ///< element-wise arithmetic, shuffles, signals
   std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
@@ -36,6 +36,8 @@ struct Dialect {
   std::string_view byte_perm;    ///< bytes of two words by a selector of four nibbles
   /// The prelude has its wrapper.
   bool (*multiplies_by)(const MatrixInstruction& row);
+  /// The name of that, with A of `a`.
+  std::string (*product)(const MatrixInstruction& row, Scalar a);
   /// The function of such products of `tokens` tokens, with A of that scalar; null: there is none.
   std::string (*shared_product)(const MatrixInstruction& row, Scalar a, std::int64_t tokens);
 };

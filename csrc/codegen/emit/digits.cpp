@@ -12,24 +12,22 @@ namespace ladder::codegen {
 void Emitter::unpack_bytes(const UnpackBytes& i) {
   const bool has_sign = reg(i.to).scalar == Scalar::s8;
   const BytePlan& plan = plan_of(i, reg(i.to).scalar);
-  const auto units = words(i.to) / 4;
-  const auto first = constant(i.block) * units * i.bits;
-  const auto& registers = plan.registers[constant(i.step)];
-  for (int unit = 0; unit < units; ++unit) {
-    for (int r = 0; r < 4; ++r) {
-      auto value =
-          pieces(i.from, first + unit * i.bits, registers[r], i.three ? "three_values" : "");
-      if (i.zeros >= 0) {
-        value = joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", unit * 2 + r % 2, "])");
-      } else if (i.has_zero()) {
-        // Added what no byte carries of, the sign comes out right.
-        const auto added = (128u - static_cast<std::uint32_t>(i.zero)) * 0x01010101u;
-        value = joined("((", value, ") + ", hex(added), ") ^ ", hex(kSignBits));
-      } else if (has_sign) {
-        value = joined("(", value, ") ^ ", hex(kSignBits));
-      }
-      line(reg(i.to).name, "[", unit * 4 + r, "] = ", value, ";");
+  const Layout& a = reg(i.to).layout;
+  const auto first = constant(i.block) * (a.slot_count() * 2 / a.shape[2]) * i.bits;
+  for (std::int64_t word = 0; word < words(i.to); ++word) {
+    const auto [unit, plan_step, r] = byte_word(a, word, constant(i.step));
+    auto value = pieces(i.from, first + unit * i.bits, plan.registers[plan_step][r],
+                        i.three ? "three_values" : "");
+    if (i.zeros >= 0) {
+      value = joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", unit * 2 + r % 2, "])");
+    } else if (i.has_zero()) {
+      // Added what no byte carries of, the sign comes out right.
+      const auto added = (128u - static_cast<std::uint32_t>(i.zero)) * 0x01010101u;
+      value = joined("((", value, ") + ", hex(added), ") ^ ", hex(kSignBits));
+    } else if (has_sign && i.flips_sign()) {
+      value = joined("(", value, ") ^ ", hex(kSignBits));
     }
+    line(reg(i.to).name, "[", word, "] = ", value, ";");
   }
 }
 

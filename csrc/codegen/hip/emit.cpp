@@ -24,6 +24,11 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::cdna && row.in_tiles;
 }
 
+// Of integers CDNA 2 has half the columns.
+std::string product(const MatrixInstruction& row, Scalar a) {
+  return joined("mma_", name_of(a), a == Scalar::s8 && row.k == 16 ? "_k16" : "");
+}
+
 bool is_here(const std::vector<Statement>& statements, const auto& wanted) {
   return std::ranges::any_of(statements, [&](const Statement& statement) {
     return wanted(statement) || std::visit(
@@ -51,7 +56,7 @@ void check_instructions(const Program& program) {
 std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, nullptr, nullptr, &tile_prelude, nullptr, nullptr},
+    .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, &tile_prelude, nullptr, nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",
@@ -60,6 +65,7 @@ constexpr codegen::Dialect kDialect = {
     .item = "__builtin_amdgcn_workgroup_id_z()",
     .byte_perm = "byte_perm",
     .multiplies_by = &multiplies_by,
+    .product = &product,
     .shared_product = nullptr,
 };
 

@@ -11,7 +11,11 @@ namespace ladder::hip {
 std::string_view prelude();
 std::string_view scale_prelude();
 std::string_view tile_prelude();
+/// For programs that multiply integers.
+std::string_view byte_prelude();
 /// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
 std::string_view words_prelude();
+/// Those, and what the kernels of codegen/activations need besides.
+std::string_view activation_prelude();
 
 }  // namespace ladder::hip

@@ -11,6 +11,11 @@
 #include "pipelines/linear/linear_lowering.h"
 
 namespace ladder {
+namespace {
+
+constexpr double kLargestByte = 127;  // of s8
+
+}  // namespace
 
 Statement LinearLowering::declare_table(std::int64_t words) {
   const auto table = buffer("code_table", Level::shared, Scalar::u32, words);
@@ -23,18 +28,13 @@ bool LinearLowering::zeros_by_product() const {
          (expr_.stored_zero == Zero::integer && takes_zero_product(expr_, route_));
 }
 
-// Bytes with a sign have their zero point.
-Scalar LinearLowering::byte_scalar() const {
-  if (operand_ == Scalar::e4m3) return operand_;
-  const bool zero = expr_.zero != 0 || expr_.stored_zero != Zero::none;
-  return route_ == Route::bytes && zero && !takes_zero_product(expr_, route_) ? Scalar::s8
-                                                                              : Scalar::u8;
+CodeBytes LinearLowering::bytes_of_codes() const {
+  return code_bytes(expr_, route_, instruction_.takes_unsigned());
 }
 
-const BytePlan& LinearLowering::byte_plan_of_codes() const {
-  if (byte_scalar() != Scalar::s8) return byte_plan(expr_.bits);
-  return subtracts_zero(expr_, route_) ? offset_byte_plan(expr_.bits)
-                                       : signed_byte_plan(expr_.bits);
+Scalar LinearLowering::byte_scalar() const {
+  if (operand_ == Scalar::e4m3) return operand_;
+  return bytes_of_codes().has_sign ? Scalar::s8 : Scalar::u8;
 }
 
 bool LinearLowering::reads_ones() const {
@@ -63,11 +63,10 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   if (operand_ == Scalar::e4m3) {
     o.scale_exponent[0] = o.scale_exponent[1] = kByteBias - expr_.element->bias;
   } else if (has_bytes(route_)) {
-    const bool product = byte_scalar() == Scalar::u8;
-    for (int parity = 0; parity < 2; ++parity) {
-      const int offset = byte_plan_of_codes().offset[parity];
-      o.scale_exponent[parity] = expr_.exponent + expr_.shift - offset;
-      if (product) zero[parity] = -std::ldexp(expr_.zero, offset - expr_.shift);
+    const CodeBytes bytes = bytes_of_codes();
+    for (std::size_t parity = 0; parity < 2; ++parity) {
+      o.scale_exponent[parity] = expr_.exponent + expr_.shift - bytes.plan.offset[parity];
+      zero[parity] = bytes.zero[parity];
     }
   } else if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
@@ -97,6 +96,10 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   if (zero[0] != zero[1] && !fit.mixes_parities()) {
     fail<Unsupported>(instruction_.name, " has no zero point in place");
   }
+  if (has_bytes(route_) && zero[0] > kLargestByte) {
+    o.zero_products = 2;
+    for (double& each : zero) each /= 2;
+  }
   if (zero[0] != 0) {
     o.zero_row = reg("zero", operand_, tiling.a_warps * fit.zero_row());
     o.zero_sum =
@@ -119,7 +122,7 @@ void LinearLowering::prepare_group(Body& body) {
     o.zeros = reg("zero_operand", bytes ? Scalar::u8 : expr_.activation, o.zeros_layout);
   }
   emit(body, ZeroOperand{o.zeros, zero_rows(), o.group,
-                         bytes ? byte_plan_of_codes().offset[0] : operand_exponent()});
+                         bytes ? bytes_of_codes().plan.offset[0] : operand_exponent()});
 }
 
 void LinearLowering::begin_group(Body& body) {
@@ -155,7 +158,9 @@ void LinearLowering::decode_step(Body& body) {
     if (expr_.element != nullptr) codes.mantissa_bits = expr_.element->mantissa_bits;
     if (subtracts_zero(expr_, route_)) {
       codes.zeros = o.zeros;
-      codes.zero = expr_.zero << byte_plan_of_codes().offset[0] >> expr_.shift;
+      codes.zero = expr_.zero << bytes_of_codes().plan.offset[0] >> expr_.shift;
+    } else if (expr_.element == nullptr) {
+      codes.below_sign = bytes_of_codes().below_sign;
     }
     emit(body, std::move(codes));
     return;
@@ -183,7 +188,9 @@ void LinearLowering::decode_step(Body& body) {
 
 void LinearLowering::end_group(Body& body) {
   const Operands& o = operands_;
-  if (o.zero_in_steps() && !zeros_by_product()) emit(body, Add{acc_, o.zero_sum});
+  for (int i = 0; o.zero_in_steps() && !zeros_by_product() && i < o.zero_products; ++i) {
+    emit(body, Add{acc_, o.zero_sum});
+  }
   if (expr_.stored_zero != Zero::rescale) subtract_zeros(body);
   if (!decoding_.scaled) {
     emit(body, Scale{o.total,
@@ -203,11 +210,18 @@ void LinearLowering::subtract_zeros(Body& body) {
   if (!zeros_by_product()) return;
   const Operands& o = operands_;
   const bool scaled = expr_.stored_zero == Zero::rescale;
+  int less = 0;
+  if (has_bytes(route_)) {
+    // With a flipped sign codes are less the middle of all.
+    const CodeBytes bytes = bytes_of_codes();
+    if (bytes.has_sign && !bytes.below_sign) less = 1 << (expr_.bits - 1);
+  }
   emit(body, Offset{scaled ? o.total : acc_,
                     zero_rows(),
                     o.zero_sum,
                     o.group,
-                    {scaled ? o.scale_exponent[0] : 0, scaled ? o.scale_exponent[1] : 0}});
+                    {scaled ? o.scale_exponent[0] : 0, scaled ? o.scale_exponent[1] : 0},
+                    less});
 }
 
 void LinearLowering::end_sums(Body& body) {

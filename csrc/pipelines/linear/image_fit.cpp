@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lane L of a wave: t = L / 16 picks columns 2 t, 2 t + 1 and the same plus 8 of A and B, and four
-// rows of sums; h = L / 8 % 2 the block and g = L % 8 the row of A. The instruction's row i is row
-// i % 8 of block i / 8, of one unit and parity, so sums of lane L are rows 4 (t % 2) .. + 3 of
-// block t / 2.
+// Lane L of a wave: t = L / 16 picks columns 2 t, 2 t + 1 and the same plus 8 of A and B, of bytes
+// in the order of digit_place 4 t to 4 t + 3 of each 16, and four rows of sums; h = L / 8 % 2 the
+// block and g = L % 8 the row of A. The instruction's row i is row i % 8 of block i / 8, of one
+// unit and parity, so sums of lane L are rows 4 (t % 2) .. + 3 of block t / 2.
 #include "pipelines/linear/image_fit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -14,22 +15,29 @@ namespace ladder {
 
 ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
     : row_(row), units_(units), wave_(row.fragment == Fragment::wave) {
-  const bool known = wave_ ? row.m == 16 && row.n == 16 && row.k == 16 && units == 2 * kUnits
+  const bool columns = row.k == 16 || (row.k == 32 && row.operand_bits() == 8);
+  const bool known = wave_ ? row.m == 16 && row.n == 16 && columns && units == 2 * kUnits
                            : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
   if (!known) fail<Unsupported>(row.name, " with ", 16 * units, " rows reads no weight image");
 }
 
+Layout ImageFit::of_columns(std::int64_t rows, std::vector<Digit> lanes,
+                            std::vector<Digit> slots) const {
+  const std::int64_t neighbours = 32 / row_.operand_bits(), words = row_.k / (4 * neighbours);
+  lanes.insert(lanes.begin(), {2, 4, neighbours});
+  if (words > 1) slots.push_back({2, words, 4 * neighbours});
+  slots.push_back({2, neighbours, 1});
+  return {{1, rows, row_.k}, std::move(lanes), std::move(slots)};
+}
+
 Layout ImageFit::a() const {
   if (!wave_) return local({1, units_, 1}) * lifted(row_.a());
-  return {{1, 128, 16},
-          {{2, 4, 2}, {1, 2, 64}, {1, 8, 1}},
-          {{1, 4, 16}, {1, 2, 8}, {2, 2, 8}, {2, 2, 1}}};
+  return of_columns(128, {{1, 2, 64}, {1, 8, 1}}, {{1, 4, 16}, {1, 2, 8}});
 }
 
 Layout ImageFit::b(std::int64_t tokens) const {
   if (!wave_) return local({1, tokens / row_.n, 1}) * lifted(row_.b());
-  return local({1, tokens / 16, 1}) *
-         Layout{{1, 16, 16}, {{2, 4, 2}, {1, 16, 1}}, {{2, 2, 8}, {2, 2, 1}}};
+  return local({1, tokens / 16, 1}) * of_columns(16, {{1, 16, 1}}, {});
 }
 
 Layout ImageFit::sums(std::int64_t tokens) const {
@@ -43,8 +51,7 @@ Layout ImageFit::sums(std::int64_t tokens) const {
 }
 
 Layout ImageFit::zero_row() const {
-  if (!wave_) return lifted(row_.a());
-  return {{1, 16, 16}, {{2, 4, 2}, {1, 16, 1}}, {{2, 2, 8}, {2, 2, 1}}};
+  return wave_ ? of_columns(16, {{1, 16, 1}}, {}) : lifted(row_.a());
 }
 
 Layout ImageFit::zero_sum(std::int64_t tokens) const {
@@ -52,8 +59,9 @@ Layout ImageFit::zero_sum(std::int64_t tokens) const {
 }
 
 Layout ImageFit::zeros() const {
-  if (!wave_) return zero_fragment(units_, 32 / row_.operand_bits());
-  return {{1, 128, 2}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}, {2, 2, 1}}};
+  const std::int64_t copies = 32 / row_.operand_bits();
+  if (!wave_) return zero_fragment(units_, copies);
+  return {{1, 128, copies}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}, {2, copies, 1}}};
 }
 
 Layout ImageFit::words(int bits) const {

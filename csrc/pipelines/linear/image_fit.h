@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "device/instructions.h"
 #include "layout/layout.h"
@@ -34,10 +35,10 @@ class ImageFit {
   /// One instruction has rows of both parities (row_parity); else of one.
   bool mixes_parities() const { return !wave_; }
 
-  Layout a() const;                            ///< [1, rows, 16]: one k-step
-  Layout b(std::int64_t tokens) const;         ///< [1, tokens, 16]
+  Layout a() const;                            ///< [1, rows, k]: one k-step
+  Layout b(std::int64_t tokens) const;         ///< [1, tokens, k]
   Layout sums(std::int64_t tokens) const;      ///< [1, rows, tokens]
-  Layout zero_row() const;                     ///< [1, 16, 16]: A of one instruction
+  Layout zero_row() const;                     ///< [1, 16, k]: A of one instruction
   Layout zero_sum(std::int64_t tokens) const;  ///< [1, 16, tokens]
   Layout zeros() const;  ///< [1, rows, 2 or 4]: each row of A as often as a word holds operands
   /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]; without
@@ -51,6 +52,9 @@ class ImageFit {
   Layout rows(std::int64_t groups, bool of_a) const;
 
  private:
+  /// Of a wave: the columns that a lane has of each k-step, in words of the image.
+  Layout of_columns(std::int64_t rows, std::vector<Digit> lanes, std::vector<Digit> slots) const;
+
   const MatrixInstruction& row_;
   const std::int64_t units_;
   const bool wave_;

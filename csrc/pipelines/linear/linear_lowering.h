@@ -53,9 +53,9 @@ class LinearLowering {
   void declare_items();
   static void await_preceding(Body& body);
   bool digits() const { return route_ == Route::digits; }
-  /// What codes become that are unpacked as bytes.
+  /// What codes of integers become that are unpacked as bytes, and codes of any kind.
+  CodeBytes bytes_of_codes() const;
   Scalar byte_scalar() const;
-  const BytePlan& byte_plan_of_codes() const;
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
 
@@ -126,6 +126,7 @@ class LinearLowering {
     RegisterId total;                         ///< acc_ itself when there is nothing to add it to
     RegisterId zero_row = -1, zero_sum = -1;  ///< set when a product of its own adds the zero point
     bool zero_known = false;                  ///< zero_sum is there already, for all rows
+    int zero_products = 1;                    ///< times that zero_sum is added
     RegisterId zeros = -1;                    ///< set when operands are made with stored ones
     bool open = false;                        ///< the group is all of K: end_sums() ends it
     bool biased = false;                      ///< sums of a group are Scale::biased

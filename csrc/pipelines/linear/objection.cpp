@@ -87,7 +87,7 @@ std::string floats_objection(const Element& e) {
 }
 
 /// Sums of a group are whole numbers of 32 bits.
-std::string bytes_objection(const Linear& expr) {
+std::string bytes_objection(const Linear& expr, const MatrixInstruction& row) {
   if (expr.element != nullptr) return floats_objection(*expr.element);
   constexpr std::int64_t kLargestProduct = 128 * 255;
   const auto most = std::numeric_limits<std::int32_t>::max() / kLargestProduct;
@@ -95,11 +95,16 @@ std::string bytes_objection(const Linear& expr) {
     return joined("sums of ", expr.group_size(), " products, of at most ", most);
   }
   if (expr.stored_zero == Zero::original) return "zero points that are no whole numbers";
-  if (!takes_zero_product(expr, Route::bytes)) return {};
-  for (const int offset : byte_plan(expr.bits).offset) {
+  const CodeBytes bytes = code_bytes(expr, Route::bytes, row.takes_unsigned());
+  if (bytes.has_sign && !bytes.below_sign && expr.stored_zero == Zero::rescale) {
+    return joined("scaled zero points of codes of ", expr.bits, " bits, of which ", row.name,
+                  " takes none without a sign");
+  }
+  for (std::size_t parity = 0; parity < 2; ++parity) {
+    const bool stored = takes_zero_product(expr, Route::bytes) && expr.stored_zero != Zero::none;
     const double zero =
-        std::ldexp(expr.stored_zero == Zero::none ? expr.zero : 1.0, offset - expr.shift);
-    if (zero != std::floor(zero) || zero > 128) {
+        stored ? std::ldexp(1.0, bytes.plan.offset[parity] - expr.shift) : -bytes.zero[parity];
+    if (zero != std::floor(zero) || std::fabs(zero) > 128) {
       return joined("a zero point of ", zero, " is no byte");
     }
   }
@@ -114,8 +119,8 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
     return joined("activations of ", name_of(expr.x_scalar()), " by ",
                   kRoutes[static_cast<std::size_t>(route)]);
   }
-  if (route == Route::bytes) return bytes_objection(expr);
   const MatrixInstruction& row = *decisions.of(route).core.instruction;
+  if (route == Route::bytes) return bytes_objection(expr, row);
   if (!row.subnormals && expr.activation == Scalar::f16 &&
       (place == ScalePlace::usual ? usual_scale_place(expr) : place) == ScalePlace::operands) {
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");

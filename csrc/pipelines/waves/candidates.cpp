@@ -21,10 +21,12 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   const Device& device = *decisions.device;
   std::vector<WaveSchedule> all;
   const bool in_place = expr.element == nullptr && expr.zero == 0;
-  const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
+  const bool both_places =
+      !expr.has_bytes_of_x() && usual_scale_place(expr) == ScalePlace::operands;
 
   const auto add = [&](WaveSchedule s) {
-    for (const Route route : {Route::multiply_add, Route::in_place}) {
+    for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
+      if ((route == Route::bytes) != expr.has_bytes_of_x()) continue;
       if (route == Route::in_place && !in_place) continue;
       s.route = route;
       for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {

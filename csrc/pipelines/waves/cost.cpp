@@ -35,7 +35,7 @@ double fullest(double groups, double places) {
 Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
-  const MatrixInstruction& row = *decisions.whole.core.instruction;
+  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   const CtaGrid grid = grid_of(s, expr);
   const double groups = static_cast<double>(grid.count() * expr.products());
   const double steps = static_cast<double>(s.columns) / row.k, tokens = s.wave_tokens();
@@ -44,13 +44,18 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   // Clocks of a SIMD for one k-tile of one wave. decoding_cycles() counts two for an operation on
   // integers and is of 16 rows by 64 columns of 32 lanes, of which a wave has 8 at once in half as
   // many instructions.
-  const double matrix_clocks = static_cast<double>(row.m) * row.n * row.k /
-                               (static_cast<double>(device.f16_lanes) / device.schedulers);
-  const bool product = s.route == Route::in_place && expr.activation == Scalar::bf16;
+  const bool bytes = s.route == Route::bytes;
+  const double faster = bytes ? device.i8_flops / device.f16_flops : 1;
+  const double matrix_clocks =
+      static_cast<double>(row.m) * row.n * row.k / (faster * device.f16_lanes / device.schedulers);
+  const bool product = bytes ? takes_zero_product(expr, s.route) ||
+                                   code_bytes(expr, s.route, row.takes_unsigned()).zero[0] != 0
+                             : s.route == Route::in_place && expr.activation == Scalar::bf16;
   const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
   const double operations = decoding_cycles(expr, s.route, s.scale_place) / kIntegerCycles *
                             (kWaveRows / 16.0) / 2 * (static_cast<double>(s.columns) / kBlock);
-  const double packed = expr.activation == Scalar::bf16 && s.route != Route::in_place ? 2.2 : 1;
+  const bool by_f32 = expr.activation == Scalar::bf16 && s.route == Route::multiply_add;
+  const double packed = by_f32 ? 2.2 : 1;
   const double scaling = keeps_totals(s, expr) ? static_cast<double>(groups_of_wave(s, expr)) *
                                                      (2 * tokens + 4 * pieces)
                                                : 0;
@@ -65,21 +70,21 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   out.issue_seconds = (std::max(products, vector) + 0.2 * std::min(products, vector)) * alone *
                       s.k_tiles * waves * groups /
                       (device.clock() * device.schedulers * device.multiprocessors);
-  const double bytes = least_bytes(expr, expr.max_m);
+  const double least = least_bytes(expr, expr.max_m);
   const double tile_codes =
       static_cast<double>(s.rows()) * static_cast<double>(s.tile_columns()) * expr.bits / 8;
   const double x_bytes = static_cast<double>(s.tokens) * static_cast<double>(s.tile_columns()) *
-                         bytes_of(expr.activation);
+                         bytes_of(expr.x_scalar());
   const double in_flight = resident * (tile_codes + x_bytes) * (s.k_tiles > 1 ? 1 : 0.5);
   const double hidden = std::min(in_flight / kBytesInFlight, 1.0);
   const double sums = static_cast<double>(s.rows()) * s.tokens * 4;
   const double through_cache =
       groups * (s.k_tiles * (tile_codes + x_bytes) + (grid.splits > 1 ? 2 * sums : 0));
-  out.memory_seconds = bytes / (kReached * device.global.bytes_per_second) / hidden;
+  out.memory_seconds = least / (kReached * device.global.bytes_per_second) / hidden;
   if (const double rate = device.l2.bytes_per_second; rate > 0) {
     out.memory_seconds = std::max(out.memory_seconds, through_cache / rate);
   }
-  const double read = tokens * row.k * bytes_of(expr.activation) * steps * waves;
+  const double read = tokens * row.k * bytes_of(expr.x_scalar()) * steps * waves;
   out.shared_seconds = (read + x_bytes) * s.k_tiles * groups / device.shared_bytes_per_second();
   out.fixed_seconds = kLaunch + (s.reduction == Reduction::ordered ? kTicket : 0);
   const double uneven = fullest(groups, device.multiprocessors);

@@ -19,9 +19,9 @@ Program WaveLowering::run() {
   declare_operands(body, tiling());
   steps_ = declare_steps(groups_, kBlock / instruction_.k * blocks_);
   if (whole_row()) operands_.group = 0;
+  operands_.open = whole_row();
   begin_sums(body);
   if (whole_row()) begin_group(body);
-  operands_.open = whole_row();
   const Affine last = s_.k_tiles - 1;
   if (s_.k_tiles > 1) {
     const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(1);

@@ -16,17 +16,17 @@ std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions)
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   const ImageFit fit(row, 2 * kUnits);
   const auto pitch = wave_memory(s, decisions.expr).x_pitch;
-  const std::string name(row.name);
+  const std::string name(row.name), of_step = " of " + std::to_string(row.k) + ")";
   return {
       {"A of " + name + ": (lane, slot) to (row, k)", index_map(row.a())},
       {"B: to (token, k)", index_map(row.b())},
       {"sums: to (row, token)", index_map(row.d())},
-      {"weights of a wave in a k-step: (lane, slot) to (1, row of 128, column of 16)",
+      {"weights of a wave in a k-step: (lane, slot) to (1, row of 128, column" + of_step,
        index_map(fit.a())},
       {"words of a wave in a block of 64 columns: to (block of rows, 1, chunk, lane of the image, "
        "word)",
        index_map(fit.words(decisions.expr.bits))},
-      {"activations: to (1, token, column of 16)", index_map(fit.b(s.wave_tokens()))},
+      {"activations: to (1, token, column" + of_step, index_map(fit.b(s.wave_tokens()))},
       {"activations in shared memory: (token, column) to element",
        index_map({s.tokens, s.tile_columns()},
                  [&](const IndexExprs& x) { return IndexExprs{x[0] * pitch + x[1]}; })},

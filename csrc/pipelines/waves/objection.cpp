@@ -75,10 +75,12 @@ std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& d
 std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
-  const MatrixInstruction& row = *decisions.whole.core.instruction;
+  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
-  if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  if (!expr.has_bytes_of_x()) {  // by bytes no library multiplies
+    if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  }
   if (auto why = too_many_for_warps(expr.max_m); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {

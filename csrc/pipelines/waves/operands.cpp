@@ -73,14 +73,14 @@ void WaveLowering::declare_activations() {
   x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
   x_wave_ = view(x, {s_.waves_k, 2 * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
   if (!whole_pieces()) return;
-  constexpr std::int64_t kPiece = 8;
-  const auto pieces = s_.tile_columns() / kPiece, threads = s_.threads();
+  const std::int64_t piece = 16 / bytes_of(operand_);
+  const auto pieces = s_.tile_columns() / piece, threads = s_.threads();
   const auto across = std::gcd(pieces, threads);
   const auto down = std::gcd(std::int64_t{s_.tokens}, threads / across);
   x_next_ =
       reg("x_next", operand_,
           local({s_.tokens / down, pieces / across}) * replicated(threads / (across * down), 2) *
-              spatial({down, across}) * local({1, kPiece}));
+              spatial({down, across}) * local({1, piece}));
 }
 
 ViewId WaveLowering::stage(const Affine& k_tile) {

@@ -59,7 +59,7 @@ bool keeps_totals(const WaveSchedule& s, const Linear& expr) {
 
 WaveMemory wave_memory(const WaveSchedule& s, const Linear& expr) {
   WaveMemory out{};
-  out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(expr.activation);
+  out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(expr.x_scalar());
   out.activations = kStages * s.tokens * out.x_pitch;
   if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
   out.sum_pitch = s.rows() + kSumPad;
@@ -72,7 +72,7 @@ std::int64_t shared_bytes(const WaveSchedule& s, const Linear& expr) {
   const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
     return round_up(elements * bytes, kSharedAlignment);
   };
-  return std::max(buffer(m.activations, bytes_of(expr.activation)) + buffer(m.table, 4),
+  return std::max(buffer(m.activations, bytes_of(expr.x_scalar())) + buffer(m.table, 4),
                   buffer(m.sums, 4));
 }
 
@@ -81,10 +81,12 @@ std::int64_t wave_registers(const WaveSchedule& s, const Linear& expr) {
   constexpr std::int64_t kOthers = 40;
   const auto sums = kWaveRows * s.wave_tokens() / kWaveLanes;
   const bool zeros = expr.stored_zero != Zero::none || expr.zero != 0 ||
-                     (s.route == Route::in_place && expr.activation == Scalar::bf16);
+                     (s.route == Route::in_place && expr.activation == Scalar::bf16) ||
+                     (s.route == Route::bytes && expr.bits > kMostOffsetBits);
   const auto words = 2 * kUnits * expr.bits * (s.columns / kBlock);  // and those of the next k-tile
   const auto operands = 4 * kUnits + s.wave_tokens() / 8;
-  const auto staged = ceil_div(s.tokens * s.tile_columns(), 2 * s.threads());
+  const auto staged =
+      ceil_div(s.tokens * s.tile_columns() * bytes_of(expr.x_scalar()), 4 * s.threads());
   // Of a lane's rows: 32 of sums, 8 of operands; those of the next k-tile, and f32 of one group.
   const auto of_rows = [&](std::int64_t rows, Scalar scalar) {
     return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, expr) *

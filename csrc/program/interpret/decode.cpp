@@ -174,8 +174,10 @@ void Interpreter::offset(Block& block, const Offset& i) {
   const bool whole = program_.registers[i.to].scalar == Scalar::s32;
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
     const auto slot = slot_of_row(i.zero, thread, group, at[1]);
-    const auto zero = static_cast<float>(std::ldexp(
-        number(block, i.zero, thread * zeros.slots + slot), i.exponent[row_parity(at[1])]));
+    const auto zero =
+        static_cast<float>(std::ldexp(number(block, i.zero, thread * zeros.slots + slot),
+                                      i.exponent[row_parity(at[1])])) -
+        static_cast<float>(i.less);
     const double sum = number(block, i.sum, thread * sums + index % slots % sums);
     const double before = number(block, i.to, index);
     set_number(

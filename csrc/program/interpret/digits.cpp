@@ -17,32 +17,31 @@ namespace ladder {
 void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
   const Scalar to = program_.registers[i.to].scalar;
   const BytePlan& plan = plan_of(i, to);
+  const Layout& a = program_.registers[i.to].layout;
   const auto slots = program_.registers[i.from].layout.slot_count();
-  const auto units = program_.registers[i.to].layout.slot_count() / 16;
+  const auto of_thread = a.slot_count(), units = of_thread * 2 / a.shape[2];
   const auto first = value(block, i.block) * units * i.bits;
-  const auto& registers = plan.registers[value(block, i.step)];
   std::uint32_t words[8];
-  for (int thread = 0; thread < program_.threads; ++thread) {
-    for (std::int64_t unit = 0; unit < units; ++unit) {
-      for (int r = 0; r < 4; ++r) {
-        for (int w = 0; w < i.bits; ++w) {
-          words[w] = get(block, i.from, thread * slots + first + unit * i.bits + w);
-          if (i.three) words[w] = three_values(words[w]);
+  for (std::int64_t word = 0; word < of_thread / 4; ++word) {
+    const auto [unit, plan_step, r] = byte_word(a, word, value(block, i.step));
+    for (int thread = 0; thread < program_.threads; ++thread) {
+      for (int w = 0; w < i.bits; ++w) {
+        words[w] = get(block, i.from, thread * slots + first + unit * i.bits + w);
+        if (i.three) words[w] = three_values(words[w]);
+      }
+      auto bytes = read_pieces(plan.registers[plan_step][r], words);
+      if (i.has_zero()) {
+        auto zero = static_cast<std::uint32_t>(i.zero);
+        if (i.zeros >= 0) {
+          const auto of_row = (unit * 2 + r % 2) * 4;
+          zero = get(block, i.zeros, thread * coordinates_[i.zeros].slots + of_row);
         }
-        auto bytes = read_pieces(registers[r], words);
-        if (i.has_zero()) {
-          auto zero = static_cast<std::uint32_t>(i.zero);
-          if (i.zeros >= 0) {
-            const auto of_row = (unit * 2 + r % 2) * 4;
-            zero = get(block, i.zeros, thread * coordinates_[i.zeros].slots + of_row);
-          }
-          bytes = less_zeros(bytes, zero * 0x01010101u);
-        } else if (to == Scalar::s8) {
-          bytes ^= kSignBits;
-        }
-        for (int b = 0; b < 4; ++b) {
-          set(block, i.to, thread * 16 * units + unit * 16 + r * 4 + b, bytes >> (8 * b) & 0xff);
-        }
+        bytes = less_zeros(bytes, zero * 0x01010101u);
+      } else if (to == Scalar::s8 && i.flips_sign()) {
+        bytes ^= kSignBits;
+      }
+      for (int b = 0; b < 4; ++b) {
+        set(block, i.to, thread * of_thread + word * 4 + b, bytes >> (8 * b) & 0xff);
       }
     }
   }

@@ -26,4 +26,24 @@ constexpr const char* kKindsOfTypes[] = {
     "uint7,group=64,scale=float16",
 };
 
+/// Those of integers by whose bytes tiles multiply activations of 8 bits.
+constexpr const char* kIntegersOfBytes[] = {
+    "uint1,group=64,scale=float16",
+    "int1,channel",
+    "uint2,group=32,scale=float32",
+    "int2,group=64",
+    "ternary,group=128,scale=float16",
+    "uint3,group=128,scale=float16",
+    "uint4,channel,scale=float16",
+    "int4,group=32,scale=bfloat16",
+    "uint4,group=128,scale=float16,zero=integer",
+    "uint3,group=64,scale=float32,zero=rescale",
+    "uint5,channel,scale=float16",
+    "int6,group=128",
+    "uint7,group=64,scale=float16",
+    "int8,channel",
+    "uint8,group=128,scale=float16",
+    "uint8,group=128,zero=integer",
+};
+
 }  // namespace ladder::testing

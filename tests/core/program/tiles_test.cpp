@@ -110,22 +110,7 @@ TEST_P(TilesOfBytes, are_exact) {
   EXPECT_GE(kept[true], 2U);
 }
 
-constexpr const char* kTypesOfBytes[] = {
-    "uint1,group=64,scale=float16",
-    "int1,channel",
-    "uint2,group=32,scale=float32",
-    "int2,group=64",
-    "ternary,group=128,scale=float16",
-    "uint3,group=128,scale=float16",
-    "uint4,channel,scale=float16",
-    "int4,group=32,scale=bfloat16",
-    "uint4,group=128,scale=float16,zero=integer",
-    "uint3,group=64,scale=float32,zero=rescale",
-    "uint5,channel,scale=float16",
-    "int6,group=128",
-    "uint7,group=64,scale=float16",
-    "int8,channel",
-    "uint8,group=128,zero=integer",
+constexpr const char* kFloatsOfBytes[] = {
     "mxfp4",
     "float8_e4m3,channel",
     "float8_e4m3,group=128,scale=float32",
@@ -134,7 +119,9 @@ constexpr const char* kTypesOfBytes[] = {
     "float4_e2m1,group=256,scale=float16",
     "float3_e1m1,group=128,scale=float16",
 };
-INSTANTIATE_TEST_SUITE_P(Types, TilesOfBytes, ::testing::ValuesIn(kTypesOfBytes),
+INSTANTIATE_TEST_SUITE_P(Integers, TilesOfBytes, ::testing::ValuesIn(testing::kIntegersOfBytes),
+                         [](const auto& info) { return "case_" + std::to_string(info.index); });
+INSTANTIATE_TEST_SUITE_P(Floats, TilesOfBytes, ::testing::ValuesIn(kFloatsOfBytes),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 // As of a table of values c - 1.5: of 7 bits and more the zero point in the byte's unit may be no

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,8 +32,8 @@ constexpr std::array<std::array<int, 6>, 9> kWaveShapes = {{{16, 64, 1, 1, 1, 1}
 inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<int, 6>& shape,
                                                               const TType& type, Scalar activation,
                                                               Reduction reduction, Route route,
-                                                              const Device& device,
-                                                              int k_tiles = 3) {
+                                                              const Device& device, int k_tiles = 3,
+                                                              std::optional<Scalar> x = {}) {
   const auto& [tokens, columns, waves_n, waves_m, waves_k, token_tiles] = shape;
   WaveSchedule s{.tokens = tokens,
                  .columns = columns,
@@ -47,10 +48,11 @@ inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<i
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = s.tile_columns() * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
   Linear expr = linear_of(type, s.rows() + 40, k, activation, tokens * token_tiles - 3);
+  expr.rounded_x = x;
   // Groups of several k-tiles are whole in each part.
   if (expr.groups() > 1 && expr.group_size() > s.tile_columns()) s.k_tiles = round_up(k_tiles, 2);
   const auto decisions = decide(expr, device);
-  if (!objection(s, decisions).empty()) s.scale_place = ScalePlace::sums;
+  if (!objection(s, decisions).empty() && !x) s.scale_place = ScalePlace::sums;
   if (!objection(s, decisions).empty()) return {};
   return {{expr, s}};
 }

@@ -73,12 +73,18 @@ INSTANTIATE_TEST_SUITE_P(Types, Waves,
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST(Waves, read_by_maps_that_are_bijections_but_for_the_padding_of_shared_memory) {
-  const Linear expr = linear_of(ttype("uint3,group=64,scale=float16"), 256, 512, Scalar::f16, 40);
-  const auto decisions = decide(expr, device("mi300x"));
-  const auto maps = maps_of(std::get<WaveSchedule>(best_schedule(decisions)), decisions);
-  ASSERT_EQ(maps.size(), 8U);
-  for (const auto& [name, map] : maps) {
-    EXPECT_EQ(inverse(map).has_value(), name.find("in shared memory") == std::string::npos) << name;
+  for (const char* name : {"mi210", "mi300x"}) {
+    for (const bool bytes : {false, true}) {
+      Linear expr = linear_of(ttype("uint3,group=64,scale=float16"), 256, 512, Scalar::f16, 40);
+      if (bytes) expr.rounded_x = Scalar::s8;
+      const auto decisions = decide(expr, device(name));
+      const auto maps = maps_of(std::get<WaveSchedule>(best_schedule(decisions)), decisions);
+      ASSERT_EQ(maps.size(), 8U);
+      for (const auto& [what, map] : maps) {
+        EXPECT_EQ(inverse(map).has_value(), what.find("in shared memory") == std::string::npos)
+            << what;
+      }
+    }
   }
 }
 

@@ -5,14 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "fakes/driver.h"
 #include "runtime/device_row.h"
+#include "runtime/expert_products.h"
 #include "runtime/gpus.h"
+#include "runtime/kernels.h"
 
 namespace ladder {
 namespace {
@@ -76,6 +80,62 @@ TEST_F(WaveSessions, take_a_schedule_that_somebody_measured) {
                      "units 2, depth 2, 1 per multiprocessor",
                      Session::Purpose::good),
                Unsupported);
+}
+
+// Products of bytes serve 256 tokens; more are passes, whose tokens are rounded before each.
+TEST_F(WaveSessions, round_activations_where_they_are_asked_to) {
+  Session& s = session(
+      open_session(ttype("uint4,group=64,scale=float16"), 448, 512, false, false, Scalar::s8));
+  const auto few = s.passes(kOrdinal, Scalar::f16, 40, stream_);
+  ASSERT_NE(few.most, nullptr);
+  EXPECT_EQ(few.step, 40);
+  const auto schedule = schedule_of(few.most->schedule);
+  ASSERT_TRUE(schedule && std::holds_alternative<WaveSchedule>(*schedule));
+  EXPECT_EQ(route_of(*schedule), Route::bytes);
+  EXPECT_EQ(std::ranges::count(few.most->operands, Operand::x_scales), 1);
+  const auto many = s.passes(kOrdinal, Scalar::f16, 20000, stream_);
+  EXPECT_EQ(many.step, 256);
+  EXPECT_EQ(many.most, s.linear(kOrdinal, Scalar::f16, 256, stream_));
+  EXPECT_EQ(many.last, s.linear(kOrdinal, Scalar::f16, 20000 % 256, stream_));
+  ASSERT_NE(many.rounding, nullptr);
+  EXPECT_EQ(many.rounding->plan.threads, 256) << "four waves, a token each";
+  ASSERT_TRUE(many.rounding->start(stream_, nullptr, nullptr, nullptr, 250));
+  EXPECT_EQ(fake::launches().back().threads, 256);
+  EXPECT_EQ(fake::launches().back().grid[0], 63);
+  EXPECT_TRUE(s.schedules(kOrdinal, Scalar::f16, 8192, 4).empty());
+  EXPECT_EQ(no_kernels(s.type(), 448, 512, false, device_row(kOrdinal), Scalar::s8), "");
+  EXPECT_EQ(
+      no_kernels(ttype("float8_e4m3,channel"), 448, 512, false, device_row(kOrdinal), Scalar::e4m3),
+      "no tile program multiplies e4m3 on mi300x");
+}
+
+// The products of all items are one launch, and the kernels around them are loaded as they are.
+TEST_F(WaveSessions, multiply_all_items_of_experts_in_one_launch) {
+  constexpr std::int64_t kExperts = 8, kRows = 64;
+  ExpertProducts products(of(384));
+  const auto all = rows_of_items(products, products, {kOrdinal, Scalar::f16, kExperts, 0, kRows});
+  ASSERT_GE(all.size(), 3);
+  for (const std::int64_t of_item : all) {
+    const ExpertProducts::Question question{kOrdinal, Scalar::f16, kExperts, of_item, kRows};
+    const LinearKernel* const kernel = products.kernel(question, stream_);
+    ASSERT_NE(kernel, nullptr) << of_item;
+    EXPECT_EQ(std::ranges::count(kernel->operands, Operand::items), 1);
+    EXPECT_TRUE(std::holds_alternative<WaveSchedule>(*schedule_of(kernel->schedule)));
+    Launch grid = kernel->launch;
+    grid.grid[2] = static_cast<unsigned>(most_items(kRows, kExperts, of_item));
+    ASSERT_TRUE(kernel->kernel->launch(grid, stream_, nullptr));
+    EXPECT_EQ(fake::launches().back().grid[2], grid.grid[2]);
+  }
+  EXPECT_FALSE(device_row(kOrdinal).dependent_launch());
+  const RoutingKernels& around = routing_kernels(gpus());
+  for (const auto& [source, name] :
+       {std::pair{around.route({true, false}), "route"},
+        {around.gated(Scalar::f16, Gated::silu, {true, false}), "gated"},
+        {around.combine(Scalar::f16, Scalar::f32, {true, false}), "combine"}}) {
+    const SharedKernel kernel = load_kernel(source, name, kOrdinal, 0);
+    ASSERT_TRUE(kernel->launch({{4, 3, 1}, kRoutingThreads, 0, false}, stream_, nullptr)) << name;
+    EXPECT_EQ(fake::launches().back().kernel, name);
+  }
 }
 
 }  // namespace

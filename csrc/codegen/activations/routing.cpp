@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/cuda/routing.h"
+#include "codegen/activations/routing.h"
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/joined.h"
-#include "codegen/cuda/prelude.h"
 
 namespace ladder {
 
@@ -39,7 +39,7 @@ std::optional<Gated> gated_called(std::string_view name) {
 
 }  // namespace ladder
 
-namespace ladder::cuda {
+namespace ladder::activations {
 namespace {
 
 // Every block counts all choices: that is quicker than a launch of its own for the counts, and
@@ -49,11 +49,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __restrict__ rows,
       u32* __restrict__ items, u32* __restrict__ places, u32 choices, u32 of_token, u32 wide,
       u32 count, u32 tile, u32 pieces, u32 slots) {
-  __shared__ u32 all[MOST_EXPERTS], before[MOST_EXPERTS], mine[MOST_CHOICES];
+  __shared__ u32 all[MOST_EXPERTS];
+  __shared__ u32 before[MOST_EXPERTS];
+  __shared__ u32 mine[MOST_CHOICES];
   __shared__ u32 used;
   BEGIN
   const u32 thread = threadIdx.x;
-  const u32 share = (choices + gridDim.x - 1) / gridDim.x;
+  const u32 share = (choices + BLOCKS_X - 1) / BLOCKS_X;
   const u32 first = min(blockIdx.x * share, choices), end = min(first + share, choices);
   for (u32 e = thread; e < count; e += THREADS) all[e] = before[e] = 0;
   __syncthreads();
@@ -66,18 +68,18 @@ route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __res
   }
   __syncthreads();
   // Rows and items in front of each expert: a lane has experts side by side, lanes are added up.
-  if (thread < 32) {
-    const u32 of_lane = (count + 31) / 32, from = min(count, thread * of_lane);
+  if (thread < LANES) {
+    const u32 of_lane = (count + LANES - 1) / LANES, from = min(count, thread * of_lane);
     const u32 to = min(count, from + of_lane);
     u32 row = 0, item = 0;
     for (u32 e = from; e < to; ++e) row += all[e], item += (all[e] + tile - 1) / tile;
     const u32 rows_here = row, items_here = item;
-    for (u32 step = 1; step < 32; step *= 2) {
+    for (u32 step = 1; step < LANES; step *= 2) {
       const u32 r = __shfl_up_sync(0xffffffffu, row, step);
       const u32 i = __shfl_up_sync(0xffffffffu, item, step);
       if (thread >= step) row += r, item += i;
     }
-    if (thread == 31) used = item;
+    if (thread == LANES - 1) used = item;
     row -= rows_here, item -= items_here;
     for (u32 e = from; e < to; ++e) {
       const u32 has = all[e];
@@ -125,7 +127,7 @@ gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, 
   BEGIN
   const u32 column = blockIdx.x * THREADS + threadIdx.x;
   if (column >= pieces) return;
-  for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
+  for (u32 row = blockIdx.y; row < rows; row += BLOCKS_Y) {
     const u64 at = (u64)row * 2 * pieces + column;
     const Piece gates = x[at], ups = x[at + pieces];
     Piece out;
@@ -148,7 +150,7 @@ combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
   BEGIN
   const u32 column = blockIdx.x * THREADS + threadIdx.x;
   if (column >= pieces) return;
-  for (u32 token = blockIdx.y; token < tokens; token += gridDim.y) {
+  for (u32 token = blockIdx.y; token < tokens; token += BLOCKS_Y) {
     float sums[OF_PIECE] = {};
     for (u32 j = 0; j < of_token; ++j) {
       const u32 choice = token * of_token + j, place = places[choice];
@@ -166,43 +168,40 @@ combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
 }
 )";
 
-std::string replaced(std::string text, std::string_view what, std::string_view by) {
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
-  return text;
-}
-
-/// Behind the prelude, with pieces of rows: of 16 bytes, or else of one number.
-std::string whole_text(std::string_view text, RowKind rows) {
+/// With pieces of rows: of 16 bytes, or else of one number. `wide`: the weights are f32.
+std::string source(std::string_view kernel, RowKind rows, const Words& words, Scalar scalar,
+                   std::string_view product = {}, bool wide = false) {
+  LADDER_CHECK(!rows.dependent || words.dependent_launch, "no dependent launch on such devices");
   constexpr std::string_view kPiece =
       "struct __align__(2 * OF_PIECE) Piece { u16 v[OF_PIECE]; };\n";
-  auto out = replaced(joined(prelude(), kPiece, text), "OF_PIECE", rows.whole ? "8" : "1");
-  out = replaced(std::move(out), "BEGIN",
-                 rows.dependent ? "dependent_wait();\n  dependent_launch();" : "");
-  return replaced(std::move(out), "THREADS", joined(kRoutingThreads));
-}
-
-std::string of_scalar(std::string text, Scalar scalar) {
-  return replaced(std::move(text), "_TYPE", scalar == Scalar::bf16 ? "_bf16" : "_f16");
+  return text_of(words, joined(kPiece, kernel),
+                 {{"OF_PIECE", rows.whole ? "8" : "1"},
+                  {"BEGIN", rows.dependent ? "dependent_wait();\n  dependent_launch();" : ""},
+                  {"BLOCKS_X", std::string(words.blocks_x)},
+                  {"BLOCKS_Y", std::string(words.blocks_y)},
+                  {"LANES", joined(words.lanes)},
+                  {"THREADS", joined(kRoutingThreads)},
+                  {"MOST_EXPERTS", joined(kMostExperts)},
+                  {"MOST_CHOICES", joined(kMostChoicesOfBlock)},
+                  {"PRODUCT", std::string(product)},
+                  {"WEIGHT", wide ? "float" : "u16"},
+                  {"VALUE", wide ? "weights[choice]" : "low_TYPE(weights[choice])"},
+                  {"_TYPE", scalar == Scalar::bf16 ? "_bf16" : "_f16"}});
 }
 
 }  // namespace
 
-std::string route_source(RowKind rows) {
-  auto out = replaced(whole_text(kRoute, rows), "MOST_EXPERTS", joined(kMostExperts));
-  return replaced(std::move(out), "MOST_CHOICES", joined(kMostChoicesOfBlock));
+std::string route_source(RowKind rows, const Words& words) {
+  return source(kRoute, rows, words, Scalar::f16);
 }
 
-std::string gated_source(Scalar scalar, Gated what, RowKind rows) {
-  return of_scalar(replaced(whole_text(kGated, rows), "PRODUCT", std::ranges::find(kGatings, what, &Named::what)->product), scalar);
+std::string gated_source(Scalar scalar, Gated what, RowKind rows, const Words& words) {
+  const auto product = std::ranges::find(kGatings, what, &Named::what)->product;
+  return source(kGated, rows, words, scalar, product);
 }
 
-std::string combine_source(Scalar scalar, Scalar weight, RowKind rows) {
-  const bool wide = weight == Scalar::f32;
-  auto out = replaced(whole_text(kCombine, rows), "WEIGHT", wide ? "float" : "u16");
-  out = replaced(std::move(out), "VALUE", wide ? "weights[choice]" : "low_TYPE(weights[choice])");
-  return of_scalar(std::move(out), scalar);
+std::string combine_source(Scalar scalar, Scalar weight, RowKind rows, const Words& words) {
+  return source(kCombine, rows, words, scalar, {}, weight == Scalar::f32);
 }
 
-}  // namespace ladder::cuda
+}  // namespace ladder::activations

@@ -6,15 +6,13 @@
 //
 // What bounds it is memory: three bytes a column. About six instructions a column are a quarter of
 // what an H100 issues in the time of those bytes.
-#include "codegen/cuda/rounding.h"
+#include "codegen/activations/rounding.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/joined.h"
-#include "codegen/cuda/prelude.h"
 #include "codegen/emit/literal.h"
 
 namespace ladder {
@@ -23,20 +21,22 @@ namespace {
 
 // Two pieces of a thread are four loads of 16 bytes under way; with four, a block of 1024 threads
 // still has its 64 registers a thread.
-constexpr std::int64_t kPieces = 2, kMostPieces = 4, kMostThreads = 1024, kWarp = 32;
+constexpr std::int64_t kPieces = 2, kMostPieces = 4, kMostThreads = 1024;
 constexpr unsigned kWarpsOfBlock = 4;
 
 }  // namespace
 
-RoundingPlan rounding_plan(std::int64_t k) {
+RoundingPlan rounding_plan(std::int64_t k, int lanes) {
   LADDER_REQUIRE(k > 0 && k % kColumnsOfPiece == 0, "tokens of ", k,
                  " columns, no positive multiple of ", kColumnsOfPiece);
   const std::int64_t all = k / kColumnsOfPiece;
-  if (all <= kPieces * kWarp) {
-    const unsigned threads = kWarpsOfBlock * kWarp;
-    return {static_cast<int>(ceil_div(all, kWarp)), true, true, threads, kWarpsOfBlock};
+  if (all <= kPieces * lanes) {
+    const unsigned threads = kWarpsOfBlock * static_cast<unsigned>(lanes);
+    return {static_cast<int>(ceil_div(all, std::int64_t{lanes})), true, true, threads,
+            kWarpsOfBlock};
   }
-  const auto threads = std::min(kMostThreads, round_up(ceil_div(all, kPieces), kWarp));
+  const auto threads =
+      std::min(kMostThreads, round_up(ceil_div(all, kPieces), std::int64_t{lanes}));
   const auto pieces = ceil_div(all, threads);
   const bool held = pieces <= kMostPieces;
   return {held ? static_cast<int>(pieces) : 1, held, false, static_cast<unsigned>(threads), 1};
@@ -44,7 +44,7 @@ RoundingPlan rounding_plan(std::int64_t k) {
 
 }  // namespace ladder
 
-namespace ladder::cuda {
+namespace ladder::activations {
 namespace {
 
 constexpr std::string_view kFunctions = R"(
@@ -126,17 +126,17 @@ round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces
 }
 )";
 
-constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % 32;
-  const u32 token = blockIdx.x * (threads / 32) + threadIdx.x / 32, step = 32;
+constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % LANES;
+  const u32 token = blockIdx.x * (threads / LANES) + threadIdx.x / LANES, step = LANES;
   if (token >= tokens) return;)";
-constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[32];
+constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[LANES];
   const u32 thread = threadIdx.x, token = blockIdx.x, step = threads;)";
 
 constexpr std::string_view kWarpMost = "most = largest_of_warp(most);";
 constexpr std::string_view kBlockMost = R"(most = largest_of_warp(most);
-  if (thread % 32 == 0) of_warps[thread / 32] = most;
+  if (thread % LANES == 0) of_warps[thread / LANES] = most;
   __syncthreads();
-  most = thread % 32 < threads / 32 ? of_warps[thread % 32] : 0;
+  most = thread % LANES < threads / LANES ? of_warps[thread % LANES] : 0;
   most = largest_of_warp(most);)";
 
 // All loads of a thread are under way before the first is waited for.
@@ -165,37 +165,30 @@ constexpr std::string_view kReadSecond = R"(
     round_piece(piece_of(from + 2 * at), inverse, to + at);
   })";
 
-std::string replaced(std::string text, std::string_view what, std::string_view by) {
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
-  }
-  return text;
-}
-
 }  // namespace
 
-std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain) {
+std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain,
+                                const Words& words) {
   LADDER_CHECK(from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
   LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
-  const bool bf16 = from == Scalar::bf16;
-  std::string text = joined(prelude(), kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
-  const std::pair<std::string_view, std::string> parts[] = {
-      {"BEGIN",
-       joined(chain.waits ? "dependent_wait();" : "", chain.waits && chain.starts ? "\n  " : "",
-              chain.starts ? "dependent_launch();" : "")},
-      {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
-      {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
-      {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
-      {"SECOND", std::string(plan.held ? kHeldSecond : kReadSecond)},
-      {"MOST_THREADS", joined(plan.of_warps ? plan.threads : kMostThreads)},
-      {"PIECES", joined(plan.pieces, "u")},
-      {"INFINITE", bf16 ? "0x7f80u" : "0x7c00u"},
-      {"LEAST", literal(kLeastRounded)},
-      {"TOP", literal(largest_rounded(to))},
-      {"_TYPE", bf16 ? "_bf16" : "_f16"},
-  };
-  for (const auto& [what, by] : parts) text = replaced(std::move(text), what, by);
-  return text;
+  LADDER_CHECK(words.dependent_launch || !(chain.waits || chain.starts),
+               "no dependent launch on such devices");
+  const bool bf16 = from == Scalar::bf16, exact = plan.of_warps || !words.any_threads;
+  return text_of(words, joined(kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel),
+                 {{"BEGIN", joined(chain.waits ? "dependent_wait();" : "",
+                                   chain.waits && chain.starts ? "\n  " : "",
+                                   chain.starts ? "dependent_launch();" : "")},
+                  {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
+                  {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
+                  {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
+                  {"SECOND", std::string(plan.held ? kHeldSecond : kReadSecond)},
+                  {"LANES", joined(words.lanes)},
+                  {"MOST_THREADS", joined(exact ? plan.threads : kMostThreads)},
+                  {"PIECES", joined(plan.pieces, "u")},
+                  {"INFINITE", bf16 ? "0x7f80u" : "0x7c00u"},
+                  {"LEAST", literal(kLeastRounded)},
+                  {"TOP", literal(largest_rounded(to))},
+                  {"_TYPE", bf16 ? "_bf16" : "_f16"}});
 }
 
-}  // namespace ladder::cuda
+}  // namespace ladder::activations

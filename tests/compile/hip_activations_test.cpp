@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of activations for AMD's devices, by clang to assembly: no spills and no scratch, no
+// access whose memory the compiler did not find out, arguments as the host passes them, so that no
+// kernel asks for hidden ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "codegen/hip/code_object.h"
+#include "codegen/hip_clang.h"
+#include "codegen/target.h"
+
+namespace ladder {
+namespace {
+
+constexpr const char* kArchitectures[] = {"gfx90a", "gfx942"};
+constexpr Scalar kHalves[] = {Scalar::f16, Scalar::bf16};
+
+/// `pointers` and `numbers` are what the host passes.
+void expect_clean(const std::string& source, const std::string& what, unsigned threads,
+                  int pointers, int numbers) {
+  for (const char* architecture : kArchitectures) {
+    SCOPED_TRACE(joined(what, " for ", architecture));
+    const hip::Clang clang = *hip::found_clang(architecture);
+    const auto assembly = hip::assembly_of(clang, source, architecture);
+    const auto kernels = hip::kernels_of(hip::assembled(clang, assembly, architecture));
+    ASSERT_EQ(kernels.size(), 1);
+    const hip::KernelResources& kernel = kernels.front();
+    EXPECT_EQ(kernel.vgpr_spills + kernel.sgpr_spills + kernel.scratch_bytes, 0);
+    EXPECT_EQ(kernel.argument_bytes, 8 * pointers + 4 * numbers);
+    EXPECT_EQ(assembly.find("\tflat_"), std::string::npos);
+    EXPECT_EQ(assembly.find("\tscratch_"), std::string::npos);
+    EXPECT_EQ(assembly.find("s_swappc"), std::string::npos) << "a call of a library";
+    EXPECT_NE(assembly.find(joined(".max_flat_workgroup_size: ", threads)), std::string::npos);
+  }
+}
+
+class HipActivationKernels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* architecture : kArchitectures) LADDER_SKIP_WITHOUT_CLANG(architecture);
+  }
+  const RoutingKernels& routing_ = routing_kernels(target_called("HIP"));
+  const RoundingKernels& rounding_ = rounding_kernels(target_called("HIP"));
+};
+
+TEST_F(HipActivationKernels, that_route_compile_without_spills) {
+  for (const bool whole : {false, true}) {
+    const RowKind kind{whole, false};
+    expect_clean(routing_.route(kind), "route", kRoutingThreads, 5, 7);
+    for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
+                             "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
+      const Scalar scalar = whole ? Scalar::f16 : Scalar::bf16;
+      expect_clean(routing_.gated(scalar, *gated_called(name), kind), name, kRoutingThreads, 2, 4);
+    }
+    for (const Scalar scalar : kHalves) {
+      for (const Scalar weight : {scalar, Scalar::f32}) {
+        expect_clean(routing_.combine(scalar, weight, kind), "combine", kRoutingThreads, 4, 3);
+      }
+    }
+  }
+}
+
+// Of a wave, of a workgroup with one, two and four pieces a thread, and read twice.
+TEST_F(HipActivationKernels, that_round_compile_without_spills) {
+  for (const std::int64_t k : {16, 2048, 8192, 65536, 131072}) {
+    for (const Scalar from : kHalves) {
+      const RoundingPlan plan = rounding_plan(k, 64);
+      expect_clean(rounding_.round_tokens(from, Scalar::s8, plan, {false, false}),
+                   joined(name_of(from), " of ", k), plan.threads, 3, 3);
+    }
+  }
+}
+
+TEST_F(HipActivationKernels, do_not_round_to_e4m3) {
+  EXPECT_THAT(
+      [&] {
+        rounding_.round_tokens(Scalar::f16, Scalar::e4m3, rounding_plan(64, 64), {false, false});
+      },
+      ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("not the format")));
+}
+
+}  // namespace
+}  // namespace ladder
