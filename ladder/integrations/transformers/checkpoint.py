@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,18 @@ def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
     return tensors
 
 
+def parts_by_module(
+    headers: Mapping[str, Stored], parts: Collection[str]
+) -> dict[str, dict[str, Stored]]:
+    """What the headers say of the tensors of each module of which one is called as in ``parts``."""
+    stored: dict[str, dict[str, Stored]] = {}
+    for tensor, header in headers.items():
+        name, _, part = tensor.rpartition(".")
+        if part in parts:
+            stored.setdefault(name, {})[part] = header
+    return stored
+
+
 def find_modules(
     model: Any,
     headers: dict[str, Stored],
@@ -55,13 +67,8 @@ def find_modules(
         Unsupported: modules that the model keeps in one fused tensor (experts), and embeddings.
     """
     rename, exact = renamer(model)
-    stored: dict[str, dict[str, Stored]] = {}
-    for tensor in headers:
-        name, _, part = tensor.rpartition(".")
-        if part in parts:
-            stored.setdefault(name, {})[part] = headers[tensor]
     found = []
-    for name, present in stored.items():
+    for name, present in parts_by_module(headers, parts).items():
         codes = codes_part(present)
         if codes is None:
             if "weight" in present:
