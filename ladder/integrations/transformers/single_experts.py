@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ladder.checkpoints.layer import Stored
@@ -26,8 +25,7 @@ from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures
 from ladder.nn.stack import PackedStack
-from ladder.types import TType
-from ladder.weight import Weight, join, join_objection
+from ladder.weight import Weight, join, join_objection, needs_single_rows
 
 _PROJECTION = re.compile(r"(?P<experts>.+)\.(?P<number>\d+)\.(?P<projection>[^.]+)")
 
@@ -132,14 +130,14 @@ class SingleExperts(nn.Module):
         weights = {name: self._weight(name) for name in self.layers(stack)}
         first, like = next(iter(weights.items()))
         for name, weight in weights.items():
-            if _with_zeros_type(weight.type) != _with_zeros_type(like.type):
+            if weight.type.with_stored_zeros() != like.type.with_stored_zeros():
                 raise Unsupported(
                     f"{self.stored}.{name} is {weight.type}, and {self.stored}.{first} "
                     f"{like.type}: the experts of a layer need one type for each product"
                 )
         if len({weight.type for weight in weights.values()}) == 1:
             return weights
-        return {name: _with_zeros(weight) for name, weight in weights.items()}
+        return {name: weight.with_stored_zeros() for name, weight in weights.items()}
 
     def _weight(self, name: str) -> Weight:
         where, layer = f"{self.stored}.{name}", self.get_submodule(name)
@@ -164,30 +162,12 @@ class SingleExperts(nn.Module):
         """The rows of gate and up as one weight."""
         weights = list(parts.values())
         rows = [weight.shape[0] for weight in weights]
-        blocks = weights[0].type.rows
-        if len(weights) > 1 and (blocks == 0 or any(count % blocks for count in rows[:-1])):
+        if needs_single_rows(weights[0].type, rows):
             weights = [weight.of_single_rows() for weight in weights]
         if why := join_objection(weights[0].type, rows, [weight.tensors() for weight in weights]):
             names = " and ".join(f"{self.stored}.{name}" for name in parts)
             raise Unsupported(f"{names} cannot be one product: {why}")
         return join(weights)
-
-
-def _with_zeros_type(ttype: TType) -> TType:
-    """The type of the same weights with their zero points stored, where all are the midpoint."""
-    return ttype.with_zero("integer") if ttype.zero == "midpoint" else ttype
-
-
-def _with_zeros(weight: Weight) -> Weight:
-    """The same weight with its zero points stored."""
-    if weight.type.zero != "midpoint":
-        return weight
-    ttype, parts = _with_zeros_type(weight.type), weight.tensors()
-    shape = ttype.zeros_shape(*weight.shape)
-    assert shape is not None
-    middle = 1 << (ttype.bits - 1)
-    zeros = parts["qweight"].new_full(shape, middle, dtype=torch.uint8)
-    return Weight(ttype, weight.shape, **parts, zeros=zeros)
 
 
 def open_experts(
