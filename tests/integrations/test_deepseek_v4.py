@@ -13,6 +13,7 @@ from hf_models import edit_config, edit_tensors, load, logits
 
 import ladder
 from ladder.checkpoints import repack
+from ladder.errors import Unsupported
 from ladder.integrations.transformers import dense, enable
 
 transformers = pytest.importorskip("transformers")
@@ -27,6 +28,7 @@ TINY = {
 }  # fmt: skip
 #: Of the published layers wo_a is quantised too; transformers has more than nn.Linear for it.
 PACKED = re.compile(r"(.*\.(?:wq_a|wq_b|wkv|wo_b|w[123]))\.weight")
+WITH_GROUPED = re.compile(r"(.*\.(?:wq_a|wq_b|wkv|wo_[ab]|w[123]))\.weight")
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +85,13 @@ def test_the_published_form_has_the_values_of_its_files(dense_v4, tmp_path):
     model.save_pretrained(tmp_path / "saved")
     assert torch.equal(logits(load(tmp_path / "saved")), expected)
     assert torch.equal(logits(dense(model)), logits(load(tmp_path / "truth")))
+
+
+def test_a_quantised_layer_that_is_more_than_linear_is_refused(dense_v4, tmp_path):
+    folder = published(dense_v4, tmp_path / "v4", WITH_GROUPED)
+    why = r"attn.wo_a is quantised, and .*o_a_proj a DeepseekV4GroupedLinear, which is more than"
+    with enable("fp8"), pytest.raises(Unsupported, match=why):
+        load(folder)
+    repack(folder, tmp_path / "repacked")
+    with pytest.raises(Unsupported, match=why):
+        load(tmp_path / "repacked")

@@ -13,7 +13,7 @@ from ladder.checkpoints.header import read_header
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
-from ladder.nn.select import is_linear, linears
+from ladder.nn.select import called_as_linear, is_linear, linears
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def find_modules(
     Raises:
         CheckpointError: parts without their codes, or a Linear of the base model of which the
             files hold nothing.
-        Unsupported: modules that the model keeps in one fused tensor (experts), and embeddings.
+        Unsupported: modules that the model keeps in one fused tensor (experts), embeddings, and
+            subclasses of nn.Linear that may compute something else.
     """
     rename, exact = renamer(model)
     found = []
@@ -80,6 +81,12 @@ def find_modules(
         if not _is_linear(model, target):
             _check_known(model, target, name)
             continue  # not of this model: transformers reports the keys as unexpected
+        kind = type(model.get_submodule(target))
+        if not called_as_linear(kind):
+            raise Unsupported(
+                f"{name} is quantised, and {target} a {kind.__name__}, which is more than a linear "
+                "layer: ladder cannot be in its place"
+            )
         if codes not in present:
             raise CheckpointError(
                 f"{name}.{codes} is missing; {name} has {', '.join(sorted(present))}"
