@@ -129,6 +129,10 @@ class TType:
         has no such."""
         return parse(str(self).replace(f"zero={self.zero}", f"zero={zero}"))
 
+    def with_stored_zeros(self) -> TType:
+        """The same, where all zero points are the midpoint and none stored, with them stored."""
+        return self.with_zero("integer") if self.zero == "midpoint" else self
+
     def of_single_rows(self) -> TType:
         """The same with blocks of one row: a row taken by itself has a scale of its own."""
         columns = f"group={self.columns}" if self.columns else "channel"

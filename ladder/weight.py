@@ -107,6 +107,16 @@ class Weight:
                 parts[name] = parts[name].repeat_interleave(rows, 0)[:n].contiguous()
         return Weight(self.type.of_single_rows(), self.shape, **parts)
 
+    def with_stored_zeros(self) -> Weight:
+        """The same weight with its zero points stored: its type is
+        :meth:`TType.with_stored_zeros`."""
+        ttype = self.type.with_stored_zeros()
+        shape = ttype.zeros_shape(*self.shape)
+        if ttype == self.type or shape is None:
+            return self
+        zeros = self.qweight.new_full(shape, 1 << (ttype.bits - 1), dtype=torch.uint8)
+        return Weight(ttype, self.shape, **self.tensors(), zeros=zeros)
+
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
 
@@ -167,6 +177,13 @@ def in_order(g_idx: Tensor, type: TType) -> bool:
     k = g_idx.numel()
     columns = torch.arange(k, dtype=g_idx.dtype, device=g_idx.device)
     return torch.equal(g_idx, columns // (type.columns or k))
+
+
+def needs_single_rows(type: TType, rows: Sequence[int]) -> bool:
+    """Whether weights of ``type``, with so many rows each, need a scale for each row before they
+    can be one weight row below row: each has one scale for all, or blocks of rows would be cut."""
+    blocks = type.rows
+    return len(rows) > 1 and (blocks == 0 or any(count % blocks for count in rows[:-1]))
 
 
 def join_objection(

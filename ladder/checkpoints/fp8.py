@@ -2,18 +2,23 @@
 """quant_method "fp8": layers of float8_e4m3, as DeepSeek, Qwen and transformers (FineGrainedFP8)
 write them in blocks, and AutoFP8 with one scale for a tensor.
 
-    weight                         float8 [N, K]
+    weight                         float8 [N, K]; int8 [N, K/2] of experts of 4 bits (DeepSeek-V4):
+                                   two codes of float4_e2m1 in a byte, the first in its lower half
     weight_scale_inv               float, or e8m0: [ceil(N/rows), ceil(K/columns)] with
                                    weight_block_size [rows, columns], [128, 128] where it has two
-                                   dimensions and the config does not say; else [] or [1]
+                                   dimensions and the config does not say; else [] or [1]. e8m0
+                                   [N, K/32] of 4 bits
+    scale                          another name for it (DeepSeek-V4)
     weight_scale                   another name for it; without blocks also [N] or [N, 1]
     input_scale, activation_scale  float [] or [1], of activation_scheme "static": left out
     weight[n, k] = weight_scale_inv[n / rows, k / columns] * weight[n, k]
 
-The scale multiplies, whatever its name. Modules of ``modules_to_not_convert`` or ``ignored_layers``
-are dense.
+The scale multiplies, whatever its name. Its dtype says whether it is e8m0: scale_fmt "ue8m0" of the
+config also stands beside float32 scales that are powers of two. Modules of
+``modules_to_not_convert`` or ``ignored_layers`` are dense.
 
-Source: transformers 5, integrations/finegrained_fp8.py; vLLM 0.33, quantization/fp8.py.
+Source: transformers 5.23, integrations/finegrained_fp8.py and quantizer_finegrained_fp8.py; vLLM
+0.32 and 0.33, quantization/fp8.py and models/deepseek_v4.
 """
 
 from __future__ import annotations
@@ -45,11 +50,14 @@ from ladder.checkpoints.layer import (
 from ladder.errors import Unsupported
 from ladder.weight import Weight
 
-_SCALES = ("weight_scale_inv", "weight_scale")
+#: Names of the scale; the second is one of layers without blocks.
+_SCALES = ("weight_scale_inv", "weight_scale", "scale")
 _INPUTS = ("input_scale", "activation_scale")
 PARTS = (*_SCALES, "weight", *_INPUTS)
 _ELEMENT = "float8_e4m3"
 _USUAL = (128, 128)
+#: Of experts of 4 bits: the dtypes of two codes, their format, and columns that share a scale.
+_PACKED, _PACKED_ELEMENT, _PACKED_GROUP = (torch.int8, torch.uint8), "float4_e2m1", 32
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,12 @@ class Config:
             CheckpointError: a key has the wrong type or a value outside the format's set.
             Unsupported: experts of other formats beside layers of FP8.
         """
-        for key, known in (("expert_dtype", ("fp8",)), ("store_dtype", ("fp8",)),
+        for key, known in (("expert_dtype", ("fp8", "fp4")), ("store_dtype", ("fp8",)),
                            ("fmt", ("e4m3", "float8_e4m3"))):  # fmt: skip
             if (given := config_word(fields, (key,), known[0])) not in known:
+                reads = " and ".join(known) if key == "expert_dtype" else known[0]
                 raise Unsupported(
-                    f"quantization_config.{key} is {given!r}, and ladder reads {known[0]} here"
+                    f"quantization_config.{key} is {given!r}, and ladder reads {reads} here"
                 )
         block = _block(fields.get("weight_block_size"))
         scheme = config_word(fields, ("activation_scheme",), "dynamic")
@@ -121,8 +130,10 @@ def _block(given: Any) -> tuple[int, int] | None:
 
 
 def codes_part(parts: Collection[str]) -> str | None:
-    """See ladder.checkpoints.layer. A ``weight`` is quantised where it has a scale."""
-    return None if set(_SCALES).isdisjoint(parts) else "weight"
+    """See ladder.checkpoints.layer. A ``weight`` is quantised where it has a scale. A ``scale``
+    alone is some other module's."""
+    named = [part for part in _SCALES if part in parts]
+    return None if not named or (named == ["scale"] and "weight" not in parts) else "weight"
 
 
 def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | None = None) -> Layer:
@@ -136,10 +147,17 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
     shape = parts["weight"].shape
     if len(shape) != 2 or 0 in shape:
         fail(f"{name}.weight", " has shape ", list(shape), ", not two dimensions above zero")
+    scale = _scale_of(parts, name)
+    if parts["weight"].dtype in _PACKED:
+        n, k = shape[0], 2 * shape[1]
+        groups = -(-k // _PACKED_GROUP)
+        expect(parts, name, scale, BYTES["e8m0"], (n, groups))
+        return Layer(name, n, k, 4, min(_PACKED_GROUP, k), groups, f"group={_PACKED_GROUP}", config,
+                     _PACKED_ELEMENT, "e8m0")  # fmt: skip
     expect(parts, name, "weight", BYTES[_ELEMENT], shape)
-    (n, k), scale = shape, _scale_of(parts, name)
+    n, k = shape
     found, block = parts[scale].shape, config.block
-    if block is None and scale == _SCALES[0] and len(found) == 2:
+    if block is None and scale != "weight_scale" and len(found) == 2:
         block = _USUAL  # as transformers takes a config that does not say
     if block is not None:
         rows, group = block
@@ -157,7 +175,7 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
 
 def _scale_of(parts: Mapping[str, Any], name: str) -> str:
     there = [part for part in _SCALES if part in parts]
-    if len(there) == 2:
+    if len(there) > 1:
         fail(f"{name}.{there[1]}", " is there, and ", name, ".", there[0], " too")
     return there[0]
 
@@ -187,7 +205,8 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
 
 
 def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
-    """Return the codes of some rows as int32 [rows, ceil(K/4)], canonical."""
+    """Return the codes of some rows as int32 [rows, ceil(K/4)], of 4 bits [rows, ceil(K/8)],
+    canonical."""
     return words_of_bytes(qweight[rows])
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,15 @@ from ladder.checkpoints.info import DENSE, describe
 from ladder.checkpoints.shards import open_shards, read_json
 from ladder.checkpoints.source import open_folder
 from ladder.errors import InvalidArgument
+from ladder.nn.dense_experts import STACKS
 from ladder.types import TType, parse
+from ladder.weight import needs_single_rows
 
 #: Layers of one input that serving frameworks multiply in one product.
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_GATE_UP, _DOWN = STACKS.values()
+#: What checkpoints call gate, up and down of one expert: most; Mixtral and its like.
+PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,22 @@ class PackedLayer:
     activation_type: str | None = None
 
 
-def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
-    """Those of a quantised folder that ladder reads, by name, without experts. Of their tensors
-    only the small ones are read, where they decide the type. Registers the folder's user types.
+@dataclass(frozen=True)
+class PackedExperts:
+    """The experts of one layer of a mixture, ``count`` weights for each of two products:
+    ``gate_up`` [2I, H] and ``down`` [H, I]. Where columns of some expert are not in order of their
+    groups, ``g_idx`` is that of the first such expert."""
+
+    name: str
+    count: int
+    gate_up: PackedLayer
+    down: PackedLayer
+
+
+def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list[PackedExperts]]:
+    """The linear layers and the experts of a quantised folder that ladder reads, by name, in stacks
+    or packed one by one. Of their tensors only the small ones are read, where they decide the type.
+    Registers the folder's user types.
 
     Raises:
         InvalidArgument: no such folder, or nothing in it is packed. CheckpointError: damaged.
@@ -47,13 +65,74 @@ def packed_layers(path: str | os.PathLike[str]) -> list[PackedLayer]:
             f"{path} has no packed layer: `ladder convert` makes a folder of such"
         )
     orders = dict(_orders(Path(path), [m["name"] for m in summary["modules"] if m["act_order"]]))
-    return [
-        PackedLayer(
-            m["name"], parse(m["type"]), m["n"], m["k"], orders.get(m["name"]), m["activation_type"]
+    layers: dict[str, PackedLayer] = {}
+    counts = {}
+    for m in summary["modules"]:
+        name, activation_type = m["name"], m["activation_type"]
+        layers[name] = PackedLayer(
+            name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type
         )
-        for m in summary["modules"]
-        if "experts" not in m
-    ]
+        if "experts" in m:
+            counts[name] = m["experts"]
+    experts = [*_stacked(layers, counts), *_single(layers)]
+    return list(layers.values()), sorted(experts, key=lambda each: each.name)
+
+
+def _stacked(layers: dict[str, PackedLayer], counts: Mapping[str, int]) -> list[PackedExperts]:
+    """Take the stacks, of ``counts`` weights each, out of ``layers``."""
+    stacks = {name: layers.pop(name) for name in counts}
+    found = []
+    for name, first in stacks.items():
+        holder, _, last = name.rpartition(".")
+        second = stacks.get(f"{holder}.{_DOWN}")
+        if last == _GATE_UP and second is not None:
+            found.append(PackedExperts(holder, counts[name], first, second))
+    return found
+
+
+def _single(layers: dict[str, PackedLayer]) -> list[PackedExperts]:
+    """Take the experts whose projections are packed one by one out of ``layers``. Those of which
+    some are not there, or of several types, stay: nothing makes experts of them."""
+    by_holder: dict[str, dict[int, dict[str, PackedLayer]]] = {}
+    for name, layer in layers.items():
+        holder, _, rest = name.rpartition(".experts.")
+        number, _, projection = rest.partition(".")
+        if number.isdecimal() and any(projection in names for names in PROJECTIONS):
+            of = by_holder.setdefault(f"{holder}.experts", {}).setdefault(int(number), {})
+            of[projection] = layer
+    found = []
+    for holder, experts in by_holder.items():
+        names = next(names for names in PROJECTIONS if set(names) & experts[min(experts)].keys())
+        whole = all(of.keys() == set(names) for of in experts.values())
+        if not whole or sorted(experts) != list(range(len(experts))):
+            continue
+        rows = [[experts[e][name] for name in names] for e in range(len(experts))]
+        gate_up = _product(f"{holder}.{_GATE_UP}", [of[:2] for of in rows])
+        down = _product(f"{holder}.{_DOWN}", [of[2:] for of in rows])
+        if gate_up is None or down is None:
+            continue
+        found.append(PackedExperts(holder, len(experts), gate_up, down))
+        for layer in (layer for of in rows for layer in of):
+            del layers[layer.name]
+    return found
+
+
+def _product(name: str, experts: Sequence[Sequence[PackedLayer]]) -> PackedLayer | None:
+    """What one product of experts is, each given by the layers whose rows are its rows; None where
+    they are not alike."""
+    every = [layer for of in experts for layer in of]
+    first = every[0]
+    types = {layer.type for layer in every}
+    if len(types) > 1:  # of some experts all zero points are the midpoint
+        types = {ttype.with_stored_zeros() for ttype in types}
+    if len(types) > 1 or {(layer.n, layer.k) for layer in every} != {(first.n, first.k)}:
+        return None
+    (ttype,) = types
+    rows = [layer.n for layer in experts[0]]
+    if needs_single_rows(ttype, rows):
+        ttype = ttype.of_single_rows()
+    order = next((layer.g_idx for layer in every if layer.g_idx is not None), None)
+    return replace(first, name=name, type=ttype, n=sum(rows), g_idx=order)
 
 
 def _orders(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, Tensor | None]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 
 from ladder.cli.model import check_model
 from ladder.cli.output import Json, print_json, print_table, progress_bar
+from ladder.cli.tokens import ranges_of, span, tokens_of
+from ladder.cli.tune_experts import expert_kinds_of, of_token, print_experts
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +53,10 @@ def tune(
 
     plans.json (text, to ship with the model) and kernels/ (this user's) appear
     in the folder. Weights are not loaded: shapes are those of the files'
-    headers, and kernels are timed on random weights. What has a plan is not
-    timed again; what the budget left out is timed by the next call. Of a range
-    of tokens, the least and the most of each kernel are.
+    headers, and kernels are timed on random weights; those of experts on
+    choices that a router makes at random. What has a plan is not timed again;
+    what the budget left out is timed by the next call. Of a range of tokens,
+    the least and the most of each kernel are; of experts the most.
 
     Examples:
 
@@ -79,20 +83,40 @@ def tune(
 
     gpu = gpu_called(device)
     from ladder.checkpoints.packed import merged_layers, packed_layers
+    from ladder.checkpoints.shards import read_json
     from ladder.cuda import kernels
     from ladder.cuda.tune import tune_all
+    from ladder.cuda.tune_experts import tune_layers
 
-    layers = packed_layers(model)
-    chosen = dtype or _dtype_of(model)
+    layers, experts = packed_layers(model)
+    config = read_json(model / "config.json")
+    chosen = dtype or _dtype_of(config)
     kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu)
+    mixtures = expert_kinds_of(experts)
     kernels.use_store(kept)
     for kind in kinds:
         tokens = tokens_of(m, kind.activation_type)
         kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
+    for mixture in mixtures:
+        mixture.ask(gpu, getattr(torch, chosen), ranges_of(m), of_token(config))
+    start = time.monotonic()
     with progress_bar("Tuning", as_json) as progress:
         asked = [kind.request for kind in kinds if kind.request]
         tuned = tune_all(asked, mode=mode, budget_s=budget, progress=progress)
-    _print(model, kept, gpu, chosen, mode, kinds, tuned, as_json)
+    left = max(0.0, budget - (time.monotonic() - start))
+    with progress_bar("Tuning experts", as_json) as progress:
+        of_experts = [mixture.request for mixture in mixtures if mixture.request]
+        tuned_experts = tune_layers(of_experts, mode=mode, budget_s=left, progress=progress)
+    tuned.late += tuned_experts.late
+    tuned.seconds = time.monotonic() - start
+    found = [mixture.described(tuned_experts) for mixture in mixtures]
+    _print(model, kept, gpu, chosen, mode, kinds, tuned, found if as_json else None)
+    if not as_json:
+        print_experts(model, mixtures, tuned_experts)
+    if tuned.late and not as_json:
+        from ladder.cli.output import console
+
+        console.print(f"{tuned.late} kernels were not timed: run it again, or with --budget")
 
 
 @dataclass
@@ -186,9 +210,10 @@ def _print(
     mode: str,
     kinds: list[Kind],
     tuned: Tuned,
-    as_json: bool,
+    experts: list[dict[str, Any]] | None,
 ) -> None:
-    if as_json:
+    """A table; JSON where ``experts`` is given, what it says of these."""
+    if experts is not None:
         shapes = [
             {
                 "type": kind.type,
@@ -212,6 +237,7 @@ def _print(
                 "seconds": round(tuned.seconds, 2),
                 "late": tuned.late,
                 "shapes": shapes,
+                "experts": experts,
             }
         )
         return
@@ -219,7 +245,7 @@ def _print(
     for kind in kinds:
         left = (kind.type, kind.n, kind.k, len(kind.names))
         rows += [
-            (*left, _span(row["m"]), row["kernel"] or "torch", row["origin"])
+            (*left, span(row["m"]), row["kernel"] or "torch", row["origin"])
             for row in kind.rows(tuned)
         ] or [(*left, "all", "torch", kind.reason)]
     print_table(
@@ -227,34 +253,6 @@ def _print(
         ("type", "N", "K", "layers", "M", "kernel", "origin"),
         rows,
     )
-    if tuned.late:
-        from ladder.cli.output import console
-
-        console.print(f"{tuned.late} kernels were not timed: run it again, or with --budget")
-
-
-def _span(m: Sequence[int]) -> str:
-    return str(m[0]) if m[0] == m[1] else f"{m[0]}-{m[1]}"
-
-
-def tokens_of(text: str, activation_type: str = "") -> tuple[int, ...]:
-    """ "1,8,30-64" -> (1, 8, 30, 64): of a range, the least and the most of each kernel."""
-    from ladder.cuda.kernels import interval
-    from ladder.errors import InvalidArgument
-
-    found: list[int] = []
-    for part in text.split(","):
-        ends = [end.strip() for end in part.split("-")]
-        whole = len(ends) <= 2 and all(end.isascii() and end.isdigit() for end in ends)
-        least, most = (int(ends[0]), int(ends[-1])) if whole else (0, 0)
-        if not 1 <= least <= most < 1 << 31:
-            raise InvalidArgument(f'--m is "{text}", not numbers of tokens such as 1,8,16 or 1-256')
-        while least <= most:
-            end = interval(least, activation_type)
-            last = min(end, most) if end >= least else most
-            found += [least, last]
-            least = last + 1
-    return tuple(sorted(set(found)))
 
 
 def gpu_called(name: str) -> torch.device:
@@ -288,10 +286,7 @@ def gpu_called(name: str) -> torch.device:
     raise InvalidArgument(f'--device is "{name}", and this machine has others: {here}')
 
 
-def _dtype_of(folder: Path) -> str:
-    from ladder.checkpoints.shards import read_json
-
-    config: dict[str, Any] = read_json(folder / "config.json")
+def _dtype_of(config: dict[str, Any]) -> str:
     config = {**config, **(config.get("text_config") or {})}
     given = config.get("dtype") or config.get("torch_dtype")
     return "bfloat16" if given == "bfloat16" else "float16"

@@ -7,15 +7,17 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ladder.cuda import experts, timing
 from ladder.cuda.experts import Stack
-from ladder.cuda.request import Mode
+from ladder.cuda.request import Mode, Origin, check_mode
+from ladder.types import TType
 
 _ops = torch.ops.ladder
 
@@ -44,23 +46,108 @@ class Problem:
         return (*stacks, self.gate_up.images.device, self.tokens * self.of_token, self.dtype)
 
 
-def tune(problem: Problem, mode: Mode, deadline: float) -> int:
+@dataclass(frozen=True)
+class Chosen:
+    """The kernels of a layer of experts for one number of tokens: of items of at most ``of_item``
+    rows, 0 where there are none. ``gate_up`` and ``down`` are the schedules of the products that
+    were timed now, "" of others. ``origin`` is as :data:`ladder.cuda.request.Origin`: "proposed"
+    where either product is a first proposal, "stored" where both have plans of before."""
+
+    of_item: int
+    origin: Origin = ""
+    gate_up: str = ""
+    down: str = ""
+
+
+class Product(NamedTuple):
+    """One product of a layer of experts: the number of its weights' images
+    (:func:`ladder.cuda.image.open_weight`), their type and shape [N, K]."""
+
+    number: int
+    ttype: TType
+    shape: tuple[int, int]
+
+    def random_stack(self, experts: int, device: torch.device) -> Stack:
+        source = torch.Generator(device).manual_seed(0)
+        images = timing.random_images(experts, self.number, self.ttype.bits, source)
+        return Stack(images, self.number, self.shape, str(self.ttype))
+
+
+@dataclass(frozen=True)
+class ExpertsRequest:
+    """Kernels of layers of ``experts`` experts, of which each token has ``of_token``, for ``m``
+    tokens of ``dtype``."""
+
+    gate_up: Product
+    down: Product
+    experts: int
+    of_token: int
+    device: torch.device
+    dtype: torch.dtype
+    m: tuple[int, ...]
+
+
+class TunedExperts(dict[ExpertsRequest, dict[int, Chosen]]):
+    """For each request and number of tokens the kernels. ``late`` counts those that the budget left
+    untimed."""
+
+    late = 0
+
+
+def tune_layers(
+    requests: Iterable[ExpertsRequest],
+    *,
+    mode: str = "fast",
+    budget_s: float = 20.0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> TunedExperts:
+    """Choose, compile and keep the kernels of layers of experts, which are timed on random weights:
+    GPU memory holds those of one layer.
+
+    Args:
+        mode, budget_s, progress: as :func:`ladder.cuda.tune.tune_all`.
+    """
+    tuned, kind, deadline = TunedExperts(), check_mode(mode), time.monotonic() + budget_s
+    asked = list(dict.fromkeys(requests))
+    done, total = 0, sum(len(request.m) for request in asked)
+    for r in asked:
+        with torch.cuda.device(r.device):
+            stacks = [each.random_stack(r.experts, r.device) for each in (r.gate_up, r.down)]
+            tuned[r] = {}
+            for tokens in r.m:
+                problem = Problem(stacks[0], stacks[1], tokens, r.of_token, r.dtype)
+                tuned[r][tokens] = chosen = tune(problem, kind, deadline)
+                tuned.late += chosen.origin == "proposed" and kind.proposals > 1
+                done += 1
+                if progress is not None:
+                    text = f"{r.experts} experts of {r.gate_up.ttype.element.name}, {tokens} tokens"
+                    progress(text, done, total)
+            del stacks
+    return tuned
+
+
+def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
     """Compile the kernels of a layer and keep the fastest of the scheduler's proposals, in this
     process and a store; where a store has a plan, that.
 
     Args:
         deadline: of ``time.monotonic()``; behind it nothing more is timed.
-    Returns:
-        The most rows of an item; 0 where there are no kernels.
     """
     p, rows = problem, problem.tokens * problem.of_token
     of_item = experts.rows_of_item(p.gate_up, p.down, rows, p.dtype)
-    if of_item == 0 or mode.proposals == 1:
-        return of_item
+    if of_item == 0:
+        return Chosen(0)
     routed = None
+    origins: list[Origin] = []
+    timed = []
     for stack in (p.gate_up, p.down):
         key = (stack.number, stack.experts, rows, of_item, p.dtype, stack.images.device.index)
-        if time.monotonic() > deadline or _ops.has_expert_plan(*key, max(mode.measured, 1)):
+        timed.append("")
+        if _ops.has_expert_plan(*key, max(mode.measured, 1)):
+            origins.append("stored")
+            continue
+        origins.append("proposed")
+        if mode.proposals == 1 or time.monotonic() > deadline:
             continue
         names = _ops.expert_schedules(*key, mode.proposals).splitlines()
         routed = routed or [_random_items(p, of_item, i) for i in range(_CALLS)]
@@ -77,9 +164,12 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> int:
         if times:
             best = min(times, key=times.__getitem__)
             _ops.use_expert_schedule(*key, best, len(names))
+            origins[-1], timed[-1] = "measured", best
         for name, seconds in times.items():
             _log.debug("%d rows of %s: %.1f us, %s", rows, stack.shape, 1e6 * seconds, name)
-    return of_item
+    by_rank: tuple[Origin, ...] = ("proposed", "measured", "stored")
+    origin = next(each for each in by_rank if each in origins)
+    return Chosen(of_item, origin, *timed)
 
 
 def _warm(calls: Sequence[Callable[[], Tensor]]) -> None:

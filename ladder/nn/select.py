@@ -127,7 +127,7 @@ def linears(model: nn.Module) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in model.named_modules()
-        if is_linear(module) and _called_as_linear(type(module))
+        if is_linear(module) and called_as_linear(type(module))
     }
 
 
@@ -293,7 +293,7 @@ def _mixture_objection(module: nn.Module, layout: Layout | str, loaded: bool) ->
     return None
 
 
-def _called_as_linear(kind: type[nn.Module]) -> bool:
+def called_as_linear(kind: type[nn.Module]) -> bool:
     """Whether a module of this class is called, and computes what its base class does."""
     if kind is read_by_parent:
         return False
@@ -314,7 +314,7 @@ def _objection(module: nn.Module, loaded: bool) -> str | None:
         return f"{kind.__name__} has not run yet, so its weight has no shape"
     if hasattr(module, "parametrizations"):
         return "its weight is parametrized"
-    if not _called_as_linear(kind):
+    if not called_as_linear(kind):
         return f"{kind.__name__} is more than nn.Linear"
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
         return "its forward has been replaced"

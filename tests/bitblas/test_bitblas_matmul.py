@@ -145,12 +145,18 @@ def test_integer_activations_give_the_exact_integer(A, W, k):
 
 
 @pytest.mark.parametrize("out", ["int32", "float32", "float16", "int8"])
-def test_integer_results_are_cast_to_the_output(out):
-    matmul = operator(M=2, A_dtype="int8", W_dtype="int4", accum_dtype="int32", out_dtype=out)
-    x, w = torch.randint(-4, 5, (2, K)).to(torch.int8), torch.randint(-8, 8, (N, K)).to(torch.int8)
-    y = matmul(x, matmul.transform_weight(w))
-    exact = x.int() @ w.int().T
-    assert torch.equal(y, exact.to(y.dtype)) and str(y.dtype) == f"torch.{out}"
+@pytest.mark.parametrize("W", ["int2", "int4", "int8"])
+@pytest.mark.parametrize("M", [2, [1, 16]], ids=["fixed", "range"])
+def test_integer_results_are_cast_to_the_output(M, W, out):
+    """Sums of int8 weights are up to 32768: more than float16 holds exactly, less than it holds."""
+    matmul = operator(M=M, A_dtype="int8", W_dtype=W, accum_dtype="int32", out_dtype=out)
+    half = 1 << int(W[3:]) - 1
+    w = torch.randint(-half, half, (N, K)).to(torch.int8)
+    for m in [2] if M == 2 else [1, 5, 16, 40]:
+        x = torch.randint(-4, 5, (m, K)).to(torch.int8)
+        y = matmul(x, matmul.transform_weight(w))
+        exact = x.int() @ w.int().T
+        assert torch.equal(y, exact.to(y.dtype)) and str(y.dtype) == f"torch.{out}"
 
 
 def test_int4_by_int4_takes_what_users_compressed_themselves():

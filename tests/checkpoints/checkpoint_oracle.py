@@ -274,6 +274,7 @@ FP8 = {
     "blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float32),
     "small blocks": ([48, 64], "dynamic", "weight_scale_inv", torch.bfloat16),
     "e8m0 blocks": ([128, 128], "dynamic", "weight_scale_inv", torch.float8_e8m0fnu),
+    "v4 blocks": ([128, 128], "dynamic", "scale", torch.float8_e8m0fnu),
     "tensor": (None, "dynamic", "weight_scale", torch.float32),
     "static": (None, "static", "weight_scale", torch.float32),
     "scalar": (None, "static", "weight_scale_inv", torch.float32),
@@ -298,7 +299,8 @@ def fp8(n, k, *, kind="blocks", seed=0) -> Truth:
     rows, columns = block or ((1, k) if kind == "channel" else (n, k))
     blocks = (-(-n // rows), -(-k // columns))
     drawn = torch.from_numpy(rng.random(blocks, dtype=np.float32) * 0.02 + 0.001)
-    stored = torch.exp2(drawn.log2().round()).to(dtype) if "e8m0" in kind else drawn.to(dtype)
+    powers = dtype == torch.float8_e8m0fnu
+    stored = torch.exp2(drawn.log2().round()).to(dtype) if powers else drawn.to(dtype)
     scales = stored.float().numpy()[np.arange(n) // rows][:, np.arange(k) // columns]
     truth = Truth(float_values(4, 3)[codes], scales, np.zeros_like(scales), np.arange(k))
     shape = {"scalar": (), "tensor": (1,), "static": (1,)}.get(kind, blocks)
@@ -309,6 +311,14 @@ def fp8(n, k, *, kind="blocks", seed=0) -> Truth:
     if scheme == "static":
         part = "activation_scale" if kind == "scalar" else "input_scale"
         truth.tensors[part] = torch.tensor(0.03)
+    return truth
+
+
+def fp8_expert_of_4_bits(n, k, *, seed=0) -> Truth:
+    """A projection of an expert as DeepSeek-V4 stores it among layers of :func:`fp8`."""
+    truth = compressed(n, k, form="mxfp4-pack-quantized", seed=seed)
+    codes, scales = truth.tensors["weight_packed"], truth.tensors["weight_scale"]
+    truth.tensors = {"weight": codes.view(torch.int8), "scale": scales.view(torch.float8_e8m0fnu)}
     return truth
 
 

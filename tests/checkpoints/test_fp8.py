@@ -6,7 +6,14 @@ import logging
 
 import pytest
 import torch
-from checkpoint_oracle import FP8, fp8, fp8_settings, tensors_of, write_folder
+from checkpoint_oracle import (
+    FP8,
+    fp8,
+    fp8_expert_of_4_bits,
+    fp8_settings,
+    tensors_of,
+    write_folder,
+)
 from safetensors.torch import load_file
 
 from ladder import types
@@ -26,6 +33,7 @@ TYPES = {
     "blocks": "block=128x128,scale=float32",
     "small blocks": "block=48x64,scale=bfloat16",
     "e8m0 blocks": "block=128x128,scale=e8m0",
+    "v4 blocks": "block=128x128,scale=e8m0",
     "tensor": "tensor,scale=float32",
     "static": "tensor,scale=float32",
     "scalar": "tensor,scale=float32",
@@ -86,9 +94,41 @@ def test_blocks_of_which_the_config_does_not_speak_are_the_usual_ones():
     assert torch.equal(weight.dequantize(), torch.from_numpy(truth.weight).float())
 
 
+def test_a_folder_of_deepseek_v4_is_read_with_its_experts_of_4_bits(tmp_path):
+    """Scales are called ``scale``; other modules have a tensor of this name, too."""
+    expert = "layers.0.ffn.experts.0.w1"
+    truths = {"layers.0.attn.wq_a": fp8(N, K, kind="v4 blocks"), expert: fp8_expert_of_4_bits(N, K)}
+    others = {"layers.0.attn_hc.scale": torch.ones(3), "layers.0.attn_hc.fn": torch.ones(3, 4)}
+    settings = fp8_settings("v4 blocks") | {"scale_fmt": "ue8m0", "expert_dtype": "fp4"}
+    source = write_folder(tmp_path / "a", settings, [tensors_of(truths) | others])
+    found = dict(open_folder(source))
+    assert found.keys() == truths.keys()
+    for name, weight in found.items():
+        weight.check()
+        expected = torch.from_numpy(truths[name].weight).float()
+        assert torch.equal(weight.dequantize(), expected), name
+    assert found[expert].type == types.parse("mxfp4")
+    report = repack(source, tmp_path / "b")
+    assert report.modules == 2 and report.tensors_carried == len(others)
+
+
+@pytest.mark.parametrize(
+    ("part", "tensor", "message"),
+    [
+        ("scale", torch.ones(N, 4).to(torch.float8_e8m0fnu), r"\[192, 4\], not \[192, 7\]"),
+        ("scale", torch.ones(N, 7), "is float32, not uint8 or float8_e8m0fnu"),
+        ("weight_scale_inv", torch.ones(N, 7), "expert.scale is there, and expert.weight_scale_i"),
+    ],
+)
+def test_a_damaged_expert_of_4_bits_is_named_with_both_values(part, tensor, message):
+    tensors = fp8_expert_of_4_bits(N, K).tensors | {part: tensor}
+    with pytest.raises(CheckpointError, match=message):
+        reader.unpack_layer(tensors, Config.from_dict(fp8_settings()), "expert")
+
+
 def test_without_headers_the_config_says_what_a_layer_has(kind):
     shapes = reader.shapes(N, K, Config.from_dict(fp8_settings(kind)))
-    if kind not in ("scalar", "channel"):  # other names or shapes than vLLM's own
+    if kind not in ("scalar", "channel", "v4 blocks"):  # other names or shapes than vLLM's own
         truth = fp8(N, K, kind=kind)
         assert shapes.keys() == truth.tensors.keys()
         assert shapes["weight"][0] == (N, K)
@@ -126,7 +166,7 @@ def test_modules_stay_dense_by_name_or_by_its_beginning_or_end():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"expert_dtype": "fp4"}, Unsupported, "expert_dtype is 'fp4', and ladder reads fp8"),
+        ({"expert_dtype": "nvfp4"}, Unsupported, "is 'nvfp4', and ladder reads fp8 and fp4 here"),
         ({"fmt": "e5m2"}, Unsupported, "fmt is 'e5m2', and ladder reads e4m3"),
         ({"weight_block_size": [128]}, CheckpointError, r"block_size is \[128\], not \[rows"),
         ({"weight_block_size": [128, 4]}, CheckpointError, r"is \[128, 4\], not"),
@@ -172,13 +212,13 @@ def test_a_folder_without_a_scale_is_no_fp8_folder(tmp_path):
         open_folder(source)
 
 
-@pytest.mark.parametrize("part", ["weight_scale_inv", "scale"])
+@pytest.mark.parametrize("part", ["weight_scale_inv", "scales"])
 def test_codes_without_their_scale_are_refused(part, tmp_path, left_nothing):
     """Beside a layer that has its scale: codes read as numbers would be another weight."""
     tensors = tensors_of({"a": fp8(N, K), "b": fp8(N, K, seed=1)})
     scale = tensors.pop("b.weight_scale_inv")
-    if part == "scale":  # a name that means nothing
-        tensors["b.scale"] = scale
+    if part == "scales":  # a name that means nothing
+        tensors["b.scales"] = scale
     source = write_folder(tmp_path / "src", fp8_settings(), [tensors])
     message = "b.weight is float8_e4m3fn, and no scale is beside it"
     with pytest.raises(CheckpointError, match=message):

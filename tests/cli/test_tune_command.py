@@ -10,60 +10,18 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
+from tuning import SCHEDULE, run
 
 import ladder.cli.tune
-import ladder.cuda.tune
 from ladder.checkpoints.shards import SafetensorsShard
-from ladder.cli import devices, main
-from ladder.cuda import kernels
-from ladder.cuda.request import Tuned
+from ladder.cli import devices
 from ladder.ops import activations
-
-SCHEDULE = "tokens 8, warps 1x8, ordered"
-
-
-def run(capsys, *arguments):
-    try:
-        status = main(["tune", *map(str, arguments)])
-    except SystemExit as stop:
-        status = stop.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
 
 
 @pytest.fixture
 def folder(tmp_path, gptq_folder):
     """A model that the test may write into."""
     return shutil.copytree(gptq_folder, tmp_path / "model", ignore=lambda *_: ["val_tokens.npy"])
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """A machine whose GPU has kernels for all but N = 128, the last of them late. Gives what
-    tune_all was asked for."""
-    asked, kept = [], []
-
-    def tune_all(requests, *, mode, budget_s, progress):
-        asked.append({"requests": requests, "mode": mode, "budget_s": budget_s, "kept": kept[-1]})
-        tuned = Tuned()
-        for request in requests:
-            named = {m: SCHEDULE if m <= 16 else "" for m in request.m}
-            tuned[request] = named
-            tuned.origin[request] = {m: "measured" if name else "" for m, name in named.items()}
-        progress("the last", len(requests), len(requests))
-        tuned.late = 1
-        return tuned
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    row = {"name": "h200"}
-    monkeypatch.setattr(devices, "gpus", lambda: [{"name": "NVIDIA H200", "row": row}])
-    monkeypatch.setattr(ladder.cuda.tune, "tune_all", tune_all)
-    monkeypatch.setattr(kernels, "use_store", kept.append)
-    refused = "the fake has no kernel for it"
-    monkeypatch.setattr(kernels, "objection", lambda type, n, *_: refused if n == 128 else "")
-    return asked
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -272,9 +230,8 @@ def test_options_reach_the_tuning(capsys, folder, gpu, tmp_path):
         ({}, "float16"),
     ],
 )
-def test_the_dtype_is_that_of_the_model_where_kernels_read_it(tmp_path, config, dtype):
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert ladder.cli.tune._dtype_of(tmp_path) == dtype
+def test_the_dtype_is_that_of_the_model_where_kernels_read_it(config, dtype):
+    assert ladder.cli.tune._dtype_of(config) == dtype
 
 
 def test_a_model_that_is_not_packed_is_pointed_to_convert(capsys, tmp_path, gpu):

@@ -135,7 +135,9 @@ def test_info_counts_the_experts_of_a_packed_folder(mixture, mixture_folder, tmp
     assert row["weights"] == model.hf_quantizer.conversion.weights
     # Parts of stacks are no matrices of their own, and no linear layers with kernels.
     assert all("." + part not in m["name"] for m in matrices(tmp_path) for part in ("scales",))
-    assert all("experts" not in layer.name for layer in packed_layers(tmp_path))
+    layers, (first, *_) = packed_layers(tmp_path)
+    assert all("experts" not in layer.name for layer in layers)
+    assert (first.count, first.gate_up.n, first.down.n) == (e, 2 * i, 64)
 
 
 def test_a_layer_that_is_cut_off_between_shards_is_converted_whole(

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from checkpoint_oracle import awq, compressed, compressed_settings, gptq
+from hf_mixtures import fresh
 from hf_models import edit_config, edit_tensors, foreign_folder, load, logits
 
 import ladder
@@ -172,17 +173,14 @@ def test_damaged_foreign_folders_are_named(gptq_folder, tmp_path):
             load(folder)
 
 
-def test_experts_that_the_model_fuses_are_refused(tmp_path):
+def test_single_experts_of_a_model_that_cannot_fuse_them_are_refused(tmp_path):
+    """transformers knows no single projections of gpt-oss: their order in the stacks is not
+    known."""
     from safetensors.torch import save_file
-    from transformers import MixtralConfig, MixtralForCausalLM
 
-    small = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_local_experts=2)
-    model = MixtralForCausalLM(
-        MixtralConfig(**small, num_attention_heads=2, num_key_value_heads=2, vocab_size=64)
-    )
-    model.save_pretrained(tmp_path)
-    expert = "model.layers.0.block_sparse_moe.experts.0.w1"
-    tensors = {f"{expert}.{part}": t for part, t in gptq(64, 64).tensors.items()}
+    fresh("gpt_oss").save_pretrained(tmp_path)
+    expert = "model.layers.0.mlp.experts.0.gate_proj"
+    tensors = {f"{expert}.{part}": t for part, t in gptq(96, 64).tensors.items()}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     edit_config(tmp_path, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
     with enable("gptq"), pytest.raises(Unsupported, match="experts in one tensor"):

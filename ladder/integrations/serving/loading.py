@@ -19,7 +19,7 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
 from ladder.types import TType
-from ladder.weight import Weight, in_order
+from ladder.weight import Weight, in_order, needs_single_rows
 
 #: Parts of which a layer has one for each module, not one for each row.
 _OF_MODULE = ("scale2", "g_idx")
@@ -77,11 +77,8 @@ class Room:
 
     def splits(self, ttype: TType) -> bool:
         """Whether weights of ``ttype`` are given a scale for each row, lest blocks of rows keep the
-        parts of the layer from being one weight: one scale for all of a part, or blocks that end
-        within one."""
-        if len(self.rows) == 1:
-            return False
-        return ttype.rows == 0 or any(rows.count % ttype.rows for rows in self.rows[:-1])
+        parts of the layer from being one weight."""
+        return needs_single_rows(ttype, [rows.count for rows in self.rows])
 
     # --- parameters -------------------------------------------------------------------------------
 

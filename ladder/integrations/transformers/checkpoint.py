@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ladder.checkpoints.header import read_header
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
-from ladder.nn.select import is_linear, linears
+from ladder.nn.select import called_as_linear, is_linear, linears
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,18 @@ def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
     return tensors
 
 
+def parts_by_module(
+    headers: Mapping[str, Stored], parts: Collection[str]
+) -> dict[str, dict[str, Stored]]:
+    """What the headers say of the tensors of each module of which one is called as in ``parts``."""
+    stored: dict[str, dict[str, Stored]] = {}
+    for tensor, header in headers.items():
+        name, _, part = tensor.rpartition(".")
+        if part in parts:
+            stored.setdefault(name, {})[part] = header
+    return stored
+
+
 def find_modules(
     model: Any,
     headers: dict[str, Stored],
@@ -52,16 +64,12 @@ def find_modules(
     Raises:
         CheckpointError: parts without their codes, or a Linear of the base model of which the
             files hold nothing.
-        Unsupported: modules that the model keeps in one fused tensor (experts), and embeddings.
+        Unsupported: modules that the model keeps in one fused tensor (experts), embeddings, and
+            subclasses of nn.Linear that may compute something else.
     """
     rename, exact = renamer(model)
-    stored: dict[str, dict[str, Stored]] = {}
-    for tensor in headers:
-        name, _, part = tensor.rpartition(".")
-        if part in parts:
-            stored.setdefault(name, {})[part] = headers[tensor]
     found = []
-    for name, present in stored.items():
+    for name, present in parts_by_module(headers, parts).items():
         codes = codes_part(present)
         if codes is None:
             if "weight" in present:
@@ -73,6 +81,12 @@ def find_modules(
         if not _is_linear(model, target):
             _check_known(model, target, name)
             continue  # not of this model: transformers reports the keys as unexpected
+        kind = type(model.get_submodule(target))
+        if not called_as_linear(kind):
+            raise Unsupported(
+                f"{name} is quantised, and {target} a {kind.__name__}, which is more than a linear "
+                "layer: ladder cannot be in its place"
+            )
         if codes not in present:
             raise CheckpointError(
                 f"{name}.{codes} is missing; {name} has {', '.join(sorted(present))}"

@@ -10,13 +10,17 @@ from typing import Any
 from ladder.checkpoints.activation_schemes import recorded
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
+from ladder.checkpoints.model import file_names
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, read_headers
 from ladder.integrations.transformers.loading import ForeignLinear
 from ladder.integrations.transformers.quantizer import Quantizer
+from ladder.integrations.transformers.single_experts import open_experts
+from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.select import dense_weight, packable
+from ladder.types import TType
 
 
 class ForeignHfQuantizer(Quantizer):
@@ -39,6 +43,8 @@ class ForeignHfQuantizer(Quantizer):
         settings = format.Config.from_dict(self.quantization_config.ladder_source)
         self._names = names = {}
         self._layers: dict[str, Layer] = {}
+        cut = self._plan is not None
+        self._singles = open_experts(model, headers, format.PARTS, format.codes_part, cut=cut)
         for module in find_modules(model, headers, format.PARTS, format.codes_part):
             name, linear = module.stored_name, model.get_submodule(module.name)
             codes = format.codes_part(module.parts)
@@ -59,26 +65,37 @@ class ForeignHfQuantizer(Quantizer):
             model.set_submodule(module.name, packed.train(linear.training))
             names[module.name] = name
             self._layers[module.name] = layer
+        for single in self._singles.values():
+            single.check_whole(headers)
         if not self._names:
             raise CheckpointError(
                 f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
 
     def _stored_config(self, model: Any) -> StoredConfig:
-        modules = {
-            stored: (self._layers[name], module)
-            for name, stored in self._names.items()
-            if isinstance(module := model.get_submodule(name), Linear)
-        }
-        rounded = recorded(
-            (stored, layer, module.weight_type, module.g_idx is not None)
-            for stored, (layer, module) in modules.items()
-        )
-        types = {stored: str(module.weight_type) for stored, (_, module) in modules.items()}
-        source = {"quant_method": self.method} | self.quantization_config.ladder_source
+        called = file_names(model)
+        layers: list[tuple[str, Layer, TType, bool]] = []
+        mixed = []  # stacks whose projections are to have x rounded in several ways
+        for name, module in model.named_modules(remove_duplicate=False):
+            if isinstance(module, Linear) and name in self._names:
+                ordered = module.g_idx is not None
+                layers.append((self._names[name], self._layers[name], module.weight_type, ordered))
+        for name, single in self._singles.items():
+            for stack in STACKS.values():
+                of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
+                stored = called(f"{name}.{stack}")
+                ttype = model.get_submodule(f"{name}.{stack}").weight_type
+                layers.append((stored, of[0], ttype, False))
+                if len({layer.activation_type for layer in of}) > 1:
+                    mixed.append(stored)
+        types = {stored: str(ttype) for stored, _, ttype, _ in layers}
         return StoredConfig.describing(
-            types, packable(model), source=source, activation_types=rounded
+            types,
+            packable(model),
+            source={"quant_method": self.method} | self.quantization_config.ladder_source,
+            activation_types=recorded(layers) | dict.fromkeys(mixed),
         )
+
 
 def _config_class(base: type, method: str) -> type:
     """A ``base`` that only keeps the folder's config, which is ladder's to read: nothing of

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,30 +13,22 @@ from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.model import file_names
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import InvalidArgument
 from ladder.integrations.transformers import guard
-from ladder.integrations.transformers.checkpoint import (
-    StoredModule,
-    find_modules,
-    read_headers,
-)
 from ladder.integrations.transformers.config import LadderConfig
-from ladder.integrations.transformers.experts import (
-    LoadingStack,
-    swap_experts,
-    swap_experts_by_config,
-)
+from ladder.integrations.transformers.conversions import restore, spare
+from ladder.integrations.transformers.experts import LoadingStack
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.mixtures import LoadingMixtures
+from ladder.integrations.transformers.single_experts import SingleExperts, only
+from ladder.integrations.transformers.swap import swap_stored
 from ladder.integrations.transformers.tensor_parallel import (
-    Plan,
     gathered_state,
     group_of,
-    prepare,
     read_plan,
 )
 from ladder.nn.convert import replace, set_activation_type
-from ladder.nn.dense_experts import GATE_UP
+from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures, stack_names
@@ -47,14 +39,12 @@ from ladder.nn.select import (
     Left,
     check_entries,
     dense_weight,
-    is_conv1d,
     linears,
     packable,
     survey,
 )
 from ladder.nn.stack import PackedStack
 from ladder.types import parse
-from ladder.weight import PARTS, Weight
 
 
 class Quantizer(HfQuantizer):
@@ -65,10 +55,22 @@ class Quantizer(HfQuantizer):
     is_compileable = True
     #: Names in the files of modules of the model.
     _names: Mapping[str, str] = MappingProxyType({})
+    #: Experts whose projections the files hold packed one by one, by the names of their modules.
+    _singles: Mapping[str, SingleExperts] = MappingProxyType({})
+    _spared: Sequence[Any] = ()
 
     def _prepare(self, model: Any, files: Any) -> None:
         """Replace the modules on the meta device that the files hold packed."""
         raise NotImplementedError
+
+    def update_weight_conversions(self, weight_conversions: list[Any], *model: Any) -> Any:
+        names = {
+            f"{single.stored}.{name}"
+            for single in self._singles.values()
+            for name in single.layers()
+        }
+        self._spared = spare(weight_conversions, names) if names else ()
+        return super().update_weight_conversions(weight_conversions, *model)
 
     def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
         return True
@@ -94,8 +96,11 @@ class Quantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         _restore_dtypes(model, self._dtypes)
         group = group_of(model, self._plan)
-        for name, module in model.named_modules():
-            if isinstance(module, LoadingLinear):
+        restore(self._spared)
+        for name, module in [*model.named_modules()]:
+            if isinstance(module, SingleExperts):  # and with it its layers
+                module.finish(model, name)
+            elif isinstance(module, LoadingLinear):
                 if self._plan is not None:
                     self._plan.check_applied(module, name)
                 module.finish(name, group)
@@ -103,15 +108,23 @@ class Quantizer(HfQuantizer):
                 module.finish(name)
         stored = self._stored_config(model)
         if self.pre_quantized:  # folders are loaded on any device
-            offer_activation_types(
-                model, lambda name: stored.activation_type_of(self._names.get(name, name))
-            )
+            called = file_names(model)
+            offer_activation_types(model, lambda name: self._wish(model, stored, name, called))
         elif stored.activation_type is not None:
             set_activation_type(model, stored.activation_type)
         self.quantization_config = LadderConfig.from_stored(stored)
         model.config.quantization_config = self.quantization_config
         model.quantization_method = self.quantization_config.quant_method
         return model
+
+    def _wish(
+        self, model: Any, stored: StoredConfig, name: str, called: Callable[[str], str]
+    ) -> str | None:
+        """What ``stored`` would have the x of a packed module rounded to; None where the stacks of
+        experts differ."""
+        if not isinstance(model.get_submodule(name), Experts):
+            return stored.activation_type_of(self._names.get(name, name))
+        return only(stored.activation_type_of(called(f"{name}.{s}")) for s in STACKS.values())
 
     def _stored_config(self, model: Any) -> StoredConfig:
         """What config.json will say when ``model`` is saved."""
@@ -158,7 +171,7 @@ class LadderHfQuantizer(Quantizer):
 
     def _prepare(self, model: Any, files: Any) -> None:
         if self.pre_quantized:
-            self._names = _swap_stored(
+            self._names, self._singles = swap_stored(
                 model, files, self.quantization_config.stored, self._plan
             )
         else:
@@ -166,7 +179,7 @@ class LadderHfQuantizer(Quantizer):
 
     def _stored_config(self, model: Any) -> StoredConfig:
         stored = self.quantization_config.stored
-        if self.pre_quantized:
+        if self.pre_quantized and not self._singles:
             return stored
         called = file_names(model)
         packed = {
@@ -174,6 +187,21 @@ class LadderHfQuantizer(Quantizer):
             for name, module in model.named_modules()
             if isinstance(module, (Linear, PackedStack))
         }
+        if self.pre_quantized:  # the folder names single projections, and a copy of it has stacks
+            wishes = {name: stored.activation_type_of(name) for name in packed}
+            for name, single in self._singles.items():
+                for stack in STACKS.values():
+                    wishes[called(f"{name}.{stack}")] = only(
+                        stored.activation_type_of(f"{single.stored}.{each}")
+                        for each in single.layers(stack)
+                    )
+            return StoredConfig.describing(
+                packed,
+                stored.modules_to_not_convert,
+                usual=stored.weight_type,
+                source=stored.source,
+                activation_types=wishes,
+            )
         return StoredConfig.describing(
             packed,
             map(called, packable(model)),
@@ -251,79 +279,3 @@ class LadderHfQuantizer(Quantizer):
         from ladder.integrations.transformers.quantize_op import Quantize
 
         return Quantize(self)
-
-
-def _swap_stored(
-    model: Any, files: Any, config: StoredConfig, plan: Plan | None
-) -> dict[str, str]:
-    """Make room for what the files hold packed. Returns the names there of linear modules."""
-    headers, cut = read_headers(files), plan is not None
-    if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
-        skip = set(get_keys_to_not_convert(model))
-        swap_experts_by_config(model, config, cut=cut)
-        for name, linear in linears(model).items():
-            text = config.type_of(name)
-            if text is not None and (name in config.modules or name not in skip):
-                parts: dict[str, Any] = {} if linear.bias is None else {"bias": None}
-                _swap(model, StoredModule(name, name, parts), text, plan)
-        return {}
-    headers = swap_experts(model, headers, config, cut=cut)
-    found = find_modules(model, headers, PARTS, lambda parts: "qweight" if parts else None)
-    for module in found:
-        text = config.modules.get(module.name) or config.type_of(module.stored_name)
-        if text is None:
-            raise CheckpointError(
-                f"{module.stored_name}.qweight is there, but quantization_config leaves "
-                f"{module.stored_name} unquantised"
-            )
-        _check(model.get_submodule(module.name), module, text)
-        _swap(model, module, text, plan)
-    return {module.name: module.stored_name for module in found}
-
-
-def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
-    """Compare the headers of one module with its type and the model's shape."""
-    n, k = dense_weight(linear).shape
-    parts = {part: module.parts.get(part) for part in PARTS}
-    if (g_idx := parts.pop("g_idx")) is not None:
-        expected = (torch.int32, (k,))
-        if g_idx != expected:
-            raise CheckpointError(
-                f"{module.stored_name}.g_idx is {g_idx.dtype} {list(g_idx.shape)}, not "
-                f"{expected[0]} {list(expected[1])}"
-            )
-    for part, found in parts.items():
-        if found is not None and not isinstance(found.dtype, torch.dtype):
-            raise CheckpointError(
-                f"{module.stored_name}.{part} has dtype {found.dtype}, which no part may have"
-            )
-    on_meta = {
-        part: torch.empty(found.shape, dtype=found.dtype, device="meta")
-        for part, found in parts.items()
-        if found is not None
-    }
-    if "qweight" not in on_meta:
-        raise CheckpointError(f"{module.stored_name}.qweight is missing")
-    weight = Weight(parse(text), (n, k), **on_meta)
-    try:
-        weight.check(module.stored_name)
-    except InvalidArgument as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _swap(model: Any, module: StoredModule, text: str, plan: Plan | None) -> None:
-    linear = model.get_submodule(module.name)
-    n, k = dense_weight(linear).shape
-    packed = LoadingLinear(
-        k,
-        n,
-        linear.bias is not None or "bias" in module.parts,
-        text,
-        act_order="g_idx" in module.parts,
-        device="meta",
-        dtype=linear.weight.dtype,
-    )
-    packed._conv1d = is_conv1d(linear)
-    if plan is not None:
-        prepare(packed, module.name, plan)
-    model.set_submodule(module.name, packed.train(linear.training))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of experts in ``ladder tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ladder.cli.output import print_table
+from ladder.cli.tokens import expert_tokens
+
+if TYPE_CHECKING:
+    import torch
+
+    from ladder.checkpoints.packed import PackedExperts, PackedLayer
+    from ladder.cuda.tune_experts import ExpertsRequest, Product, TunedExperts
+
+
+@dataclass
+class ExpertKind:
+    """Layers of experts that have the same kernels."""
+
+    experts: int
+    gate_up: PackedLayer
+    down: PackedLayer
+    names: list[str] = field(default_factory=list)
+    reason: str = ""  #: why there is no kernel
+    request: ExpertsRequest | None = None
+
+    def ask(
+        self, device: torch.device, dtype: torch.dtype, ranges: Sequence[tuple[int, int]],
+        of_token: int,
+    ) -> None:  # fmt: skip
+        """Say what is to be tuned, or why nothing can be.
+
+        Args:
+            ranges: least and most numbers of tokens.
+            of_token: experts of each token, 0 where that is not known.
+        """
+        from ladder.cuda.experts import MOST_EXPERTS
+        from ladder.cuda.tune_experts import ExpertsRequest
+        from ladder.errors import Unsupported
+
+        if self.experts > MOST_EXPERTS:
+            self.reason = f"{self.experts} experts are more than {MOST_EXPERTS}"
+        elif not 0 < of_token <= self.experts:
+            said = f"num_experts_per_tok {of_token}" if of_token else "no num_experts_per_tok"
+            self.reason = f"config.json says {said}, and the layer has {self.experts} experts"
+        else:
+            try:
+                first, second = (_product(each, device) for each in (self.gate_up, self.down))
+            except Unsupported as error:
+                self.reason = str(error)
+                return
+            tokens = expert_tokens(ranges, of_token)
+            self.request = ExpertsRequest(
+                first, second, self.experts, of_token, device, dtype, tokens
+            )
+
+    def described(self, tuned: TunedExperts) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "experts": self.experts,
+            "gate_up": _described(self.gate_up),
+            "down": _described(self.down),
+            "layers": self.names,
+            "kernels": self.rows(tuned),
+            "reason": self.reason,
+        }
+
+    def rows(self, tuned: TunedExperts) -> list[dict[str, Any]]:
+        """Of each number of tokens: the kernels."""
+        if self.request is None:
+            return []
+        return [
+            {
+                "m": m,
+                "rows_of_item": chosen.of_item,
+                "gate_up": chosen.gate_up,
+                "down": chosen.down,
+                "origin": chosen.origin,
+            }
+            for m, chosen in tuned[self.request].items()
+        ]
+
+
+def _product(layer: PackedLayer, device: torch.device) -> Product:
+    """Raises Unsupported where the device has no kernels for it."""
+    from ladder.cuda import image, kernels
+    from ladder.cuda.tune_experts import Product
+    from ladder.errors import Unsupported
+
+    gather, text = False, str(layer.type)
+    if layer.g_idx is not None:
+        gather = image.order_by_group(layer.g_idx, layer.type) is not None
+    if why := kernels.objection(text, layer.n, layer.k, gather, device.index or 0):
+        raise Unsupported(why)
+    number = image.open_weight(text, layer.n, layer.k, gather)
+    return Product(number, layer.type, (layer.n, layer.k))
+
+
+def _described(layer: PackedLayer) -> dict[str, Any]:
+    return {"type": str(layer.type), "n": layer.n, "k": layer.k}
+
+
+def expert_kinds_of(experts: Iterable[PackedExperts]) -> list[ExpertKind]:
+    """In the order of their first layers."""
+    kinds: dict[tuple[object, ...], ExpertKind] = {}
+    for layer in experts:
+        products = (layer.gate_up, layer.down)
+        orders = [None if p.g_idx is None else tuple(p.g_idx.tolist()) for p in products]
+        key = (layer.count, *((p.type, p.n, p.k) for p in products), *orders)
+        kinds.setdefault(key, ExpertKind(layer.count, *products)).names.append(layer.name)
+    return list(kinds.values())
+
+
+def of_token(config: dict[str, Any]) -> int:
+    """How many experts each token has by a model's configuration, 0 where it does not say."""
+    config = {**config, **(config.get("text_config") or {})}
+    found = config.get("num_experts_per_tok")
+    return found if type(found) is int else 0
+
+
+def print_experts(model: Path, kinds: Iterable[ExpertKind], tuned: TunedExperts) -> None:
+    """A table of what was tuned, if anything."""
+    rows: list[tuple[Any, ...]] = []
+    for kind in kinds:
+        left = (kind.experts, _spelled(kind.gate_up), _spelled(kind.down), len(kind.names))
+        for row in kind.rows(tuned):
+            items = f"items of {row['rows_of_item']} rows" if row["rows_of_item"] else "torch"
+            rows.append((*left, row["m"], items, row["origin"]))
+        if kind.reason:
+            rows.append((*left, "all", "torch", kind.reason))
+    if rows:
+        columns = ("experts", "gate and up", "down", "layers", "M", "kernels", "origin")
+        print_table(f"{model}: experts", columns, rows)
+
+
+def _spelled(layer: PackedLayer) -> str:
+    return f"{layer.type} [{layer.n}, {layer.k}]"

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``ladder tune`` asks for the experts of a folder, in stacks and packed one by one."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tuning import SCHEDULE, run
+
+from ladder.checkpoints.packed import packed_layers
+from ladder.cli.tokens import expert_tokens
+
+E, H, I = 4, 64, 96  # noqa: E741
+TYPE = "uint4,group=32,scale=float16,zero=midpoint"
+LAYERS = [f"model.layers.{i}.mlp.experts" for i in (0, 1)]
+
+
+def parts(n, k, *front, zeros=False):
+    """Tensors of a weight of TYPE."""
+    made = {
+        "qweight": torch.zeros(*front, n, k // 8, dtype=torch.int32),
+        "scales": torch.ones(*front, n, k // 32, dtype=torch.float16),
+    }
+    if zeros:
+        made["zeros"] = torch.zeros(*front, n, k // 32, dtype=torch.uint8)
+    return made
+
+
+def stacks(i=I):
+    return {
+        f"{layer}.{name}.{part}": tensor
+        for layer in LAYERS
+        for name, n, k in (("gate_up", 2 * i, H), ("down", H, i))
+        for part, tensor in parts(n, k, E).items()
+    }
+
+
+def single(names=("gate_proj", "up_proj", "down_proj"), zeros=()):
+    """``zeros``: experts whose zero points are stored."""
+    gate, up, down = names
+    return {
+        f"{layer}.{e}.{name}.{part}": tensor
+        for layer in LAYERS
+        for e in range(E)
+        for name, n, k in ((gate, I, H), (up, I, H), (down, H, I))
+        for part, tensor in parts(n, k, zeros=e in zeros).items()
+    }
+
+
+def write(folder, tensors, modules=(), **config):
+    """A ladder folder with a linear layer as well."""
+    attention = "model.layers.0.self_attn.q_proj"
+    tensors = tensors | {f"{attention}.{part}": t for part, t in parts(H, H).items()}
+    save_file(tensors, folder / "model.safetensors")
+    fields = {"quant_method": "ladder", "format_version": 1, "weight_type": TYPE,
+              "modules": dict(modules)}  # fmt: skip
+    config = {"num_experts_per_tok": 2, "dtype": "bfloat16", "quantization_config": fields} | config
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "tensors", [stacks(), single(), single(("w1", "w3", "w2"))], ids=["stacks", "single", "mixtral"]
+)
+def test_layers_of_experts_are_asked_for_once_with_the_budget_that_is_left(
+    capsys, tmp_path, gpu, tensors
+):
+    folder = write(tmp_path, tensors)
+    status, out, err = run(capsys, folder, "--m", "1-16,20", "--budget", 7, "--json")
+    assert status == 0, err
+    (linear,), (asked,) = gpu, gpu.experts
+    assert [request.shape for request in linear["requests"]] == [(H, H)]
+    assert asked["mode"] == "fast" and 6 < asked["budget_s"] <= 7
+    (request,) = asked["requests"]
+    assert (request.experts, request.of_token, request.dtype) == (E, 2, torch.bfloat16)
+    assert request.device == torch.device("cuda", 0)
+    assert (request.gate_up.shape, request.down.shape) == ((2 * I, H), (H, I))
+    assert {str(p.ttype) for p in (request.gate_up, request.down)} == {TYPE}
+    assert request.m == (1, 2, 4, 8, 16, 20)
+    (described,) = json.loads(out)["experts"]
+    assert described["experts"] == E and described["layers"] == LAYERS
+    assert described["gate_up"] == {"type": TYPE, "n": 2 * I, "k": H}
+    assert described["down"] == {"type": TYPE, "n": H, "k": I}
+    assert described["kernels"][1] == {
+        "m": 2, "rows_of_item": 16, "gate_up": SCHEDULE, "down": SCHEDULE, "origin": "measured",
+    }  # fmt: skip
+    status, out, _ = run(capsys, folder, "--m", "8")
+    assert status == 0 and "items of 16 rows" in out and "measured" in out
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"num_experts_per_tok": None}, "config.json says no num_experts_per_tok, and the layer"),
+        ({"num_experts_per_tok": 8}, "says num_experts_per_tok 8, and the layer has 4 experts"),
+        ({"text_config": {"num_experts_per_tok": 5}}, "says num_experts_per_tok 5, and"),
+    ],
+    ids=["none", "too many", "text"],
+)
+def test_experts_that_cannot_be_tuned_say_why(capsys, tmp_path, gpu, config, why):
+    status, out, err = run(capsys, write(tmp_path, stacks(), **config), "--json")
+    assert status == 0, err
+    (described,) = json.loads(out)["experts"]
+    assert why in described["reason"] and described["kernels"] == []
+    assert gpu.experts[0]["requests"] == []
+    status, out, _ = run(capsys, tmp_path)
+    assert status == 0 and "torch" in out
+
+
+def test_a_product_without_kernels_is_named(capsys, tmp_path, gpu):
+    """The fake has none for N = 128."""
+    status, out, _ = run(capsys, write(tmp_path, stacks(i=64)), "--json")
+    (described,) = json.loads(out)["experts"]
+    assert status == 0 and described["reason"] == "the fake has no kernel for it"
+
+
+def test_zero_points_that_only_some_experts_store_count_for_all(tmp_path):
+    integer = TYPE.replace("midpoint", "integer")
+    tensors = single(zeros=(1,))
+    modules = {n.removesuffix(".zeros"): integer for n in tensors if n.endswith(".zeros")}
+    layers, (first, second) = packed_layers(write(tmp_path, tensors, modules))
+    assert [layer.name for layer in layers] == ["model.layers.0.self_attn.q_proj"]
+    assert str(first.gate_up.type) == str(second.down.type) == integer
+
+
+def test_experts_that_are_not_alike_stay_linear_layers(tmp_path):
+    tensors, modules = single(), {}
+    for part in parts(H, I):
+        tensors.pop(f"{LAYERS[0]}.2.down_proj.{part}")
+    name = f"{LAYERS[1]}.1.up_proj"
+    tensors[f"{name}.qweight"] = torch.zeros(I, H // 4, dtype=torch.int32)
+    modules[name] = TYPE.replace("uint4", "uint8")
+    layers, experts = packed_layers(write(tmp_path, tensors, modules))
+    assert experts == [] and len(layers) == 2 * 3 * E
+
+
+@pytest.mark.parametrize(
+    ("ranges", "of_token", "tokens"),
+    [
+        ([(1, 16)], 2, (1, 2, 4, 8, 16)),
+        ([(1, 16)], 3, (1, 2, 5, 10, 16)),
+        ([(5, 5), (3, 3)], 8, (3, 5)),
+        ([(1, 8192)], 8, tuple(1 << i for i in range(14))),
+        ([(8000, 1 << 30), (9000, 9000)], 1, (8192,)),
+    ],
+)
+def test_of_a_range_the_most_tokens_of_each_kernel_are_asked_for(ranges, of_token, tokens):
+    assert expert_tokens(ranges, of_token) == tokens
