@@ -78,9 +78,9 @@ def check_report(script, arguments, expected):
 
 
 def test_every_benchmark_has_a_small_run():
-    """But those that need more than ladder: linear.py a tuned run, sweep.py a GPU for minutes,
-    vllm_decode.py vLLM, hip_report.py an AMD GPU."""
-    larger = {"linear.py", "sweep.py", "vllm_decode.py", "hip_report.py"}
+    """But those that need more than ladder: linear.py a tuned run, sweep.py and proposals.py a GPU
+    for minutes, vllm_decode.py vLLM, hip_report.py an AMD GPU."""
+    larger = {"linear.py", "sweep.py", "proposals.py", "vllm_decode.py", "hip_report.py"}
     assert set(SCRIPTS) == {*SMALL, *SMALL_ON_A_GPU, *larger}
 
 
@@ -111,7 +111,7 @@ def test_a_benchmark_of_a_gpu_runs_from_the_checkout(script):
     [
         *(["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]),
         *(["generate.py"], ["lora_step.py"], ["experts.py"], ["round_tokens.py"]),
-        ["sweep.py", "run", "no.csv"],
+        *(["sweep.py", "run", "no.csv"], ["proposals.py", "no.csv"]),
     ],
 )
 def test_a_benchmark_of_a_gpu_says_that_there_is_none(command):
