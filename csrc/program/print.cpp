@@ -301,7 +301,7 @@ std::string to_string(const Program& program) {
   std::ostringstream out;
   out << "program " << program.name << ": " << program.variables[kSplit].extent << " x "
       << program.variables[kTile].extent << " blocks of " << program.threads << " threads";
-  if (program.roles) out << " and " << program.roles->producers << " producers";
+  if (program.roles) out << " that consume and " << program.roles->producers << " that produce";
   if (program.cluster > 1) {
     out << ", clusters of " << program.cluster << (program.tiles_in_cluster ? " tiles" : "");
   }

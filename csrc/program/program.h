@@ -7,21 +7,19 @@
 //
 // The model of execution, which the interpreter enforces and every target implements:
 //   - The threads of a block run each instruction together; blocks run in any order.
-//   - Where a block has producers, threads behind the others, they run what is in a Produce, and
-//   the
-//     others, the consumers, all else; both run what comes before the first other instruction than
-//     of setting up (common_statements()). Only signals order one role after the other.
+//   - Where a block has producers (roles.h), they run what is in a Produce, and the other threads,
+//     the consumers, all else; all threads run the first statements (common_statements()). Only
+//     signals order one role after the other.
 //   - What a thread writes to shared memory, another may read only after a Barrier; memory that was
 //     read may be overwritten only after one.
 //   - A CopyAsync is finished for the thread that issued it by a Wait on its group, and for the
-//     others by a Barrier after that.
+//     others by a Barrier after that, or by an Await of the phase at which copies arrive.
 //   - A CopyBulk is finished for all threads by an Await of the phase that expects its bytes.
 //     Phases also order threads: what each did before an Arrive is behind those that Await it.
 //   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
 //     may not end before its peers have passed one after reading it.
-//   - A block may copy into the shared memory of its peers after a ClusterBarrier, and they may not
-//   end
-//     before that has arrived.
+//   - A block may copy into the shared memory of its peers after a ClusterBarrier, and they may
+//     not end before that has arrived.
 //   - Blocks see each other's writes to global memory only through a Ticket.
 //   - What the preceding kernel wrote may be read, and what it may still read or write be written,
 //     only after DependentWait.
@@ -40,7 +38,9 @@
 #include "program/affine.h"
 #include "program/bulk_copy.h"
 #include "program/elementwise.h"
+#include "program/items.h"
 #include "program/operands.h"
+#include "program/roles.h"
 
 namespace ladder {
 
@@ -189,7 +189,7 @@ struct MmaWait {
   std::vector<RegisterId> sums = {};  ///< what is read after it
 };
 /// What threads wrote to shared memory, and copies that they have waited for, is there for
-/// MmaShared after the next Barrier.
+/// MmaShared after the next Barrier; what all of them know already, at once.
 struct MatrixFence {};
 /// to[w, row, n] = value[row_parity(row)]; a tile of one or two dimensions takes value[0].
 struct Fill {
@@ -256,37 +256,8 @@ struct Statement {
       op;
 };
 
-/// Problems of one launch, side by side on the third dimension of its grid, each with its own rows
-/// of activations and one of several weights: the program is that of one of them. The table says
-/// what each is, so that the device decides which there are.
-struct Items {
-  /// u32, of each item kItemWords: which weight, its first row, its rows, which are its tokens.
-  /// Items without rows do nothing. A dependent launch waits for the preceding kernel, whose the
-  /// table
-  /// may be, before all else.
-  BufferId table;
-  /// Where the buffers of an item begin, in elements per weight, per row or per item.
-  enum class By { weight, row, item };
-  struct Shift {
-    BufferId buffer;
-    By by;
-    std::int64_t elements;
-  };
-  std::vector<Shift> shifts;
-};
-constexpr std::int64_t kItemWords = 3;
-/// Bytes: where a buffer of an item begins, if its rows do not say. The widest access has as many.
-constexpr std::int64_t kItemAlignment = 16;
-
 /// Of one signal.
 constexpr std::int64_t kSignalBytes = 8;
-
-/// Warps that only copy, for the others, which only multiply. Registers of a thread are divided
-/// anew between the two when they part.
-struct Roles {
-  int producers;  ///< threads
-  int producer_registers, consumer_registers;
-};
 
 struct Program {
   std::string name;
@@ -335,7 +306,7 @@ std::string to_string(const Program& program, const Statement& statement);
 std::string to_string(const Program& program, const Affine& affine);
 
 /// How many of the first statements all threads run: all of them where there are no roles, else
-/// those that make signals, meet, and wait for the preceding kernel.
+/// those that make signals, meet, wait for the preceding kernel and let the next one start.
 std::size_t common_statements(const Program& program);
 
 /// Smallest and largest value over all values of the variables.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -20,7 +21,10 @@ class Verifier {
     for (const Register& reg : program_.registers) check_register(reg);
     for (const View& view : program_.views) check_view(view);
     if (program_.items) check_items(*program_.items);
-    if (program_.roles) check_roles(*program_.roles);
+    if (program_.roles) {
+      check_roles(*program_.roles);
+      check_meetings();
+    }
     body(program_.body);
     if (!faults_.str().empty()) {
       fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());
@@ -106,19 +110,56 @@ class Verifier {
             joined(count, " registers of a role, not ", kFewest, " to ", kMost, " by ", kPortion));
       }
     }
+    if (roles.producer_registers > roles.consumer_registers) {
+      fault(joined("producers give no registers back: they have ", roles.producer_registers,
+                   ", consumers ", roles.consumer_registers));
+    }
   }
 
-  void body(const std::vector<Statement>& statements) {
+  /// What meets all threads that have not ended would wait for producers, which wait for consumers:
+  /// not before the last of what producers do.
+  void check_meetings() {
+    std::size_t last = program_.body.size();
+    while (last > 0 && !has_produce(program_.body[last - 1])) --last;
+    for (auto s = common_statements(program_); s < last; ++s) check_meeting(program_.body[s]);
+  }
+
+  static bool has_produce(const Statement& s) {
+    const auto* loop = std::get_if<For>(&s.op);
+    return std::holds_alternative<Produce>(s.op) ||
+           (loop != nullptr && std::ranges::any_of(loop->body, has_produce));
+  }
+
+  void check_meeting(const Statement& s) {
+    const bool meets = std::visit(
+        Match{answer(Group<Ticket, ClusterBarrier, Reduce, SplitDigits, JoinDigits>{}, true),
+              [](const auto&) { return false; }},
+        s.op);
+    if (meets) fault(joined("consumers would wait for producers, in: ", to_string(program_, s)));
+    std::visit(
+        [&](const auto& i) {
+          if constexpr (requires { i.body; }) {
+            for (const Statement& inner : i.body) check_meeting(inner);
+          }
+        },
+        s.op);
+  }
+
+  /// Producers have loops only in common with consumers: `produces` where they may have a part.
+  void body(const std::vector<Statement>& statements, bool produces = true) {
     for (const Statement& statement : statements) {
       const Faults faults =
           std::visit([&](const auto& i) { return check(program_, i); }, statement.op);
       for (const std::string& text : faults) {
         fault(joined(text, ", in: ", to_string(program_, statement)));
       }
-      if (const auto* loop = std::get_if<For>(&statement.op)) body(loop->body);
-      if (const auto* branch = std::get_if<If>(&statement.op)) body(branch->body);
-      if (const auto* part = std::get_if<Within>(&statement.op)) body(part->body);
-      if (const auto* part = std::get_if<Produce>(&statement.op)) body(part->body);
+      if (const auto* loop = std::get_if<For>(&statement.op)) body(loop->body, produces);
+      if (const auto* branch = std::get_if<If>(&statement.op)) body(branch->body, false);
+      if (const auto* part = std::get_if<Within>(&statement.op)) body(part->body, false);
+      if (const auto* part = std::get_if<Produce>(&statement.op)) {
+        if (!produces) fault("producers take part in something else than loops");
+        body(part->body, false);
+      }
     }
   }
 

@@ -107,12 +107,16 @@ bool known_to_be_rejected(const std::string& source, const Device& device) {
 }
 
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
-                         unsigned shared_bytes) {
+                         unsigned shared_bytes, int least_registers) {
   // Weights of many shapes share the kernels that pack and dequantise them.
   return loaded_once(digest_of(source), ordinal, [&] {
     const MachineCode binary = binary_of(source, device_row(ordinal));
     if (const auto why_not = rejection(binary); !why_not.empty()) {
       fail<Unsupported>(name, ": ", why_not);
+    }
+    if (binary.registers < least_registers) {
+      fail<Unsupported>(name, ": threads begin with ", binary.registers, " registers, of ",
+                        least_registers, " that its roles take over");
     }
     return SharedKernel(gpus().driver.load(binary.bytes, name, ordinal, shared_bytes));
   });

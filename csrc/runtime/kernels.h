@@ -33,9 +33,10 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
 bool known_to_be_rejected(const std::string& source, const Device& device);
 
 /// The same as binary_of, loaded: once, whoever asks. Throws Unsupported where rejection() has
-/// a reason.
+/// a reason, and where a thread begins with fewer than `least_registers`: those that roles take
+/// over (Roles), for which they would wait forever.
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
-                         unsigned shared_bytes);
+                         unsigned shared_bytes, int least_registers = 0);
 
 /// The plan that the first store that has one holds for a problem, or nothing; and keeping one.
 std::optional<StoredPlan> stored_plan(const std::string& problem);

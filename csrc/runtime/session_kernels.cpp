@@ -47,7 +47,9 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
   }
-  SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared);
+  const int registers = program.roles ? program.roles->registers(program.threads) : 0;
+  SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared,
+                                    ceil_div(registers, program.block_threads()));
   const Launch launch{{extent(kSplit), extent(kTile), 1},
                       static_cast<unsigned>(program.block_threads()),
                       shared,

@@ -32,10 +32,8 @@ TEST_P(Producers, hand_over_registers_that_consumers_can_have) {
       const Program& program = compiled.program;
       const auto binary = cuda::compile(compiled.source, h200.architecture);
       EXPECT_EQ(rejection(binary), "") << to_string(s);
-      const Roles& roles = *program.roles;
-      EXPECT_GE(
-          binary.registers * program.block_threads(),
-          roles.producer_registers * roles.producers + roles.consumer_registers * program.threads)
+      EXPECT_GE(binary.registers * program.block_threads(),
+                program.roles->registers(program.threads))
           << to_string(s);
     }
   }

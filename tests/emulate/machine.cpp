@@ -166,12 +166,12 @@ void Machine::run_cluster(unsigned x, unsigned y, unsigned z) {
                 nullptr,
                 {}};
     const auto bytes = static_cast<std::size_t>(launch.shared_bytes) + (1 + kStatics) * kStatic;
-    block.memory.assign(bytes + 1024, 0xff);
+    block.memory.assign(bytes + 1024 + 1, 0xff);
     block.alive = launch.threads;
     block.unfenced.assign(static_cast<std::size_t>(launch.shared_bytes) / 16 + 1, -1);
     blocks.push_back(std::move(block));
-    void* memory = blocks.back().memory.data();
-    std::size_t room = blocks.back().memory.size();
+    void* memory = blocks.back().memory.data() + 1;  // something is in front of it
+    std::size_t room = blocks.back().memory.size() - 1;
     blocks.back().shared = static_cast<unsigned char*>(std::align(1024, bytes, memory, room));
     for (unsigned thread = 0; thread < launch.threads; ++thread) {
       auto fiber = std::make_unique<Fiber>();

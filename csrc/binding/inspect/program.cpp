@@ -120,7 +120,7 @@ void add_values(python::Module& m) {
 void add_program(python::Module& m) {
   Class<Program>(m, "Program", "A tile program: what one kernel does, as data.")
       .property("name", fn<&Program::name>)
-      .property("threads", fn<&Program::threads>)
+      .property("threads", fn<&Program::block_threads>)
       .property("grid",
                 [](const Program& p) {
                   return std::pair(p.variables[kSplit].extent, p.variables[kTile].extent);

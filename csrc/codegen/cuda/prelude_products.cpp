@@ -35,7 +35,7 @@ template <int Sums> DEVICE void after_products(int* d) {
 #pragma unroll
   for (int i = 0; i < Sums; ++i) asm volatile("" : "+r"(d[i]) :: "memory");
 }
-// What this thread wrote to shared memory is there for what is asynchronous.
+// What this thread wrote to shared memory, or has seen there, is there for what is asynchronous.
 DEVICE void matrix_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int Tokens> DEVICE void mma_shared_f16(float* d, const u32* a, u64 b);
 template <int Tokens> DEVICE void mma_shared_bf16(float* d, const u32* a, u64 b);

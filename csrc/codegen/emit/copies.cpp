@@ -42,7 +42,7 @@ void Emitter::copy(const CopyAsync& i) {
   const bool always = i.guard == Affine(0);
   if (!always) line("if (", expr(i.guard), " < ", i.below, ") {");
   const std::int64_t threads = threads_,
-                     most = threads == program_.threads ? kCopiesWrittenOut : kCopiesOfProducer;
+                     most = role_ == Role::producing ? kCopiesOfProducer : kCopiesWrittenOut;
   // Of a swizzled view all pieces of a thread are at one place of its pattern.
   const bool alike =
       !to.is_swizzled ||

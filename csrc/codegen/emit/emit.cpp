@@ -198,7 +198,7 @@ void Emitter::body(std::span<const Statement> statements, int depth) {
     depth_ = depth;
     if (const auto* part = std::get_if<Produce>(&statement.op)) {
       if (role_ != Role::producers) continue;
-      role_ = Role::all;
+      role_ = Role::producing;
       body(part->body, depth);
       role_ = Role::producers;
       continue;

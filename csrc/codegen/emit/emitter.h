@@ -155,7 +155,8 @@ class Emitter {
   const Program& program_;
   const Dialect& dialect_;
   /// Whose part is being written, what its threads call their number, and how many they are.
-  enum class Role { all, consumers, producers } role_ = Role::all;
+  /// Producers' loops, and within those what they do.
+  enum class Role { all, consumers, producers, producing } role_ = Role::all;
   std::string_view thread_ = "thread";
   std::int64_t threads_;
   std::ostringstream out_;

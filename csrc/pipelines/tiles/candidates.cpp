@@ -36,7 +36,8 @@ constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
 // The most tokens of a CTA; fewer only where these have more sums than registers.
 constexpr int kTokensOfWarpgroups[] = {256, 192, 128, 64, 32}, kUsualTokens = 128;
-// Of a CTA, and the most of all CTAs of a multiprocessor: more have too few registers.
+// That multiply: of a CTA, and the most of all CTAs of a multiprocessor, of which more have too few
+// registers.
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
 /// A warpgroup has registers for the sums of so many tokens, of one unit of rows a warp.

@@ -106,6 +106,8 @@ void TileLowering::begin_k_tile(Body& body, const Affine& k_tile) {
   if (s_.producers) {
     produce(body, k_tile);
     emit(body, Await{full_, stage_of(k_tile), remainder(divided(k_tile, s_.stages), 2)});
+    // Of consumers: producers do not wait for their copies, and the fence is on the way from these
+    // to products all the same.
     emit(body, MatrixFence{});
     return;
   }
@@ -215,8 +217,9 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
   // Between two waits for all products; where they run on over k-tiles, without end.
   const auto steps = (one_sum() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
-  if (steps > in_turn || (s_.producers && one_sum()))
+  if (steps > in_turn || (s_.producers && one_sum())) {
     emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
+  }
   const auto of_panel = memory_.x_pitch / kBlock;  // blocks
   multiply_step(body, [&](RegisterId acc, RegisterId a) {
     return Statement{MmaShared{warpgroup_,

@@ -14,12 +14,16 @@ namespace ladder {
 namespace {
 
 /// Producers copy whole pieces, and change registers with warpgroups.
-std::string bad_producers(const TileSchedule& s, const Linear& expr) {
+std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
   if (!s.producers) return {};
   if (!s.warpgroups) return "producers without warpgroups";
-  if (expr.gather || expr.k * bytes_of(expr.x_scalar()) % 16 != 0) {
-    return "producers copy whole pieces of 16 bytes";
+  const Linear& expr = decisions.expr;
+  const auto granule = decisions.of(s.route).hint.granularity_bytes;
+  if (expr.gather || expr.k * bytes_of(expr.x_scalar()) % granule != 0) {
+    return joined("producers copy whole pieces of ", granule, " bytes");
   }
+  const Roles roles = roles_of(s, *decisions.device);
+  if (roles.producer_registers > roles.consumer_registers) return "too few registers for roles";
   // What is multiplied, what may still be read, and what is copied.
   if (s.stages < 3) return joined("producers and ", s.stages, " stages");
   return {};
@@ -137,7 +141,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   }
   if (s.stages > s.k_tiles) return "idle stages";
   if (auto why = bad_warps(s, decisions); !why.empty()) return why;
-  if (auto why = bad_producers(s, expr); !why.empty()) return why;
+  if (auto why = bad_producers(s, decisions); !why.empty()) return why;
   const CtaGrid grid = grid_of(s, expr);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;

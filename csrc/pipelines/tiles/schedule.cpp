@@ -56,8 +56,8 @@ std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
 }
 
 Roles roles_of(const TileSchedule& s, const Device& device) {
-  // Of a producer: what NVRTC 13.0 uses for 24 copies. Registers go by portions of 8 and a thread
-  // has at most 255, of which the instruction takes 240.
+  // Of a producer: what NVRTC 13.0 uses for 24 copies. Registers go by portions of 8, and a thread
+  // has at most 255; consumers then ask for 240, as CUTLASS's do.
   constexpr std::int64_t kPortion = 8, kOfProducer = 56, kMost = 248, kMostOfConsumer = 240;
   const auto portions = [](std::int64_t registers) { return registers / kPortion * kPortion; };
   const auto each = std::min(portions(device.registers / (s.cta_threads() * s.ctas_per_sm)), kMost);

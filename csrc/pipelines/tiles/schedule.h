@@ -11,9 +11,8 @@
 //
 // Or warps of their own copy, producers, which are ahead as far as the ring lets them:
 //
-//     producers:    each k-tile: wait until its stage is empty; copy; it is full when that has
-//     ended consumers:    each k-tile: wait until its stage is full; multiply; the stage before is
-//     empty
+//     producers:  wait until the stage of a k-tile is empty; copy; it is full when that has ended
+//     consumers:  wait until the stage of a k-tile is full; multiply; the stage before is empty
 //
 // Consumers then have no addresses to compute and no barrier to meet at, and products run on over
 // the border of k-tiles.
@@ -85,7 +84,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
-/// Registers of a thread of each role, of those that a CTA has.
+/// Registers of a thread of each role, of those that a CTA has. There must be enough for producers.
 Roles roles_of(const TileSchedule& schedule, const Device& device);
 /// Tiles of operands that a warp of a warpgroup decodes in turn.
 int operand_stages(const TileSchedule& schedule);

@@ -30,6 +30,8 @@ constexpr double kOverlap = 3, kMemoryOverlap = 4;
 constexpr double kFill = 40;
 // Seconds: launch and first bytes; a cluster that adds up; sums that are added in order, each.
 constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kOrderedSum = 5.6e-11;
+// What a dependent launch gains by asking for weights before it waits, which producers do not.
+constexpr double kWeightsAhead = 1e-6;
 
 /// Of the multiprocessors, those that clusters of so many CTAs can be on; what is not known is all.
 double cluster_share(const Device& device, std::int64_t ctas) {
@@ -89,6 +91,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   out.shared_seconds = copies * cycles;
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
   out.fixed_seconds = kLaunch + (cluster ? kCluster : 0);
+  if (s.producers && s.dependent_launch) out.fixed_seconds += kWeightsAhead;
   if (s.reduction == Reduction::ordered) {
     out.fixed_seconds += kOrderedSum * static_cast<double>(s.rows) * tokens *
                          static_cast<double>(grid.splits) * waves;

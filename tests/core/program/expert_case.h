@@ -143,7 +143,7 @@ inline std::vector<Schedule> expert_schedules(const Linear& expr, const Device& 
     const std::string text = to_string(c.schedule);
     std::string kind = text.substr(0, text.find(' '));
     for (const char* part : {"ordered", "cluster", "sweeps", "engine", "depth", "warpgroups",
-                             "stages 2", "stages 3", "token tiles"}) {
+                             "producers", "stages 2", "stages 3", "token tiles"}) {
       if (text.find(part) != std::string::npos) kind += part;
     }
     if (seen.insert(kind).second) out.push_back(c.schedule);

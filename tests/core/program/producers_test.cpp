@@ -45,6 +45,18 @@ TEST(Producers, are_verified) {
   EXPECT_THAT(fault([](Program& p) { first<Produce>(p.body)->body.push_back({Barrier{}}); }),
               HasSubstr("what producers do not do: barrier"));
   EXPECT_THAT(fault([](Program& p) { p.signals.front().arrivals = 64; }), HasSubstr("64 arrivals"));
+  EXPECT_THAT(fault([](Program& p) { p.roles->producer_registers = 240; }),
+              HasSubstr("producers give no registers back"));
+  EXPECT_THAT(fault([](Program& p) {
+                Produce part = *first<Produce>(p.body);
+                p.body.push_back({If{kTile, 0, {{std::move(part)}}}});
+              }),
+              HasSubstr("producers take part in something else than loops"));
+  EXPECT_THAT(fault([](Program& p) {
+                p.cluster = 2;
+                first<For>(p.body)->body.push_back({ClusterBarrier{}});
+              }),
+              HasSubstr("consumers would wait for producers, in: cluster_barrier"));
 }
 
 // A barrier that producers do not come to orders nothing of theirs: it takes one of all threads,
