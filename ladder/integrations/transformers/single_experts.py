@@ -181,7 +181,7 @@ def open_experts(
     model: Any,
     headers: Mapping[str, Stored],
     parts: Collection[str],
-    codes_part: Callable[[Collection[str]], str | None],
+    codes_part: Callable[[Mapping[str, Stored]], str | None],
     *,
     cut: bool,
 ) -> dict[str, SingleExperts]:
