@@ -196,7 +196,7 @@ def _times(
     """Seconds of each schedule that the device takes; and whether each of ``names`` had its turn
     before the deadline."""
     times: dict[str, float] = {}
-    for turn, name in enumerate(names * _ROUNDS):
+    for turn, name in enumerate([*names] * _ROUNDS):
         if time.monotonic() > deadline:
             return times, turn >= len(names)
         try:
