@@ -5,10 +5,11 @@
         [--count 10] [--without producers]
 
 Times are microseconds of ``ladder.Linear``'s op in replayed CUDA graphs over random weights that
-together exceed twice the L2. ``--without`` times each proposal once more without that part of its
-print, where such a schedule exists. The lines that are printed have the first proposal, the fastest
-with that part and the fastest without it: how good the cost model's choice is, and what the part
-is worth. Kernels are compiled first, by as many processes as there are processors.
+together exceed twice the L2. ``--without`` times each proposal once more without that item of its
+print (items are separated by ", "), where such a schedule exists; an item that no proposal has is
+refused. The lines that are printed have the first proposal, or that it is refused; the fastest with
+that item and the fastest without it: how good the cost model's choice is, and what the item is
+worth. Kernels are compiled first, by as many processes as there are processors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import csv
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +29,43 @@ import torch.nn.functional as F
 
 
 def schedules(arguments: argparse.Namespace, weight: int, m: int) -> list[str]:
-    """Proposals and their counterparts, each once."""
+    """Proposals and their counterparts, each once; none where no kernel is for the cell."""
     dtype = getattr(torch, arguments.dtype)
-    text = torch.ops.ladder.schedules(weight, 0, dtype, m, arguments.count)
-    part = f", {arguments.without}"
+    try:
+        text = torch.ops.ladder.schedules(weight, 0, dtype, m, arguments.count)
+    except RuntimeError:
+        return []
     out = []
     for name in filter(None, text.split("\n")):
-        out.append(name)
-        if arguments.without and part in name:
-            out.append(name.replace(part, ""))
+        out += [name, without(name, arguments.without)]
     return list(dict.fromkeys(out))
+
+
+def without(name: str, item: str) -> str:
+    """The print of a schedule less one of its items."""
+    return ", ".join(each for each in name.split(", ") if each != item)
+
+
+def refuse_unknown(item: str, names: Iterable[str]) -> None:
+    """End the program where no schedule has ``item`` in its print."""
+    items = {each for name in names for each in name.split(", ")}
+    if item and item not in items:
+        sys.exit(f'--without is "{item}", and proposals have: {", ".join(sorted(items))}')
+
+
+def line_of(proposals: Sequence[str], times: Mapping[str, float], item: str) -> str:
+    """What is printed of a cell: microseconds of the first proposal, of the fastest with ``item``
+    and without it, and the fastest of all. ``times`` has the schedules that are not refused."""
+    if not times:
+        return f"none of {len(proposals)} schedules has a kernel"
+    first = proposals[0]
+    line = f"first {times[first]:.1f}" if first in times else "first refused"
+    if item:
+        for said, yes in (("with", True), ("without", False)):
+            found = [us for name, us in times.items() if (item in name.split(", ")) is yes]
+            line += f", {said} {min(found):.1f}" if found else ""
+    best = min(times, key=times.__getitem__)
+    return f"{line}; {times[best]:.1f}: {best}"
 
 
 def use(arguments: argparse.Namespace, weight: int, m: int, name: str) -> bool:
@@ -77,10 +106,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     require_gpu()
     print(describe("python benchmarks/proposals.py"))
+    every = (name for *_, m, weight in cells(arguments) for name in schedules(arguments, weight, m))
+    refuse_unknown(arguments.without, every)
     count = os.cpu_count() or 1
     torch.multiprocessing.spawn(compile_part, args=(count, arguments), nprocs=count)
     dtype, device = getattr(torch, arguments.dtype), torch.device("cuda", 0)
-    part = f", {arguments.without}"
     with open(arguments.csv, "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(("n", "k", "m", "schedule", "us"))
@@ -91,21 +121,16 @@ def run(arguments: argparse.Namespace) -> None:
             unquantised = graph.us([partial(F.linear, x, w) for w in dense])
             rows.writerow((n, k, m, "F.linear", f"{unquantised:.2f}"))
             (calls,) = timing.calls_of(weight, parse(arguments.type), (n, k), device, dtype, (m,))
+            proposals = schedules(arguments, weight, m)
             times = {
                 name: 1e6 * timing.seconds(calls)
-                for name in schedules(arguments, weight, m)
+                for name in proposals
                 if use(arguments, weight, m, name)
             }
             for name, us in times.items():
                 rows.writerow((n, k, m, name, f"{us:.2f}"))
-            best = min(times, key=times.__getitem__)
-            first = next(iter(times.values()))
-            line = f"{n} x {k}, {m} tokens: F.linear {unquantised:.1f}, first {first:.1f}"
-            if arguments.without:
-                for said, yes in (("with", True), ("without", False)):
-                    found = [us for name, us in times.items() if (part in name) is yes]
-                    line += f", {said} {min(found):.1f}" if found else ""
-            print(f"{line}; {times[best]:.1f}: {best}", flush=True)
+            line = line_of(proposals, times, arguments.without)
+            print(f"{n} x {k}, {m} tokens: F.linear {unquantised:.1f}, {line}", flush=True)
 
 
 def main() -> None:
@@ -116,7 +141,7 @@ def main() -> None:
     parser.add_argument("--type", default="uint4,group=128,scale=float16")
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     parser.add_argument("--count", type=int, default=10, help="proposals of a cell")
-    parser.add_argument("--without", default="", help="a part of schedules' prints: producers")
+    parser.add_argument("--without", default="", help="an item of schedules' prints: producers")
     run(parser.parse_args())
 
 

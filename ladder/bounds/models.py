@@ -57,6 +57,8 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
         Unsupported: its attention is not made of q, k, v and o projections; or ladder does not read
             its ``quant_method``, and there is no ``weight``.
     """
+    from ladder.checkpoints.info import EXPERTS_PER_TOKEN
+
     path = Path(folder) / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -102,7 +104,7 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
     gated = config.get("model_type") not in _UNGATED
     experts = size("num_experts", "num_local_experts", "n_routed_experts", default=0) or 0
     if experts:
-        active = size("num_experts_per_tok", default=1) * layers
+        active = size(*EXPERTS_PER_TOKEN, default=1) * layers
         inner = size("moe_intermediate_size", default=inner)
         use("router", experts, hidden, layers)
     else:
@@ -113,7 +115,7 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
     use("lm_head", vocabulary, hidden, 1)
     matmuls = [Matmul(names, count, n, k) for (n, k), (names, count) in uses.items()]
     if weight is None and _has_stored_types(path.parent, config):
-        active = size("num_experts_per_tok", "top_k", default=1)
+        active = size(*EXPERTS_PER_TOKEN, "top_k", default=1)
         matmuls = _stored(path.parent, active, (vocabulary, hidden))
     matmuls.sort(key=lambda each: -each.n * each.k * each.uses)
     matmuls.append(Matmul(["q kT"], layers, 0, head, heads, groups))

@@ -23,7 +23,7 @@ Source: transformers 5.23, integrations/finegrained_fp8.py and quantizer_finegra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from ladder.checkpoints.layer import (
     config_word,
     expect,
     fail,
+    of_bytes,
     require,
     side_of,
     stored,
@@ -129,11 +130,13 @@ def _block(given: Any) -> tuple[int, int] | None:
          ", not [rows, columns] with 8 columns or more")  # fmt: skip
 
 
-def codes_part(parts: Collection[str]) -> str | None:
+def codes_part(parts: Mapping[str, Any]) -> str | None:
     """See ladder.checkpoints.layer. A ``weight`` is quantised where it has a scale. A ``scale``
-    alone is some other module's."""
+    alone, or beside a weight that is not of bytes, is some other module's."""
     named = [part for part in _SCALES if part in parts]
-    return None if not named or (named == ["scale"] and "weight" not in parts) else "weight"
+    if named == ["scale"]:
+        return "weight" if "weight" in parts and of_bytes(parts["weight"]) else None
+    return "weight" if named else None
 
 
 def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | None = None) -> Layer:
@@ -168,9 +171,9 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
             blocks, spelled = (n, 1), "channel"
     flat = ((), (1,), (n,)) if block is None else ()
     expect(parts, name, scale, (*SCALE_NAMES, *BYTES["e8m0"]), found if found in flat else blocks)
-    of_bytes = parts[scale].dtype in BYTES["e8m0"]
+    coded = parts[scale].dtype in BYTES["e8m0"]
     return Layer(name, n, k, 8, min(group, k), blocks[1], spelled, config, _ELEMENT,
-                 "e8m0" if of_bytes else None)  # fmt: skip
+                 "e8m0" if coded else None)  # fmt: skip
 
 
 def _scale_of(parts: Mapping[str, Any], name: str) -> str:

@@ -21,6 +21,11 @@ from ladder.weight import PARTS
 DENSE = "none"
 #: Where a configuration says how many experts a layer has.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+#: Where it says how many of them a token has: the name that most have, and those that stand for it
+#: in the attribute_map of models of transformers.
+EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k",
+)  # fmt: skip
 #: Models of transformers whose layers are Conv1D, which stores its weight [K, N].
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 

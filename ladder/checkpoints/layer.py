@@ -6,7 +6,7 @@ pure:
 
     Config.from_dict(fields)           its quantization_config, checked
     codes_part(parts)                  the part that holds the codes, or should; None of a module
-                                       that is not quantised
+                                       that is not quantised. ``parts`` is ``stored`` or ``tensors``
     measure(stored, config, name, k)   shapes and dtypes, checked without reading any tensor
     canonical(part, tensor, layer)     name and canonical form of one stored tensor
     side(tensors, layer)               scales, zeros and g_idx, canonical and checked; small
@@ -125,10 +125,18 @@ class Side:
         return {part: tensor for part, tensor in parts.items() if tensor is not None}
 
 
+def of_bytes(tensor: Any) -> bool:
+    """Whether the elements of a tensor, or of one that a header states, are one byte each."""
+    dtype: torch.dtype | str = tensor.dtype
+    if isinstance(dtype, str):
+        return dtype.startswith("F8")
+    return dtype.itemsize == 1
+
+
 def refuse_bare_codes(name: str, weight: Stored) -> None:
     """Raise CheckpointError where ``name``.weight, to which no scale belongs, holds codes of bytes:
     as numbers they would be another weight."""
-    if isinstance(weight.dtype, torch.dtype) and weight.dtype.itemsize == 1:
+    if isinstance(weight.dtype, torch.dtype) and of_bytes(weight):
         fail(f"{name}.weight", " is ", dtype_name(weight.dtype), ", and no scale is beside it")
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.info import DENSE, describe
 from ladder.checkpoints.shards import open_shards, read_json
 from ladder.checkpoints.source import open_folder
-from ladder.errors import InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.dense_experts import STACKS
 from ladder.types import TType, parse
 from ladder.weight import needs_single_rows
@@ -79,12 +80,18 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
 
 
 def _stacked(layers: dict[str, PackedLayer], counts: Mapping[str, int]) -> list[PackedExperts]:
-    """Take the stacks, of ``counts`` weights each, out of ``layers``."""
+    """Take the stacks, of ``counts`` weights each, out of ``layers``.
+
+    Raises CheckpointError where one of the two stacks of a layer is missing.
+    """
     stacks = {name: layers.pop(name) for name in counts}
     found = []
     for name, first in stacks.items():
         holder, _, last = name.rpartition(".")
         second = stacks.get(f"{holder}.{_DOWN}")
+        other = {_GATE_UP: _DOWN, _DOWN: _GATE_UP}.get(last)
+        if other is not None and f"{holder}.{other}" not in stacks:
+            raise CheckpointError(f"{name}.qweight is there, but {holder}.{other}.qweight is not")
         if last == _GATE_UP and second is not None:
             found.append(PackedExperts(holder, counts[name], first, second))
     return found
@@ -131,7 +138,9 @@ def _product(name: str, experts: Sequence[Sequence[PackedLayer]]) -> PackedLayer
     rows = [layer.n for layer in experts[0]]
     if needs_single_rows(ttype, rows):
         ttype = ttype.of_single_rows()
-    order = next((layer.g_idx for layer in every if layer.g_idx is not None), None)
+    orders = (layer.g_idx for layer in every if layer.g_idx is not None)
+    in_order = torch.arange(first.k) // (ttype.columns or first.k)
+    order = next((order for order in orders if not torch.equal(order.long(), in_order)), None)
     return replace(first, name=name, type=ttype, n=sum(rows), g_idx=order)
 
 

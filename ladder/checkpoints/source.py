@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from ladder.checkpoints import awq, compressed_tensors, fp8, gptq
 from ladder.checkpoints.layer import (
     Layer,
     Side,
+    Stored,
     assemble,
     columns_said,
     fail,
@@ -103,17 +104,20 @@ class Source:
         if settings is None:
             fail(f"{module}.{self.codes(module)}", " is there, but quantization_config leaves ",
                  module, " unquantised")  # fmt: skip
-        parts = {}
-        for part in self.modules[module]:
-            entry = self.shards.entry(f"{module}.{part}")
-            parts[part] = stored_as(entry.dtype, entry.shape)
+        parts = _stored(self.shards, module, self.modules[module])
         k = columns_said(self._read(module, {_SHAPE})[_SHAPE]) if _SHAPE in parts else None
         return self.format.measure(parts, settings, module, k)
 
     def codes(self, module: str) -> str:
         """The part of a quantised module that holds its codes."""
-        part: str = self.format.codes_part(self.modules[module])
-        return part
+        return self._codes_parts[module]
+
+    @cached_property
+    def _codes_parts(self) -> dict[str, str]:
+        return {
+            module: self.format.codes_part(_stored(self.shards, module, parts))
+            for module, parts in self.modules.items()
+        }
 
     def home(self, module: str) -> int:
         """The shard that holds the codes of a quantised module."""
@@ -210,6 +214,12 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
     return fields, method.lower()
 
 
+def _stored(shards: ShardSet, module: str, parts: Iterable[str]) -> dict[str, Stored]:
+    """What the headers say of parts of a module."""
+    entries = {part: shards.entry(f"{module}.{part}") for part in parts}
+    return {part: stored_as(entry.dtype, entry.shape) for part, entry in entries.items()}
+
+
 def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
     stored: dict[str, set[str]] = {}
     for name in shards.home:
@@ -218,11 +228,10 @@ def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
     modules = {}
     for module, parts in sorted(stored.items()):
         found = tuple(part for part in form.PARTS if part in parts)
-        codes = form.codes_part(found)
+        codes = form.codes_part(_stored(shards, module, found))
         if codes is None:
             if "weight" in parts:
-                entry = shards.entry(f"{module}.weight")
-                refuse_bare_codes(module, stored_as(entry.dtype, entry.shape))
+                refuse_bare_codes(module, _stored(shards, module, ["weight"])["weight"])
             continue
         if codes not in parts:
             raise CheckpointError(f"{module}.{codes} is missing, but there is {module}.{found[0]}")

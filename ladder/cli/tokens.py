@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 #: Of more tokens kernels are not timed: activations of a whole layer have to be in memory.
-_MOST_TOKENS = 8192
+MOST_TOKENS = 8192
 
 
 def ranges_of(text: str) -> list[tuple[int, int]]:
@@ -43,7 +43,7 @@ def expert_tokens(ranges: Iterable[tuple[int, int]], of_token: int) -> tuple[int
     all numbers of rows, ``of_token`` for each token, up to a power of two."""
     found = set()
     for least, most in ranges:
-        top = min(most, _MOST_TOKENS)
+        top = min(most, MOST_TOKENS)
         while least <= top:
             rows = 1 << (least * of_token - 1).bit_length()
             last = min(rows // of_token, top)

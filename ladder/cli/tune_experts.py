@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ladder.cli.output import print_table
-from ladder.cli.tokens import expert_tokens
+from ladder.cli.tokens import MOST_TOKENS, expert_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,8 @@ class ExpertKind:
     gate_up: PackedLayer
     down: PackedLayer
     names: list[str] = field(default_factory=list)
-    reason: str = ""  #: why there is no kernel
+    reason: str = ""  #: why there is no kernel, or none is timed
+    kernels: str = "torch"  #: what multiplies then, in the table
     request: ExpertsRequest | None = None
 
     def ask(
@@ -55,6 +56,13 @@ class ExpertKind:
                 self.reason = str(error)
                 return
             tokens = expert_tokens(ranges, of_token)
+            if not tokens:
+                least = min(least for least, _ in ranges)
+                self.reason = (
+                    f"--m asks for {least} tokens and more; experts are timed up to {MOST_TOKENS}"
+                )
+                self.kernels = "not timed"
+                return
             self.request = ExpertsRequest(
                 first, second, self.experts, of_token, device, dtype, tokens
             )
@@ -92,13 +100,18 @@ def _product(layer: PackedLayer, device: torch.device) -> Product:
     from ladder.cuda.tune_experts import Product
     from ladder.errors import Unsupported
 
-    gather, text = False, str(layer.type)
-    if layer.g_idx is not None:
-        gather = image.order_by_group(layer.g_idx, layer.type) is not None
+    gather, text = _gather(layer), str(layer.type)
     if why := kernels.objection(text, layer.n, layer.k, gather, device.index or 0):
         raise Unsupported(why)
     number = image.open_weight(text, layer.n, layer.k, gather)
     return Product(number, layer.type, (layer.n, layer.k))
+
+
+def _gather(layer: PackedLayer) -> bool:
+    """Whether the kernel has to gather columns. Raises Unsupported as _product."""
+    from ladder.cuda.image import order_by_group
+
+    return layer.g_idx is not None and order_by_group(layer.g_idx, layer.type) is not None
 
 
 def _described(layer: PackedLayer) -> dict[str, Any]:
@@ -107,10 +120,16 @@ def _described(layer: PackedLayer) -> dict[str, Any]:
 
 def expert_kinds_of(experts: Iterable[PackedExperts]) -> list[ExpertKind]:
     """In the order of their first layers."""
+    from ladder.errors import Unsupported
+
     kinds: dict[tuple[object, ...], ExpertKind] = {}
     for layer in experts:
         products = (layer.gate_up, layer.down)
-        orders = [None if p.g_idx is None else tuple(p.g_idx.tolist()) for p in products]
+        orders: tuple[bool | str, ...]
+        try:
+            orders = tuple(_gather(product) for product in products)
+        except Unsupported as error:  # ask() says so of the kind
+            orders = (str(error),)
         key = (layer.count, *((p.type, p.n, p.k) for p in products), *orders)
         kinds.setdefault(key, ExpertKind(layer.count, *products)).names.append(layer.name)
     return list(kinds.values())
@@ -118,9 +137,11 @@ def expert_kinds_of(experts: Iterable[PackedExperts]) -> list[ExpertKind]:
 
 def of_token(config: dict[str, Any]) -> int:
     """How many experts each token has by a model's configuration, 0 where it does not say."""
+    from ladder.checkpoints.info import EXPERTS_PER_TOKEN
+
     config = {**config, **(config.get("text_config") or {})}
-    found = config.get("num_experts_per_tok")
-    return found if type(found) is int else 0
+    found = [value for key in EXPERTS_PER_TOKEN if type(value := config.get(key)) is int]
+    return found[0] if found else 0
 
 
 def print_experts(model: Path, kinds: Iterable[ExpertKind], tuned: TunedExperts) -> None:
@@ -132,7 +153,7 @@ def print_experts(model: Path, kinds: Iterable[ExpertKind], tuned: TunedExperts)
             items = f"items of {row['rows_of_item']} rows" if row["rows_of_item"] else "torch"
             rows.append((*left, row["m"], items, row["origin"]))
         if kind.reason:
-            rows.append((*left, "all", "torch", kind.reason))
+            rows.append((*left, "all", kind.kernels, kind.reason))
     if rows:
         columns = ("experts", "gate and up", "down", "layers", "M", "kernels", "origin")
         print_table(f"{model}: experts", columns, rows)

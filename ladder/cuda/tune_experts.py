@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,12 +51,14 @@ class Chosen:
     """The kernels of a layer of experts for one number of tokens: of items of at most ``of_item``
     rows, 0 where there are none. ``gate_up`` and ``down`` are the schedules of the products that
     were timed now, "" of others. ``origin`` is as :data:`ladder.cuda.request.Origin`: "proposed"
-    where either product is a first proposal, "stored" where both have plans of before."""
+    where not all proposals for either product were timed, "stored" where both have plans of before.
+    ``late`` says that the deadline left proposals untimed."""
 
     of_item: int
     origin: Origin = ""
     gate_up: str = ""
     down: str = ""
+    late: bool = False
 
 
 class Product(NamedTuple):
@@ -111,19 +113,32 @@ def tune_layers(
     asked = list(dict.fromkeys(requests))
     done, total = 0, sum(len(request.m) for request in asked)
     for r in asked:
-        with torch.cuda.device(r.device):
-            stacks = [each.random_stack(r.experts, r.device) for each in (r.gate_up, r.down)]
-            tuned[r] = {}
-            for tokens in r.m:
-                problem = Problem(stacks[0], stacks[1], tokens, r.of_token, r.dtype)
-                tuned[r][tokens] = chosen = tune(problem, kind, deadline)
-                tuned.late += chosen.origin == "proposed" and kind.proposals > 1
-                done += 1
-                if progress is not None:
-                    text = f"{r.experts} experts of {r.gate_up.ttype.element.name}, {tokens} tokens"
-                    progress(text, done, total)
-            del stacks
+        tuned[r] = {}
+        for tokens, chosen in _tune_layer(r, kind, deadline):
+            tuned[r][tokens] = chosen
+            tuned.late += chosen.late
+            done += 1
+            if progress is not None:
+                text = f"{r.experts} experts of {r.gate_up.ttype.element.name}, {tokens} tokens"
+                progress(text, done, total)
+    if tuned.late:
+        _log.warning(
+            "%d of %d kernels of experts are not timed: %g seconds were too few to time them all; "
+            "the next tuning goes on there", tuned.late, total, budget_s,
+        )  # fmt: skip
     return tuned
+
+
+def _tune_layer(
+    request: ExpertsRequest, mode: Mode, deadline: float
+) -> Iterator[tuple[int, Chosen]]:
+    """What is chosen for each number of tokens. The random weights are freed at the end."""
+    r = request
+    with torch.cuda.device(r.device):
+        gate_up, down = (each.random_stack(r.experts, r.device) for each in (r.gate_up, r.down))
+        for tokens in r.m:
+            problem = Problem(gate_up, down, tokens, r.of_token, r.dtype)
+            yield tokens, tune(problem, mode, deadline)
 
 
 def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
@@ -131,7 +146,9 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
     process and a store; where a store has a plan, that.
 
     Args:
-        deadline: of ``time.monotonic()``; behind it nothing more is timed.
+        deadline: of ``time.monotonic()``; behind it nothing more is compiled to be timed, or timed.
+            A product of which it leaves proposals untimed takes the fastest of the others, which is
+            no plan, or the first.
     """
     p, rows = problem, problem.tokens * problem.of_token
     of_item = experts.rows_of_item(p.gate_up, p.down, rows, p.dtype)
@@ -139,7 +156,7 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
         return Chosen(0)
     routed = None
     origins: list[Origin] = []
-    timed = []
+    timed, late = [], False
     for stack in (p.gate_up, p.down):
         key = (stack.number, stack.experts, rows, of_item, p.dtype, stack.images.device.index)
         timed.append("")
@@ -147,29 +164,48 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
             origins.append("stored")
             continue
         origins.append("proposed")
-        if mode.proposals == 1 or time.monotonic() > deadline:
+        if mode.proposals == 1:
+            continue
+        if time.monotonic() > deadline:
+            late = True
             continue
         names = _ops.expert_schedules(*key, mode.proposals).splitlines()
         routed = routed or [_random_items(p, of_item, i) for i in range(_CALLS)]
         x = torch.randn(rows, stack.shape[1], device=stack.images.device).to(p.dtype)
         calls = [functools.partial(_product, x, stack, items, of_item) for items in routed]
         _warm(calls)
-        times: dict[str, float] = {}
-        for name in names * _ROUNDS:
-            try:
-                _ops.use_expert_schedule(*key, name)
-            except RuntimeError:  # it spills, say
-                continue
-            times[name] = min(timing.seconds(calls), times.get(name, math.inf))
-        if times:
-            best = min(times, key=times.__getitem__)
+        times, whole = _times(key, names, calls, deadline)
+        late = late or not whole
+        best = min(times, key=times.__getitem__, default=None)
+        if best is not None and whole:
             _ops.use_expert_schedule(*key, best, len(names))
             origins[-1], timed[-1] = "measured", best
+        elif best is not None:
+            _ops.use_expert_schedule(*key, best)
         for name, seconds in times.items():
             _log.debug("%d rows of %s: %.1f us, %s", rows, stack.shape, 1e6 * seconds, name)
     by_rank: tuple[Origin, ...] = ("proposed", "measured", "stored")
     origin = next(each for each in by_rank if each in origins)
-    return Chosen(of_item, origin, *timed)
+    return Chosen(of_item, origin, timed[0], timed[1], late)
+
+
+def _times(
+    key: tuple[object, ...], names: Sequence[str], calls: Sequence[Callable[[], Tensor]],
+    deadline: float,
+) -> tuple[dict[str, float], bool]:  # fmt: skip
+    """Seconds of each schedule that the device takes; and whether each of ``names`` had its turn
+    before the deadline."""
+    times: dict[str, float] = {}
+    for turn, name in enumerate([*names] * _ROUNDS):
+        if time.monotonic() > deadline:
+            return times, turn >= len(names)
+        try:
+            _ops.use_expert_schedule(*key, name)
+        except RuntimeError as error:  # it spills, say
+            _log.debug("%s: %s", name, error)
+            continue
+        times[name] = min(timing.seconds(calls), times.get(name, math.inf))
+    return times, True
 
 
 def _warm(calls: Sequence[Callable[[], Tensor]]) -> None:

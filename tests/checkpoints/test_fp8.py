@@ -21,7 +21,7 @@ from ladder.checkpoints import fp8 as reader
 from ladder.checkpoints import open_folder, repack
 from ladder.checkpoints.fp8 import Config
 from ladder.checkpoints.info import describe
-from ladder.checkpoints.layer import stored, type_of
+from ladder.checkpoints.layer import stored, stored_as, type_of
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.transformers.checkpoint import find_modules
@@ -231,6 +231,23 @@ def test_codes_without_their_scale_are_refused(part, tmp_path, left_nothing):
     model.base_model_prefix = ""  # of transformers' models
     with pytest.raises(CheckpointError, match=message):
         find_modules(model, stored(tensors), reader.PARTS, reader.codes_part)
+
+
+def test_a_dense_module_with_a_tensor_called_scale_is_carried(tmp_path):
+    others = {"norm.weight": torch.ones(K).bfloat16(), "norm.scale": torch.ones(1),
+              "gate.weight": torch.ones(4, K).half(), "gate.scale": torch.ones(4)}  # fmt: skip
+    tensors = tensors_of({"layer": fp8(N, K)}) | others
+    source = write_folder(tmp_path / "src", fp8_settings(), [tensors])
+    repack(source, tmp_path / "made")
+    made = load_file(tmp_path / "made" / "model.safetensors")
+    assert made.keys() == {"layer.qweight", "layer.scales", *others}
+    assert all(torch.equal(made[name], tensor) for name, tensor in others.items())
+    folder = Folder(fp8_settings(), stored(tensors))
+    assert folder.is_packed("layer") and not folder.is_packed("gate")
+    weight = stored({"weight": torch.ones(4, 4, dtype=torch.float8_e5m2), "scale": torch.ones(1)})
+    assert reader.codes_part(weight) == "weight", "to be refused, not carried without its scale"
+    weight["weight"] = stored_as("F8_E5M2", (4, 4))
+    assert reader.codes_part(weight) == "weight"
 
 
 def test_a_layer_that_the_config_leaves_dense_is_refused(tmp_path, left_nothing):

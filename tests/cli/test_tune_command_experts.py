@@ -2,6 +2,7 @@
 """What ``ladder tune`` asks for the experts of a folder, in stacks and packed one by one."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tuning import SCHEDULE, run
 
 from ladder.checkpoints.packed import packed_layers
 from ladder.cli.tokens import expert_tokens
+from ladder.cli.tune_experts import expert_kinds_of
 
 E, H, I = 4, 64, 96  # noqa: E741
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
@@ -106,6 +108,66 @@ def test_experts_that_cannot_be_tuned_say_why(capsys, tmp_path, gpu, config, why
     assert gpu.experts[0]["requests"] == []
     status, out, _ = run(capsys, tmp_path)
     assert status == 0 and "torch" in out
+
+
+@pytest.mark.parametrize("name", ["moe_k", "moe_topk", "num_experts_per_token"])
+def test_the_experts_of_a_token_have_other_names_too(capsys, tmp_path, gpu, name):
+    folder = write(tmp_path, stacks(), **{"num_experts_per_tok": None, name: 3})
+    status, _, err = run(capsys, folder)
+    assert status == 0, err
+    assert [request.of_token for request in gpu.experts[0]["requests"]] == [3]
+
+
+def test_more_tokens_than_experts_are_timed_for_are_said_so(capsys, tmp_path, gpu):
+    folder = write(tmp_path, stacks())
+    status, out, err = run(capsys, folder, "--m", "9000-10000", "--json")
+    assert status == 0, err
+    (described,) = json.loads(out)["experts"]
+    why = "--m asks for 9000 tokens and more; experts are timed up to 8192"
+    assert described["reason"] == why and described["kernels"] == []
+    assert gpu.experts[0]["requests"] == []
+    status, out, _ = run(capsys, folder, "--m", "9000-10000")
+    assert status == 0 and "not timed" in out
+
+
+def ordered(order, experts=range(E)):
+    """``single`` with ``order``, a list of groups made of one's columns, in some experts."""
+    tensors = single()
+    for name in [n.removesuffix(".qweight") for n in tensors if n.endswith(".qweight")]:
+        if int(name.split(".")[-2]) in experts:
+            columns = tensors[f"{name}.qweight"].shape[1] * 8
+            tensors[f"{name}.g_idx"] = order(torch.arange(columns, dtype=torch.int32) // 32)
+    return tensors
+
+
+def test_an_order_that_changes_nothing_does_not_stand_for_one_that_does(tmp_path):
+    tensors = ordered(torch.clone, [0]) | ordered(lambda groups: groups.flip(0), [2])
+    _, (first, _) = packed_layers(write(tmp_path, tensors))
+    assert first.gate_up.g_idx.tolist() == [1] * 32 + [0] * 32
+    assert first.down.g_idx.tolist() == [2] * 32 + [1] * 32 + [0] * 32
+    _, (first, _) = packed_layers(write(tmp_path, ordered(torch.clone)))
+    assert first.gate_up.g_idx is None and first.down.g_idx is None
+
+
+def test_layers_whose_columns_are_in_other_orders_have_the_same_kernels(tmp_path):
+    def drawn(groups):
+        return groups[torch.randperm(len(groups), generator=source)]
+
+    source = torch.Generator().manual_seed(0)
+    _, experts = packed_layers(write(tmp_path, ordered(drawn)))
+    assert not torch.equal(*(layer.gate_up.g_idx for layer in experts))
+    (kind,) = expert_kinds_of(experts)
+    assert kind.names == LAYERS
+    unordered = [replace(each, gate_up=replace(each.gate_up, g_idx=None)) for each in experts]
+    assert len(expert_kinds_of([*experts, *unordered])) == 2
+
+
+@pytest.mark.parametrize(("missing", "there"), [("down", "gate_up"), ("gate_up", "down")])
+def test_a_stack_without_its_other_is_named(capsys, tmp_path, gpu, missing, there):
+    kept = {n: t for n, t in stacks().items() if not n.startswith(f"{LAYERS[1]}.{missing}.")}
+    status, _, err = run(capsys, write(tmp_path, kept))
+    why = f"{LAYERS[1]}.{there}.qweight is there, but {LAYERS[1]}.{missing}.qweight is not"
+    assert status == 1 and why in err
 
 
 def test_a_product_without_kernels_is_named(capsys, tmp_path, gpu):

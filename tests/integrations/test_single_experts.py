@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -27,10 +28,13 @@ from ladder.checkpoints import repack
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.transformers import dense, enable
 from ladder.integrations.transformers.checkpoint import read_headers
-from ladder.integrations.transformers.single_experts import open_experts
+from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}
+
+FIRST_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu",
+                 "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
 
 
 def nvfp4(n, k, seed):
@@ -201,16 +205,41 @@ def test_biases_of_zeros_are_left_out(unpacked_folder, tmp_path):
         edit_tensors(folder, lambda tensors: tensors[name].fill_(0.5))
         with pytest.raises(CheckpointError, match=f"{re.escape(name)} is not zero, and the model"):
             load(folder)
+        message = r"experts.0.\w+.bias is offloaded, and ladder.Experts takes no bias but"
+        with pytest.raises(Unsupported, match=message):
+            load(folder, device_map=FIRST_ON_DISK, offload_folder=tmp_path / "disk")
+
+
+def test_the_layers_of_one_module_are_freed_before_those_of_the_next_are_joined(
+    unpacked_folder, tmp_path, monkeypatch
+):
+    alive, finish = [], SingleExperts.finish
+
+    def watched(self, model, name):
+        alive.append([each() for each in seen if each() is not None])
+        layers = [self.get_submodule(layer) for layer in self.layers()]
+        tensors = [tensor for layer in layers for tensor in layer.buffers()]
+        seen.extend(map(weakref.ref, (*layers, *tensors)))
+        del layers, tensors
+        finish(self, model, name)
+        alive.append([each() for each in seen if each() is not None])
+
+    monkeypatch.setattr(SingleExperts, "finish", watched)
+    folder = packed(unpacked_folder, tmp_path)
+    repack(folder, tmp_path / "repacked")
+    for each in (folder, tmp_path / "repacked"):
+        seen, alive[:] = [], []
+        with enable("gptq"):
+            load(each)
+        assert seen and alive == 4 * [[]]
 
 
 def test_weights_on_disk_are_refused_only_where_their_codes_are(unpacked_folder, tmp_path):
     repack(packed(unpacked_folder, tmp_path), tmp_path / "repacked")
     expected = logits(load(tmp_path / "repacked"))
-    device_map = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu",
-                  "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
-    options = {"device_map": device_map, "offload_folder": tmp_path / "disk"}
+    options = {"device_map": FIRST_ON_DISK, "offload_folder": tmp_path / "disk"}
     assert torch.equal(logits(load(tmp_path / "repacked", **options)), expected)
-    with pytest.raises(Unsupported, match=r"experts.0.\w+ is offloaded to disk: experts that are"):
+    with pytest.raises(Unsupported, match=r"experts.0.\w+ is offloaded: experts that are"):
         load(tmp_path / "repacked", offload_buffers=True, **options)
 
 

@@ -2,6 +2,7 @@
 """Benchmarks start as their documents say: by their path, from the root of the checkout, with
 nothing installed and no PYTHONPATH."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -103,6 +104,34 @@ def test_a_benchmark_runs_from_the_checkout(script):
 @pytest.mark.parametrize("script", SMALL_ON_A_GPU)
 def test_a_benchmark_of_a_gpu_runs_from_the_checkout(script):
     check_report(script, *SMALL_ON_A_GPU[script])
+
+
+@pytest.fixture
+def proposals():
+    spec = importlib.util.spec_from_file_location("proposals", ROOT / "benchmarks/proposals.py")
+    module = importlib.util.module_from_spec(spec)
+    before = [*sys.path]
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def test_an_item_of_a_schedule_is_taken_out_whole(proposals):
+    name = "tokens 8, producers, producers 2, ordered"
+    assert proposals.without(name, "producers") == "tokens 8, producers 2, ordered"
+    assert proposals.without(name, "order") == proposals.without(name, "") == name
+    proposals.refuse_unknown("", [])
+    proposals.refuse_unknown("ordered", [name])
+    with pytest.raises(SystemExit, match='--without is "order", and proposals have: ordered, prod'):
+        proposals.refuse_unknown("order", [name])
+
+
+def test_the_line_of_a_cell_says_what_is_refused(proposals):
+    line = proposals.line_of
+    names = ["a, b", "a"]
+    assert line(names, {"a, b": 2.0, "a": 1.0}, "b") == "first 2.0, with 2.0, without 1.0; 1.0: a"
+    assert line(names, {"a": 1.0}, "b") == "first refused, without 1.0; 1.0: a"
+    assert line(names, {}, "b") == "none of 2 schedules has a kernel"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

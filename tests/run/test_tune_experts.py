@@ -2,6 +2,7 @@
 """Tuning of layers of experts, with a compiler and a GPU of the test. No GPU."""
 
 import contextlib
+import weakref
 
 import pytest
 import torch
@@ -91,15 +92,47 @@ def test_a_plan_of_a_store_is_not_timed_again_until_more_are_to_be(machine):
     assert chosen == Chosen(16, "measured", "1/8#7", "2/8#7")
 
 
-def test_what_the_budget_leaves_out_is_a_first_proposal_and_counted(machine):
+def test_what_the_budget_leaves_out_is_a_first_proposal_and_counted(machine, caplog):
     machine.takes = 1.0
     tuned = tune_layers([request(1, 2)], budget_s=5.0)
     first, second = tuned[request(1, 2)].values()  # three schedules, each timed twice
-    assert first == Chosen(16, "proposed", "1/2#1", "") and second == Chosen(16, "proposed")
+    assert first == Chosen(16, "proposed", "1/2#1", "", late=True)
+    assert second == Chosen(16, "proposed", late=True)
     assert tuned.late == 2
+    assert "2 of 2 kernels of experts are not timed: 5 seconds were too few" in caplog.text
     machine.takes = 0.0
+    caplog.clear()
     assert tune_layers([request(1, 2)]).late == 0
-    assert len(machine.plans) == 4
+    assert len(machine.plans) == 4 and caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("budget", "timed", "origin"), [(1.5, 2, "proposed"), (2.5, 3, "measured")]
+)
+def test_the_budget_ends_among_the_schedules_of_a_product(machine, budget, timed, origin):
+    """A product whose proposals were all timed once has a plan."""
+    machine.takes = 1.0
+    tuned = tune_layers([request(1)], budget_s=budget)
+    assert len(machine.timed) == timed and machine.now == "1/2#1", "the fastest of those is in use"
+    assert list(machine.plans.values()) == [("1/2#1", 3)] * (origin == "measured")
+    assert tuned.late == 1
+    machine.takes = 0.0
+    tuned = tune_layers([request(1)])
+    assert [chosen.origin for chosen in tuned[request(1)].values()] == ["measured"]
+
+
+def test_the_weights_of_a_layer_are_freed_before_those_of_the_next(machine, monkeypatch):
+    seen, alive, drawn = [], [], Product.random_stack
+
+    def watched(product, *arguments):
+        stack = drawn(product, *arguments)
+        alive.append(sum(each() is not None for each in seen))
+        seen.append(weakref.ref(stack))
+        return stack
+
+    monkeypatch.setattr(Product, "random_stack", watched)
+    tune_layers([request(1), request(2, 4)])
+    assert alive == [0, 1, 0, 1]
 
 
 def test_without_timing_there_are_no_plans_and_nothing_is_late(machine):
@@ -113,7 +146,8 @@ def test_a_schedule_that_spills_is_passed_over(machine):
     (chosen,) = tune_layers([request(4)])[request(4)].values()
     assert chosen.origin == "measured" and chosen.gate_up in ("1/8#0", "1/8#2")
     machine.refused, machine.plans = ("0", "1", "2"), {}
-    assert tune_layers([request(4)])[request(4)] == {4: Chosen(16, "proposed")}
+    tuned = tune_layers([request(4)])
+    assert tuned[request(4)] == {4: Chosen(16, "proposed")} and tuned.late == 0
 
 
 def test_experts_without_kernels_are_said_to_have_none(machine):

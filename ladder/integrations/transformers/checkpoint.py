@@ -53,7 +53,7 @@ def find_modules(
     model: Any,
     headers: dict[str, Stored],
     parts: Sequence[str],
-    codes_part: Callable[[Collection[str]], str | None],
+    codes_part: Callable[[Mapping[str, Stored]], str | None],
 ) -> list[StoredModule]:
     """The Linear modules of ``model`` whose weight is stored quantised.
 

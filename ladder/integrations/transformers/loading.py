@@ -148,7 +148,7 @@ class ForeignLinear(LoadingLinear):
             codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
             if self._buffers[codes].is_meta:
                 raise Unsupported(
-                    f"{name}.{codes} is offloaded to disk in its foreign format; "
+                    f"{name}.{codes} is offloaded in its foreign format; "
                     "run `ladder repack` first, or load without offload_buffers"
                 )
             self._unpack()

@@ -97,10 +97,12 @@ class Quantizer(HfQuantizer):
         _restore_dtypes(model, self._dtypes)
         group = group_of(model, self._plan)
         restore(self._spared)
+        # By name: a list of modules would keep the layers of experts alive beside the stacks.
+        every = model.named_modules()
+        for name in [name for name, module in every if isinstance(module, SingleExperts)]:
+            model.get_submodule(name).finish(model, name)
         for name, module in [*model.named_modules()]:
-            if isinstance(module, SingleExperts):  # and with it its layers
-                module.finish(model, name)
-            elif isinstance(module, LoadingLinear):
+            if isinstance(module, LoadingLinear):
                 if self._plan is not None:
                     self._plan.check_applied(module, name)
                 module.finish(name, group)

@@ -105,7 +105,7 @@ class SingleExperts(nn.Module):
             name: of this module in ``model``.
         Raises:
             CheckpointError: a tensor was not loaded or does not fit; or there is a bias.
-            Unsupported: weights that are not of one type, or ordered by act-order, or on disk.
+            Unsupported: weights that are not of one type, or ordered by act-order, or offloaded.
         """
         single = {stack: self._single(stack) for stack in STACKS.values()}
         types = {}
@@ -145,14 +145,21 @@ class SingleExperts(nn.Module):
         assert isinstance(layer, Linear)
         if layer.qweight.is_meta:
             raise Unsupported(
-                f"{where} is offloaded to disk: experts that are packed one by one become stacks "
-                "in memory. Load without offload_buffers; or load on a machine where the model "
+                f"{where} is offloaded: experts that are packed one by one become stacks in "
+                "memory. Load without offload_buffers; or load on a machine where the model "
                 "fits, and save_pretrained writes stacks"
             )
         if layer.g_idx is not None:
             raise Unsupported(
                 f"{where} has columns in an order of their own (act-order), which ladder.Experts "
                 "does not take; vLLM serves such experts with ladder"
+            )
+        if layer.bias is not None and layer.bias.is_meta:
+            raise Unsupported(
+                f"{where}.bias is offloaded, and ladder.Experts takes no bias but one of zeros, "
+                "which cannot be told there. Load with a device_map that leaves this layer in "
+                "memory; or load on a machine where the model fits, and save_pretrained writes "
+                "stacks without a bias"
             )
         if layer.bias is not None and bool(layer.bias.any()):  # AutoGPTQ writes zeros
             raise CheckpointError(f"{where}.bias is not zero, and the model's experts have no bias")
@@ -174,7 +181,7 @@ def open_experts(
     model: Any,
     headers: Mapping[str, Stored],
     parts: Collection[str],
-    codes_part: Callable[[Collection[str]], str | None],
+    codes_part: Callable[[Mapping[str, Stored]], str | None],
     *,
     cut: bool,
 ) -> dict[str, SingleExperts]:
