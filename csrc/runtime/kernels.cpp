@@ -114,7 +114,7 @@ SharedKernel load_kernel(const std::string& source, const std::string& name, int
     if (const auto why_not = rejection(binary); !why_not.empty()) {
       fail<Unsupported>(name, ": ", why_not);
     }
-    if (binary.registers < least_registers) {
+    if (binary.registers > 0 && binary.registers < least_registers) {  // 0: not known
       fail<Unsupported>(name, ": threads begin with ", binary.registers, " registers, of ",
                         least_registers, " that its roles take over");
     }
