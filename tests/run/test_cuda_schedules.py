@@ -35,7 +35,9 @@ WAYS = (
     *(("tile", UINT4, n, 4096, m) for n in (4096, 4090) for m in (24, 40, 64, 100, 192)),
     *(("tile", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (32, 128)),
     *(("tile", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
-    *(("token tiles 2", UINT4, 4096, 2048, m) for m in (128, 192)),
+    *(("token tiles 2", UINT4, 4096, 2048, m) for m in (192, 256)),
+    *(("producers", UINT4, 4096, 4096, m) for m in (40, 100, 192, 512)),
+    *(("producers", t, 4096, 4096, 100) for t in ("uint3,group=128,scale=float16", "mxfp4")),
     *(
         ("warpgroups", f"{t},group=128,scale=float16", 4090, 4096, 100)
         for t in (
