@@ -71,6 +71,17 @@ std::size_t common_statements(const Program& program) {
   return count;
 }
 
+bool has_producers(const Statement& statement) {
+  const auto* loop = std::get_if<For>(&statement.op);
+  return std::holds_alternative<Produce>(statement.op) ||
+         (loop != nullptr && std::ranges::any_of(loop->body, has_producers));
+}
+
+int copying_thread(const Program& program, bool producers, std::int64_t piece) {
+  if (!producers) return static_cast<int>(piece % program.threads);
+  return program.threads + static_cast<int>(piece % program.roles->producers);
+}
+
 Range range_of(const Program& program, const Affine& affine) {
   Range range{affine.constant, affine.constant};
   for (const auto& term : affine.terms) {

@@ -309,6 +309,11 @@ std::string to_string(const Program& program, const Affine& affine);
 /// those that make signals, meet, wait for the preceding kernel and let the next one start.
 std::size_t common_statements(const Program& program);
 
+/// Producers have a part in it: it is a Produce, or a loop around one.
+bool has_producers(const Statement& statement);
+/// The thread that copies 16-byte piece `piece` of a CopyAsync, of consumers or of producers.
+int copying_thread(const Program& program, bool producers, std::int64_t piece);
+
 /// Smallest and largest value over all values of the variables.
 struct Range {
   std::int64_t low, high;

@@ -120,14 +120,8 @@ class Verifier {
   /// not before the last of what producers do.
   void check_meetings() {
     std::size_t last = program_.body.size();
-    while (last > 0 && !has_produce(program_.body[last - 1])) --last;
+    while (last > 0 && !has_producers(program_.body[last - 1])) --last;
     for (auto s = common_statements(program_); s < last; ++s) check_meeting(program_.body[s]);
-  }
-
-  static bool has_produce(const Statement& s) {
-    const auto* loop = std::get_if<For>(&s.op);
-    return std::holds_alternative<Produce>(s.op) ||
-           (loop != nullptr && std::ranges::any_of(loop->body, has_produce));
   }
 
   void check_meeting(const Statement& s) {

@@ -204,12 +204,7 @@ void Emitter::body(std::span<const Statement> statements, int depth) {
       continue;
     }
     // Of a loop, producers have what is theirs; of the rest nothing.
-    if (role_ == Role::producers) {
-      const auto* loop = std::get_if<For>(&statement.op);
-      if (loop == nullptr || !has<Produce>(loop->body, [](const Produce&) { return true; })) {
-        continue;
-      }
-    }
+    if (role_ == Role::producers && !has_producers(statement)) continue;
     const auto* loop = std::get_if<For>(&statement.op);
     if (loop != nullptr && loop->unroll > 0) {
       const auto& name = program_.variables[loop->variable].name;

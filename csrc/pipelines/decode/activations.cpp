@@ -59,14 +59,8 @@ void DecodeLowering::copy_activations(Body& body, const Affine& round, const Aff
 void DecodeLowering::first_activations(Body& body) {
   declare_activations();
   if (schedule_.x_slack > 0) {
-    const auto signal = [&](const char* name, int arrivals) {
-      program_.signals.push_back({name, schedule_.x_rounds, arrivals});
-      const auto id = static_cast<SignalId>(program_.signals.size() - 1);
-      emit(body, SignalInit{id});
-      return id;
-    };
-    x_full_ = signal("x_full", program_.threads);
-    if (x_reused()) x_empty_ = signal("x_empty", program_.threads);
+    x_full_ = signal(body, {"x_full", schedule_.x_rounds, program_.threads});
+    if (x_reused()) x_empty_ = signal(body, {"x_empty", schedule_.x_rounds, program_.threads});
   }
   for (int round = 0; round < (x_in_rounds() ? x_ahead() : 1); ++round) {
     copy_activations(body, round);

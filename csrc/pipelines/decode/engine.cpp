@@ -13,9 +13,7 @@ namespace ladder {
 
 void DecodeLowering::load_by_engine(Body& body) {
   const bool shared = schedule_.sharers > 1, by_rounds = engine_by_rounds(schedule_);
-  staged_ = static_cast<SignalId>(program_.signals.size());
-  program_.signals.push_back({"staged", by_rounds ? schedule_.rounds : 1, 1});
-  emit(body, SignalInit{staged_});
+  staged_ = signal(body, {"staged", by_rounds ? schedule_.rounds : 1, 1});
   if (shared) emit(body, ClusterBarrier{true});
   // The rows of one block are soon asked for; for those of many tokens weights had better wait.
   const bool weights_first = schedule_.dependent_launch || !shared;

@@ -2,9 +2,11 @@
 #include "pipelines/linear/linear_lowering.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/objection.h"
 #include "pipelines/lower.h"
 
 namespace ladder {
@@ -16,9 +18,14 @@ void LinearLowering::await_preceding(Body& body) {
   emit(body, DependentLaunch{});
 }
 
-bool LinearLowering::whole_pieces() const {
-  return !digits() && !expr_.gather && expr_.k * bytes_of(expr_.x_scalar()) % granule_ == 0;
+SignalId LinearLowering::signal(Body& body, Signal signal) {
+  program_.signals.push_back(std::move(signal));
+  const auto id = static_cast<SignalId>(program_.signals.size() - 1);
+  emit(body, SignalInit{id});
+  return id;
 }
+
+bool LinearLowering::whole_pieces() const { return !digits() && has_whole_pieces(expr_, granule_); }
 
 void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster,
                                     bool dependent_launch, Reduction reduction) {

@@ -52,6 +52,8 @@ class LinearLowering {
                       Reduction reduction);
   void declare_items();
   static void await_preceding(Body& body);
+  /// Declares it, and initialises it here.
+  SignalId signal(Body& body, Signal signal);
   bool digits() const { return route_ == Route::digits; }
   /// What codes of integers become that are unpacked as bytes, and codes of any kind.
   CodeBytes bytes_of_codes() const;

@@ -65,6 +65,10 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
   return {};
 }
 
+bool has_whole_pieces(const Linear& expr, int granule) {
+  return !expr.gather && expr.k * bytes_of(expr.x_scalar()) % granule == 0;
+}
+
 std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
   const auto pairs = rows / 2;
   return std::max(threads, pairs) % std::min(threads, pairs) == 0

@@ -17,9 +17,8 @@ namespace {
 std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
   if (!s.producers) return {};
   if (!s.warpgroups) return "producers without warpgroups";
-  const Linear& expr = decisions.expr;
-  const auto granule = decisions.of(s.route).hint.granularity_bytes;
-  if (expr.gather || expr.k * bytes_of(expr.x_scalar()) % granule != 0) {
+  const int granule = decisions.of(s.route).hint.granularity_bytes;
+  if (!has_whole_pieces(decisions.expr, granule)) {
     return joined("producers copy whole pieces of ", granule, " bytes");
   }
   const Roles roles = roles_of(s, *decisions.device);

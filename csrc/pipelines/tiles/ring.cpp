@@ -155,14 +155,8 @@ void TileLowering::load_whole_rows(Body& body) {
 // the next k-tile have been waited for: a k-tile releases the stage of the one before it, and the
 // first the last stage. The others are empty at first.
 void TileLowering::declare_stages(Body& body) {
-  const auto signal = [&](const char* name, int arrivals) {
-    program_.signals.push_back({name, s_.stages, arrivals});
-    const auto id = static_cast<SignalId>(program_.signals.size() - 1);
-    emit(body, SignalInit{id});
-    return id;
-  };
-  full_ = signal("stage_full", kProducers);
-  empty_ = signal("stage_empty", program_.threads);
+  full_ = signal(body, {"stage_full", s_.stages, kProducers});
+  empty_ = signal(body, {"stage_empty", s_.stages, program_.threads});
   emit(body, Barrier{});
   if (s_.dependent_launch) await_preceding(body);
   if (!one_sum()) return;

@@ -241,8 +241,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const Reduce& i) { reduce(block, i); },
             [&](const AtomicAdd& i) { atomic_add(block, i); },
             // Statements of all blocks together: execute() has them.
-            [](const ClusterBarrier&) {}, [](const For&) {}, [](const If&) {}, [](const Within&) {},
-            [](const Produce&) {}},
+            [](const ClusterBarrier&) {}, nothing(Nested{})},
       statement.op);
 }
 

@@ -149,9 +149,7 @@ void Interpreter::copy(Block& block, const CopyAsync& i) {
   const auto origin = values(block, i.at);
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const std::int64_t row = piece / pieces, column = piece % pieces * run;
-    const auto thread = block.shared.by_producers()
-                            ? program_.threads + static_cast<int>(piece % program_.roles->producers)
-                            : static_cast<int>(piece % program_.threads);
+    const int thread = copying_thread(program_, block.shared.by_producers(), piece);
     std::uint8_t bytes[16] = {};
     for (std::int64_t e = 0; e < run; ++e) {
       const std::int64_t offset[] = {row, column + e};

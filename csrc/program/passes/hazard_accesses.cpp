@@ -169,12 +169,6 @@ void Hazards::access(const void* key, const Layout& layout, ViewId id,
   });
 }
 
-/// The thread that copies a piece.
-int Hazards::copier(std::int64_t piece) const {
-  if (role_ == 0) return static_cast<int>(piece % program_.threads);
-  return program_.threads + static_cast<int>(piece % program_.roles->producers);
-}
-
 void Hazards::copy_async(const CopyAsync& i) {
   if (value(i.guard) >= i.below) return;
   const View& to = program_.views[i.to];
@@ -185,7 +179,7 @@ void Hazards::copy_async(const CopyAsync& i) {
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (std::int64_t g = first; g < first + width; ++g) {
-      touch(g, copier(piece), true, true);
+      touch(g, copying_thread(program_, role_ != 0, piece), true, true);
     }
     groups_.back().push_back({first, width});
   }
@@ -201,7 +195,7 @@ void Hazards::plain_copy(ViewId id, std::int64_t run) {
   for (std::int64_t piece = 0; piece < rows.rows * pieces; ++piece) {
     const auto first = place(to, rows.at(piece / pieces, piece % pieces * run));
     for (auto g = first; g < first + run * width; ++g) {
-      touch(g, copier(piece), true, false);
+      touch(g, copying_thread(program_, role_ != 0, piece), true, false);
     }
   }
 }

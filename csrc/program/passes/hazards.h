@@ -111,7 +111,6 @@ class Hazards {
   }
   /// What happened up to then, the role at hand sees.
   int synchronised() const { return known_[role_]; }
-  int copier(std::int64_t piece) const;
   std::int64_t granules(BufferId buffer) const;
   /// The element behind the view's first that coordinate `at` is.
   std::int64_t origin(const View& view, const std::vector<Affine>& at) const;
