@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 
 #: Each up to 64, then in steps that make the same share of M or less.
-TOKENS = (*range(1, 65), *range(72, 257, 8), *range(288, 1025, 32), 1280, 1536, 2048, 4096)
+TOKENS = (*range(1, 65), *range(72, 257, 8), *range(288, 1025, 32), 1280, 1536, 2048, 3072, 4096,
+          8192)  # fmt: skip
 TYPES = ("uint4,group=128,scale=float16", "uint4,group=32,scale=float16")
 UNQUANTISED = "F.linear"
 FIELDS = ("shape", "type", "dtype", "m", "us", "schedule")

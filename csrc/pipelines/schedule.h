@@ -6,7 +6,7 @@
 //
 //     decode   up to 32 tokens: weights straight from memory to the registers of the warp that
 //              multiplies them
-//     tiles    17 to 1536 tokens by warpgroups, else to 256: weights and activations through a
+//     tiles    17 to 8192 tokens by warpgroups, else to 256: weights and activations through a
 //              ring in shared memory, tiles of rows x tokens by the matrix instruction
 //     waves    up to 256 tokens on AMD's devices: weights to registers, activations to shared
 //              memory, a k-tile ahead

@@ -317,6 +317,9 @@ std::string to_string(const Program& program) {
     }
     out << '\n';
   }
+  if (program.first_token) {
+    out << "blocks from token " << to_string(program, *program.first_token) << " on\n";
+  }
   if (program.items) {
     out << "for each item of " << program.buffers[program.items->table].name;
     for (const auto& [buffer, by, elements] : program.items->shifts) {

@@ -272,6 +272,8 @@ struct Program {
   std::vector<Statement> body;
   std::vector<Signal> signals;
   bool tiles_in_cluster = false;  ///< a cluster is of neighbouring tiles, not of splits
+  /// Of a block: the first of its tokens. Blocks for which the call has none end at once.
+  std::optional<Affine> first_token;
   std::optional<Items> items;  ///< where there is a table of them: none else has a third dimension
   std::optional<Roles> roles;
 

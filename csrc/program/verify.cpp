@@ -21,6 +21,7 @@ class Verifier {
     for (const Register& reg : program_.registers) check_register(reg);
     for (const View& view : program_.views) check_view(view);
     if (program_.items) check_items(*program_.items);
+    if (program_.first_token) check_first_token(*program_.first_token);
     if (program_.roles) {
       check_roles(*program_.roles);
       check_meetings();
@@ -64,6 +65,16 @@ class Verifier {
       fault(joined("a view of ", buffer.name, " reaches element ", offset.high + last, " of ",
                    buffer.elements));
     }
+  }
+
+  /// The blocks of a cluster end together, and so do all that add to the same sums.
+  void check_first_token(const Affine& first) {
+    const bool by_tile = std::ranges::all_of(
+        first.terms, [](const Affine::Term& term) { return term.variable == kTile; });
+    if (!by_tile || program_.tiles_in_cluster) {
+      fault("blocks of a cluster, or splits of a tile, begin at different tokens");
+    }
+    if (range_of(program_, first).low < 0) fault("a block begins before the first token");
   }
 
   /// Accesses count on the alignment of buffers, and of rows where views have tokens.

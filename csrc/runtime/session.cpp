@@ -53,7 +53,7 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
   if (m <= kMostTokensAsTheyCome) rounded.reset();
   const auto all = intervals_of(rounded);
   const auto interval = interval_of(m, rounded);
-  return interval < all.size() ? all[interval] : rounded ? all.back() : 0;
+  return all[std::min(interval, all.size() - 1)];
 }
 
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
@@ -129,7 +129,7 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
 
 Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
   if (rounded_) return rounded_passes(ordinal, activation, m, stream);
-  std::int64_t step = m;
+  std::int64_t step = std::min(m, kMostTokens);
   const LinearKernel* most = linear(ordinal, activation, step, stream);
   const bool declines = most == nullptr && m <= kMostTokensInPasses && activation != Scalar::f32 &&
                         slot(ordinal, activation, m).load(std::memory_order_acquire) == declined();
@@ -140,7 +140,9 @@ Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, 
   }
   if (most == nullptr) return {};
   const std::int64_t rest = m % step;
-  const LinearKernel* const last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
+  const LinearKernel* last = rest == 0 ? most : linear(ordinal, activation, rest, stream);
+  // Tiles without tokens end at once.
+  if (last == nullptr && m > kMostTokens) last = most;
   return last == nullptr ? Passes{} : Passes{most, last, step};
 }
 

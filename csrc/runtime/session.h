@@ -33,14 +33,15 @@
 
 namespace ladder {
 
-/// Largest M of each interval that a kernel may serve. Above the last, and where the
-/// compiler declines, the weight is dequantised for a dense product.
-constexpr std::array<std::int64_t, 20> kTokenIntervals{
-    1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536};
+/// Largest M of each interval that a kernel may serve. More tokens than the last are passes. Where
+/// the compiler declines, the weight is dequantised for a dense product.
+constexpr std::array<std::int64_t, 24> kTokenIntervals{
+    1,   8,   16,  32,  48,  64,  96,   128,  192,  256,  320,  384,
+    448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096, 8192};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
-/// The same where activations are rounded to 8 bits. More tokens than the last are passes.
+/// The same where activations are rounded to 8 bits.
 constexpr std::array<std::int64_t, 17> kRoundedIntervals{
     32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
 constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRoundedIntervals.size());
@@ -55,8 +56,7 @@ constexpr std::span<const std::int64_t> intervals_of(std::optional<Scalar> round
 
 /// Where in intervals_of() `m` tokens are served; its size where there is no such interval.
 std::size_t interval_of(std::int64_t m, std::optional<Scalar> rounded = std::nullopt);
-/// The most tokens that the kernel for a call of `m` serves, or that each of its passes has; 0 when
-/// they are multiplied densely.
+/// The most tokens that the kernel for a call of `m` serves, or that each of its passes has.
 std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded);
 
 /// The most tokens that go through the kernels of fewer, pass by pass, where the compiler has none

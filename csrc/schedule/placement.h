@@ -21,8 +21,8 @@ enum class ConvertPlace {
 std::string_view name_of(ConvertPlace place);
 
 /// The most tokens for which there are kernels that convert as they multiply. Above 256 they were
-/// timed for uint4 and mxfp4 on an H200 (benchmarks/results/sweep.md).
-constexpr std::int64_t kMostTokens = 1536;
+/// timed for uint4 and mxfp4 on Hopper (benchmarks/results/sweep.md).
+constexpr std::int64_t kMostTokens = 8192;
 
 /// Why no kernel converts the weights of `m` tokens at `place`; empty where one does.
 std::string no_kernel(ConvertPlace place, std::int64_t m);

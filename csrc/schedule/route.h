@@ -53,6 +53,7 @@ CodeBytes code_bytes(const Linear& expr, Route route, bool takes_unsigned);
 /// CTAs of a kernel: along the rows of the weight, along the tokens, and along K.
 struct CtaGrid {
   std::int64_t tiles, token_tiles, splits;
+  std::int64_t together = token_tiles;  ///< tiles of tokens: raster.h
   std::int64_t count() const { return tiles * token_tiles * splits; }
 };
 

@@ -74,8 +74,8 @@ def jobs_of(requests: Iterable[Request]) -> list[Job]:
                 raise InvalidArgument(f"m has {m!r}, not a positive integer")
             if request.dtype not in kernels.HALVES:
                 continue  # it is multiplied densely
-            if most := kernels.interval(m, request.activation_type):
-                tokens.setdefault(Job.of(request, most), set()).add(m)
+            most = kernels.interval(m, request.activation_type)
+            tokens.setdefault(Job.of(request, most), set()).add(m)
     jobs = (
         Job(job.weight, job.device, job.dtype, job.most, job.ttype, job.shape, tuple(sorted(m)))
         for job, m in tokens.items()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,8 +16,6 @@ from ladder.errors import InvalidArgument
 _ops = torch.ops.ladder
 _log = logging.getLogger("ladder")
 
-#: More tokens than any kernel serves.
-MANY_TOKENS = 1 << 30
 #: Of activations that kernels multiply; and that a kernel dequantises weights for.
 HALVES = (torch.float16, torch.bfloat16)
 ACTIVATION_DTYPES = (torch.float32, *HALVES)
@@ -76,15 +73,8 @@ def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -
 
 
 def interval(m: int, activation_type: str = "") -> int:
-    """The most tokens that the kernel for ``m`` tokens serves, or one of its passes has; 0 when
-    there is none."""
+    """The most tokens that the kernel for ``m`` tokens serves, or one of its passes has."""
     return _ops.token_interval(m, activation_type)
-
-
-def with_more(m: Sequence[int], activation_type: str | None) -> tuple[int, ...]:
-    """``m``, and more tokens than any kernel serves, for what multiplies those. Kernels of rounded
-    activations serve any number, in passes."""
-    return tuple(m) if activation_type else (*m, MANY_TOKENS)
 
 
 def use_store(folder: str | Path, *, trust_kernels: bool = False) -> None:

@@ -158,7 +158,7 @@ def _load(request: Request, origin: dict[Job, Origin], tuned: Tuned) -> None:
     for tokens in request.m:
         interval = kernels.interval(tokens, request.activation_type)
         # More tokens than an interval has are passes, whose last has a kernel of its own.
-        key = tokens if 0 < interval < tokens else interval
+        key = tokens if interval < tokens else interval
         if key not in known:
             name = kernels.compile_for(request.weight, request.device, request.dtype, tokens)
             job = Job.of(request, interval)

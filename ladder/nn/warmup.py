@@ -47,7 +47,7 @@ def warmup(
     progress: Progress | None = None,
 ) -> WarmedUp:
     """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
-    read, and compile the kernels for ``m`` tokens and for any more. The same of
+    read, and compile the kernels for ``m`` tokens. The same of
     :class:`ladder.Experts`, whose kernels for ``m`` tokens are compiled and timed where the
     model's configuration has ``num_experts_per_tok``, else by the first calls, untimed.
 
@@ -88,9 +88,6 @@ def warmup(
     layers = _requests(model, m, dtype, dependent_launch, mode)
     distinct = list(dict.fromkeys(layers.values()))
     tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
-    for request in distinct:
-        for chosen in (tuned[request], tuned.origin[request]):
-            chosen.pop(kernels.MANY_TOKENS, None)
     return WarmedUp(layers, tuned)
 
 
@@ -125,8 +122,7 @@ def _requests(
             if why := module.activation_objection(module.activation_type):
                 raise Unsupported(f"{name}: {why}" if name else why)
             continue
-        tokens = kernels.with_more(m, module.activation_type)
-        layers[name] = module.kernel_request(dtype or _dtype_of(module), tokens)
+        layers[name] = module.kernel_request(dtype or _dtype_of(module), m)
         if layers[name] not in known:
             known.add(layers[name])
             compile_in_background([layers[name]], mode=mode)

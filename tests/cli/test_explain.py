@@ -121,13 +121,13 @@ def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, devic
     assert f"no target writes kernels for {device}" in text
 
 
-@pytest.mark.parametrize("m", [1537, 4096])
+@pytest.mark.parametrize("m", [8193, 20000])
 def test_explain_of_more_tokens_than_kernels_serve_converts_once(capsys, m):
     text = run(capsys, m=m)
     places = re.search(r"weights are converted once in global memory\n((?:  .*\n)+)", text)[1]
-    assert "us; kernels that do serve at most 1536 tokens\n" in places
+    assert "us; kernels that do serve at most 8192 tokens\n" in places
     why = f"weights of {m} tokens are converted once in global memory: kernels that do serve at"
-    assert f"such as {why} most 1536 tokens" in text
+    assert f"such as {why} most 8192 tokens" in text
     assert f"{m} tokens: the weight is dequantised, and a library multiplies" in text
 
 

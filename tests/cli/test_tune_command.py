@@ -62,7 +62,7 @@ def test_a_folder_without_a_model_is_refused(capsys, tmp_path):
 
 ENDS = (1, 2, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65, 96, 97, 128, 129, 192, 193, 256)
 ABOVE = (257, 320, 321, 384, 385, 448, 449, 512, 513, 640, 641, 768, 769, 896, 897, 1024, 1025,
-         1280, 1281, 1536)  # fmt: skip
+         1280, 1281, 1536, 1537, 2048, 2049, 3072, 3073, 4096, 4097, 8192)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ ABOVE = (257, 320, 321, 384, 385, 448, 449, 512, 513, 640, 641, 768, 769, 896, 8
         ("1-256", ENDS),
         ("3-5", (3, 5)),
         ("4,7-20,64", (4, 7, 8, 9, 16, 17, 20, 64)),
-        ("1-2147483647", (*ENDS, *ABOVE, 1537, 2147483647)),
+        ("1-2147483647", (*ENDS, *ABOVE, 8193, 2147483647)),
         ("40-50", (40, 48, 49, 50)),
     ],
 )
@@ -193,13 +193,13 @@ def test_layers_are_tuned_for_the_activations_that_they_take(capsys, tmp_path, g
               "activation_types": asked, "weight_type": "uint4,group=32,scale=float16"}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
     monkeypatch.setattr(activations, "gpu_objection", lambda name, *_: (name != "int8") * "none")
-    status, out, err = run(capsys, tmp_path, "--m", "1-4096", "--json")
+    status, out, err = run(capsys, tmp_path, "--m", "1-8192", "--json")
     assert status == 0, err
     shapes = json.loads(out)["shapes"]
     found = {tuple(shape["layers"]): shape["activation_type"] for shape in shapes}
     assert found == {("k_proj", "q_proj"): "int8", ("v_proj",): None, ("o_proj",): None}
     for request in gpu[0]["requests"]:
-        assert (2048 in request.m) == (request.activation_type == "int8"), "more intervals"
+        assert (6144 in request.m) == (request.activation_type == "int8"), "more intervals"
     del fields["activation_types"]["v_proj"]
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
     _, out, _ = run(capsys, tmp_path, "--json")

@@ -70,15 +70,11 @@ def test_numbers_of_weights_say_what_activations_are_rounded_to():
 
 @pytest.mark.parametrize(
     "m,plain,rounded", [(1, 1, 1), (16, 16, 16), (17, 32, 32), (256, 256, 256), (300, 320, 384),
-                        (2000, 0, 2048), (8192, 0, 8192), (10000, 0, 8192)]
+                        (2000, 2048, 2048), (2049, 3072, 3072),
+                        (8192, 8192, 8192), (10000, 8192, 8192)]
 )  # fmt: skip
 def test_intervals_of_rounded_activations_go_on_and_few_tokens_are_not_rounded(m, plain, rounded):
     assert (kernels.interval(m), kernels.interval(m, "int8")) == (plain, rounded)
-
-
-def test_more_tokens_than_any_kernel_serves_are_asked_for_where_they_are_dense():
-    assert kernels.with_more((1, 8), None) == (1, 8, kernels.MANY_TOKENS)
-    assert kernels.with_more((1, 8), "int8") == (1, 8)
 
 
 def test_requests_and_numbers_of_a_layer_follow_its_activation_type(monkeypatch):

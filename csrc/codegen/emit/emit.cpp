@@ -153,6 +153,7 @@ void Emitter::declarations() {
   for (const Buffer& buffer : program_.buffers) alignment = std::max(alignment, buffer.alignment);
   line(dialect_.shared_memory(alignment));
   line(dialect_.coordinates);
+  if (program_.first_token) line("if (", expr(*program_.first_token), " >= tokens) return;");
   if (program_.cluster > 1) line("const u32 rank = cluster_rank();");
   for (std::size_t id = 0; id < program_.buffers.size(); ++id) {
     const Buffer& buffer = program_.buffers[id];

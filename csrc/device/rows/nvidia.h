@@ -127,8 +127,8 @@ inline constexpr Device kNvidia[] = {
      .f32_lanes = 128,
      .f16_lanes = 2048,
      .f32_flops = 66.9 * kTera,
-     .f16_flops = 989.4 * kTera,
-     .bf16_flops = 989.4 * kTera,
+     .f16_flops = 761 * kTera,
+     .bf16_flops = 761 * kTera,
      .f8_flops = 1978.9 * kTera,
      .i8_flops = 1978.9 * kTera,
      .warp_share = kHopperWarps,
@@ -139,8 +139,9 @@ inline constexpr Device kNvidia[] = {
                  .bandwidths =
                      "the same datasheet; a multiprocessor's part of L2: arXiv 1804.06826",
                  .rates =
-                     "the same datasheet and architecture, without sparsity (matrix units: 2048 a "
-                     "clock)",
+                     "f16 and bf16 measured on one, as on an H200 (benchmarks/results/sweep.md; "
+                     "datasheet: 989 TFLOP/s), others of the datasheet, without sparsity; matrix "
+                     "units: 2048 a clock",
                  .limits = kCapabilities}},
     {.name = "h200",
      .architecture = "sm_90a",

@@ -6,6 +6,7 @@
 #include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/linear/objection.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/tiles/registers.h"
 #include "pipelines/tiles/schedule.h"
@@ -132,7 +133,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
                           .warps_m = 1,
                           .dependent_launch = dependent_launch,
                           .ctas_per_sm = ctas,
-                          .token_tiles = static_cast<int>(token_tiles),
+                          .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
                           .warpgroups = true,
                           .producers = producers});
             }
@@ -165,7 +166,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
                         .warps_m = warps_m,
                         .dependent_launch = dependent_launch,
                         .ctas_per_sm = ctas,
-                        .token_tiles = static_cast<int>(token_tiles)});
+                        .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens))});
           }
         }
       }

@@ -46,15 +46,6 @@ Program TileLowering::run() {
   return std::move(program_);
 }
 
-Affine TileLowering::first_row(std::int64_t factor) const {
-  return Affine::of(kTile, factor, s_.token_tiles);
-}
-
-Affine TileLowering::first_token() const {
-  if (s_.token_tiles == 1) return 0;
-  return times(remainder(Affine::of(kTile), s_.token_tiles), s_.tokens);
-}
-
 void TileLowering::declare() {
   program_.threads = instruction_.lanes() * s_.warps_n * s_.warps_m;
   program_.blocks_per_multiprocessor = s_.ctas_per_sm;
@@ -71,6 +62,7 @@ void TileLowering::declare() {
            .tiles = grid_.tiles * grid_.token_tiles,
            .first_row = [this](const Affine&) { return first_row(s_.rows); },
            .first_token = first_token()};
+  if (s_.token_tiles > 1) program_.first_token = first_token();
 }
 
 LinearLowering::Tiling TileLowering::tiling() const {

@@ -11,6 +11,7 @@
 
 #include "layout/weight_image.h"
 #include "pipelines/linear/linear_lowering.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/tiles/schedule.h"
 
 namespace ladder {
@@ -43,10 +44,9 @@ class TileLowering : LinearLowering {
   /// Blocks of the image in a k-tile, along K and along N.
   std::int64_t blocks() const { return s_.columns / kBlock; }
   std::int64_t row_blocks() const { return s_.rows / kBlock; }
-  /// The CTA's first row and first token, in units of which a tile has `factor`. Neighbouring CTAs
-  /// have the same rows and other tokens: the second reads codes from L2 that the first asked for.
-  Affine first_row(std::int64_t factor) const;
-  Affine first_token() const;
+  /// The CTA's first row, in units of which a tile has `factor`, and its first token.
+  Affine first_row(std::int64_t factor) const { return raster_row(grid_, factor); }
+  Affine first_token() const { return raster_token(grid_, s_.tokens); }
   void declare();
   Tiling tiling() const;
   void k_tile(Body& body);

@@ -117,6 +117,9 @@ std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const Ct
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
   }
+  if (grid.token_tiles % grid.together != 0) {
+    return joined(grid.token_tiles, " token tiles are no groups of ", grid.together);
+  }
   if (auto why = reduction_objection(s.reduction, grid.splits, s.rows, device); !why.empty()) {
     return why;
   }

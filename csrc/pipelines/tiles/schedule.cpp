@@ -6,6 +6,7 @@
 #include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/linear/padding.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/spelling.h"
 #include "program/program.h"
 
@@ -48,7 +49,8 @@ std::optional<TileSchedule> tile_schedule_of(std::string_view text) {
 CtaGrid grid_of(const TileSchedule& s, const Linear& expr) {
   return {.tiles = ceil_div(round_up(expr.n, kBlock), s.rows),
           .token_tiles = s.token_tiles,
-          .splits = ceil_div(round_up(expr.k, kBlock), std::int64_t{s.k_tiles} * s.columns)};
+          .splits = ceil_div(round_up(expr.k, kBlock), std::int64_t{s.k_tiles} * s.columns),
+          .together = tiles_together(s.token_tiles, s.tokens)};
 }
 
 std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {

@@ -27,17 +27,18 @@ struct Pace {
 };
 Pace pace_of(const TileSchedule& s) {
   if (!s.producers) return {1.1, 81, 160};
-  // Not fitted: from the clocks of one shape on an H100, with which the first of 28 problems'
-  // choices takes 1.02 times the best in the median (docs/dev/notebook_gpu.md, "Producers"). A ring
-  // of three stages leaves producers one to be ahead.
-  return {1.02, 30, s.stages > 3 ? 40.0 : 100.0};
+  // Of one H100: clocks of one shape (docs/dev/notebook_gpu.md, "Producers"), and products, which
+  // overlap with more than kOverlap says, from 25 problems of 1536 to 8192 tokens. A ring of three
+  // stages leaves producers one to be ahead.
+  return {0.94, 30, s.stages > 3 ? 40.0 : 100.0};
 }
 
 // Decoding, products and copies overlap in part: exponents of the sum of their powers.
 constexpr double kOverlap = 3, kMemoryOverlap = 4;
 // Bytes of a cycle that a multiprocessor takes from L2, or from memory by way of it.
 constexpr double kFill = 40;
-// Seconds: launch and first bytes; a cluster that adds up; sums that are added in order, each.
+// Seconds: launch and first bytes; a cluster that adds up, in each wave; sums that are added in
+// order, each.
 constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kOrderedSum = 5.6e-11;
 // What a dependent launch gains by asking for weights before it waits, which producers do not: 1 to
 // 2 us behind a rounding, measured.
@@ -96,7 +97,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   out.issue_seconds = k_tile * cycles;
   out.shared_seconds = copies * cycles;
   out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
-  out.fixed_seconds = kLaunch + (cluster ? kCluster : 0);
+  out.fixed_seconds = kLaunch + (cluster ? kCluster * waves : 0);
   if (s.producers && s.dependent_launch) out.fixed_seconds += kWeightsAhead;
   if (s.reduction == Reduction::ordered) {
     out.fixed_seconds += kOrderedSum * static_cast<double>(s.rows) * tokens *

@@ -40,15 +40,6 @@ Program WaveLowering::run() {
   return std::move(program_);
 }
 
-Affine WaveLowering::first_row(std::int64_t factor) const {
-  return Affine::of(kTile, factor, s_.token_tiles);
-}
-
-Affine WaveLowering::first_token() const {
-  if (s_.token_tiles == 1) return 0;
-  return times(remainder(Affine::of(kTile), s_.token_tiles), s_.tokens);
-}
-
 void WaveLowering::declare() {
   program_.threads = static_cast<int>(s_.threads());
   program_.blocks_per_multiprocessor = s_.groups_per_cu;
@@ -65,6 +56,7 @@ void WaveLowering::declare() {
            .tiles = grid_.tiles * grid_.token_tiles,
            .first_row = [this](const Affine&) { return first_row(s_.rows()); },
            .first_token = first_token()};
+  if (s_.token_tiles > 1) program_.first_token = first_token();
 }
 
 LinearLowering::Tiling WaveLowering::tiling() const {

@@ -9,6 +9,7 @@
 
 #include "layout/weight_image.h"
 #include "pipelines/linear/linear_lowering.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/waves/schedule.h"
 
 namespace ladder {
@@ -32,8 +33,9 @@ class WaveLowering : LinearLowering {
   bool whole_row() const { return expr_.groups() == 1; }
   void declare();
   Tiling tiling() const;
-  Affine first_row(std::int64_t factor) const;
-  Affine first_token() const;
+  /// The workgroup's first row, in units of which a tile has `factor`, and its first token.
+  Affine first_row(std::int64_t factor) const { return raster_row(grid_, factor); }
+  Affine first_token() const { return raster_token(grid_, s_.tokens); }
   void multiply(Body& body, const Affine& k_tile);
 
   // operands.cpp

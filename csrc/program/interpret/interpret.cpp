@@ -94,6 +94,7 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
     block.awaited.resize(program_.registers.size(), true);
     blocks.push_back(std::move(block));
   }
+  if (program_.first_token && value(blocks.front(), *program_.first_token) >= tokens_) return;
   cluster_.clear();
   for (Block& block : blocks) cluster_.push_back(&block);
   remote_reads_open_ = false;

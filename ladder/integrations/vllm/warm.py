@@ -109,7 +109,7 @@ class Warmer:
         while m <= self.most and (top := kernels.interval(m, activation_type or "")) >= m:
             out.append(min(top, self.most))
             m = top + 1
-        return kernels.with_more(out, activation_type)
+        return tuple(out)
 
     def expect(self, room: Room, device: torch.device, *, rounds: bool = True) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
@@ -189,10 +189,11 @@ class Warmer:
         self.left_s -= time.perf_counter() - start
         chosen = {**further, **tuned[request]}
         fast = [m for m, schedule in chosen.items() if schedule]
+        dense = [str(m) for m, schedule in sorted(chosen.items()) if not schedule]
         origins = sorted({origin for origin in tuned.origin[request].values() if origin})
         _log.info(
             "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s)%s",
             request.ttype, *request.shape, f"1 to {max(fast)}" if fast else "no",
             ", ".join(origins), time.perf_counter() - start,
-            "" if request.activation_type else "; more are dequantised",
+            f"; dequantised for {', '.join(dense)}" if dense else "",
         )  # fmt: skip

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tile kernels through the interpreter: exact on integers, whatever the shape of the tile.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,9 @@
 namespace ladder {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::LinearCase;
+using ::testing::ThrowsMessage;
 
 void expect_right(const Linear& expr, const TileSchedule& schedule, std::int64_t m, unsigned seed) {
   const Decisions decisions = decide(expr, device("h200"));
@@ -51,6 +54,34 @@ TEST(Tiles, of_every_shape_are_exact) {
   for (const auto& [expr, schedule] : cases) {
     expect_right(expr, schedule, expr.max_m, ++seed);
     expect_right(expr, schedule, 1 + seed % expr.max_m, seed);
+  }
+}
+
+// Groups of four tiles of 256 tokens: the second has a token, or one tile that ends at once.
+TEST(Tiles, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
+  constexpr std::array<int, 7> kShape = {64, 256, 64, 4, 1, 8, 2};
+  const auto cases =
+      testing::tile_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
+                         Reduction::none, Route::multiply_add, false, 2, true);
+  ASSERT_EQ(cases.size(), 1U);
+  for (const auto& [expr, schedule] : cases) {
+    EXPECT_EQ(grid_of(schedule, expr).together, 4);
+    const Program program = lower(decide(expr, device("h200")), schedule);
+    for (const std::int64_t m : {std::int64_t{300}, std::int64_t{1025}, expr.max_m}) {
+      expect_right(expr, schedule, m, static_cast<unsigned>(m));
+    }
+    // Blocks without tokens would read none, and write none: that they end shows in their text.
+    EXPECT_THAT(to_string(program), HasSubstr("blocks from token "));
+    Program endless = program;
+    endless.first_token.reset();
+    const auto data = LinearCase::integers(expr, 300, 1);
+    EXPECT_EQ(data.run(endless, schedule), data.run(program, schedule));
+    endless.first_token = Affine::of(kSplit);
+    EXPECT_THAT([&] { verify(endless, device("h200").shared_per_block_bytes); },
+                ThrowsMessage<InternalError>(HasSubstr("begin at different tokens")));
+    endless.first_token = Affine::of(kTile) + Affine(-1);
+    EXPECT_THAT([&] { verify(endless, device("h200").shared_per_block_bytes); },
+                ThrowsMessage<InternalError>(HasSubstr("begins before the first token")));
   }
 }
 

@@ -92,8 +92,8 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
     for (const Candidate& candidate : all) {
       if (is_dense(candidate.schedule)) continue;
       EXPECT_EQ(candidate.dropped,
-                "weights of 1537 tokens are converted once in global memory: kernels that do serve "
-                "at most 1536 tokens");
+                "weights of 8193 tokens are converted once in global memory: kernels that do serve "
+                "at most 8192 tokens");
     }
   }
   EXPECT_EQ(tile_plan(expr, h200()).decisions.core.instruction, &row("wgmma.m64nNk16.f16"));

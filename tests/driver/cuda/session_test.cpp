@@ -72,8 +72,22 @@ TEST_F(Sessions, have_a_kernel_for_many_tokens) {
   EXPECT_EQ(many.most, s.linear(1, Scalar::f16, 48, stream_));
   EXPECT_EQ(many.last, many.most);
   EXPECT_EQ(passes(65).most, s.linear(1, Scalar::f16, 96, stream_));
-  EXPECT_EQ(passes(1537).most, nullptr);
   EXPECT_EQ(s.passes(1, Scalar::f32, 8, stream_).most, nullptr);
+}
+
+TEST_F(Sessions, have_passes_of_the_largest_kernel_for_more_tokens_than_it_serves) {
+  Session& s = of(72);
+  constexpr std::int64_t kMany = 20000, kRest = kMany - 2 * kMostTokens;
+  const auto passes = [&] { return s.passes(1, Scalar::f16, kMany, stream_); };
+  const auto* const most = s.linear(1, Scalar::f16, kMostTokens, stream_);
+  ASSERT_NE(most, nullptr);
+  EXPECT_EQ(passes().step, kMostTokens);
+  EXPECT_EQ(passes().most, most);
+  EXPECT_EQ(passes().last, s.linear(1, Scalar::f16, kRest, stream_));
+  s.use(1, Scalar::f16, kRest, "dense", Session::Purpose::good);
+  EXPECT_EQ(passes().last, most) << "serves fewer, too";
+  s.use(1, Scalar::f16, kMostTokens, "dense", Session::Purpose::good);
+  EXPECT_EQ(passes().most, nullptr);
 }
 
 TEST_F(Sessions, multiply_densely_where_that_was_the_fastest) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pipelines/linear/raster.h"
+
+#include <algorithm>
+
+#include "base/integers.h"
+
+namespace ladder {
+namespace {
+
+// Tokens that go together. Some 130 CTAs of 256 rows x 128 tokens then have 16 tiles of rows and 8
+// of tokens: weights of 4 bits and activations of 16 are as many bytes.
+constexpr std::int64_t kTokensTogether = 1024;
+
+}  // namespace
+
+std::int64_t tiles_together(std::int64_t token_tiles, std::int64_t tokens) {
+  const auto together = std::max<std::int64_t>(kTokensTogether / tokens, 1);
+  return token_tiles < 2 * together ? token_tiles : together;
+}
+
+std::int64_t raster_tiles(std::int64_t token_tiles, std::int64_t tokens) {
+  return round_up(token_tiles, tiles_together(token_tiles, tokens));
+}
+
+Affine raster_row(const CtaGrid& grid, std::int64_t factor) {
+  Affine out = Affine::of(kTile, factor, grid.together);
+  if (grid.together < grid.token_tiles) out.terms.front().modulus = grid.tiles;
+  return out;
+}
+
+Affine raster_token(const CtaGrid& grid, std::int64_t factor) {
+  if (grid.token_tiles == 1) return 0;
+  Affine out = times(remainder(Affine::of(kTile), grid.together), factor);
+  if (grid.together == grid.token_tiles) return out;
+  return Affine::of(kTile, grid.together * factor, grid.together * grid.tiles) + out;
+}
+
+}  // namespace ladder
