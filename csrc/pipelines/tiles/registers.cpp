@@ -13,7 +13,8 @@ namespace {
 // between instructions; codes of odd widths, whose last bits are put together; floats of which sums
 // are scaled; sums of groups that are narrower than a block of the image, of which those of the
 // next begin before the last are scaled; zero points of several groups; and words, however few. Of
-// e4m3 by single warps the first tiles spilled 96 to 168 bytes.
+// e4m3 by single warps the first tiles spilled 96 to 168 bytes. Integers in e4m3 take what floats
+// do, by single warps (they spilled 8 to 192 bytes) and of narrow groups (520 bytes).
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8, kFloatsOfWarps = 36;
 // Of the sums of narrow groups; and, where zero points take a product, of a unit's sums beside
@@ -50,10 +51,12 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
       narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) +
                    (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
              : 0;
+  const bool e4m3 = expr.rounded_x == Scalar::e4m3;
+  const bool floats =
+      decoding_kind(expr) == Decoding::Kind::fields || (e4m3 && (narrow || !s.warpgroups));
   const auto of_groups =
       static_cast<std::int64_t>(begun) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
-      (totals && decoding_kind(expr) == Decoding::Kind::fields ? kScaledFloats : 0) +
-      (expr.rounded_x == Scalar::e4m3 && !s.warpgroups ? kFloatsOfWarps : 0);
+      (totals && floats ? kScaledFloats : 0) + (e4m3 && !s.warpgroups ? kFloatsOfWarps : 0);
   const auto products =
       sums + words + operands + of_groups + decoding_registers(expr, s.scale_place);
   return kOthers + std::max(products, sum_registers(s, grid_of(s, expr)));
