@@ -133,8 +133,8 @@ def zeros_objection(activation_type: str, ttype: TType, zeros: Tensor | None) ->
     if most <= allowed:
         return ""
     return (
-        f"activation_type {activation_type} does not take {ttype} with a zero point of {most} on GPUs: zero "
-        f"points of {ttype.bits} bits are at most {allowed} there"
+        f"activation_type {activation_type} does not take {ttype} with a zero point of {most} on "
+        f"GPUs: zero points of {ttype.bits} bits are at most {allowed} there"
     )
 
 

@@ -181,9 +181,26 @@ def test_e4m3_is_for_gpus_and_may_be_set_before_a_layer_is_there():
         ladder.Linear(256, 64, weight_type=INT8, activation_type="float8_e4m3")
     with pytest.raises(Unsupported, match="float8_e4m3 does not take a weight with g_idx"):
         ladder.Linear(256, 64, weight_type="mxfp4", act_order=True, activation_type="float8_e4m3")
-    with pytest.raises(Unsupported, match="activation_type float8_e4m3 has no kernels for experts"):
-        ladder.Experts(2, 256, 128, weight_type="mxfp4", activation_type="float8_e4m3")
     assert ladder.warmup(layer) == {}
+
+
+def test_experts_take_what_linear_layers_do():
+    experts = ladder.Experts(2, 256, 128, weight_type="mxfp4", activation_type="float8_e4m3")
+    index, weights = torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1)
+    why = "activation_type float8_e4m3 has kernels for devices of type cuda, and none for cpu"
+    with pytest.raises(Unsupported, match=why):
+        experts(torch.randn(2, 256), index, weights)
+    assert "activation_type=float8_e4m3" in repr(experts) and ladder.warmup(experts) == {}
+    assert experts.offer_activation_type("float8_e4m3") == why
+    assert experts.activation_type is None
+    assert experts(torch.randn(2, 256), index, weights).shape == (2, 256)
+    assert experts.to("meta").activation_type == "float8_e4m3"  # stands for any device
+    with pytest.raises(Unsupported, match=r"^gate_up: .* float8_e4m3 does not take int8"):
+        ladder.Experts(2, 256, 128, weight_type=INT8, activation_type="float8_e4m3")
+    with pytest.raises(Unsupported, match=r"^down: .* 24 columns, no multiple of 16"):
+        ladder.Experts(
+            2, 256, 24, weight_type="int4,channel,scale=float16", activation_type="float8_e4m3"
+        )
 
 
 def test_other_devices_are_refused_by_name():
