@@ -43,7 +43,7 @@ TEST_P(TilesOfBytes, compile_without_spills) {
   unsigned turn = 0;
   for (const std::string_view target : {"h200", "a100", "l40s", "b200", "rtx5090", "t4"}) {
     if (tile_instruction(x, device(target)) == nullptr) continue;  // of e4m3, before sm_89
-    for (const std::int64_t m : {32, 100, 1024}) {
+    for (const std::int64_t m : {32, 100, 192, 1024, 4096}) {
       if (target != "h200" && m != 100) continue;
       const bool ragged = ++turn % 2 == 0;
       const bool bf16 = ragged && tile_instruction(Scalar::bf16, device(target)) != nullptr;

@@ -140,7 +140,7 @@ def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -
     for weights in stacks:
         first = weights[0]
         n, k = first.shape
-        if any(weight.g_idx is not None for weight in weights):
+        if any(image.column_order(weight) is not None for weight in weights):
             return activations.no_g_idx(wanted)
         why = activations.gpu_objection(wanted, str(first.type), n, k, device.index or 0)
         for weight in weights:
