@@ -46,6 +46,9 @@ ROWS = (
     ("float8_e4m3,channel,scale=float16", ""),
     ("float6_e3m2,group=128,scale=float16", "float8_e4m3"),
     ("mxfp4", "float8_e4m3"),
+    ("uint4,group=128,scale=float16,zero=midpoint", "float8_e4m3"),
+    ("uint4,group=128,scale=float16,zero=integer", "float8_e4m3"),
+    ("int4,channel,scale=float16", "float8_e4m3"),
 )
 
 

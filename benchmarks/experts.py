@@ -5,7 +5,8 @@
 
 Columns, in microseconds of a replayed CUDA graph:
 
-    layer     ladder.cuda.experts.forward: route, gate and up, their product, down, the sum
+    layer     ladder.cuda.experts.forward: route, gate and up, their product, down, the sum; with
+              --activation-type rows of more than 16 tokens rounded, here alone
     products  its two products alone
     loop      the same two products as one ladder linear layer for each expert that is hit, on rows
               that lie in order already: nothing is counted of sorting and adding up
@@ -64,8 +65,9 @@ CALLS = 8  # of a graph, each with a choice of its own
 class Layer:
     """Random stacks of one layer."""
 
-    def __init__(self, shape: Shape, type: str, seed: int):
+    def __init__(self, shape: Shape, type: str, seed: int, activation_type: str = ""):
         self.shape, ttype = shape, parse(type)
+        self.activation_type = activation_type
         source = torch.Generator("cuda").manual_seed(seed)
         self.stacks = []
         for n, k in ((2 * shape.width, shape.hidden), (shape.hidden, shape.width)):
@@ -74,7 +76,9 @@ class Layer:
             self.stacks.append(experts.Stack(images, number, (n, k), type))
 
     def call(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return experts.forward(x, ids, weights, *self.stacks, "silu")
+        return experts.forward(
+            x, ids, weights, *self.stacks, "silu", activation_type=self.activation_type
+        )
 
 
 class Rows(NamedTuple):
@@ -226,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--type", default="uint4,group=128,scale=float16,zero=midpoint")
+    parser.add_argument("--activation-type", choices=("int8", "float8_e4m3"), default="")
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument(
         "--tokens",
@@ -242,10 +247,12 @@ def main() -> None:
     lines = [
         describe(" ".join(["benchmarks/experts.py", *sys.argv[1:]])),
         "",
-        f"{arguments.type}, x {arguments.dtype}",
+        f"{arguments.type}, x {arguments.dtype}"
+        + (f" rounded to {arguments.activation_type}" if arguments.activation_type else ""),
     ]
     for shape in (SHAPES[i] for i in arguments.shapes):
-        layers = [Layer(shape, arguments.type, seed) for seed in range(2)]
+        rounded = arguments.activation_type
+        layers = [Layer(shape, arguments.type, seed, rounded) for seed in range(2)]
         dense = [
             torch.randn(shape.experts, *stack.shape, dtype=torch.bfloat16, device="cuda")
             for stack in layers[0].stacks
@@ -253,8 +260,9 @@ def main() -> None:
         peers = of_vllm(shape, dtype) if arguments.vllm else {}
         lines += ["", shape.name, "", header(peers)]
         for tokens in arguments.tokens:
-            problem = Problem(*layers[0].stacks, tokens, shape.of_token, dtype)
-            tune(problem, MODES[arguments.tune], math.inf)
+            for each in {"", rounded}:
+                problem = Problem(*layers[0].stacks, tokens, shape.of_token, dtype, each)
+                tune(problem, MODES[arguments.tune], math.inf)
             lines.append(row(layers, dense, peers, tokens, dtype))
             print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"

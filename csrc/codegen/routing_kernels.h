@@ -38,9 +38,10 @@ enum class Gated {
 std::optional<Gated> gated_called(std::string_view name);
 
 /// Rows are of pieces: of 16 bytes, or where they are not `whole` of one number. `dependent`: of a
-/// dependent launch, which waits before all else.
+/// dependent launch, which waits before all else. `scaled`: of route(), a row has a scale of f32
+/// beside it, as rounded activations have.
 struct RowKind {
-  bool whole, dependent;
+  bool whole, dependent, scaled = false;
 };
 
 struct RoutingKernels {
@@ -50,7 +51,9 @@ struct RoutingKernels {
   /// nobody's. Row c / of_token of x goes to row places[c] of `rows`, rows of one expert side by
   /// side in the order of the choices, experts in theirs; places[c] is 2^32 - 1 where there is no
   /// expert. The `slots` items of
-  /// Items::table have up to `tile` rows each, those that are left over none. Blocks take
+  /// Items::table have up to `tile` rows each, those that are left over none. Of rows that are
+  /// `scaled` there are parameters const float* scales, float* row_scales behind `rows`: scales go
+  /// where their rows go. Blocks take
   /// ceil(choices / blocks) choices each, at most kMostChoicesOfBlock.
   std::string (*route)(RowKind rows);
   /// gated(const void* x, void* y, u32 rows, u32 pieces, float limit, float alpha): y [rows,

@@ -62,9 +62,8 @@ void check(const Linear& expr) {
   if (expr.has_bytes_of_x()) {
     LADDER_REQUIRE(expr.rounded_x == Scalar::s8 || expr.rounded_x == Scalar::e4m3,
                    "x is rounded to ", name_of(*expr.rounded_x), ", not s8 or e4m3");
-    LADDER_REQUIRE((expr.rounded_x == Scalar::s8) == (expr.element == nullptr), "x of ",
-                   name_of(*expr.rounded_x), " beside codes that are ",
-                   expr.element == nullptr ? "integers" : expr.element->name);
+    LADDER_REQUIRE(expr.rounded_x == Scalar::e4m3 || expr.element == nullptr, "x of ",
+                   name_of(*expr.rounded_x), " beside codes that are ", expr.element->name);
     LADDER_REQUIRE(!expr.gather, "x of 8 bits has its columns in their order");
     LADDER_REQUIRE(expr.k % kColumnsOfBytes == 0, "x of 8 bits has ", expr.k,
                    " columns, no multiple of ", kColumnsOfBytes);

@@ -51,7 +51,8 @@ struct Linear {
   bool scale2 = false, bias = false, gather = false;
   /// x comes rounded to this format of 8 bits, s8 or e4m3, its columns in the order of digit_place
   /// (layout/digits.h), with an f32 scale for each token. With s8 the codes are integers, and
-  /// products are exact in s32 within a group; with e4m3 the codes are floats that e4m3 holds.
+  /// products are exact in s32 within a group; with e4m3 the codes, less their zero point, are
+  /// numbers that e4m3 holds.
   std::optional<Scalar> rounded_x = std::nullopt;
 
   /// Of a layer of experts: how their weights lie, and how many products a launch has.

@@ -135,6 +135,19 @@ const BytePlan& offset_byte_plan(int bits) {
   return plan_of(plans, bits);
 }
 
+const BytePlan& whole_byte_plan(int bits, int shift) {
+  static const std::array<BytePlans, 2> plans = {plans_of([](int b) {
+                                                   return read_at(bit_plan(b), {0, 0});
+                                                 }),
+                                                 plans_of([](int b) {
+                                                   const int place = std::min(1, kDigitBits - b);
+                                                   return read_at(bit_plan(b), {place, place});
+                                                 })};
+  LADDER_CHECK((shift == 0 || shift == 1) && bits + shift <= kMostWholeBits, bits, " bits times 2^",
+               shift, " are wider than ", kMostWholeBits);
+  return plan_of(plans[static_cast<std::size_t>(shift)], bits);
+}
+
 const BytePlan& float_byte_plan(int bits, int mantissa_bits) {
   const int place = kByteMantissa - mantissa_bits;
   LADDER_CHECK(2 <= bits && bits <= 8 && 0 <= place && place + bits <= kDigitBits, bits,

@@ -70,5 +70,19 @@ constexpr int kMostOffsetBits = 7;
 /// biases. Throws InternalError where they have no room.
 const BytePlan& float_byte_plan(int bits, int mantissa_bits);
 constexpr int kByteExponent = 4, kByteMantissa = 3, kByteBias = 7;  ///< of e4m3
+/// Codes in the lowest bits, times 2^shift, of at most 5 bits together: whole numbers up to 16 are
+/// e4m3 as they are, times 2^-9.
+const BytePlan& whole_byte_plan(int bits, int shift);
+constexpr int kMostWhole = 16, kWholeExponent = -9, kMostWholeBits = 5;
+/// Of four bytes of whole_byte_plan(), each less its byte of `zeros`, at most 16, in e4m3: the
+/// distance of the two, which is at most 16, and the sign. Zero is +0.
+constexpr std::uint32_t whole_less_zeros(std::uint32_t codes, std::uint32_t zeros) {
+  std::uint32_t distances = 0;
+  for (int at = 0; at < 32; at += 8) {
+    const auto code = codes >> at & 255U, zero = zeros >> at & 255U;
+    distances |= (code > zero ? code - zero : zero - code) << at;
+  }
+  return distances | (~(codes + (kSignBits - zeros)) & kSignBits);
+}
 
 }  // namespace ladder

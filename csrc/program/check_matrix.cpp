@@ -123,19 +123,41 @@ Faults check(const Program& program, const ScaleOperand& i) {
   return faults;
 }
 
+namespace {
+
+/// Integers in e4m3: no more than 16 from their zero point. Of stored ones nothing is known here.
+void check_wholes(const UnpackBytes& i, Faults& faults) {
+  if (i.shift < 0 || i.shift > 1 || i.bits + i.shift > kMostWholeBits) {
+    add(faults, "codes of ", i.bits, " bits times 2^", i.shift, " in e4m3");
+    return;
+  }
+  const int most = (((1 << i.bits) - 1) << i.shift) - i.zero;
+  if (i.zero < 0 || i.zero > kMostWhole || most > kMostWhole) {
+    add(faults, "codes of ", i.bits, " bits times 2^", i.shift, " less ", i.zero, " in e4m3");
+  }
+}
+
+}  // namespace
+
 Faults check(const Program& program, const UnpackBytes& i) {
   Faults faults;
   const Register& to = program.registers[i.to];
   if (to.scalar != Scalar::u8 && to.scalar != Scalar::s8 && to.scalar != Scalar::e4m3) {
     add(faults, "bytes of ", name_of(to.scalar));
   }
-  if (i.has_zero()) {
+  const bool whole = to.scalar == Scalar::e4m3 && !i.mantissa_bits;
+  if (i.mantissa_bits.has_value() && to.scalar != Scalar::e4m3) {
+    add(faults, "floats in bytes of ", name_of(to.scalar));
+  }
+  if (whole) check_wholes(i, faults);
+  if (i.shift != 0 && !whole) add(faults, "bytes of ", name_of(to.scalar), " times 2^", i.shift);
+  if (i.has_zero() && !whole) {
     const int most = 1 << kMostOffsetBits;
     if (to.scalar != Scalar::s8) add(faults, "a zero point in bytes of ", name_of(to.scalar));
     if (i.bits > kMostOffsetBits) add(faults, "a zero point of ", i.bits, " bits");
     if (i.zero < 0 || i.zero > most) add(faults, "a zero point of ", i.zero, ", not 0 to ", most);
-    if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
   }
+  if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
   Faults plain;
   check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
   if (!plain.empty() && !holds_its_words(to, program.registers[i.from])) {

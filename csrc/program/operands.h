@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "expr/decoding.h"
@@ -46,13 +47,15 @@ constexpr std::uint32_t three_values(std::uint32_t word) {
 /// Codes as bytes, out of `step` of the k-steps of a block, of 32 columns or 16, in the order of
 /// digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
 /// it, or `below_sign` as offset_byte_plan() has it, or with a zero point, `zero` or zeros[row],
-/// less that; of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it.
+/// less that; of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it, or of
+/// integers, which have none, code * 2^shift as whole_byte_plan() has it, less a zero point.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;
   int bits;
   bool three = false;
-  int mantissa_bits = 0;
+  std::optional<int> mantissa_bits = std::nullopt;  ///< of floats
+  int shift = 0;                                    ///< of integers in e4m3
   int zero = 0;
   RegisterId zeros = -1;
   bool below_sign = false;
@@ -61,7 +64,7 @@ struct UnpackBytes {
   bool flips_sign() const { return !below_sign && !has_zero(); }
 };
 /// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
-/// are the first operand of less_zeros().
+/// are the first operand of less_zeros(); integers in e4m3, of whole_less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Which codes word `word` of an A operand of bytes has in `step`: of a unit of 16 rows those of
 /// `r` of the registers that the plan has for `plan_step`.

@@ -209,9 +209,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
           [&](const UnpackBytes& i) {
-            const bool floats = program.registers[i.to].scalar == Scalar::e4m3;
-            out << reg(i.to) << " = unpack_bytes " << (floats ? "f" : "u") << i.bits;
-            if (floats) out << " of mantissa " << i.mantissa_bits;
+            out << reg(i.to) << " = unpack_bytes " << (i.mantissa_bits ? "f" : "u") << i.bits;
+            if (i.mantissa_bits) out << " of mantissa " << *i.mantissa_bits;
+            if (i.shift != 0) out << " * 2^" << i.shift;
             out << (i.three ? " of three " : " ") << reg(i.from) << " block "
                 << to_string(program, i.block) << " step " << to_string(program, i.step);
             if (i.zeros >= 0) out << " - " << reg(i.zeros);

@@ -75,6 +75,7 @@ Decisions ExpertProducts::decided(const Question& q) const {
   Linear expr = linear_of(session_.type(), session_.n(), session_.k(), q.activation, q.of_item);
   expr.bias = true;
   expr.gather = session_.gather();
+  expr.rounded_x = session_.rounded();
   const Expected items = expected_items(counted(q.rows), q.experts, q.of_item);
   expr.experts = {.items = std::max(std::llround(items.mean), 1LL),
                   .deviation = std::llround(items.deviation),

@@ -68,13 +68,15 @@ double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
   }
   if (has_bytes(route)) {
     // Of digits a conversion of each sum, too, two a unit for groups of 128 columns.
-    const bool less = subtracts_zero(expr, route);
+    const bool less = subtracts_zero(expr, route), whole = expr.rounded_x == Scalar::e4m3;
     const bool has_sign = route == Route::bytes && !takes_zero_product(expr, route);
-    const BytePlan& plan = less       ? offset_byte_plan(expr.bits)
+    const BytePlan& plan = whole      ? whole_byte_plan(expr.bits, expr.shift)
+                           : less     ? offset_byte_plan(expr.bits)
                            : has_sign ? signed_byte_plan(expr.bits)
                                       : byte_plan(expr.bits);
-    return kIntegerCycles * (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) +
-                             (route == Route::digits ? 2 : 0) + (less ? 2 * kUnitRegisters : 0));
+    return kIntegerCycles *
+           (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) +
+            (route == Route::digits ? 2 : 0) + (less ? (whole ? 3 : 2) * kUnitRegisters : 0));
   }
   const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
                         ? in_place(expr.bits, expr.activation).plan

@@ -30,10 +30,15 @@ bool takes_zero_product(const Linear& expr, Route route) {
 
 bool subtracts_zero(const Linear& expr, Route route) {
   const bool zero = expr.zero != 0 || expr.stored_zero != Zero::none;
-  return route == Route::bytes && zero && !takes_zero_product(expr, route) && !in_the_middle(expr);
+  // Bytes of e4m3 have no sign of their own.
+  return route == Route::bytes && zero && !takes_zero_product(expr, route) &&
+         (expr.rounded_x == Scalar::e4m3 || !in_the_middle(expr));
 }
 
 CodeBytes code_bytes(const Linear& expr, Route route, bool takes_unsigned) {
+  if (route == Route::bytes && expr.rounded_x == Scalar::e4m3) {
+    return {false, false, whole_byte_plan(expr.bits, expr.shift), {}};
+  }
   const bool zero = expr.zero != 0 || expr.stored_zero != Zero::none;
   const bool has_sign =
       !takes_unsigned || (route == Route::bytes && zero && !takes_zero_product(expr, route));

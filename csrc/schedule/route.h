@@ -26,7 +26,7 @@ enum class Route {
   digits,
   in_place,  ///< code * 2^(offset + e): a mask; the zero point through one more product per step
   /// Of activations that come as bytes: integers as digits have them, zero points of half the range
-  /// by the sign; floats as e4m3
+  /// by the sign; as e4m3 floats, and integers less their zero point
   bytes,
 };
 
@@ -35,7 +35,8 @@ constexpr bool has_bytes(Route route) { return route == Route::digits || route =
 
 /// A zero point of `expr` takes one more product in each step, of a constant by the activations.
 bool takes_zero_product(const Linear& expr, Route route);
-/// Bytes are codes less a zero point that their sign does not take off: two operations for four.
+/// Bytes are codes less a zero point that their sign does not take off: two operations for four,
+/// in e4m3 three.
 bool subtracts_zero(const Linear& expr, Route route);
 
 /// How codes of integers become bytes of A (layout/digits.h).

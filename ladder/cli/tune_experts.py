@@ -25,6 +25,7 @@ class ExpertKind:
     experts: int
     gate_up: PackedLayer
     down: PackedLayer
+    activation_type: str = ""  #: of the folder, where this GPU has kernels for it; "" for none
     names: list[str] = field(default_factory=list)
     reason: str = ""  #: why there is no kernel, or none is timed
     kernels: str = "torch"  #: what multiplies then, in the table
@@ -63,9 +64,21 @@ class ExpertKind:
                 )
                 self.kernels = "not timed"
                 return
+            if not self._rounds(device):
+                self.activation_type = ""
             self.request = ExpertsRequest(
-                first, second, self.experts, of_token, device, dtype, tokens
+                first, second, self.experts, of_token, device, dtype, tokens, self.activation_type
             )
+
+    def _rounds(self, device: torch.device) -> bool:
+        from ladder.ops.activations import gpu_objection
+
+        wanted, index = self.activation_type, device.index or 0
+        return bool(wanted) and all(
+            each.g_idx is None
+            and not gpu_objection(wanted, str(each.type), each.n, each.k, index)
+            for each in (self.gate_up, self.down)
+        )
 
     def described(self, tuned: TunedExperts) -> dict[str, Any]:
         """For ``--json``."""
@@ -73,6 +86,7 @@ class ExpertKind:
             "experts": self.experts,
             "gate_up": _described(self.gate_up),
             "down": _described(self.down),
+            "activation_type": self.activation_type or None,
             "layers": self.names,
             "kernels": self.rows(tuned),
             "reason": self.reason,
@@ -130,8 +144,11 @@ def expert_kinds_of(experts: Iterable[PackedExperts]) -> list[ExpertKind]:
             orders = tuple(_gather(product) for product in products)
         except Unsupported as error:  # ask() says so of the kind
             orders = (str(error),)
-        key = (layer.count, *((p.type, p.n, p.k) for p in products), *orders)
-        kinds.setdefault(key, ExpertKind(layer.count, *products)).names.append(layer.name)
+        # As folders are loaded: a layer rounds to what both of its products ask for.
+        asked = {p.activation_type or "" for p in products}
+        rounded = asked.pop() if len(asked) == 1 else ""
+        key = (layer.count, *((p.type, p.n, p.k) for p in products), rounded, *orders)
+        kinds.setdefault(key, ExpertKind(layer.count, *products, rounded)).names.append(layer.name)
     return list(kinds.values())
 
 

@@ -8,9 +8,10 @@ choice of experts; :func:`gated` joins gate and up, :func:`combine` adds what a 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
 from ladder.types import _checked
 from ladder.weight import Weight
 
@@ -114,6 +116,24 @@ def route(x: Tensor, experts: Tensor, count: int, of_item: int) -> tuple[Tensor,
     return rows, items, places
 
 
+def route_rounded(
+    codes: Tensor, scales: Tensor, experts: Tensor, count: int, of_item: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of rounded rows.
+
+    Args:
+        codes, scales: [T, K] uint8, K a multiple of 16, and [T] float32, as
+            ``torch.ops.ladder.rounded_codes`` has them.
+        experts, count, of_item: as :func:`route`.
+    Returns:
+        rows [T k, K] uint8; their scales [T k] float32; items and places of :func:`route`.
+    """
+    rows, of_rows, items, places = _checked(
+        _ops.route_rounded, codes, scales, experts, count, of_item
+    )
+    return rows, of_rows, items, places
+
+
 def expert_linear(
     rows: Tensor, stack: Stack, bias: Tensor | None, items: Tensor, of_item: int
 ) -> Tensor:
@@ -122,6 +142,33 @@ def expert_linear(
     return _checked(
         _ops.expert_linear, rows, stack.images, bias, items, stack.number, stack.shape[0], of_item
     )
+
+
+def expert_linear_rounded(
+    codes: Tensor,
+    scales: Tensor,
+    stack: Stack,
+    bias: Tensor | None,
+    items: Tensor,
+    of_item: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """[R, N] of ``dtype``: the same of rows of codes [R, K] uint8 with scales [R] float32, and a
+    stack whose number is :func:`rounding`'s."""
+    return _checked(
+        _ops.expert_linear_rounded, codes, scales, stack.images, bias, items, stack.number,
+        stack.shape[0], of_item, dtype,
+    )  # fmt: skip
+
+
+def rounding(stack: Stack, activation_type: str) -> Stack:
+    """The same images for products of rows that are rounded to ``activation_type``."""
+    return replace(stack, number=_number_for(stack.number, activation_type))
+
+
+@functools.cache
+def _number_for(number: int, activation_type: str) -> int:
+    return _ops.weight_for(number, activation_type)
 
 
 def gated(x: Tensor, activation: str, limit: float = math.inf, alpha: float = 1.702) -> Tensor:
@@ -148,14 +195,19 @@ def forward(
     down_bias: Tensor | None = None,
     limit: float = math.inf,
     alpha: float = 1.702,
+    activation_type: str = "",
 ) -> Tensor:
-    """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose.
+    """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose; two more
+    where rows are rounded.
 
     Args:
         x, experts: as :func:`route`.
         weights: as :func:`combine`.
         gate_up_bias, down_bias: [E, N], any float dtype.
         activation, limit, alpha: as :class:`ladder.nn.gating.Gating`.
+        activation_type: what both products have rows of more than 16 tokens rounded to,
+            as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once
+            for all of its experts, and what is between gate and up and down for each of them.
     Raises:
         Unsupported: no kernel multiplies these types and activations.
     """
@@ -173,6 +225,7 @@ def forward(
         activation,
         limit,
         alpha,
+        activation_type,
     )
 
 
@@ -181,12 +234,11 @@ torch.library.define(
     "ladder::experts",
     "(Tensor x, Tensor experts, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, "
     "Tensor down, Tensor? down_bias, int[] gate_up_weight, int[] down_weight, str activation, "
-    "float limit, float alpha) -> Tensor",
+    "float limit, float alpha, str activation_type) -> Tensor",
 )
 
 
-@torch.library.impl("ladder::experts", "CUDA")
-def _(
+def _layer(
     x: Tensor,
     experts: Tensor,
     weights: Tensor,
@@ -199,19 +251,39 @@ def _(
     activation: str,
     limit: float,
     alpha: float,
+    activation_type: str,
 ) -> Tensor:
     (first, wide, _), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
     if not experts.numel():
         return x.new_zeros(x.shape[0], hidden)
+    rounds = bool(activation_type) and x.shape[0] > MOST_TOKENS_AS_THEY_COME
+    if rounds:
+        first, second = (_number_for(each, activation_type) for each in (first, second))
     of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)
     if of_item == 0:
         raise Unsupported(f"no kernel multiplies {x.dtype} by these experts")
     biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
-    rows, items, places = _ops.route(x, experts.contiguous(), count, of_item)
-    y = _ops.expert_linear(rows, gate_up, biases[0], items, first, wide, of_item)
-    y = _ops.gated(y, activation, limit, alpha)
-    y = _ops.expert_linear(y, down, biases[1], items, second, hidden, of_item)
+    experts = experts.contiguous()
+    if rounds:
+        codes, scales = _ops.rounded_codes(x.contiguous(), activation_type)
+        codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
+        y = _ops.expert_linear_rounded(
+            codes, scales, gate_up, biases[0], items, first, wide, of_item, x.dtype
+        )
+        y = _ops.gated(y, activation, limit, alpha)
+        codes, scales = _ops.rounded_codes(y, activation_type)
+        y = _ops.expert_linear_rounded(
+            codes, scales, down, biases[1], items, second, hidden, of_item, x.dtype
+        )
+    else:
+        rows, items, places = _ops.route(x, experts, count, of_item)
+        y = _ops.expert_linear(rows, gate_up, biases[0], items, first, wide, of_item)
+        y = _ops.gated(y, activation, limit, alpha)
+        y = _ops.expert_linear(y, down, biases[1], items, second, hidden, of_item)
     return _ops.combine(y, places, weights.contiguous())
+
+
+torch.library.impl("ladder::experts", "CUDA", _layer)
 
 
 # --- fakes ----------------------------------------------------------------------------------------
@@ -242,6 +314,34 @@ def _(
     return x.new_empty((x.shape[0], n))
 
 
+@torch.library.register_fake("ladder::route_rounded")
+def _(codes: Tensor, scales: Tensor, experts: Tensor, count: int, of_item: int) -> list[Tensor]:
+    choices = experts.numel()
+    slots = torch.sym_min(choices, count) + choices // of_item
+    int32 = torch.int32
+    return [
+        codes.new_empty((choices, codes.shape[1])),
+        scales.new_empty((choices,)),
+        codes.new_empty((slots, 3), dtype=int32),
+        codes.new_empty(tuple(experts.shape), dtype=int32),
+    ]
+
+
+@torch.library.register_fake("ladder::expert_linear_rounded")
+def _(
+    codes: Tensor,
+    scales: Tensor,
+    images: Tensor,
+    bias: Tensor | None,
+    items: Tensor,
+    weight: int,
+    n: int,
+    of_item: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    return codes.new_empty((codes.shape[0], n), dtype=dtype)
+
+
 @torch.library.register_fake("ladder::gated")
 def _(x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1] // 2))
@@ -266,5 +366,6 @@ def _(
     activation: str,
     limit: float,
     alpha: float,
+    activation_type: str,
 ) -> Tensor:
     return x.new_empty((x.shape[0], down_weight[1]))

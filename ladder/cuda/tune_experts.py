@@ -17,6 +17,7 @@ from torch import Tensor
 from ladder.cuda import experts, timing
 from ladder.cuda.experts import Stack
 from ladder.cuda.request import Mode, Origin, check_mode
+from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
 from ladder.types import TType
 
 _ops = torch.ops.ladder
@@ -31,18 +32,34 @@ _log = logging.getLogger("ladder")
 
 @dataclass(frozen=True)
 class Problem:
-    """A layer's products for ``tokens`` tokens, each of ``of_token`` experts."""
+    """A layer's products for ``tokens`` tokens, each of ``of_token`` experts, and rounded to
+    ``activation_type``, "" for as they come, where there are so many that layers round them."""
 
     gate_up: Stack
     down: Stack
     tokens: int
     of_token: int
     dtype: torch.dtype
+    activation_type: str = ""
+
+    @property
+    def rounds(self) -> bool:
+        return bool(self.activation_type) and self.tokens > MOST_TOKENS_AS_THEY_COME
+
+    @property
+    def stacks(self) -> tuple[Stack, Stack]:
+        """As products of such rows have them."""
+        if not self.rounds:
+            return self.gate_up, self.down
+        rounding = experts.rounding
+        first = rounding(self.gate_up, self.activation_type)
+        return first, rounding(self.down, self.activation_type)
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same for layers whose kernels are the same."""
-        stacks = (self.gate_up.number, self.down.number, self.gate_up.experts)
+        gate_up, down = self.stacks
+        stacks = (gate_up.number, down.number, gate_up.experts)
         return (*stacks, self.gate_up.images.device, self.tokens * self.of_token, self.dtype)
 
 
@@ -78,7 +95,7 @@ class Product(NamedTuple):
 @dataclass(frozen=True)
 class ExpertsRequest:
     """Kernels of layers of ``experts`` experts, of which each token has ``of_token``, for ``m``
-    tokens of ``dtype``."""
+    tokens of ``dtype``, rounded to ``activation_type`` as :class:`Problem` has it."""
 
     gate_up: Product
     down: Product
@@ -87,6 +104,7 @@ class ExpertsRequest:
     device: torch.device
     dtype: torch.dtype
     m: tuple[int, ...]
+    activation_type: str = ""
 
 
 class TunedExperts(dict[ExpertsRequest, dict[int, Chosen]]):
@@ -137,7 +155,7 @@ def _tune_layer(
     with torch.cuda.device(r.device):
         gate_up, down = (each.random_stack(r.experts, r.device) for each in (r.gate_up, r.down))
         for tokens in r.m:
-            problem = Problem(gate_up, down, tokens, r.of_token, r.dtype)
+            problem = Problem(gate_up, down, tokens, r.of_token, r.dtype, r.activation_type)
             yield tokens, tune(problem, mode, deadline)
 
 
@@ -151,13 +169,13 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
             no plan, or the first.
     """
     p, rows = problem, problem.tokens * problem.of_token
-    of_item = experts.rows_of_item(p.gate_up, p.down, rows, p.dtype)
+    of_item = experts.rows_of_item(*p.stacks, rows, p.dtype)
     if of_item == 0:
         return Chosen(0)
     routed = None
     origins: list[Origin] = []
     timed, late = [], False
-    for stack in (p.gate_up, p.down):
+    for stack in p.stacks:
         key = (stack.number, stack.experts, rows, of_item, p.dtype, stack.images.device.index)
         timed.append("")
         if _ops.has_expert_plan(*key, max(mode.measured, 1)):
@@ -172,7 +190,7 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
         names = _ops.expert_schedules(*key, mode.proposals).splitlines()
         routed = routed or [_random_items(p, of_item, i) for i in range(_CALLS)]
         x = torch.randn(rows, stack.shape[1], device=stack.images.device).to(p.dtype)
-        calls = [functools.partial(_product, x, stack, items, of_item) for items in routed]
+        calls = [_product(p, x, stack, items, of_item) for items in routed]
         _warm(calls)
         times, whole = _times(key, names, calls, deadline)
         late = late or not whole
@@ -217,8 +235,16 @@ def _warm(calls: Sequence[Callable[[], Tensor]]) -> None:
         torch.cuda.synchronize()
 
 
-def _product(x: Tensor, stack: Stack, items: Tensor, of_item: int) -> Tensor:
-    return experts.expert_linear(x, stack, None, items, of_item)
+def _product(
+    problem: Problem, x: Tensor, stack: Stack, items: Tensor, of_item: int
+) -> Callable[[], Tensor]:
+    """The product by itself: what rounds x is the same whatever the schedule."""
+    if not problem.rounds:
+        return functools.partial(experts.expert_linear, x, stack, None, items, of_item)
+    codes, scales = _ops.rounded_codes(x, problem.activation_type)
+    return functools.partial(
+        experts.expert_linear_rounded, codes, scales, stack, None, items, of_item, x.dtype
+    )
 
 
 def _random_items(problem: Problem, of_item: int, seed: int) -> Tensor:

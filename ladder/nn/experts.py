@@ -15,6 +15,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
 from ladder.nn.packed_experts import PackedExperts, set_bias
 from ladder.nn.stack_image import prepared
+from ladder.ops import activations
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
@@ -167,14 +168,26 @@ class Experts(PackedExperts):
         autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
-        if x.is_cuda and (why := self.call_objection(self.activation_type)):
-            raise Unsupported(f"{why}: set it to None there")
+        self._check_activations(x)
         y = None
         if x.is_cuda and self._has_images(x, top_k_weights):
             y = self._forward_images(x, top_k_index, top_k_weights)
         if y is None:
             y = self._forward_canonical(x, top_k_index, top_k_weights)
         return y.to(hidden_states.dtype).view(hidden_states.shape)
+
+    def _check_activations(self, x: Tensor) -> None:
+        """Raises Unsupported where this device has no products of such activations by the weights:
+        asked until these are in the form of its kernels."""
+        wanted = self.activation_type
+        if wanted is None:
+            return
+        why = activations.device_objection(wanted, x.device.type)
+        asked = all(stack._has_kernels is not None for stack in (self.gate_up, self.down))
+        if not why and x.is_cuda and not asked and not torch.compiler.is_compiling():
+            why = self.activation_objection(wanted)
+        if why:
+            raise Unsupported(why)
 
     def _has_images(self, x: Tensor, weights: Tensor) -> bool:
         """Whether kernels take this call: of float16 or bfloat16, and without gradients."""
@@ -201,6 +214,7 @@ class Experts(PackedExperts):
                 down_bias=self.down.bias,
                 limit=math.inf if gating.limit is None else gating.limit,
                 alpha=gating.alpha,
+                activation_type=self.activation_type or "",
             )
         except Unsupported:
             return None
@@ -225,12 +239,21 @@ class Experts(PackedExperts):
             )
         order = torch.argsort(places, stable=True)
         order = order[: places.numel() - counts[e]]  # those of nobody are the last
-        y = self.gate_up(x[order // k], counts[:e])
-        y = self.down(self.gating(y.to(torch.float32)).to(x.dtype), counts[:e])
+        y = self.gate_up(self._rounded(x, tokens)[order // k], counts[:e])
+        y = self.gating(y.to(torch.float32)).to(x.dtype)
+        y = self.down(self._rounded(y, tokens), counts[:e])
         terms = y.to(torch.float32) * weights.reshape(-1)[order].to(torch.float32)[:, None]
         # Not index_add_, whose order of sums is another in each call on a GPU.
         every = terms.new_zeros(tokens * k, self.hidden_size).index_copy(0, order, terms)
         return every.view(tokens, k, self.hidden_size).sum(1)
+
+    def _rounded(self, x: Tensor, tokens: int) -> Tensor:
+        """Rows of a call of so many tokens as products on a GPU see them, in their dtype. The CPU
+        rounds within its products."""
+        wanted = self.activation_type
+        if wanted is None or not x.is_cuda or tokens <= activations.MOST_TOKENS_AS_THEY_COME:
+            return x
+        return activations.round_tokens(x, wanted).to(x.dtype)
 
     # What torch.compiler.disable does, without importing the compiler: how often each expert is
     # hit decides the shapes here, so a trace of it would be compiled anew for each batch.

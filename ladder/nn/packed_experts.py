@@ -155,9 +155,11 @@ class PackedExperts(TakesActivations):
 
     @property
     def activation_type(self) -> str | None:
-        """What x is rounded to before both products: None or "int8", as
-        :attr:`ladder.Linear.activation_type` has them on the CPU; calls on a GPU raise Unsupported.
-        Setting it raises Unsupported for weights that it does not take, naming the stack."""
+        """What x is rounded to before both products: None, "int8" or "float8_e4m3", as
+        :attr:`ladder.Linear.activation_type` has them. On a GPU each token of a call of more than
+        16 is rounded once for all of its experts, and what comes out of the function between the
+        products once for each of them. Setting it raises Unsupported for weights that it does not
+        take, on the device where they are, naming the stack."""
         return self.gate_up.activation_type
 
     @activation_type.setter
@@ -171,20 +173,16 @@ class PackedExperts(TakesActivations):
         self.gate_up.activation_type = self.down.activation_type = wanted
 
     def activation_objection(self, wanted: str | None) -> str:
-        """Why the weights take no such activations; "" when they do."""
+        """Why the weights take no such activations, on the device where they are; "" when they
+        do. Raises InvalidArgument for names that ladder does not know."""
         for name in STACKS.values():
             stack: PackedStack = getattr(self, name)
-            if wanted is not None and wanted != "int8":
-                activations.objection(wanted, stack.weight_type, stack.in_features)
-                return f"{name}: activation_type {wanted} has no kernels for experts"
-            if why := activations.objection(wanted, stack.weight_type, stack.in_features):
+            if why := stack.activation_objection(wanted):
                 return f"{name}: {why}"
         return ""
 
     def call_objection(self, wanted: str | None) -> str:
-        if wanted is None or self.device.type != "cuda":
-            return ""
-        return f"activation_type {wanted} has no kernels for experts on GPUs"
+        return "" if wanted is None else activations.device_objection(wanted, self.device.type)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops
+from ladder.cuda import kernels
 from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
 from ladder.nn.stack_image import StackImage
+from ladder.ops import activations
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -137,6 +139,18 @@ class PackedStack(StackImage):
             values[expert] = self.weight_of(expert).dequantize(dtype)
         return values
 
+    def activation_objection(self, wanted: str | None) -> str:
+        """Why these weights take no such activations on the device where they are; "" when they
+        do. Raises InvalidArgument for names that ladder does not know."""
+        device, n, k = self.device, self.out_features, self.in_features
+        why = activations.objection(wanted, self.weight_type, k, device.type)
+        if wanted is None or why:
+            return why
+        if not kernels.possible(device) or not torch.cuda.is_available():
+            return ""
+        why = activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
+        return why or activations.zeros_objection(wanted, self.weight_type, self.zeros)
+
     def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
         """Multiply rows by the weights of their experts.
 
@@ -146,7 +160,8 @@ class PackedStack(StackImage):
         Returns:
             [S, N] in the dtype of ``x``, with the expert's bias. Gradients flow to ``x`` and bias.
         Error:
-            As :func:`ladder.ops.linear`, row by row.
+            As :func:`ladder.ops.linear`, row by row. Rows on a GPU are multiplied as they come: a
+            layer of experts rounds its tokens before.
         """
         parts = x.split(list(counts))
         made = [self._product(rows, e) for e, rows in enumerate(parts) if rows.shape[0]]
@@ -166,7 +181,7 @@ class PackedStack(StackImage):
             zeros=weight.zeros,
             scale2=weight.scale2,
             bias=bias,
-            activation_type=self.activation_type,
+            activation_type=None if x.is_cuda else self.activation_type,
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedStack:

@@ -139,14 +139,18 @@ def _warm_experts(
         config = config.get_text_config()
     of_token: int = getattr(config, "num_experts_per_tok", None) or 0
     deadline, known = time.monotonic() + budget, set()
-    for module in model.modules():
-        if not isinstance(module, Experts) or module.activation_type is not None:
+    for name, module in model.named_modules():
+        if not isinstance(module, Experts):
             continue
+        rounded = module.activation_type or ""
+        if module.device.type == "cuda" and (why := module.activation_objection(rounded or None)):
+            raise Unsupported(f"{name}: {why}" if name else why)
         if not prepared(module.gate_up, module.down):
             continue
         stacks = (module.gate_up.stack(), module.down.stack())
         for tokens in m if of_token else ():
-            problem = Problem(*stacks, tokens, of_token, dtype or _dtype_of(module.gate_up))
+            of = dtype or _dtype_of(module.gate_up)
+            problem = Problem(*stacks, tokens, of_token, of, rounded)
             if problem.key not in known:
                 known.add(problem.key)
                 tune_experts(problem, check_mode(mode), deadline)

@@ -122,10 +122,10 @@ def zeros_objection(activation_type: str, ttype: TType, zeros: Tensor | None) ->
     """Why kernels of GPUs do not take a weight of ``ttype`` with these stored ``zeros``; "" when
     they do. Waits for the device of ``zeros``.
 
-    "int8" has codes of up to 7 bits, less their zero points, as bytes with a sign, for which
-    csrc/layout/digits.h takes zero points of at most 2**bits.
+    Codes of up to 7 bits less their zero points are bytes with a sign, or numbers of float8_e4m3,
+    for which csrc/layout/digits.h takes zero points of at most 2**bits.
     """
-    if activation_type != "int8" or ttype.zero != "integer" or ttype.bits > _MOST_SUBTRACTED_BITS:
+    if not activation_type or ttype.zero != "integer" or ttype.bits > _MOST_SUBTRACTED_BITS:
         return ""
     if zeros is None or zeros.is_meta or not zeros.numel():
         return ""
@@ -133,8 +133,8 @@ def zeros_objection(activation_type: str, ttype: TType, zeros: Tensor | None) ->
     if most <= allowed:
         return ""
     return (
-        f"activation_type int8 does not take {ttype} with a zero point of {most} on GPUs: zero "
-        f"points of {ttype.bits} bits are at most {allowed} there"
+        f"activation_type {activation_type} does not take {ttype} with a zero point of {most} on "
+        f"GPUs: zero points of {ttype.bits} bits are at most {allowed} there"
     )
 
 

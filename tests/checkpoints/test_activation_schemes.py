@@ -29,6 +29,8 @@ N, K = 96, 256
 SCHEMES = {
     "W8A8": (W8, "int8", "int8", None),
     "W4A8": ({"bits": 4}, "int8", "int8", None),
+    "W4AFP8": ({"bits": 4}, "float8", "float8_e4m3", None),
+    "W4AFP8 with zero points": ({"bits": 4, "symmetric": False}, "float8", "float8_e4m3", None),
     "FP8_DYNAMIC": (F8, "float8", "float8_e4m3", None),
     "W8A8 static": (W8, "int8 static", "int8", "is int8, static, per tensor: ladder rounds each "
                     "token to int8 with a scale of its own, and leaves out input_scale"),
@@ -85,7 +87,8 @@ def test_what_ladder_does_otherwise_is_said_once_by_name(name, caplog):
 @pytest.mark.parametrize(
     ("options", "activations", "k", "why"),
     [
-        ({"bits": 4, "order": True}, "float8", K, "float8_e4m3 does not take uint4,group=32,"),
+        ({"bits": 4, "order": True}, "float8", K, "does not take a weight with g_idx"),
+        (W8, "float8", K, "codes of 8 bits are up to 128 from their zero point"),
         (F8, "float8", 40, "x of 8 bits has 40 columns, no multiple of 16"),
         (NVFP4, "float8", K, "groups of 16 columns are no whole k-steps of 32"),
         ({"bits": 4, "order": True}, "int8", K, "int8 does not take a weight with g_idx"),

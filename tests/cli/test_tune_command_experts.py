@@ -12,6 +12,7 @@ from tuning import SCHEDULE, run
 from ladder.checkpoints.packed import packed_layers
 from ladder.cli.tokens import expert_tokens
 from ladder.cli.tune_experts import expert_kinds_of
+from ladder.ops import activations
 
 E, H, I = 4, 64, 96  # noqa: E741
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
@@ -108,6 +109,31 @@ def test_experts_that_cannot_be_tuned_say_why(capsys, tmp_path, gpu, config, why
     assert gpu.experts[0]["requests"] == []
     status, out, _ = run(capsys, tmp_path)
     assert status == 0 and "torch" in out
+
+
+@pytest.mark.parametrize(
+    ("down", "asked"), [("int8", "int8"), ("float8_e4m3", ""), (None, "")]
+)
+def test_experts_are_tuned_for_the_activations_that_both_products_take(
+    capsys, tmp_path, gpu, monkeypatch, down, asked
+):
+    folder = write(tmp_path, stacks())
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] |= {
+        "activation_type": "int8",
+        "activation_types": {f"{layer}.down": down for layer in LAYERS},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(activations, "gpu_objection", lambda *_: "")
+    status, out, err = run(capsys, folder, "--m", "20", "--json")
+    assert status == 0, err
+    (request,) = gpu.experts[0]["requests"]
+    (described,) = json.loads(out)["experts"]
+    assert request.activation_type == asked
+    assert described["activation_type"] == (asked or None)
+    monkeypatch.setattr(activations, "gpu_objection", lambda *_: "this GPU has none")
+    run(capsys, folder, "--m", "20", "--json")
+    assert gpu.experts[1]["requests"][0].activation_type == ""
 
 
 @pytest.mark.parametrize("name", ["moe_k", "moe_topk", "num_experts_per_token"])

@@ -23,8 +23,9 @@ void expect_a_kernel(const Linear& expr, const Device& device) {
   std::string spilled;
   for (std::size_t i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
     const auto source = compile(decisions, choices[i].schedule).source;
-    if (rejection(cuda::compile(source, device.architecture)).empty()) return;
-    spilled += "\n  " + to_string(choices[i].schedule);
+    const auto why = rejection(cuda::compile(source, device.architecture));
+    if (why.empty()) return;
+    spilled += "\n  " + to_string(choices[i].schedule) + ": " + why;
   }
   ADD_FAILURE() << to_string(expr) << " on " << device.name << ": all are rejected:" << spilled;
 }
@@ -40,9 +41,9 @@ class TilesOfBytes : public ::testing::TestWithParam<Case> {};
 TEST_P(TilesOfBytes, compile_without_spills) {
   const auto& [name, type, x] = GetParam();
   unsigned turn = 0;
-  for (const std::string_view target : {"h200", "a100", "l40s", "b200", "t4"}) {
+  for (const std::string_view target : {"h200", "a100", "l40s", "b200", "rtx5090", "t4"}) {
     if (tile_instruction(x, device(target)) == nullptr) continue;  // of e4m3, before sm_89
-    for (const std::int64_t m : {32, 100, 1024}) {
+    for (const std::int64_t m : {32, 100, 192, 1024, 4096}) {
       if (target != "h200" && m != 100) continue;
       const bool ragged = ++turn % 2 == 0;
       const bool bf16 = ragged && tile_instruction(Scalar::bf16, device(target)) != nullptr;
@@ -65,7 +66,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"int8", "int8,channel,scale=float32", Scalar::s8},
                       Case{"float8", "float8_e4m3,channel,scale=float16", Scalar::e4m3},
                       Case{"float6", "float6_e3m2,group=64,scale=float16", Scalar::e4m3},
-                      Case{"mxfp4", "mxfp4", Scalar::e4m3}),
+                      Case{"mxfp4", "mxfp4", Scalar::e4m3},
+                      Case{"int4_e4m3", "int4,group=128,scale=bfloat16", Scalar::e4m3},
+                      Case{"uint4_e4m3", "uint4,channel,scale=float16,zero=midpoint", Scalar::e4m3},
+                      Case{"narrow_e4m3", "int4,group=32,scale=float16", Scalar::e4m3},
+                      Case{"awq_e4m3", "uint4,group=64,scale=float16,zero=integer", Scalar::e4m3},
+                      Case{"ternary_e4m3", "ternary,group=128,scale=float16", Scalar::e4m3}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

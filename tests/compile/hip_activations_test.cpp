@@ -53,6 +53,7 @@ TEST_F(HipActivationKernels, that_route_compile_without_spills) {
   for (const bool whole : {false, true}) {
     const RowKind kind{whole, false};
     expect_clean(routing_.route(kind), "route", kRoutingThreads, 5, 7);
+    expect_clean(routing_.route({whole, false, true}), "route", kRoutingThreads, 7, 7);
     for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
                              "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
       const Scalar scalar = whole ? Scalar::f16 : Scalar::bf16;

@@ -26,6 +26,8 @@ TEST(RoutingKernels, compile_without_spills) {
     for (const bool whole : {false, true}) {
       const RowKind kind{whole, dependent};
       expect_no_spills(kernels.route(kind), "route", architecture);
+      expect_no_spills(kernels.route({whole, dependent, true}), "route of rounded rows",
+                       architecture);
       for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
                                "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
         const auto what = gated_called(name);
@@ -42,6 +44,18 @@ TEST(RoutingKernels, compile_without_spills) {
   EXPECT_FALSE(gated_called("prelu").has_value());
 }
 
+bool has_a_kernel(Linear expr, const Device& device, const char* architecture) {
+  expr.experts = {.items = 100, .deviation = 4, .bytes = 1 << 21};
+  const Decisions decisions = decide(expr, device);
+  int tried = 0;
+  for (const Candidate& candidate : candidates(decisions)) {
+    if (!candidate.dropped.empty() || ++tried > 8) break;
+    const auto binary = cuda::compile(compile(decisions, candidate.schedule).source, architecture);
+    if (binary.spill_bytes == 0) return true;
+  }
+  return false;
+}
+
 // As for a linear layer, of the first eight choices one at least does not spill.
 TEST(ExpertKernels, have_a_choice_that_does_not_spill) {
   for (const auto& [name, architecture] :
@@ -50,17 +64,25 @@ TEST(ExpertKernels, have_a_choice_that_does_not_spill) {
       Linear expr = linear_of(ttype("uint4,group=128,scale=float16,zero=midpoint"), 1536, 2048,
                               Scalar::f16, rows);
       expr.bias = true;
-      expr.experts = {.items = 100, .deviation = 4, .bytes = 1 << 21};
-      const Decisions decisions = decide(expr, device(name));
-      bool found = false;
-      int tried = 0;
-      for (const Candidate& candidate : candidates(decisions)) {
-        if (found || !candidate.dropped.empty() || ++tried > 8) break;
-        const auto binary =
-            cuda::compile(compile(decisions, candidate.schedule).source, architecture);
-        found = binary.spill_bytes == 0;
+      EXPECT_TRUE(has_a_kernel(expr, device(name), architecture)) << name << ", " << rows;
+    }
+  }
+}
+
+// Of mixtures of fp8, and of int4 beside both formats.
+TEST(ExpertKernels, of_activations_of_8_bits_have_a_choice_that_does_not_spill) {
+  for (const auto& [name, architecture] :
+       {std::pair{"h200", "sm_90a"}, {"l40s", "sm_89"}, {"b200", "sm_100a"}}) {
+    for (const auto& [type, x] : {std::pair{"float8_e4m3,group=128,scale=float32", Scalar::e4m3},
+                                  {"int4,group=128,scale=bfloat16", Scalar::e4m3},
+                                  {"int8,channel,scale=float32", Scalar::s8}}) {
+      for (const std::int64_t rows : {16, 128}) {
+        Linear expr = linear_of(ttype(type), 1536, 2048, Scalar::bf16, rows);
+        expr.bias = true;
+        expr.rounded_x = x;
+        EXPECT_TRUE(has_a_kernel(expr, device(name), architecture))
+            << type << " on " << name << ", " << rows;
       }
-      EXPECT_TRUE(found) << name << ", " << rows << " rows";
     }
   }
 }

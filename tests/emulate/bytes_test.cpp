@@ -3,6 +3,7 @@
 // The text of kernels of activations of 8 bits, run on this processor.
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "linear_emulated.h"
@@ -20,22 +21,27 @@ using testing::expect_exact;
 TEST(Emulated, kernels_of_bytes_are_exact) {
   std::vector<Case> cases;
   unsigned turn = 0;
-  for (const char* type : {"uint4,group=128,scale=float16", "ternary,group=128", "int8,channel",
-                           "uint3,group=64,zero=integer", "float8_e4m3,channel", "mxfp4"}) {
-    const bool floats = ttype(type).element->encoding == Encoding::floating;
+  for (const auto& [type, x] : {std::pair{"uint4,group=128,scale=float16", Scalar::s8},
+                                {"ternary,group=128", Scalar::s8},
+                                {"int8,channel", Scalar::s8},
+                                {"uint3,group=64,zero=integer", Scalar::s8},
+                                {"float8_e4m3,channel", Scalar::e4m3},
+                                {"mxfp4", Scalar::e4m3},
+                                {"int4,group=128,scale=float16", Scalar::e4m3},
+                                {"uint4,group=64,scale=bfloat16,zero=integer", Scalar::e4m3},
+                                {"uint4,channel", Scalar::e4m3}}) {
     const auto add = [&](const auto& shape, bool warpgroups) {
       ++turn;
-      for (auto& [expr, schedule] :
-           testing::tile_case(shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
-                              static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4,
-                              warpgroups, floats ? Scalar::e4m3 : Scalar::s8)) {
+      for (auto& [expr, schedule] : testing::tile_case(
+               shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
+               static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups, x)) {
         cases.push_back({expr, schedule});
       }
     };
     for (const auto& shape : testing::kByteShapes) add(shape, true);
     for (std::size_t i = 0; i < 4; ++i) add(testing::kTileShapes[(turn + 3 * i) % 10], false);
   }
-  ASSERT_GE(cases.size(), 30U);
+  ASSERT_GE(cases.size(), 45U);
   expect_exact(cases, device("h200"));
 }
 

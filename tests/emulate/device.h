@@ -278,6 +278,12 @@ void ptx(A&&... operands) {
     // Arithmetic.
   } else if constexpr (T.begins("lop3.b32 %0, %1, %2, %3, ")) {
     O(0) = logic_of_three(O(1), O(2), O(3), T.last());
+  } else if constexpr (T.view() == "vabsdiff4.u32.u32.u32 %0, %1, %2, %3;") {
+    O(0) = O(3);  // added to each byte, which no kernel of ladder has other than zero
+    for (int at = 0; at < 32; at += 8) {
+      const Word a = O(1) >> at & 0xff, b = O(2) >> at & 0xff;
+      O(0) += (a > b ? a - b : b - a) << at;
+    }
   } else if constexpr (T.view() == "fma.rn.f16x2 %0, %1, %2, %3;") {
     O(0) = fma_halves(O(1), O(2), O(3), false);
   } else if constexpr (T.view() == "fma.rn.bf16x2 %0, %1, %2, %3;") {

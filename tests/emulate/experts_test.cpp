@@ -62,7 +62,10 @@ TEST(Emulated, kernels_of_experts_are_exact) {
     std::vector<Case> cases;
     std::vector<emulate::Source> sources;
     for (const std::int64_t rows : {8, 32}) {
-      for (const Linear& type : testing::expert_types(rows, 72, 256)) {
+      auto types = testing::expert_types(rows, 72, 256);
+      const auto of_bytes = testing::expert_types_of_bytes(rows, 72, 256, on);
+      types.insert(types.end(), of_bytes.begin(), of_bytes.end());
+      for (const Linear& type : types) {
         if (tile_instruction(type.activation, on) == nullptr) continue;
         const auto data = ExpertCase::integers(type, ++seed);
         std::size_t at = 0;

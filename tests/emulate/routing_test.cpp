@@ -114,21 +114,31 @@ TEST_P(EmulatedRouting, brings_rows_into_the_order_of_their_experts) {
     for (std::uint16_t& each : x) each = static_cast<std::uint16_t>(random());
     const std::size_t slots = choices + 2;
     const bool whole = c.k % 8 == 0;
-    const auto from = guarded(words), in = guarded(x), rows = guarded(Halves(choices * c.k)),
-               items = guarded(Words(3 * slots, 77)), places = guarded(Words(choices));
-    run(load(kernels().route({whole, false}), "route"), c.blocks, 1,
-        {from.data(), in.data(), rows.data(), items.data(), places.data()},
-        {static_cast<std::uint32_t>(choices), c.of_token, c.wide, c.count, c.tile,
-         whole ? c.k / 8 : c.k, static_cast<std::uint32_t>(slots)});
-    const Routed wanted = sorted_by_expert(experts, c.count, c.tile, slots);
-    const auto what = joined(c.tokens, " tokens, ", c.count, " experts");
-    EXPECT_EQ(read<std::uint32_t>(places, choices), wanted.places) << what;
-    EXPECT_EQ(read<std::uint32_t>(items, 3 * slots), wanted.items) << what;
-    const auto moved = read<std::uint16_t>(rows, choices * c.k);
-    for (std::size_t choice = 0; choice < choices; ++choice) {
-      if (wanted.places[choice] == kNobody) continue;
-      const auto* row = x.data() + choice / c.of_token * c.k;
-      EXPECT_TRUE(std::equal(row, row + c.k, moved.data() + wanted.places[choice] * c.k)) << what;
+    Words scales(c.tokens);  // bits of f32
+    for (std::uint32_t& scale : scales) scale = static_cast<std::uint32_t>(random());
+    for (const bool scaled : {false, true}) {
+      const auto from = guarded(words), in = guarded(x), rows = guarded(Halves(choices * c.k)),
+                 of_tokens = guarded(scales), of_rows = guarded(Words(choices)),
+                 items = guarded(Words(3 * slots, 77)), places = guarded(Words(choices));
+      std::vector<void*> pointers{from.data(), in.data(), rows.data()};
+      if (scaled) pointers.insert(pointers.end(), {of_tokens.data(), of_rows.data()});
+      pointers.insert(pointers.end(), {items.data(), places.data()});
+      run(load(kernels().route({whole, false, scaled}), "route"), c.blocks, 1, pointers,
+          {static_cast<std::uint32_t>(choices), c.of_token, c.wide, c.count, c.tile,
+           whole ? c.k / 8 : c.k, static_cast<std::uint32_t>(slots)});
+      const Routed wanted = sorted_by_expert(experts, c.count, c.tile, slots);
+      const auto what = joined(c.tokens, " tokens, ", c.count, " experts");
+      EXPECT_EQ(read<std::uint32_t>(places, choices), wanted.places) << what;
+      EXPECT_EQ(read<std::uint32_t>(items, 3 * slots), wanted.items) << what;
+      const auto moved = read<std::uint16_t>(rows, choices * c.k);
+      const auto moved_scales = read<std::uint32_t>(of_rows, choices);
+      for (std::size_t choice = 0; choice < choices; ++choice) {
+        const std::size_t place = wanted.places[choice], token = choice / c.of_token;
+        if (place == kNobody) continue;
+        const auto* row = x.data() + token * c.k;
+        EXPECT_TRUE(std::equal(row, row + c.k, moved.data() + place * c.k)) << what;
+        EXPECT_EQ(moved_scales[place], scaled ? scales[token] : 0) << what;
+      }
     }
   }
 }

@@ -22,12 +22,13 @@ MODELS = {
 FIRST = "model.layers.0.mlp.experts"
 
 
-def fresh(kind: str):
-    """A model with weights that matter: biases and experts are not near zero."""
+def fresh(kind: str, **more: int):
+    """A model with weights that matter: biases and experts are not near zero. ``more`` of its
+    configuration is otherwise."""
     name, fields = MODELS[kind]
     transformers = importlib.import_module("transformers")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**TINY, **fields)
+    config = getattr(transformers, f"{name}Config")(**(TINY | fields | more))
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     for parameter_name, parameter in model.named_parameters():
         if "experts" in parameter_name:

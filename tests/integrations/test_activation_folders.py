@@ -110,7 +110,8 @@ def test_activations_of_int8_are_rounded(foreign, weights, scheme):
     ("weights", "scheme", "kept"),
     [(F8, "float8", "float8_e4m3"), (F8, "float8 static", "float8_e4m3"),
      (F8, "float8 block", "float8_e4m3"), (NVFP4, "nvfp4", None), (NVFP4, "float8", None),
-     (W4, "float8", None), (W4, "int4", None), (W4 | {"order": True}, "int8", None)],
+     (W4, "float8", "float8_e4m3"), (W8, "float8", None), (W4, "int4", None),
+     (W4 | {"order": True}, "int8", None)],
 )  # fmt: skip
 def test_where_there_are_no_kernels_activations_are_taken_as_they_come(
     foreign, tmp_path, weights, scheme, kept

@@ -91,10 +91,10 @@ def test_what_a_program_says_of_activations_is_a_demand(float8_folder, dense_fol
     ladder.set_activation_type(model, "float8_e4m3")
     with pytest.raises(Unsupported, match="devices of type cuda, and none for cpu"):
         logits(model)
-    with pytest.raises(Unsupported, match="q_proj: .* float8_e4m3 does not take uint4"):
-        convert(dense_folder, tmp_path / "b", "uint4", activation_type="float8_e4m3")
-    config = LadderConfig("uint4", 32, activation_type="float8_e4m3")
-    with pytest.raises(Unsupported, match="q_proj: .* float8_e4m3 does not take uint4"):
+    with pytest.raises(Unsupported, match="q_proj: .* float8_e4m3 does not take int8"):
+        convert(dense_folder, tmp_path / "b", "int8", activation_type="float8_e4m3")
+    config = LadderConfig("int8", 32, activation_type="float8_e4m3")
+    with pytest.raises(Unsupported, match="q_proj: .* float8_e4m3 does not take int8"):
         load(dense_folder, quantization_config=config)
 
 

@@ -187,6 +187,31 @@ def test_activations_of_8_bits_are_those_of_the_folder(unpacked_folder, tmp_path
         assert stored[0][field] == stored[1][field], field
 
 
+W4A8 = {"bits": 4, "activations": "float8"}
+
+
+@pytest.mark.parametrize("name", ["fp8 blocks", "fp8 tensor", "W4A8"])
+def test_mixtures_of_float8_round_where_a_gpu_does(tmp_path, name):
+    """As they come on the CPU; "meta" stands for any device. Products of rounded activations want
+    more than one k-tile of columns."""
+    wide = {"hidden_size": 256, "moe_intermediate_size": 256}
+    fresh("qwen3_moe", **wide).save_pretrained(tmp_path / "wide")
+    draw, settings = FORMATS.get(name) or (
+        lambda n, k, seed: compressed(n, k, seed=seed, **W4A8),
+        compressed_settings(**W4A8),
+    )
+    folder = packed(tmp_path / "wide", tmp_path, draw, settings)
+    with enable():
+        model = load(folder)
+    assert {e.activation_type for e in experts_of(model).values()} == {None}
+    repack(folder, tmp_path / "repacked")
+    repacked = load(tmp_path / "repacked")
+    assert torch.equal(logits(repacked), logits(model))
+    for each in (model, repacked):
+        found = experts_of(each.to("meta")).values()
+        assert {e.activation_type for e in found} == {"float8_e4m3"}
+
+
 def test_biases_of_zeros_are_left_out(unpacked_folder, tmp_path):
     folder = packed(unpacked_folder, tmp_path)
     with enable("gptq"):

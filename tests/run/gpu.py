@@ -17,6 +17,9 @@ MARKS = [
     pytest.mark.usefixtures("torch_sums_in_float32"),
 ]
 HALVES = (torch.float16, torch.bfloat16)
+CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+#: torch gives AMD's GPUs capabilities, too, (9, 4) for gfx942, which say nothing of CUDA's.
+E4M3 = CAPABILITY >= (8, 9) and not torch.version.hip
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 UINT4 = "uint4,group=128,scale=float16,zero=midpoint"
 LOOKED_AT = 48  # of the first schedules of a problem

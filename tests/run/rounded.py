@@ -32,15 +32,15 @@ def types_of(activation_type: str) -> tuple[str, ...]:
     return tuple(t for t in named if not objection(activation_type, parse(t), K, "cuda"))
 
 
-def weight_of(type: str, n: int, k: int) -> ladder.Weight:
+def weight_of(type: str, n: int, k: int, seed: int = 0) -> ladder.Weight:
     """Scales of 1/2, 1 and 2; of floats the values -2 to 2 alone, so that sums of few bits are
     exact."""
-    weight, ttype = exact_weight(type, n, k), parse(type)
+    weight, ttype = exact_weight(type, n, k, seed=seed), parse(type)
     values = ttype.element.values
     small = (values.abs() <= 2) & (values == values.round())
     if ttype.zero == "none" and ttype.element.encoding == "floating" and small.any():
         allowed = small.nonzero()[:, 0]
-        codes = allowed[torch.randint(len(allowed), (n, k), generator=generator(3))]
+        codes = allowed[torch.randint(len(allowed), (n, k), generator=generator(3 + seed))]
         parts = {name: part for name, part in weight.tensors().items() if name != "qweight"}
         return ladder.Weight.from_codes(codes.to(torch.uint8), ttype, **parts)
     return weight

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 from drawn import integers
-from gpu import HALVES, MARKS
+from gpu import E4M3, HALVES, MARKS
 from mixed import E, H, exact_experts, routed
 from torch import Tensor
 
 import ladder
-from ladder.cuda.experts import rows_of_item
+from ladder.cuda.experts import rounding, rows_of_item
 from ladder.nn.stack import PackedStack
 
 pytestmark = MARKS
@@ -152,10 +152,51 @@ def test_the_op_is_as_torch_wants_ops():
             *(x, index, weights, up.images, up.bias.detach(), down.images, down.bias.detach()),
             [up._weight_number, up.out_features, up.in_features],
             [down._weight_number, down.out_features, down.in_features],
-            *("relu", math.inf, 1.702),
+            *("relu", math.inf, 1.702, ""),
         ),
         test_utils=("test_schema", "test_faketensor"),
     )
+
+
+def test_rounding_is_decided_by_the_tokens_of_a_call():
+    """Kernels, and the loop where float32 or gradients are asked for, round alike: within what one
+    more rounding to the dtype can change."""
+    experts = ladder.Experts.from_tensors(
+        torch.randn(E, 512, 256) / 16, torch.randn(E, 256, 256) / 16,
+        weight_type="int4", group_size=64, activation="relu",
+    ).cuda()  # fmt: skip
+    plain = copy.deepcopy(experts)
+    x = torch.randn(40, 256, device="cuda").half()
+    index, weights = (part.cuda() for part in routed(40, 2))
+    for activation_type in ("int8", "float8_e4m3") if E4M3 else ("int8",):
+        experts.activation_type = activation_type
+        few = x[:16], index[:16], weights[:16]
+        assert torch.equal(call(experts, *few), call(plain, *few))
+        made = call(experts, x, index, weights)
+        assert has_images(experts) and not torch.equal(made, call(plain, x, index, weights))
+        loop = call(experts, x.float(), index, weights)
+        assert (made.float() - loop).norm() <= 2e-2 * loop.norm()
+        far = (call(plain, x.float(), index, weights) - loop).norm()
+        assert far > 4e-3 * loop.norm(), "the loop rounds, too"
+        taught = x.float().requires_grad_()
+        experts(taught, index, weights).sum().backward()
+        assert taught.grad.isfinite().all() and taught.grad.any()
+        compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
+        assert torch.equal(call(compiled, x, index, weights), made)
+
+
+def test_warming_up_times_kernels_of_rounded_rows(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = mixtral(transformers)
+    ladder.set_activation_type(model, "int8")
+    ladder.warmup(model, m=(6, 40), cache=tmp_path)
+    packed = next(m for m in model.modules() if isinstance(m, ladder.Experts))
+    plain = packed.gate_up.stack(), packed.down.stack()
+    for tokens, stacks in ((6, plain), (40, [rounding(each, "int8") for each in plain])):
+        rows = 2 * tokens
+        of_item = rows_of_item(*stacks, rows, torch.float16)
+        key = (stacks[0].number, 4, rows, of_item, torch.float16, 0)
+        assert torch.ops.ladder.has_expert_plan(*key, 1), tokens
 
 
 def test_warming_up_times_kernels_and_keeps_plans(tmp_path):

@@ -5,13 +5,15 @@ chose."""
 import pytest
 import torch
 from drawn import exact_weight, formula, generator, integers
-from gpu import HALVES, MARKS
+from gpu import E4M3, HALVES, MARKS
+from rounded import weight_of, whole
 from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
 from ladder.cuda import experts
 from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+from ladder.ops import activations
 
 pytestmark = MARKS
 
@@ -28,6 +30,21 @@ TYPES = (
     "nvfp4",
 )
 E, N, K = 6, 200, 256
+HERE = ("int8", "float8_e4m3") if E4M3 else ("int8",)
+ROUNDED = [
+    ("int8", "uint4,group=32,scale=float16,zero=integer"),
+    ("int8", "int8,channel,scale=float32"),
+    *(
+        ("float8_e4m3", type)
+        for type in (
+            "float8_e4m3,group=128,scale=float32",
+            "float4_e2m1,group=32,scale=float16",
+            "int4,group=128,scale=bfloat16",
+            "uint4,group=64,scale=float16,zero=integer",
+        )
+        if E4M3
+    ),
+]
 
 
 def stack_of(type: str, n: int = N, k: int = K, **more) -> tuple[experts.Stack, Tensor]:
@@ -67,6 +84,33 @@ def test_products_of_experts_are_exact_on_integers(type, dtype):
             for b in (None, bias):
                 padded = None if b is None else experts.padded_bias(b)
                 y = experts.expert_linear(rows, stack, padded, items, of_item)[places.long()]
+                right = wanted if b is None else wanted + b[ids].double()
+                assert torch.equal(y, right.to(dtype)), (tokens, of_item)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("activation_type,type", ROUNDED)
+def test_products_of_rounded_rows_are_exact_on_integers(activation_type, type, dtype):
+    weights = [weight_of(type, N, K, seed=seed) for seed in range(E)]
+    plain = experts.stacked([weight.to("cuda") for weight in weights])
+    stack = experts.rounding(plain, activation_type)
+    assert stack.number != plain.number and stack.images is plain.images
+    values = torch.stack([formula(weight) for weight in weights]).cuda()
+    bias = integers((E, N), dtype, 3).cuda()
+    for tokens in (1, 17, 40, 100, 300):
+        ids, x = chosen(tokens, 2, tokens), whole(tokens, K, dtype, activation_type)
+        wanted = routed(x, values, ids)
+        codes, scales = torch.ops.ladder.rounded_codes(x, activation_type)
+        usual = experts.rows_of_item(stack, stack, ids.numel(), dtype)
+        assert usual > 0
+        for of_item in {usual, 8, 32, 64}:
+            rows, of_rows, items, places = experts.route_rounded(codes, scales, ids, E, of_item)
+            assert torch.equal(of_rows[places.long()], scales[:, None].expand_as(places))
+            for b in (None, bias):
+                padded = None if b is None else experts.padded_bias(b)
+                y = experts.expert_linear_rounded(
+                    rows, of_rows, stack, padded, items, of_item, dtype
+                )[places.long()]
                 right = wanted if b is None else wanted + b[ids].double()
                 assert torch.equal(y, right.to(dtype)), (tokens, of_item)
 
@@ -171,14 +215,61 @@ def test_a_layer_of_experts_is_that_of_its_values(dtype):
         assert worst <= 4 * 2.0 ** -(11 if dtype == torch.float16 else 8), tokens
 
 
-def test_a_graph_serves_whatever_the_router_chooses():
+@pytest.mark.parametrize("activation_type", HERE)
+def test_a_layer_rounds_tokens_and_what_is_between_its_products(activation_type):
+    k, width, dtype = 256, 320, torch.bfloat16
+    (gate_up, a), (down, b) = layer("int4,group=64,scale=float16", k, width)
+    # Tensor cores of Hopper keep 14 bits of sums of e4m3.
+    bits = 13 if activation_type == "float8_e4m3" else 22
+
+    def rounded(t: Tensor) -> Tensor:
+        return activations.round_tokens(t, activation_type).double()
+
+    for tokens in (17, 64, 500):
+        x = torch.randn(tokens, k, device="cuda").to(dtype)
+        ids, weights = chosen(tokens, 2, tokens), torch.rand(tokens, 2, device="cuda")
+        y = experts.forward(
+            x, ids, weights, gate_up, down, "silu", activation_type=activation_type
+        )
+        # From what the first product gives, whose last bit may decide what the gate is rounded to.
+        codes, scales = torch.ops.ladder.rounded_codes(x, activation_type)
+        of_item = 32
+        rows, of_rows, items, places = experts.route_rounded(codes, scales, ids, E, of_item)
+        first = experts.rounding(gate_up, activation_type)
+        made = experts.expert_linear_rounded(rows, of_rows, first, None, items, of_item, dtype)
+        wanted = routed(rounded(x), a, ids)
+        size = routed(rounded(x).abs(), a.abs(), ids)
+        off = (made[places.long()].double() - wanted).abs()
+        assert (off <= 6 * k**0.5 * 2.0**-bits * size + 2.0**-8 * wanted.abs()).all(), tokens
+        hidden = rounded(experts.gated(made, "silu"))[places.long()]
+        each = torch.einsum("tjk,tjnk->tjn", hidden, b[ids])
+        size = torch.einsum("tjk,tjnk->tjn", hidden.abs(), b[ids].abs())
+        # Other items sum in another order: bits of the gate, and of what it is rounded to, differ.
+        allowed = (2.0**-4 * size * weights[..., None]).sum(1)
+        wanted = (each * weights[..., None].double()).sum(1)
+        assert ((y.double() - wanted).abs() <= allowed).all(), tokens
+        plain = experts.forward(x, ids, weights, gate_up, down, "silu")
+        assert not torch.equal(y, plain)
+        few = [part[:16] for part in (x, ids, weights)]
+        as_they_come = experts.forward(*few, gate_up, down, "silu")
+        assert torch.equal(
+            experts.forward(*few, gate_up, down, "silu", activation_type=activation_type),
+            as_they_come,
+        )
+
+
+@pytest.mark.parametrize("tokens,activation_type", [(12, ""), *((20, each) for each in HERE)])
+def test_a_graph_serves_whatever_the_router_chooses(tokens, activation_type):
     k, width = 256, 192
-    (gate_up, _), (down, _) = layer("mxfp4", k, width)
-    x = torch.randn(12, k, dtype=torch.bfloat16, device="cuda")
-    ids, weights = chosen(12, 2), torch.rand(12, 2, device="cuda")
+    type = "mxfp4" if activation_type != "int8" else "int4,group=32,scale=float16"
+    (gate_up, _), (down, _) = layer(type, k, width)
+    x = torch.randn(tokens, k, dtype=torch.bfloat16, device="cuda")
+    ids, weights = chosen(tokens, 2), torch.rand(tokens, 2, device="cuda")
 
     def call() -> Tensor:
-        return experts.forward(x, ids, weights, gate_up, down, "silu")
+        return experts.forward(
+            x, ids, weights, gate_up, down, "silu", activation_type=activation_type
+        )
 
     call()
     torch.cuda.synchronize()
@@ -186,7 +277,7 @@ def test_a_graph_serves_whatever_the_router_chooses():
     with torch.cuda.graph(graph):
         y = call()
     for seed in range(5):
-        ids.copy_(chosen(12, 2, 10 + seed) if seed else torch.zeros_like(ids))
+        ids.copy_(chosen(tokens, 2, 10 + seed) if seed else torch.zeros_like(ids))
         x.normal_()
         graph.replay()
         torch.cuda.synchronize()
@@ -201,6 +292,13 @@ def test_what_does_not_fit_is_named():
         experts.expert_linear(rows[:, :255].contiguous(), stack, None, items, 8)
     with pytest.raises(ladder.InvalidArgument, match="items of 7 rows"):
         experts.expert_linear(rows, stack, None, items, 7)
+    with pytest.raises(ladder.InvalidArgument, match='rounded to "", and these are codes'):
+        codes, scales = torch.ops.ladder.rounded_codes(rows, "int8")
+        experts.expert_linear_rounded(codes, scales, stack, None, items, 8, rows.dtype)
+    with pytest.raises(ladder.InvalidArgument, match='rounded to "int8", and these are as they'):
+        experts.expert_linear(rows, experts.rounding(stack, "int8"), None, items, 8)
+    with pytest.raises(ladder.InvalidArgument, match="scales are"):
+        experts.route_rounded(codes, scales[1:], chosen(8, 1), E, 8)
     with pytest.raises(ladder.InvalidArgument, match="bias"):
         experts.expert_linear(rows, stack, rows[:, :5].contiguous(), items, 8)
     with pytest.raises(ladder.InvalidArgument, match="int32 or int64"):

@@ -3,7 +3,6 @@
 kernels of ``activation_type`` state it, where the GPU has such kernels."""
 
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -182,16 +181,18 @@ def test_zero_points_that_bytes_do_not_hold_leave_x_as_it_comes():
     check(layer(x), x, weight.dequantize(), None)
 
 
-def test_experts_are_offered_activations_that_they_take_on_no_gpu(caplog):
+def test_experts_are_offered_activations_that_this_gpu_multiplies():
     from ladder.nn.offered import offer_activation_types
 
     experts = ladder.Experts.from_tensors(
-        torch.randn(4, 128, 64), torch.randn(4, 64, 64), weight_type="uint4", group_size=32
+        torch.randn(4, 512, 256), torch.randn(4, 256, 256), weight_type="uint4", group_size=32
     ).cuda()
-    with caplog.at_level(logging.WARNING, "ladder"):
-        left = offer_activation_types(nn.Sequential(experts), lambda name: "int8")
-    assert left == {"activation_type int8 has no kernels for experts on GPUs": ["0"]}
-    assert experts.activation_type is None and experts.cpu().activation_type == "int8"
+    assert offer_activation_types(nn.Sequential(experts), lambda name: "int8") == {}
+    assert experts.activation_type == "int8" and experts.cpu().activation_type == "int8"
+    left = offer_activation_types(nn.Sequential(experts), lambda name: "float8_e4m3")
+    assert ["0"] in left.values() and experts.activation_type is None  # on the CPU
+    wanted = "float8_e4m3" if CAPABILITY >= (8, 9) else None
+    assert experts.cuda().activation_type == wanted
 
 
 def test_a_folder_is_tuned_for_what_its_layers_round_to(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from gpu import HALVES, MARKS, prepared
+from gpu import E4M3, HALVES, MARKS, prepared
 from rounded import types_of, values_of, weight_of, whole
 from torch import Tensor, nn
 
@@ -17,9 +17,6 @@ from ladder.ops import activations
 from ladder.testing import bound
 
 pytestmark = MARKS
-CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
-#: torch gives AMD's GPUs capabilities, too, (9, 4) for gfx942, which say nothing of CUDA's.
-E4M3 = CAPABILITY >= (8, 9) and not torch.version.hip
 HERE = ("int8", "float8_e4m3") if E4M3 else ("int8",)
 #: One kind of weight for each, for what does not depend on the type.
 TYPES = {
@@ -100,11 +97,13 @@ def test_the_kernel_rounds_as_its_reference_does(activation_type, k, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("activation_type", HERE)
-def test_real_numbers_stay_within_the_bound_of_rounded_x(activation_type, dtype):
+@pytest.mark.parametrize(
+    "activation_type,name",
+    [("int8", "uint4"), *(("float8_e4m3", t) for t in ("mxfp4", "uint4", "int4") if E4M3)],
+)
+def test_real_numbers_stay_within_the_bound_of_rounded_x(activation_type, name, dtype):
     torch.manual_seed(0)
     dense = nn.Linear(4096, 1024, bias=False)
-    name = {"int8": "uint4", "float8_e4m3": "mxfp4"}[activation_type]
     layer = ladder.Linear.from_linear(dense, name, method="nearest").cuda()
     layer.activation_type = activation_type
     values = layer.packed_weight.dequantize().double()
@@ -319,8 +318,8 @@ def test_weights_without_such_kernels_are_refused_by_name():
     for activation_type in activations.ACTIVATION_TYPES:
         with pytest.raises(Unsupported, match=f"{activation_type} does not take nf4"):
             layer.activation_type = activation_type
-    integers = prepared(weight_of(TYPES["int8"], 64, 512))
-    with pytest.raises(Unsupported, match="float8_e4m3 does not take uint4"):
+    integers = prepared(weight_of("int8,channel,scale=float16", 64, 512))
+    with pytest.raises(Unsupported, match="float8_e4m3 does not take int8"):
         integers.activation_type = "float8_e4m3"
 
 
@@ -331,12 +330,13 @@ def test_zero_points_that_bytes_do_not_hold_are_refused_with_both_values():
     weight.zeros[3, 1] = 17
     x = whole(20, 512, torch.float16)
     why = "does not take uint4.* with a zero point of 17 on GPUs: .* at most 16 there"
-    with pytest.raises(Unsupported, match=why):
-        ladder.Linear.from_weight(weight, activation_type="int8")(x)
     layer = prepared(weight)
     layer(x)
-    with pytest.raises(Unsupported, match=why):
-        layer.activation_type = "int8"
+    for activation_type in HERE:
+        with pytest.raises(Unsupported, match=why):
+            ladder.Linear.from_weight(weight, activation_type=activation_type)(x)
+        with pytest.raises(Unsupported, match=why):
+            layer.activation_type = activation_type
 
 
 @pytest.mark.skipif(E4M3, reason="this GPU multiplies e4m3")
@@ -346,9 +346,11 @@ def test_e4m3_is_refused_where_there_are_no_products_of_it():
         layer.activation_type = "float8_e4m3"
 
 
-def test_experts_are_refused_by_name():
-    experts = ladder.Experts(2, 512, 256, weight_type="uint4", activation_type="int8").cuda()
+@pytest.mark.skipif(E4M3, reason="this GPU multiplies e4m3")
+def test_experts_are_refused_where_there_are_no_products_of_e4m3():
+    experts = ladder.Experts(2, 512, 256, weight_type="int4,group=32,scale=float16")
+    experts.activation_type = "float8_e4m3"
     x = whole(20, 512, torch.float16)
     index = torch.zeros(20, 1, dtype=torch.int64, device="cuda")
-    with pytest.raises(Unsupported, match="activation_type int8 has no kernels for experts"):
-        experts(x, index, torch.ones(20, 1, device="cuda"))
+    with pytest.raises(Unsupported, match="^gate_up: activation_type float8_e4m3 does not take"):
+        experts.cuda()(x, index, torch.ones(20, 1, device="cuda"))

@@ -14,6 +14,7 @@ from ladder.ops import activations, fallback
 from ladder.types import parse
 
 UINT4 = "uint4,group=64,scale=float16,zero=midpoint"
+INT8 = "int8,channel,scale=float16"
 
 
 def tokens(m: int, k: int, seed: int = 0) -> torch.Tensor:
@@ -62,8 +63,8 @@ def test_numbers_of_weights_say_what_activations_are_rounded_to():
     assert rounded != plain and image.open_weight(UINT4, 64, 256, activation_type="") == plain
     assert [image.activation_type_of(number) for number in (plain, rounded)] == ["", "int8"]
     assert image.parts(plain) == image.parts(rounded)
-    with pytest.raises(ValueError, match="x of e4m3 beside codes that are integers"):
-        image.open_weight(UINT4, 64, 256, activation_type="float8_e4m3")
+    with pytest.raises(ValueError, match="x of s8 beside codes that are float4_e2m1"):
+        image.open_weight("mxfp4", 64, 256, activation_type="int8")
     with pytest.raises(ValueError, match='activation_type is "int4"'):
         image.open_weight(UINT4, 64, 256, activation_type="int4")
 
@@ -106,7 +107,16 @@ def test_requests_and_numbers_of_a_layer_follow_its_activation_type(monkeypatch)
         ("float8_e4m3", "nvfp4", 256, "groups of 16"),
         ("float8_e4m3", "float8_e4m3,channel,scale=float32", 256, ""),
         ("float8_e4m3", "float6_e3m2,channel,scale=float16", 256, ""),
-        ("float8_e4m3", UINT4, 256, "x of e4m3 beside codes that are integers"),
+        ("float8_e4m3", UINT4, 256, ""),
+        ("float8_e4m3", "int4,group=32,scale=bfloat16", 256, ""),
+        ("float8_e4m3", "uint4,group=128,scale=float16,zero=integer", 256, ""),
+        ("float8_e4m3", "ternary,channel,scale=float16", 256, ""),
+        ("float8_e4m3", "int5,channel,scale=float16", 256, ""),
+        ("float8_e4m3", "uint5,channel,scale=float16,zero=none", 256, "up to 31 from their zero"),
+        ("float8_e4m3", INT8, 256, "8 bits are up to 128 from their zero point"),
+        ("float8_e4m3", "int4,group=16,scale=float16", 256, "groups of 16"),
+        ("float8_e4m3", "uint4,group=64,scale=float16,zero=rescale", 256, "no whole numbers"),
+        ("float8_e4m3", "uint4,channel,scale=float16", 264, "264 columns, no multiple of 16"),
         ("float8_e4m3", "float8_e5m2,channel,scale=float16", 256, "5 and 2 bits"),
     ],
 )  # fmt: skip
@@ -126,8 +136,10 @@ def test_zero_points_above_the_codes_are_refused_with_both_values(bits):
         return  # a product of its own subtracts them
     zeros[5, 1] = most + 1
     assert activations.zeros_objection("", ttype, zeros) == ""
-    why = activations.zeros_objection("int8", ttype, zeros)
-    assert f"{ttype} with a zero point of {most + 1} on GPUs" in why and f"at most {most}" in why
+    for wanted in activations.ACTIVATION_TYPES:
+        why = activations.zeros_objection(wanted, ttype, zeros)
+        assert f"activation_type {wanted} does not take {ttype} with a zero point of" in why
+        assert f"{most + 1} on GPUs" in why and f"at most {most}" in why
 
 
 def test_zero_points_that_bytes_do_not_hold_are_refused_before_anything_is_computed(monkeypatch):
@@ -161,13 +173,30 @@ def test_e4m3_is_for_gpus_and_may_be_set_before_a_layer_is_there():
     with pytest.raises(Unsupported, match=why):
         layer(torch.randn(2, 256))
     assert "activation_type=float8_e4m3" in repr(layer)
-    with pytest.raises(Unsupported, match="float8_e4m3 does not take uint4"):
-        ladder.Linear(256, 64, weight_type=UINT4, activation_type="float8_e4m3")
+    with pytest.raises(Unsupported, match="float8_e4m3 does not take int8"):
+        ladder.Linear(256, 64, weight_type=INT8, activation_type="float8_e4m3")
     with pytest.raises(Unsupported, match="float8_e4m3 does not take a weight with g_idx"):
         ladder.Linear(256, 64, weight_type="mxfp4", act_order=True, activation_type="float8_e4m3")
-    with pytest.raises(Unsupported, match="activation_type float8_e4m3 has no kernels for experts"):
-        ladder.Experts(2, 256, 128, weight_type="mxfp4", activation_type="float8_e4m3")
     assert ladder.warmup(layer) == {}
+
+
+def test_experts_take_what_linear_layers_do():
+    experts = ladder.Experts(2, 256, 128, weight_type="mxfp4", activation_type="float8_e4m3")
+    index, weights = torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1)
+    why = "activation_type float8_e4m3 has kernels for devices of type cuda, and none for cpu"
+    with pytest.raises(Unsupported, match=why):
+        experts(torch.randn(2, 256), index, weights)
+    assert "activation_type=float8_e4m3" in repr(experts) and ladder.warmup(experts) == {}
+    assert experts.offer_activation_type("float8_e4m3") == why
+    assert experts.activation_type is None
+    assert experts(torch.randn(2, 256), index, weights).shape == (2, 256)
+    assert experts.to("meta").activation_type == "float8_e4m3"  # stands for any device
+    with pytest.raises(Unsupported, match=r"^gate_up: .* float8_e4m3 does not take int8"):
+        ladder.Experts(2, 256, 128, weight_type=INT8, activation_type="float8_e4m3")
+    with pytest.raises(Unsupported, match=r"^down: .* 24 columns, no multiple of 16"):
+        ladder.Experts(
+            2, 256, 24, weight_type="int4,channel,scale=float16", activation_type="float8_e4m3"
+        )
 
 
 def test_other_devices_are_refused_by_name():
@@ -227,9 +256,14 @@ def test_engines_take_the_activation_type_of_a_folder(caplog):
     layer.activation_type = "int8"
     assert run.activation_type == "int8" and torch.equal(run(room, x, None), layer(x))
     say_as_it_comes.cache_clear()
-    layer.activation_type = None
     for _ in range(2):
-        run, _ = finish_weight(layer.packed_weight, torch.float16, activation_type="float8_e4m3")
+        layer = ladder.Linear.from_linear(torch.nn.Linear(256, 24, bias=False), INT8)
+        run, tensors = finish_weight(
+            layer.packed_weight, torch.float16, activation_type="float8_e4m3"
+        )
+        room = torch.nn.Module()
+        for name, tensor in tensors.items():
+            room.register_buffer(name, tensor)
         assert run.activation_type == "" and torch.equal(run(room, x, None), layer(x))
     (said,) = (record.getMessage() for record in caplog.records)
-    assert "as they come" in said and "float8_e4m3 does not take uint4" in said
+    assert "as they come" in said and "float8_e4m3 does not take int8" in said

@@ -2,6 +2,7 @@
 """Tuning of layers of experts, with a compiler and a GPU of the test. No GPU."""
 
 import contextlib
+import dataclasses
 import weakref
 
 import pytest
@@ -27,6 +28,13 @@ class Machine:
 
     def expert_rows(self, gate_up, down, experts, rows, dtype, device):
         return self.of_item
+
+    def weight_for(self, weight, activation_type):
+        assert activation_type == "int8"
+        return 10 + weight
+
+    def rounded_codes(self, x, activation_type):
+        return x, x[:, 0]
 
     def has_expert_plan(self, *key_and_measured):
         *key, measured = key_and_measured
@@ -60,6 +68,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(tune_experts, "_random_items", lambda *_: None)
     monkeypatch.setattr(tune_experts.time, "monotonic", lambda: made.clock)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    tune_experts.experts._number_for.cache_clear()
     images = torch.zeros(4, 1, dtype=torch.int32)
     monkeypatch.setattr(
         Product, "random_stack", lambda p, *_: Stack(images, p.number, p.shape, str(p.ttype))
@@ -153,6 +162,15 @@ def test_a_schedule_that_spills_is_passed_over(machine):
 def test_experts_without_kernels_are_said_to_have_none(machine):
     machine.of_item = 0
     assert tune_layers([request(1)])[request(1)] == {1: Chosen(0)}
+
+
+def test_products_of_rounded_rows_have_plans_of_their_own(machine):
+    of = dataclasses.replace(request(16, 17), activation_type="int8")
+    tuned = tune_layers([of])
+    assert tuned[of] == {
+        16: Chosen(16, "measured", "1/32#1", "2/32#1"),
+        17: Chosen(16, "measured", "11/34#1", "12/34#1"),
+    }
 
 
 def test_layers_that_are_alike_are_tuned_once(machine):

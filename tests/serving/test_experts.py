@@ -189,6 +189,7 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     from ladder.cuda import experts, image, kernels
     from ladder.integrations.serving import mixture
     from ladder.integrations.vllm.warm import Warmer
+    from ladder.ops import activations
 
     numbers, calls, warmed = {}, [], []
 
@@ -203,6 +204,10 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     def expert_rows(*asked):
         calls.append(asked)
         return 8
+
+    refused = []
+    monkeypatch.setattr(activations, "device_objection", lambda wanted, device: "")
+    monkeypatch.setattr(activations, "gpu_objection", lambda *of: "".join(refused))
 
     def forward(x, index, weights, *rest, **more):
         calls.append((index, weights, *rest, more))
@@ -233,3 +238,13 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     assert first.images.data_ptr() == model.experts.w13_qweight.data_ptr()
     assert (activation, more["limit"]) == ("silu", 3.0)
     assert more["down_bias"].data_ptr() == model.experts.w2_bias.data_ptr()
+    assert more["activation_type"] == ""
+    config = stacks.config() | {"activation_type": "int8"}
+    for why, rounded in (("", "int8"), ("no products of bytes here", "")):
+        refused[:] = [why]
+        folder = write(tmp_path, stacks.tensors(), config)
+        given = {"has_bias": True, "dtype": torch.float16, "swiglu_limit": 3.0}
+        model = serve(folder, stacks.tensors(), **given)
+        model(x, index, weights)
+        assert calls.pop()[-1]["activation_type"] == rounded
+        assert model.experts.quant_method.mixture.activation_type == rounded

@@ -180,7 +180,19 @@ def test_experts_take_activations_as_they_come_and_it_is_said_once(tmp_path, cap
         config = stored.config() | {"activation_type": "int8"}
         check(stored, serve(write(tmp_path, stored.tensors(), config), stored.tensors()))
     said = [r.getMessage() for r in caplog.records if "as they come" in r.getMessage()]
-    assert len(said) == 1 and "vLLM's layers of experts take no activation_type int8" in said[0]
+    assert len(said) == 1 and "experts without kernels take no activation_type int8" in said[0]
+
+
+def test_experts_that_ask_for_several_activation_types_take_none(tmp_path, caplog):
+    from ladder.integrations.serving.layer import say_as_it_comes
+
+    say_as_it_comes.cache_clear()
+    stored = Stacks(ZEROS)
+    config = stored.config() | {"activation_types": {f"{PREFIX}.gate_up": "int8"}}
+    model = serve(write(tmp_path, stored.tensors(), config), stored.tensors())
+    check(stored, model)
+    assert model.experts.quant_method.activation_type == ""
+    assert "are to have x rounded in several ways" in caplog.text
 
 
 def test_router_weights_on_activations_are_refused_by_name(tmp_path):

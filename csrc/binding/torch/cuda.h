@@ -52,6 +52,8 @@ constexpr std::int64_t kMostOfGrid = 65535;
 /// What kernels of experts take. Throws InvalidArgument naming the argument.
 Scalar half_of(const Tensor& x, const char* argument);
 void require_matrix(const Tensor& x, const char* argument);
+/// Rows as ladder::rounded_codes has them.
+void require_rounded_rows(const Tensor& codes, const Tensor& scales);
 
 /// Where the operands of a kernel are; null for those that it has not.
 class Pointers {

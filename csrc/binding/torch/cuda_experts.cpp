@@ -18,14 +18,22 @@
 namespace ladder::binding {
 namespace {
 
+/// Rows of activations; rounded ones are codes, each row with a scale. `as` are the results.
+struct Rows {
+  const Tensor& x;
+  const Tensor* scales;
+  Activation as;
+};
+
 /// As many as LinearKernel::start gives its kernel, for all items.
 [[nodiscard]] bool launch(const LinearKernel& kernel, const Session& session, const Tensor& images,
-                          const std::optional<Tensor>& bias, const Tensor& x, const Tensor& y,
+                          const std::optional<Tensor>& bias, const Rows& from, const Tensor& y,
                           const Tensor& items, std::int32_t ordinal, void* stream) {
   const std::int64_t count = items.size(0);
   Pointers pointers(images, session.parts());
   pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
-  pointers[Operand::x] = address(x);
+  pointers[Operand::x] = address(from.x);
+  if (from.scales != nullptr) pointers[Operand::x_scales] = address(*from.scales);
   pointers[Operand::y] = address(y);
   pointers[Operand::items] = address(items);
   std::optional<Tensor> workspace;
@@ -43,12 +51,13 @@ namespace {
   return kernel.kernel->launch(grid, stream, pointers.arguments(kernel, tokens).data());
 }
 
-Tensor expert_linear(Tensor x, Tensor images, std::optional<Tensor> bias, Tensor items,
-                     std::int64_t weight, std::int64_t n, std::int64_t of_item) {
+Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Tensor>& bias,
+                const Tensor& items, std::int64_t weight, std::int64_t n, std::int64_t of_item) {
   Session& session = ladder::session(weight);
-  const Activation as = activation_of(x.scalar_type());
-  half_of(x, "x");
-  require_matrix(x, "x");
+  const auto& [x, scales, as] = given;
+  LADDER_REQUIRE(session.rounded().has_value() == (scales != nullptr), "activations of the weight ",
+                 weight, " are rounded to \"", activation_type_of(session.rounded()),
+                 "\", and these are ", scales != nullptr ? "codes" : "as they come");
   require_matrix(images, "images");
   require_matrix(items, "items");
   const auto ordinal = x.get_device_index();
@@ -70,10 +79,10 @@ Tensor expert_linear(Tensor x, Tensor images, std::optional<Tensor> bias, Tensor
   if (bias.has_value()) {
     require_matrix(*bias, "bias");
     LADDER_REQUIRE(bias->size(0) == experts && bias->size(1) == of_bias &&
-                       bias->scalar_type() == x.scalar_type() &&
+                       activation_of(bias->scalar_type()).scalar == as.scalar &&
                        bias->get_device_index() == ordinal,
                    "bias is ", shape(*bias), " of ", name(bias->scalar_type()), ", not [", experts,
-                   ", ", of_bias, "] of ", name(x.scalar_type()), " on the device of x");
+                   ", ", of_bias, "] of ", name_of(as.scalar), " on the device of x");
   }
   LADDER_REQUIRE(count <= kMostOfGrid, count, " items, of at most ", kMostOfGrid);
   Tensor y = empty_of(as.dtype, ordinal, rows, n);
@@ -84,7 +93,7 @@ Tensor expert_linear(Tensor x, Tensor images, std::optional<Tensor> bias, Tensor
   const ExpertProducts::Question question{ordinal, as.scalar, experts, of_item, rows};
   const LinearKernel* kernel = products.kernel(question, stream);
   while (kernel != nullptr &&
-         !launch(*kernel, session, images, bias, from, y, items, ordinal, stream)) {
+         !launch(*kernel, session, images, bias, {from, scales, as}, y, items, ordinal, stream)) {
     kernel = products.instead_of(*kernel, question, stream);
   }
   if (kernel == nullptr) {
@@ -92,6 +101,31 @@ Tensor expert_linear(Tensor x, Tensor images, std::optional<Tensor> bias, Tensor
                       to_string(session.type()), " [", n, ", ", session.k(), "]");
   }
   return y;
+}
+
+Tensor expert_linear(Tensor x, Tensor images, std::optional<Tensor> bias, Tensor items,
+                     std::int64_t weight, std::int64_t n, std::int64_t of_item) {
+  half_of(x, "x");
+  require_matrix(x, "x");
+  const Rows rows{x, nullptr, activation_of(x.scalar_type())};
+  return multiply(rows, images, bias, items, weight, n, of_item);
+}
+
+/// The same of rows as route_rounded() and rounded_codes() have them.
+Tensor expert_linear_rounded(Tensor codes, Tensor scales, Tensor images, std::optional<Tensor> bias,
+                             Tensor items, std::int64_t weight, std::int64_t n,
+                             std::int64_t of_item, ScalarType dtype) {
+  require_rounded_rows(codes, scales);
+  const Activation as = activation_of(dtype);
+  LADDER_REQUIRE(as.scalar != Scalar::f32, "dtype is float32, not float16 or bfloat16");
+  return multiply({codes, &scales, as}, images, bias, items, weight, n, of_item);
+}
+
+/// The number of the same weight for activations that are rounded so; "" for as they come.
+std::int64_t weight_for(std::int64_t weight, std::string activation_type) {
+  const Session& of = session(weight);
+  return open_session(of.type(), of.n(), of.k(), of.gather(), of.dependent_launch(),
+                      rounded_called(activation_type));
 }
 
 /// Most rows of an item for `rows` rows of `experts` experts: with which the products by two stacks
@@ -163,6 +197,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "expert_linear(Tensor x, Tensor images, Tensor? bias, Tensor items, int weight, int n, "
       "int of_item) -> Tensor");
   m.def(
+      "expert_linear_rounded(Tensor codes, Tensor scales, Tensor images, Tensor? bias, "
+      "Tensor items, int weight, int n, int of_item, ScalarType dtype) -> Tensor");
+  m.def("weight_for(int weight, str activation_type) -> int");
+  m.def(
       "expert_rows(int gate_up, int down, int experts, int rows, ScalarType dtype, int device) -> "
       "int");
   m.def(
@@ -176,9 +214,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "int device, int measured) -> bool");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) { m.impl("expert_linear", TORCH_BOX(&expert_linear)); }
+STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
+  m.impl("expert_linear", TORCH_BOX(&expert_linear));
+  m.impl("expert_linear_rounded", TORCH_BOX(&expert_linear_rounded));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
+  m.impl("weight_for", TORCH_BOX(&weight_for));
   m.impl("expert_rows", TORCH_BOX(&expert_rows));
   m.impl("expert_schedules", TORCH_BOX(&expert_schedules));
   m.impl("use_expert_schedule", TORCH_BOX(&use_expert_schedule));

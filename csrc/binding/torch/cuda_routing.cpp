@@ -6,6 +6,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,6 +31,18 @@ Scalar half_of(const Tensor& x, const char* argument) {
 void require_matrix(const Tensor& x, const char* argument) {
   LADDER_REQUIRE(x.dim() == 2 && x.is_contiguous() && x.is_cuda(), argument, " of shape ", shape(x),
                  " is no contiguous matrix on a GPU");
+}
+
+void require_rounded_rows(const Tensor& codes, const Tensor& scales) {
+  require_matrix(codes, "codes");
+  LADDER_REQUIRE(codes.scalar_type() == ScalarType::Byte && codes.size(1) % kColumnsOfBytes == 0,
+                 "codes are ", shape(codes), " of ", name(codes.scalar_type()),
+                 ", not uint8 of a multiple of ", kColumnsOfBytes, " columns");
+  LADDER_REQUIRE(scales.scalar_type() == ScalarType::Float && scales.numel() == codes.size(0) &&
+                     scales.is_contiguous() && scales.is_cuda() &&
+                     scales.get_device_index() == codes.get_device_index(),
+                 "scales are ", shape(scales), " of ", name(scales.scalar_type()), ", not [",
+                 codes.size(0), "] of float32 on the device of codes");
 }
 
 namespace {
@@ -89,8 +102,16 @@ std::array<unsigned, 3> grid_of_rows(std::int64_t columns, std::int64_t rows) {
           static_cast<unsigned>(std::min(rows, kMostOfGrid)), 1};
 }
 
-std::vector<Tensor> route(Tensor x, Tensor experts, std::int64_t count, std::int64_t of_item) {
-  half_of(x, "x");
+/// What route() makes of rows, the scales where they have such.
+struct Routed {
+  Tensor rows;
+  std::optional<Tensor> scales;
+  Tensor items, places;
+};
+
+/// Of rows of `of_row` numbers of 16 bits. `scales`: of each row.
+Routed routed(const Tensor& x, const std::optional<Tensor>& scales, const Tensor& experts,
+              std::int64_t count, std::int64_t of_item, std::int32_t dtype, std::int64_t of_row) {
   require_matrix(experts, "experts");
   const bool wide = experts.scalar_type() == ScalarType::Long;
   LADDER_REQUIRE(wide || experts.scalar_type() == ScalarType::Int, "experts has dtype ",
@@ -104,23 +125,51 @@ std::vector<Tensor> route(Tensor x, Tensor experts, std::int64_t count, std::int
   const auto ordinal = x.get_device_index();
   LADDER_REQUIRE(experts.get_device_index() == ordinal, "experts is not on the device of x");
   const std::int64_t choices = tokens * of_token, slots = most_items(choices, count, of_item);
-  Tensor rows = empty_of(activation_of(x.scalar_type()).dtype, ordinal, choices, k);
+  Tensor rows = empty_of(dtype, ordinal, choices, k);
+  std::optional<Tensor> row_scales;
+  if (scales) row_scales = empty_of(aoti_torch_dtype_float32(), ordinal, choices);
   Tensor items = empty_of(aoti_torch_dtype_int32(), ordinal, slots, kItemWords);
   Tensor places = empty_of(aoti_torch_dtype_int32(), ordinal, tokens, of_token);
   if (choices > 0) {
     void* const stream = current_stream(ordinal);
-    const RowKind kind = kind_of(k, ordinal);
-    const auto kernel = routing_kernel(ordinal, {kind.whole, 0, 0}, "route", stream,
+    RowKind kind = kind_of(of_row, ordinal);
+    kind.scaled = scales.has_value();
+    const auto kernel = routing_kernel(ordinal, {kind.whole, kind.scaled, 0}, "route", stream,
                                        [&] { return routing_kernels(gpus()).route(kind); });
     const std::int64_t fill = 2 * std::int64_t{device_row(ordinal).multiprocessors};
     const auto blocks = std::max(std::min(choices, fill), ceil_div(choices, kMostChoicesOfBlock));
     const auto number = [](std::int64_t value) { return static_cast<std::uint32_t>(value); };
-    start<5>(kernel, {number(blocks), 1, 1}, ordinal, stream,
-             {{address(experts), address(from), address(rows), address(items), address(places)},
-              {number(choices), number(of_token), wide, number(count), number(of_item),
-               pieces_of(k), number(slots)}});
+    const std::array numbers{number(choices), number(of_token),  std::uint32_t{wide}, number(count),
+                             number(of_item), pieces_of(of_row), number(slots)};
+    const std::array<unsigned, 3> grid{number(blocks), 1, 1};
+    if (scales) {
+      start<7>(kernel, grid, ordinal, stream,
+               {{address(experts), address(from), address(rows), address(*scales),
+                 address(*row_scales), address(items), address(places)},
+                numbers});
+    } else {
+      start<5>(kernel, grid, ordinal, stream,
+               {{address(experts), address(from), address(rows), address(items), address(places)},
+                numbers});
+    }
   }
-  return {rows, items, places};
+  return {rows, row_scales, items, places};
+}
+
+std::vector<Tensor> route(Tensor x, Tensor experts, std::int64_t count, std::int64_t of_item) {
+  half_of(x, "x");
+  const auto dtype = activation_of(x.scalar_type()).dtype;
+  const Routed out = routed(x, std::nullopt, experts, count, of_item, dtype, x.size(1));
+  return {out.rows, out.items, out.places};
+}
+
+/// The same of rounded_codes(), which are whole pieces.
+std::vector<Tensor> route_rounded(Tensor codes, Tensor scales, Tensor experts, std::int64_t count,
+                                  std::int64_t of_item) {
+  require_rounded_rows(codes, scales);
+  const Routed out =
+      routed(codes, scales, experts, count, of_item, aoti_torch_dtype_uint8(), codes.size(1) / 2);
+  return {out.rows, *out.scales, out.items, out.places};
 }
 
 /// y [rows, n / 2] of gate and up side by side.
@@ -180,12 +229,16 @@ Tensor combine(Tensor rows, Tensor places, Tensor weights) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("route(Tensor x, Tensor experts, int count, int of_item) -> Tensor[]");
+  m.def(
+      "route_rounded(Tensor codes, Tensor scales, Tensor experts, int count, int of_item) -> "
+      "Tensor[]");
   m.def("gated(Tensor x, str activation, float limit, float alpha) -> Tensor");
   m.def("combine(Tensor rows, Tensor places, Tensor weights) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
   m.impl("route", TORCH_BOX(&route));
+  m.impl("route_rounded", TORCH_BOX(&route_rounded));
   m.impl("gated", TORCH_BOX(&gated));
   m.impl("combine", TORCH_BOX(&combine));
 }

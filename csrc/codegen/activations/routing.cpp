@@ -46,7 +46,7 @@ namespace {
 // sums of integers are the same in any order.
 constexpr std::string_view kRoute = R"(
 extern "C" __global__ void __launch_bounds__(THREADS)
-route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __restrict__ rows,
+route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __restrict__ rows,SCALES
       u32* __restrict__ items, u32* __restrict__ places, u32 choices, u32 of_token, u32 wide,
       u32 count, u32 tile, u32 pieces, u32 slots) {
   __shared__ u32 all[MOST_EXPERTS];
@@ -113,7 +113,7 @@ route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __res
     const u32 place = places[c];
     if (place == 0xffffffffu) continue;
     const Piece* from = x + (u64)(c / of_token) * pieces;
-    Piece* to = rows + (u64)place * pieces;
+    Piece* to = rows + (u64)place * pieces;MOVE
     for (u32 p = thread; p < pieces; p += THREADS) to[p] = from[p];
   }
 }
@@ -174,8 +174,14 @@ std::string source(std::string_view kernel, RowKind rows, const Words& words, Sc
   LADDER_CHECK(!rows.dependent || words.dependent_launch, "no dependent launch on such devices");
   constexpr std::string_view kPiece =
       "struct __align__(2 * OF_PIECE) Piece { u16 v[OF_PIECE]; };\n";
+  constexpr std::string_view kScales =
+      "\n      const float* __restrict__ scales, float* __restrict__ row_scales,";
+  constexpr std::string_view kMove =
+      "\n    if (thread == 0) row_scales[place] = scales[c / of_token];";
   return text_of(words, joined(kPiece, kernel),
-                 {{"OF_PIECE", rows.whole ? "8" : "1"},
+                 {{"SCALES", std::string(rows.scaled ? kScales : "")},
+                  {"MOVE", std::string(rows.scaled ? kMove : "")},
+                  {"OF_PIECE", rows.whole ? "8" : "1"},
                   {"BEGIN", rows.dependent ? "dependent_wait();\n  dependent_launch();" : ""},
                   {"BLOCKS_X", std::string(words.blocks_x)},
                   {"BLOCKS_Y", std::string(words.blocks_y)},

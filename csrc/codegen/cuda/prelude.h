@@ -26,6 +26,8 @@ std::string_view tile_prelude();
 
 /// For programs that multiply e4m3 by single warps. From sm_89 on.
 std::string_view float_byte_prelude();
+/// For programs whose operands of e4m3 are integers less zero points.
+std::string_view whole_byte_prelude();
 /// For programs with producers. From sm_90a on.
 std::string_view role_prelude();
 /// For programs with products whose B is in shared memory, and the function of one such product.

@@ -56,6 +56,17 @@ DEVICE void mma_e4m3(float* d, const u32* a, const u32* b) {
 )";
 }
 
+std::string_view whole_byte_prelude() {
+  return R"(// Four whole numbers, each less its byte of `zeros`, in e4m3 times 2^-9: up to 16 distances
+// are that as they are. No byte carries into the next.
+DEVICE u32 whole_less_zeros(u32 codes, u32 zeros) {
+  u32 distances;
+  asm("vabsdiff4.u32.u32.u32 %0, %1, %2, %3;" : "=r"(distances) : "r"(codes), "r"(zeros), "r"(0u));
+  return distances | (~(codes + (0x80808080u - zeros)) & 0x80808080u);
+}
+)";
+}
+
 std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens) {
   const bool whole = row.accumulator == Scalar::s32;
   const std::string type(name_of(a)), of_b(name_of(operand_scalar(row).value()));

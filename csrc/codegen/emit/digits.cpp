@@ -10,7 +10,7 @@
 namespace ladder::codegen {
 
 void Emitter::unpack_bytes(const UnpackBytes& i) {
-  const bool has_sign = reg(i.to).scalar == Scalar::s8;
+  const bool has_sign = reg(i.to).scalar == Scalar::s8, whole = reg(i.to).scalar == Scalar::e4m3;
   const BytePlan& plan = plan_of(i, reg(i.to).scalar);
   const Layout& a = reg(i.to).layout;
   const auto first = constant(i.block) * (a.slot_count() * 2 / a.shape[2]) * i.bits;
@@ -18,7 +18,11 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
     const auto [unit, plan_step, r] = byte_word(a, word, constant(i.step));
     auto value = pieces(i.from, first + unit * i.bits, plan.registers[plan_step][r],
                         i.three ? "three_values" : "");
-    if (i.zeros >= 0) {
+    if (whole && i.has_zero()) {
+      const auto zeros = i.zeros >= 0 ? joined(reg(i.zeros).name, "[", unit * 2 + r % 2, "]")
+                                      : hex(static_cast<std::uint32_t>(i.zero) * 0x01010101u);
+      value = joined("whole_less_zeros(", value, ", ", zeros, ")");
+    } else if (i.zeros >= 0) {
       value = joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", unit * 2 + r % 2, "])");
     } else if (i.has_zero()) {
       // Added what no byte carries of, the sign comes out right.

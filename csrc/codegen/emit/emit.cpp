@@ -66,6 +66,13 @@ std::string Emitter::run() {
     if (dialect_.preludes.e4m3 == nullptr) fail<Unsupported>("no products of e4m3");
     out_ << dialect_.preludes.e4m3() << '\n';
   }
+  const auto wholes = [&](const UnpackBytes& i) {
+    return reg(i.to).scalar == Scalar::e4m3 && i.has_zero();
+  };
+  if (has<UnpackBytes>(program_.body, wholes)) {
+    if (dialect_.preludes.wholes == nullptr) fail<Unsupported>("no integers in e4m3");
+    out_ << dialect_.preludes.wholes() << '\n';
+  }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
   if (program_.roles) {
     if (dialect_.preludes.roles == nullptr) fail<Unsupported>("no producers");

@@ -61,7 +61,9 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (operand_ == Scalar::e4m3) {
-    o.scale_exponent[0] = o.scale_exponent[1] = kByteBias - expr_.element->bias;
+    o.scale_exponent[0] = o.scale_exponent[1] = expr_.element != nullptr
+                                                    ? kByteBias - expr_.element->bias
+                                                    : expr_.exponent - kWholeExponent;
   } else if (has_bytes(route_)) {
     const CodeBytes bytes = bytes_of_codes();
     for (std::size_t parity = 0; parity < 2; ++parity) {
@@ -155,11 +157,15 @@ void LinearLowering::decode_step(Body& body) {
   const Operands& o = operands_;
   if (has_bytes(route_)) {
     UnpackBytes codes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three};
-    if (expr_.element != nullptr) codes.mantissa_bits = expr_.element->mantissa_bits;
+    if (expr_.element != nullptr) {
+      codes.mantissa_bits = expr_.element->mantissa_bits;
+    } else if (operand_ == Scalar::e4m3) {
+      codes.shift = expr_.shift;
+    }
     if (subtracts_zero(expr_, route_)) {
       codes.zeros = o.zeros;
       codes.zero = expr_.zero << bytes_of_codes().plan.offset[0] >> expr_.shift;
-    } else if (expr_.element == nullptr) {
+    } else if (operand_ != Scalar::e4m3) {
       codes.below_sign = bytes_of_codes().below_sign;
     }
     emit(body, std::move(codes));

@@ -80,6 +80,7 @@ void LinearLowering::declare_items() {
   of_image(gather_);
   shift(bias_, Items::By::weight, round_up(expr_.n, kBiasOfExpert));
   shift(x_, Items::By::row, expr_.k);
+  shift(x_scales_, Items::By::row, 1);
   shift(y_, Items::By::row, expr_.n);
   program_.items = std::move(items);
 }

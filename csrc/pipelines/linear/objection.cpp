@@ -90,9 +90,26 @@ std::string floats_objection(const Element& e) {
   return same ? "" : joined(e.name, " has other numbers than e4m3 at its ends");
 }
 
-/// Sums of a group are whole numbers of 32 bits.
+/// Codes less their zero point are whole numbers that e4m3 holds as they are. Other zero points
+/// would multiply sums of x, which the instruction keeps too few bits of to subtract.
+std::string wholes_objection(const Linear& expr) {
+  if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
+    return "zero points that are no whole numbers beside sums of e4m3";
+  }
+  const int code = ((1 << expr.bits) - 1) << expr.shift;
+  const bool stored = expr.stored_zero == Zero::integer;
+  const int zero = stored ? 1 << expr.bits : expr.zero;  // the largest
+  const int most = std::max(stored ? code : code - zero, zero);
+  return most <= kMostWhole
+             ? ""
+             : joined("codes of ", expr.bits, " bits are up to ", most,
+                      " from their zero point, and e4m3 has whole numbers up to ", kMostWhole);
+}
+
+/// Sums of a group of integers are whole numbers of 32 bits.
 std::string bytes_objection(const Linear& expr, const MatrixInstruction& row) {
   if (expr.element != nullptr) return floats_objection(*expr.element);
+  if (expr.rounded_x == Scalar::e4m3) return wholes_objection(expr);
   constexpr std::int64_t kLargestProduct = 128 * 255;
   const auto most = std::numeric_limits<std::int32_t>::max() / kLargestProduct;
   if (expr.group_size() > most) {

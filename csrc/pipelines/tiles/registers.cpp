@@ -13,12 +13,14 @@ namespace {
 // between instructions; codes of odd widths, whose last bits are put together; floats of which sums
 // are scaled; sums of groups that are narrower than a block of the image, of which those of the
 // next begin before the last are scaled; zero points of several groups; and words, however few. Of
-// e4m3 by single warps the first tiles spilled 96 to 168 bytes.
+// e4m3 by single warps the first tiles spilled 96 to 168 bytes, of integers a quarter of their sums
+// more. Integers in e4m3 of narrow groups take what floats do (520 bytes).
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8, kFloatsOfWarps = 36;
-// Of the sums of narrow groups; and, where zero points take a product, of a unit's sums beside
-// them: uint4 with groups of 32 and 64 tokens a CTA would spill 8 and more registers.
-constexpr double kNarrowGroups = 0.875, kNarrowProducts = 1.5;
+// Of the sums of narrow groups, and of integers in e4m3 by warpgroups where a k-tile has several
+// sums; of narrow groups of these (392 bytes); and, where zero points take a product, of a unit's
+// sums beside them: uint4 with groups of 32 and 64 tokens a CTA would spill 8 and more registers.
+constexpr double kNarrowGroups = 0.875, kNarrowWholes = 1.5, kNarrowProducts = 1.5;
 
 // Between the last product and y: what a thread adds up, and the next part of it.
 std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
@@ -46,14 +48,20 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
       s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, expr);
   const bool narrow = totals && expr.group_size() < kBlock;
+  const bool e4m3 = expr.rounded_x == Scalar::e4m3;
+  const bool integers = e4m3 && expr.element == nullptr;
+  const bool of_warpgroups = integers && s.warpgroups;
+  const bool several = narrow || (of_warpgroups && summed_columns(s, expr) < s.columns);
+  const double share = narrow && of_warpgroups ? kNarrowWholes : kNarrowGroups;
   const auto begun =
-      narrow ? kNarrowGroups * static_cast<double>(s.units() * of_unit) +
-                   (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
-             : 0;
+      several ? share * static_cast<double>(s.units() * of_unit) +
+                    (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
+              : 0;
+  const bool floats = decoding_kind(expr) == Decoding::Kind::fields || (of_warpgroups && narrow);
   const auto of_groups =
       static_cast<std::int64_t>(begun) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
-      (totals && decoding_kind(expr) == Decoding::Kind::fields ? kScaledFloats : 0) +
-      (expr.rounded_x == Scalar::e4m3 && !s.warpgroups ? kFloatsOfWarps : 0);
+      (totals && floats ? kScaledFloats : 0) + (e4m3 && !s.warpgroups ? kFloatsOfWarps : 0) +
+      (integers && !s.warpgroups ? sums / 4 : 0);
   const auto products =
       sums + words + operands + of_groups + decoding_registers(expr, s.scale_place);
   return kOthers + std::max(products, sum_registers(s, grid_of(s, expr)));

@@ -36,7 +36,8 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
           const auto of_row = (unit * 2 + r % 2) * 4;
           zero = get(block, i.zeros, thread * coordinates_[i.zeros].slots + of_row);
         }
-        bytes = less_zeros(bytes, zero * 0x01010101u);
+        const auto zeros = zero * 0x01010101u;
+        bytes = to == Scalar::e4m3 ? whole_less_zeros(bytes, zeros) : less_zeros(bytes, zeros);
       } else if (to == Scalar::s8 && i.flips_sign()) {
         bytes ^= kSignBits;
       }

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from ladder import ops
 from ladder.cuda import experts, image, kernels
 from ladder.errors import Unsupported
+from ladder.integrations.serving.layer import say_as_it_comes
 from ladder.nn.experts import Experts
 from ladder.nn.gating import Gating
 from ladder.nn.stack import PackedStack
+from ladder.ops import activations
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
 
@@ -52,6 +54,8 @@ class Mixture:
     gate_up: Product
     down: Product
     gating: Gating
+    #: Of images: what both products have rows rounded to, as :func:`ladder.cuda.experts.forward`.
+    activation_type: str = ""
 
     def __call__(self, layer: nn.Module, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         """[T, H] to [T, H].
@@ -75,6 +79,7 @@ class Mixture:
                 down_bias=biases[1],
                 limit=limit,
                 alpha=g.alpha,
+                activation_type=self.activation_type,
             )
         first = [*self.gate_up.tensors(layer), biases[0]]
         second = [*self.down.tensors(layer), biases[1]]
@@ -90,6 +95,7 @@ def finish_stacks(
     down: tuple[str, list[Weight]],
     gating: Gating,
     dtype: torch.dtype,
+    activation_type: str | None = None,
 ) -> Mixture:
     """Give ``layer`` the parameters that kernels read: images where the device has kernels for both
     products, else the canonical parts. The lists are emptied.
@@ -97,8 +103,14 @@ def finish_stacks(
     Args:
         gate_up, down: the stem of the parameters, and the weight of each expert of this layer.
         dtype: of activations.
+        activation_type: offered to both products, see :mod:`ladder.nn.offered`. The log says once
+            why x is taken as it comes.
     """
     numbers = _numbers((gate_up[1], down[1]), dtype)
+    rounded = activation_type or ""
+    if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, images=bool(numbers[0]))):
+        say_as_it_comes(why)
+        rounded = ""
     products = []
     for (stem, weights), number in zip((gate_up, down), numbers, strict=True):
         text, shape = str(weights[0].type), weights[0].shape
@@ -115,7 +127,27 @@ def finish_stacks(
             parameter = nn.Parameter(tensor, requires_grad=False)
             layer.register_parameter(f"{stem}_{part}", parameter)
         products.append(Product(stem, text, shape, tuple(tensors), number))
-    return Mixture(products[0], products[1], gating)
+    return Mixture(products[0], products[1], gating, rounded)
+
+
+def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -> str:
+    """Why a mixture of those experts takes x as it comes; "" when it is rounded."""
+    device = stacks[0][0].qweight.device
+    if why := activations.device_objection(wanted, device.type):
+        return why
+    if not images:
+        return f"experts without kernels take no activation_type {wanted}"
+    for weights in stacks:
+        first = weights[0]
+        n, k = first.shape
+        if any(image.column_order(weight) is not None for weight in weights):
+            return activations.no_g_idx(wanted)
+        why = activations.gpu_objection(wanted, str(first.type), n, k, device.index or 0)
+        for weight in weights:
+            why = why or activations.zeros_objection(wanted, weight.type, weight.zeros)
+        if why:
+            return why
+    return ""
 
 
 def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, int]:

@@ -47,6 +47,7 @@ class ExpertsMethod(FusedMoEMethodBase):
         self.folder, self.prefix = folder, prefix
         self.gating = gating_of(moe, prefix)
         self.mixture: Mixture | None = None
+        self.activation_type = ""  #: that the files offer
         for wrong, what in (
             (getattr(moe, "is_lora_enabled", False), "LoRA adapters (enable_lora)"),
             (moe.dp_size > 1 or moe.is_sequence_parallel, "data or sequence parallelism"),
@@ -107,8 +108,10 @@ class ExpertsMethod(FusedMoEMethodBase):
             rows = {GATE_UP: part_rows([own, own], rank, ranks), DOWN: whole_rows([h])}
         modules = self._modules(layer, list(local), len(every), h, i)
         asked = {m.activation_type or "" for of in modules.values() for e in of.values() for m in e}
-        for activation_type in sorted(asked - {""}):
-            say_as_it_comes(f"vLLM's layers of experts take no activation_type {activation_type}")
+        if len(asked) > 1:
+            say_as_it_comes("the experts of a layer are to have x rounded in several ways")
+        elif not self.warmer.weights_only:
+            (self.activation_type,) = asked
         self.rooms = {
             name: StackRoom(
                 STEMS[name],
@@ -220,7 +223,9 @@ class ExpertsMethod(FusedMoEMethodBase):
             delattr(layer, bias.name)
             layer.register_parameter(bias.name, nn.Parameter(tensor, requires_grad=False))
         on_gpu = weights[0][1][0].qweight.is_cuda
-        made = finish_stacks(layer, weights[0], weights[1], self.gating, self.dtype)
+        made = finish_stacks(
+            layer, weights[0], weights[1], self.gating, self.dtype, self.activation_type
+        )
         if self.mixture is not None and self.mixture != made:
             raise CheckpointError(
                 f"{self.prefix} was {self.mixture.gate_up.type} and {self.mixture.down.type} when "

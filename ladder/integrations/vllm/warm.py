@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ladder.cuda import image, kernels
-from ladder.cuda.experts import rows_of_item
+from ladder.cuda.experts import rounding, rows_of_item
 from ladder.cuda.request import Request, check_mode
 from ladder.cuda.tune import compile_in_background, tune_all
 from ladder.errors import InvalidArgument, Unsupported
@@ -148,25 +148,33 @@ class Warmer:
             Unsupported: some number of rows has no kernel.
         """
         first, second = mixture.gate_up.stack(layer), mixture.down.stack(layer)
-        key = (first.number, second.number, first.experts, top_k, mixture.gating)
+        rounded = mixture.activation_type
+        key = (first.number, second.number, first.experts, top_k, mixture.gating, rounded)
         if key in self._experts:
             return
         self._experts.add(key)
         start, device, items = time.perf_counter(), first.images.device, set()
         with torch.cuda.device(device):
-            rows = top_k
-            while rows < 2 * most * top_k:  # kernels go by the next power of two
-                items.add(rows_of_item(first, second, rows, self.dtype))
-                if 0 in items:
-                    raise Unsupported(
-                        f"experts of {first.type} {list(first.shape)} and {second.type} "
-                        f"{list(second.shape)} have no kernel for {rows} rows of {self.dtype}"
-                    )
-                rows *= 2
-            # Once as the engine calls it, for the kernels that sort and add rows.
-            x = torch.zeros(1, first.shape[1], dtype=self.dtype, device=device)
-            index = torch.zeros(1, top_k, dtype=torch.int32, device=device)
-            mixture(layer, x, index, index.float())
+            kinds = [(first, second)]
+            if rounded:
+                kinds.append((rounding(first, rounded), rounding(second, rounded)))
+            for stacks in kinds:
+                rows = top_k
+                while rows < 2 * most * top_k:  # kernels go by the next power of two
+                    items.add(rows_of_item(*stacks, rows, self.dtype))
+                    if 0 in items:
+                        of = f" rounded to {rounded}" if stacks is not kinds[0] else ""
+                        raise Unsupported(
+                            f"experts of {first.type} {list(first.shape)} and {second.type} "
+                            f"{list(second.shape)} have no kernel for {rows} rows of "
+                            f"{self.dtype}{of}"
+                        )
+                    rows *= 2
+            # Once as the engine calls it, for the kernels that sort, round and add rows.
+            for tokens in (1, activations.MOST_TOKENS_AS_THEY_COME + 1) if rounded else (1,):
+                x = torch.zeros(tokens, first.shape[1], dtype=self.dtype, device=device)
+                index = torch.zeros(tokens, top_k, dtype=torch.int32, device=device)
+                mixture(layer, x, index, index.float())
             torch.cuda.synchronize(device)
         _log.info(
             "ladder: %d experts of %s %s and %s %s have kernels for items of %s rows (%.2f s)",

@@ -202,6 +202,32 @@ TEST(FloatBytePlan, every_code_of_every_format_that_e4m3_holds_is_its_value) {
   EXPECT_THROW(float_byte_plan(8, 4), InternalError);  // e3m4
 }
 
+TEST(WholeBytePlan, every_code_less_every_zero_point_that_e4m3_holds_is_their_difference) {
+  for (int shift = 0; shift <= 1; ++shift) {
+    for (int bits = 1; bits + shift <= kMostWholeBits; ++bits) {
+      for_each_code(bits, whole_byte_plan(bits, shift),
+                    [&](std::uint32_t code, std::uint32_t byte) {
+                      const int whole = static_cast<int>(code) << shift;
+                      ASSERT_EQ(static_cast<int>(byte), whole) << bits << " bits";
+                      for (int zero = 0; zero <= kMostWhole; ++zero) {
+                        if (whole - zero > kMostWhole) continue;
+                        // Beside bytes that are below and above their zeros.
+                        const auto e4m3 =
+                            whole_less_zeros(byte << 8 | 0x100000U | 0x07U,
+                                             static_cast<std::uint32_t>(zero) << 8 | 0x10000010U);
+                        const double value = to_number(Scalar::e4m3, e4m3 >> 8 & 255U);
+                        ASSERT_EQ(std::ldexp(value, -kWholeExponent), whole - zero)
+                            << bits << " bits, " << code;
+                        ASSERT_FALSE(value == 0 && std::signbit(value));
+                        ASSERT_EQ(e4m3 & 0xffff00ffU, 0x90100089U);
+                      }
+                    });
+    }
+  }
+  EXPECT_THROW(whole_byte_plan(6, 0), InternalError);
+  EXPECT_THROW(whole_byte_plan(5, 1), InternalError);
+}
+
 TEST(BytePlan, costs_what_the_counts_in_its_table_say) {
   struct Row {
     int bits, masks, shifts;  // per unit of 32 codes

@@ -91,8 +91,15 @@ constexpr const char* kIntegers[] = {"uint1",
                                      "uint8,group=128,scale=float16,zero=integer",
                                      "ternary,group=128,scale=float16",
                                      "uint3,group=64,scale=float16,zero=rescale"};
-constexpr const char* kFloats[] = {"mxfp4",       "float8_e4m3,channel", "float3_e1m1",
-                                   "float5_e2m2", "float6_e3m2",         "float6_e2m3"};
+constexpr const char* kFloats[] = {"mxfp4",
+                                   "float8_e4m3,channel",
+                                   "float3_e1m1",
+                                   "float5_e2m2",
+                                   "float6_e3m2",
+                                   "float6_e2m3",
+                                   "uint4",
+                                   "int4,group=32,scale=bfloat16",
+                                   "uint4,group=128,scale=float16,zero=integer"};
 
 TEST(Candidates, of_rounded_activations_have_tiles_of_warpgroups_on_hopper) {
   for (std::int64_t m : {32, 64, 192, 512, 2048, 4096}) {

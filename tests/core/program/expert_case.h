@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/integers.h"
@@ -39,9 +40,10 @@ struct ExpertCase {
       const auto rows = i == 3 ? 0 : 1 + (seed + 7 * static_cast<unsigned>(i)) % expr.max_m;
       LinearCase item = out.experts[of_items[i]];
       item.m = static_cast<std::int64_t>(rows);
-      item.data.x =
-          LinearCase::integers(expr, item.m, seed + 100 + static_cast<unsigned>(i)).data.x;
-      if (rows == 0) item.data.x.clear();
+      const auto drawn =
+          LinearCase::integers(expr, item.m, seed + 100 + static_cast<unsigned>(i)).data;
+      item.data.x = drawn.x;
+      item.data.x_scales = drawn.x_scales;
       out.items.push_back(std::move(item));
     }
     out.table.resize(of_items.size() * kItemWords);
@@ -72,10 +74,11 @@ struct ExpertCase {
       const std::vector<std::uint32_t> zeros(counters_of_item(workspace.counters) * count);
       return Argument::input(zeros.data(), zeros.size() * 4);
     }
-    if (name == "x") {
-      Argument all = Argument::output(rows() * expr.k * 2);
+    if (name == "x" || name == "x_scales") {
+      const std::int64_t of_row = name == "x" ? expr.k * bytes_of(expr.x_scalar()) : 4;
+      Argument all = Argument::output(rows() * of_row);
       for (std::size_t i = 0; i < items.size(); ++i) {
-        if (items[i].m > 0) put(all, items[i].argument(name, schedule), first_row(i) * expr.k * 2);
+        if (items[i].m > 0) put(all, items[i].argument(name, schedule), first_row(i) * of_row);
       }
       return all;
     }
@@ -127,6 +130,27 @@ inline std::vector<Linear> expert_types(std::int64_t max_m, std::int64_t n, std:
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
       Linear expr = linear_of(ttype(spelled), n, k, activation, max_m);
       expr.bias = true;
+      out.push_back(expr);
+    }
+  }
+  return out;
+}
+
+/// The same of activations of 8 bits, as far as the device multiplies them.
+inline std::vector<Linear> expert_types_of_bytes(std::int64_t max_m, std::int64_t n, std::int64_t k,
+                                                 const Device& device) {
+  std::vector<Linear> out;
+  for (const auto& [spelled, x] :
+       {std::pair{"int8,channel,scale=float32", Scalar::s8},
+        {"uint4,group=64,scale=float16,zero=integer", Scalar::s8},
+        {"float8_e4m3,group=128,scale=float32", Scalar::e4m3},
+        {"mxfp4", Scalar::e4m3},
+        {"int4,group=128,scale=bfloat16", Scalar::e4m3}}) {
+    if (tile_instruction(x, device) == nullptr) continue;
+    for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      Linear expr = linear_of(ttype(spelled), n, k, activation, max_m);
+      expr.bias = true;
+      expr.rounded_x = x;
       out.push_back(expr);
     }
   }

@@ -59,6 +59,47 @@ TEST(Experts, are_exact_in_every_pipeline) {
   EXPECT_GE(pipelines.size(), 5U);  // decode and tiles of both of NVIDIA's, waves
 }
 
+TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
+  unsigned seed = 0;
+  std::set<std::string> kinds;
+  for (const char* name : {"h200", "l40s", "a100", "mi300x"}) {
+    const Device& on = device(name);
+    for (const std::int64_t rows : {8, 32, 64}) {
+      for (const Linear& type : testing::expert_types_of_bytes(rows, 72, 256, on)) {
+        const auto data = ExpertCase::integers(type, ++seed);
+        std::size_t taken = 0;
+        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
+          if ((taken++ + seed) % 4 != 0) continue;
+          const Program program = lower(decide(data.expr, on), schedule);
+          verify(program, on.shared_per_block_bytes);
+          ASSERT_EQ(objection_to(program, schedule, data), "")
+              << to_string(data.expr) << " on " << name << "; " << to_string(schedule);
+          kinds.insert(std::string(name) + std::string(name_of(*type.rounded_x)));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
+                                          "mi300xs8"}));
+}
+
+// Scales of tokens that are not those of the item's rows.
+TEST(Experts, of_activations_of_8_bits_need_the_scales_of_their_rows) {
+  const Device& on = device("h200");
+  const auto data =
+      ExpertCase::integers(testing::expert_types_of_bytes(32, 72, 256, on).front(), 1);
+  const Decisions decisions = decide(data.expr, on);
+  const Schedule schedule = best_schedule(decisions);
+  Program program = lower(decisions, schedule);
+  ASSERT_EQ(objection_to(program, schedule, data), "");
+  ASSERT_EQ(std::erase_if(program.items->shifts,
+                          [&](const Items::Shift& shift) {
+                            return program.buffers[shift.buffer].name == "x_scales";
+                          }),
+            1U);
+  EXPECT_NE(objection_to(program, schedule, data), "");
+}
+
 TEST(Experts, texts_shift_what_the_items_have) {
   Linear expr = testing::expert_types(8, 128, 256).front();
   expr.experts = {4, 1, 1 << 15};

@@ -46,4 +46,22 @@ constexpr const char* kIntegersOfBytes[] = {
     "uint8,group=128,zero=integer",
 };
 
+/// Integers that are no more than 16 from their zero points, which e4m3 holds.
+constexpr const char* kWholesOfBytes[] = {
+    "uint1,group=64,scale=float16",
+    "int1,channel",
+    "uint2,group=32,scale=float32",
+    "ternary,group=128,scale=float16",
+    "uint3,group=64,scale=float16,zero=integer",
+    "uint4,channel,scale=float16",
+    "uint4,group=128,scale=float16",
+    "uint4,group=128,scale=float16,zero=midpoint",
+    "int4,group=32,scale=bfloat16",
+    "int4,group=256,scale=float16",
+    "uint4,group=64,scale=e8m0,zero=midpoint",
+    "uint4,group=128,scale=float16,zero=integer",
+    "uint4,channel,zero=integer",
+    "int5,group=128,scale=float16",
+};
+
 }  // namespace ladder::testing

@@ -7,10 +7,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "pipelines/linear/objection.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
 #include "program/passes.h"
+#include "program/slips.h"
 #include "program/tile_cases.h"
 
 namespace ladder {
@@ -115,12 +120,12 @@ TEST_P(TilesOfType, are_exact) {
 INSTANTIATE_TEST_SUITE_P(Types, TilesOfType, ::testing::ValuesIn(testing::kKindsOfTypes),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
-class TilesOfBytes : public ::testing::TestWithParam<const char*> {};
+/// A type, and what x is rounded to.
+class TilesOfBytes : public ::testing::TestWithParam<std::pair<const char*, Scalar>> {};
 
 TEST_P(TilesOfBytes, are_exact) {
-  const TType& type = ttype(GetParam());
-  const bool floats = type.element->encoding == Encoding::floating;
-  const Scalar x = floats ? Scalar::e4m3 : Scalar::s8;
+  const TType& type = ttype(GetParam().first);
+  const Scalar x = GetParam().second;
   unsigned seed = 0, kept[2] = {};
   const auto run = [&](const auto& shapes, bool warpgroups) {
     for (const auto& shape : shapes) {
@@ -150,27 +155,89 @@ constexpr const char* kFloatsOfBytes[] = {
     "float4_e2m1,group=256,scale=float16",
     "float3_e1m1,group=128,scale=float16",
 };
-INSTANTIATE_TEST_SUITE_P(Integers, TilesOfBytes, ::testing::ValuesIn(testing::kIntegersOfBytes),
-                         [](const auto& info) { return "case_" + std::to_string(info.index); });
-INSTANTIATE_TEST_SUITE_P(Floats, TilesOfBytes, ::testing::ValuesIn(kFloatsOfBytes),
-                         [](const auto& info) { return "case_" + std::to_string(info.index); });
+template <std::size_t count>
+auto beside(const char* const (&types)[count], Scalar x) {
+  std::vector<std::pair<const char*, Scalar>> out;
+  for (const char* type : types) out.emplace_back(type, x);
+  return ::testing::ValuesIn(out);
+}
+constexpr auto kCase = [](const auto& info) { return "case_" + std::to_string(info.index); };
+INSTANTIATE_TEST_SUITE_P(Integers, TilesOfBytes, beside(testing::kIntegersOfBytes, Scalar::s8),
+                         kCase);
+INSTANTIATE_TEST_SUITE_P(Floats, TilesOfBytes, beside(kFloatsOfBytes, Scalar::e4m3), kCase);
+INSTANTIATE_TEST_SUITE_P(Wholes, TilesOfBytes, beside(testing::kWholesOfBytes, Scalar::e4m3),
+                         kCase);
 
 // As of a table of values c - 1.5: of 7 bits and more the zero point in the byte's unit may be no
 // whole number.
 TEST(Tiles, of_bytes_with_a_zero_point_between_two_codes_are_exact_or_refused) {
-  for (int bits = 1; bits <= 8; ++bits) {
-    const TType& type = ttype("uint" + std::to_string(bits) + ",group=128,scale=float16");
-    unsigned kept = 0;
-    for (const auto& shape : testing::kByteShapes) {
-      for (auto [expr, schedule] : testing::tile_case(shape, type, Scalar::f16, Reduction::none,
-                                                      Route::bytes, false, 3, true, Scalar::s8)) {
-        expr.zero = 3, expr.shift = 1, expr.exponent = -1;
-        if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
-        expect_right(expr, schedule, expr.max_m, ++kept);
+  for (const auto& [x, most_bits] : {std::pair{Scalar::s8, 6}, std::pair{Scalar::e4m3, 3}}) {
+    for (int bits = 1; bits <= 8; ++bits) {
+      unsigned kept = 0;
+      for (const auto& shape : testing::kByteShapes) {
+        for (auto [expr, schedule] :
+             testing::tile_case(shape, ttype("uint2,group=128,scale=float16"), Scalar::f16,
+                                Reduction::none, Route::bytes, false, 3, true, x)) {
+          expr.bits = bits;
+          expr.zero = 3, expr.shift = 1, expr.exponent = -1;
+          if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
+          expect_right(expr, schedule, expr.max_m, ++kept);
+        }
       }
+      EXPECT_EQ(kept > 0, bits <= most_bits) << bits << " beside " << name_of(x);
     }
-    EXPECT_EQ(kept > 0, bits <= 6) << bits;
   }
+}
+
+// What e4m3 holds of integers is all that is taken.
+TEST(Tiles, of_integers_that_e4m3_does_not_hold_are_refused_with_the_reason) {
+  const auto why = [](const char* type, int zero = -1) {
+    Linear expr = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
+    expr.rounded_x = Scalar::e4m3;
+    if (zero >= 0) expr.zero = zero;
+    return code_objection(Route::bytes, ScalePlace::usual, decide(expr, device("h200")));
+  };
+  EXPECT_EQ(why("uint4,channel,scale=float16"), "");
+  EXPECT_EQ(why("uint4,group=128,scale=float16", 16), "");
+  EXPECT_EQ(why("int5,channel,scale=float16"), "");
+  EXPECT_EQ(why("uint5,channel,scale=float16"),
+            "codes of 5 bits are up to 31 from their zero point, and e4m3 has whole numbers up to "
+            "16");
+  EXPECT_EQ(why("uint5,channel,scale=float16", 17),
+            "codes of 5 bits are up to 17 from their zero point, and e4m3 has whole numbers up to "
+            "16");
+  EXPECT_THAT(why("int8,channel,scale=float16"), ::testing::HasSubstr("up to 128 from"));
+  EXPECT_THAT(why("uint5,group=128,scale=float16,zero=integer"),
+              ::testing::HasSubstr("up to 32 from"));
+  for (const char* zero : {"original", "rescale"}) {
+    EXPECT_EQ(why(("uint4,group=128,scale=float16,zero=" + std::string(zero)).c_str()),
+              "zero points that are no whole numbers beside sums of e4m3");
+  }
+}
+
+// Each slip in how integers become e4m3 shows, in the numbers or to the verifier.
+TEST(Tiles, of_integers_in_e4m3_show_every_slip) {
+  const auto caught = [](const char* type, const std::function<void(UnpackBytes&)>& slip) {
+    const auto cases =
+        testing::tile_case(testing::kByteShapes[0], ttype(type), Scalar::f16, Reduction::none,
+                           Route::bytes, false, 3, true, Scalar::e4m3);
+    const auto& [expr, schedule] = cases.at(0);
+    Program program = lower(decide(expr, device("h200")), schedule);
+    testing::for_each_op<UnpackBytes>(program.body, slip);
+    return testing::objection_to(program, schedule, LinearCase::integers(expr, expr.max_m));
+  };
+  const char* constant = "int4,group=128,scale=float16";
+  const char* stored = "uint4,group=128,scale=float16,zero=integer";
+  EXPECT_EQ(caught(constant, [](UnpackBytes&) {}), "");
+  EXPECT_EQ(caught(constant, [](UnpackBytes& i) { i.zero = 7; }), "wrong numbers");
+  EXPECT_EQ(caught(constant, [](UnpackBytes& i) { i.zero = 0; }), "wrong numbers");
+  EXPECT_THAT(caught(constant, [](UnpackBytes& i) { i.mantissa_bits = 2; }),
+              ::testing::HasSubstr("a zero point in bytes of e4m3"));
+  EXPECT_EQ(caught(constant, [](UnpackBytes& i) { i.step = 0; }), "wrong numbers");
+  EXPECT_EQ(caught(stored, [](UnpackBytes&) {}), "");
+  EXPECT_EQ(caught(stored, [](UnpackBytes& i) { i.zeros = -1; }), "wrong numbers");
+  EXPECT_EQ(caught("uint2,group=128,scale=float16", [](UnpackBytes& i) { i.shift = 1; }),
+            "wrong numbers");
 }
 
 TEST(Tiles, have_as_many_barriers_as_are_needed) {

@@ -121,6 +121,19 @@ TEST(Verify, digits_and_bytes_of_another_kind) {
   expect<UnpackBytes>(p, "block 99 is not among the words",
                       [](Program&, UnpackBytes& i) { i.block = 99; });
   expect<UnpackBytes>(p, "step 2 of a block of 2", [](Program&, UnpackBytes& i) { i.step = 2; });
+  expect<UnpackBytes>(p, "floats in bytes of u8",
+                      [](Program&, UnpackBytes& i) { i.mantissa_bits = 1; });
+  expect<UnpackBytes>(p, "bytes of u8 times 2^1", [](Program&, UnpackBytes& i) { i.shift = 1; });
+  const auto whole = [](int bits, int shift, int zero) {
+    return [=](Program& p, UnpackBytes& i) {
+      p.registers[i.to].scalar = Scalar::e4m3;
+      i.bits = bits, i.shift = shift, i.zero = zero;
+    };
+  };
+  expect<UnpackBytes>(p, "codes of 2 bits times 2^4 in e4m3", whole(2, 4, 0));
+  expect<UnpackBytes>(p, "codes of 6 bits times 2^0 in e4m3", whole(6, 0, 16));
+  expect<UnpackBytes>(p, "codes of 5 bits times 2^0 less 14 in e4m3", whole(5, 0, 14));
+  expect<UnpackBytes>(p, "codes of 2 bits times 2^0 less 17 in e4m3", whole(2, 0, 17));
   expect<SplitDigits>(p, "digits of f16",
                       [](Program& p, SplitDigits& i) { buffer(p, i.to).scalar = Scalar::u8; });
   expect<SplitDigits>(p, "rows that are not whole words of digits",

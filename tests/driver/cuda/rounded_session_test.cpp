@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "fakes/driver.h"
+#include "runtime/expert_products.h"
 #include "runtime/gpus.h"
 #include "runtime/session.h"
 #include "with_store.h"
@@ -76,6 +77,36 @@ TEST_F(RoundedSessions, share_the_kernels_of_images_with_those_of_activations_as
   Session& plain = session(open_session(s.type(), s.n(), s.k()));
   EXPECT_EQ(&s.transform(1, Session::Transform::pack, stream_),
             &plain.transform(1, Session::Transform::pack, stream_));
+}
+
+// The same question of activations as they come has another kernel, of the other operands.
+TEST_F(RoundedSessions, multiply_all_items_of_experts_in_one_launch) {
+  constexpr std::int64_t kExperts = 8, kRows = 400;
+  const auto e4m3 =
+      open_session(ttype("int4,group=128,scale=bfloat16"), 268, 512, false, false, Scalar::e4m3);
+  Session& s = session(e4m3);
+  ExpertProducts products(s), plain(session(open_session(s.type(), s.n(), s.k())));
+  const auto all = rows_of_items(products, products, {1, Scalar::bf16, kExperts, 0, kRows});
+  ASSERT_GE(all.size(), 3U);
+  for (const std::int64_t of_item : all) {
+    const ExpertProducts::Question question{1, Scalar::bf16, kExperts, of_item, kRows};
+    const LinearKernel* const kernel = products.kernel(question, stream_);
+    ASSERT_NE(kernel, nullptr) << of_item;
+    EXPECT_THAT(kernel->schedule, HasSubstr("bytes"));
+    EXPECT_EQ(std::ranges::count(kernel->operands, Operand::items), 1);
+    EXPECT_EQ(std::ranges::count(kernel->operands, Operand::x_scales), 1);
+    const LinearKernel* const other = plain.kernel(question, stream_);
+    ASSERT_NE(other, nullptr);
+    EXPECT_EQ(std::ranges::count(other->operands, Operand::x_scales), 0);
+  }
+  const ExpertProducts::Question question{1, Scalar::bf16, kExperts, 64, kRows};
+  const auto schedules = products.schedules(question, 2);
+  ASSERT_EQ(schedules.size(), 2U);
+  EXPECT_FALSE(products.has_plan(question, 1));
+  products.use(question, schedules.back(), 2);
+  EXPECT_TRUE(products.has_plan(question, 2));
+  EXPECT_FALSE(plain.has_plan(question, 1)) << "plans stand apart";
+  EXPECT_EQ(products.kernel(question, stream_)->schedule, schedules.back());
 }
 
 }  // namespace

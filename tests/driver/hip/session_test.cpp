@@ -127,9 +127,18 @@ TEST_F(WaveSessions, multiply_all_items_of_experts_in_one_launch) {
     EXPECT_EQ(fake::launches().back().grid[2], grid.grid[2]);
   }
   EXPECT_FALSE(device_row(kOrdinal).dependent_launch());
+  ExpertProducts rounded(session(
+      open_session(ttype("uint4,group=64,scale=float16"), 384, 512, false, false, Scalar::s8)));
+  for (const std::int64_t of_item : {16, 64}) {
+    const auto* const kernel =
+        rounded.kernel({kOrdinal, Scalar::f16, kExperts, of_item, kRows}, stream_);
+    ASSERT_NE(kernel, nullptr) << of_item;
+    EXPECT_EQ(std::ranges::count(kernel->operands, Operand::x_scales), 1);
+  }
   const RoutingKernels& around = routing_kernels(gpus());
   for (const auto& [source, name] :
        {std::pair{around.route({true, false}), "route"},
+        {around.route({true, false, true}), "route"},
         {around.gated(Scalar::f16, Gated::silu, {true, false}), "gated"},
         {around.combine(Scalar::f16, Scalar::f32, {true, false}), "combine"}}) {
     const SharedKernel kernel = load_kernel(source, name, kOrdinal, 0);

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer of experts rounds, and when: its launches, with torch's ops in their place."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from drawn import generator
+from torch import Tensor
+from torch.nn import functional as F
+
+import ladder
+from ladder.cuda import experts
+from ladder.ops import activations
+
+E, H, WIDTH = 5, 64, 48
+#: Numbers of weights as they come; those of rounded activations are 10 more.
+GATE_UP, DOWN = 1, 2
+ROUNDED = 10
+
+
+class Launches(SimpleNamespace):
+    """The ops that a layer calls, on the CPU, and their names in the order of the calls. Rows lie
+    in the order of their choices, and items are not looked at."""
+
+    def __init__(self, gate_up: Tensor, down: Tensor, ids: Tensor) -> None:
+        super().__init__(names=[], values={GATE_UP: gate_up, DOWN: down}, ids=ids.reshape(-1))
+
+    def weight_for(self, weight: int, activation_type: str) -> int:
+        assert activation_type == "float8_e4m3"
+        return weight + ROUNDED
+
+    def expert_rows(self, first, second, count, rows, dtype, device) -> int:
+        self.names.append(f"rows of {first} and {second}")
+        return 8
+
+    def rounded_codes(self, x: Tensor, activation_type: str) -> list[Tensor]:
+        """Codes here are numbers, which a scale for each row brings back."""
+        self.names.append("round")
+        assert x.is_contiguous()
+        rounded = activations.round_tokens(x, activation_type)
+        scales = torch.exp2(torch.arange(x.shape[0]) % 5 - 2.0)
+        return [rounded / scales[:, None], scales]
+
+    def route(self, x: Tensor, ids: Tensor, count: int, of_item: int) -> list[Tensor]:
+        self.names.append("route")
+        return [x.repeat_interleave(ids.shape[1], 0), torch.empty(0), self._places(ids)]
+
+    def route_rounded(self, codes, scales, ids, count, of_item) -> list[Tensor]:
+        self.names.append("route_rounded")
+        rows = [each.repeat_interleave(ids.shape[1], 0) for each in (codes, scales)]
+        return [*rows, torch.empty(0), self._places(ids)]
+
+    def _places(self, ids: Tensor) -> Tensor:
+        return torch.arange(ids.numel()).view(ids.shape)
+
+    def expert_linear(self, x, images, bias, items, weight, n, of_item) -> Tensor:
+        self.names.append(f"product {weight}")
+        return self._product(x, weight, bias).to(x.dtype)
+
+    def expert_linear_rounded(
+        self, codes, scales, images, bias, items, weight, n, of_item, dtype
+    ) -> Tensor:
+        self.names.append(f"product {weight}")
+        return self._product(codes * scales[:, None], weight - ROUNDED, bias).to(dtype)
+
+    def _product(self, x: Tensor, weight: int, bias: Tensor) -> Tensor:
+        assert bias is not None
+        values = self.values[weight][self.ids]
+        return torch.einsum("rk,rnk->rn", x.double(), values.double()) + bias[self.ids][
+            :, : values.shape[1]
+        ].double()
+
+    def gated(self, x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+        gate, up = x.float().chunk(2, -1)
+        return (F.silu(gate) * up).to(x.dtype)
+
+    def combine(self, rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+        return (rows[places].float() * weights[..., None]).sum(1).to(rows.dtype)
+
+
+def call(tokens: int, activation_type: str):
+    """What a layer says, and the launches; x and what the layer has."""
+    rng = generator(tokens)
+    gate_up = torch.randn(E, 2 * WIDTH, H, generator=rng)
+    down = torch.randn(E, H, WIDTH, generator=rng)
+    biases = torch.randn(E, 2 * WIDTH, generator=rng), torch.randn(E, H, generator=rng)
+    ids = torch.randint(E, (tokens, 2), generator=rng)
+    x, weights = torch.randn(tokens, H, generator=rng), torch.rand(tokens, 2, generator=rng)
+    launches = Launches(gate_up, down, ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_ops", launches)
+        experts._number_for.cache_clear()
+        y = experts._layer(
+            x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, 2 * WIDTH, H],
+            [DOWN, H, WIDTH], "silu", float("inf"), 1.702, activation_type,
+        )  # fmt: skip
+        experts._number_for.cache_clear()
+    return y, launches.names, (x, ids, weights, gate_up, down, biases)
+
+
+def reference(parts, activation_type: str) -> Tensor:
+    """Of each choice by itself, in double."""
+    x, ids, weights, gate_up, down, biases = parts
+
+    def rounded(t: Tensor) -> Tensor:
+        return activations.round_tokens(t, activation_type) if activation_type else t
+
+    wanted = torch.zeros(x.shape[0], H, dtype=torch.float64)
+    for t, chosen in enumerate(ids.tolist()):
+        for j, e in enumerate(chosen):
+            y = rounded(x[t : t + 1]).double() @ gate_up[e].double().T + biases[0][e].double()
+            gate, up = y.float().chunk(2, -1)
+            y = rounded(F.silu(gate) * up).double() @ down[e].double().T + biases[1][e].double()
+            wanted[t] += weights[t, j].double() * y[0].float().double()
+    return wanted
+
+
+def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_expert():
+    y, names, parts = call(17, "float8_e4m3")
+    assert names == [
+        "rows of 11 and 12", "round", "route_rounded", "product 11", "round", "product 12",
+    ]  # fmt: skip
+    torch.testing.assert_close(y.double(), reference(parts, "float8_e4m3"), rtol=1e-5, atol=1e-4)
+    plain = reference(parts, "")
+    assert (y.double() - plain).abs().max() > 1e-2 * plain.abs().max(), "x is rounded"
+
+
+@pytest.mark.parametrize("tokens,activation_type", [(16, "float8_e4m3"), (17, "")])
+def test_few_tokens_and_those_of_no_activation_type_go_as_they_come(tokens, activation_type):
+    y, names, parts = call(tokens, activation_type)
+    assert names == ["rows of 1 and 2", "route", "product 1", "product 2"]
+    torch.testing.assert_close(y.double(), reference(parts, ""), rtol=1e-5, atol=1e-4)
+
+
+def test_the_loop_over_experts_rounds_by_the_tokens_of_the_call(monkeypatch):
+    """On a GPU, without kernels: not by the rows that an expert has."""
+    layer = ladder.Experts(3, 64, 32, weight_type="int4,group=32,scale=float16")
+    layer.activation_type = None
+    rows = []
+
+    def product(of: int, x: Tensor, counts: list[int]) -> Tensor:
+        rows.append(x)
+        return x[:, :1].expand(-1, of)
+
+    for stack in (layer.gate_up, layer.down):
+        monkeypatch.setattr(stack, "forward", functools.partial(product, stack.out_features))
+    monkeypatch.setattr(type(layer), "activation_type", "float8_e4m3")
+    index, weights = torch.zeros(20, 1, dtype=torch.int64), torch.ones(20, 1)
+
+    class OnGpu(Tensor):
+        is_cuda = True
+
+    for tokens in (16, 17):
+        rows.clear()
+        x = torch.randn(tokens, 64).half()
+        on_gpu = x.as_subclass(OnGpu)
+        layer._forward_canonical(on_gpu, index[:tokens], weights[:tokens])
+        wanted = x if tokens == 16 else activations.round_tokens(x, "float8_e4m3").half()
+        assert torch.equal(rows[0].as_subclass(Tensor), wanted)
