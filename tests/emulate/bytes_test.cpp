@@ -29,6 +29,7 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
            testing::tile_case(shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
                               static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4,
                               warpgroups, floats ? Scalar::e4m3 : Scalar::s8)) {
+        expr.wide_y = turn % 5 < 2;
         cases.push_back({expr, schedule});
       }
     };
@@ -53,6 +54,7 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
                                 turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
                                 device(name), 3, Scalar::s8)) {
           expr.bias = turn % 2 == 0;
+          expr.wide_y = turn % 4 < 2;
           cases.push_back({expr, schedule});
         }
       }
