@@ -19,6 +19,7 @@ from ladder.cuda.linear import linear_image
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
@@ -31,7 +32,7 @@ from ladder.weight import Weight, check_columns
 _absent = object()
 
 
-class Linear(TakesActivations, PackedModule):
+class Linear(TakesActivations, TakesCodes):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so

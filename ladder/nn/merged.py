@@ -113,6 +113,13 @@ class MergedWeight:
             self.linear._prepare_for_trace()
         return self.linear._with_bias(x, torch.cat(biases))
 
+    def product_of_codes(
+        self, x: Tensor, x_scale: Tensor | None, out_dtype: torch.dtype, place: int
+    ) -> Tensor:
+        """The part of layer ``place`` of :meth:`Linear.forward_codes`: all rows are computed."""
+        y = self.linear.forward_codes(x, x_scale, out_dtype=out_dtype)
+        return y.split(self.sizes, -1)[place].contiguous()
+
     def codes(self, place: int) -> Tensor:
         """The canonical codes of one layer, a copy."""
         start = sum(self.sizes[:place])
@@ -159,6 +166,11 @@ class MergedLinear(Linear):
             return Linear.forward(self, x)
         part: Tensor = merged.part(x, place)
         return part
+
+    def forward_codes(
+        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+    ) -> Tensor:
+        return self._merged.product_of_codes(x, x_scale, out_dtype, self._place)
 
     @property
     def image(self) -> Tensor:

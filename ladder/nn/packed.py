@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class PackedModule(QuickCall):
     _has_kernels: bool | None = None  # of this device; None: not asked yet
     _dependent_launch = False
     _activation_type: str | None = None
+    _numbers_for_codes: Mapping[torch.dtype, int | None] = MappingProxyType({})
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class PackedModule(QuickCall):
         # In this order: other threads take an image to have its number, and, without one, wait in
         # prepare() until it is known whether there are kernels.
         self._buffers.pop("image", None)
-        self._weight_number = number
+        self._weight_number, self._numbers_for_codes = number, {}
         if image is not None:  # moved and counted with the module, never saved
             self._non_persistent_buffers_set.add("image")
             self._buffers["image"] = image
@@ -299,7 +301,7 @@ class PackedModule(QuickCall):
             buffers = {**self._buffers, "qweight": self._canonical_codes()}
             del buffers["image"]
             state |= {"_buffers": buffers, "_weight_number": 0}
-        return state | {"_has_kernels": None}
+        return state | {"_has_kernels": None, "_numbers_for_codes": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

@@ -13,6 +13,7 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import Unsupported
 from ladder.ops import activations
+from ladder.ops.codes import linear_codes as linear_codes
 from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
 from ladder.ops.transforms import (
     check_activations,
