@@ -15,7 +15,7 @@ from ladder import ops
 from ladder._torch import forward_levels as _forward_levels
 from ladder._torch import func_level as _func_level
 from ladder.cuda import kernels
-from ladder.cuda.linear import linear_image
+from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument, Unsupported
@@ -132,6 +132,30 @@ class Linear(TakesActivations, TakesCodes):
     def call_objection(self, wanted: str | None) -> str:
         return "" if wanted is None else activations.device_objection(wanted, self.device.type)
 
+    @property
+    def input_scale(self) -> Tensor | None:
+        """A static scale of x, float32 [1], as checkpoints store it: a GPU rounds more than 16
+        tokens by it to :attr:`activation_type`, saturating, in place of a scale of each token
+        (:func:`ladder.ops.activations.round_tokens`). A CPU, and a layer without an
+        ``activation_type``, do not ask for it. None: there is none.
+
+        It is a buffer, in the ``state_dict`` where it is set. A number or a tensor of one sets it.
+        Raises InvalidArgument for what is not positive and finite.
+        """
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | float | None) -> None:
+        if scale is None:
+            self._buffers.pop("input_scale", None)
+            return
+        given = torch.as_tensor(scale, dtype=torch.float32).detach().reshape(-1)
+        if given.numel() != 1 or not (given.is_meta or 0 < float(given) < float("inf")):
+            raise InvalidArgument(
+                f"input_scale is {given.tolist()}, not one positive and finite number"
+            )
+        self._buffers["input_scale"] = given.to(self.device)
+
     @classmethod
     def from_weight(
         cls, weight: Weight, bias: Tensor | None = None, *, activation_type: str | None = None
@@ -224,6 +248,7 @@ class Linear(TakesActivations, TakesCodes):
         if (
             image is None
             or bias is _absent
+            or "input_scale" in state["_buffers"]
             or _autocasting()
             or _func_level() is not None
             or _forward_levels._current_level >= 0
@@ -266,10 +291,17 @@ class Linear(TakesActivations, TakesCodes):
         image = self.image
         if image is not None:
             number, n = self._weight_number, self.out_features
+            scale = self.input_scale if self._activation_type else None
+
+            def product() -> Tensor:
+                if scale is None:
+                    return linear_image(x, image, bias, number, n)
+                return linear_image_scaled(x, scale, image, bias, number, n)
+
             if torch.compiler.is_compiling():
-                return linear_image(x, image, bias, number, n)
+                return product()
             try:
-                return linear_image(x, image, bias, number, n)
+                return product()
             except RuntimeError:
                 if not self._leave_kernels():
                     raise
@@ -283,6 +315,7 @@ class Linear(TakesActivations, TakesCodes):
             g_idx=self.g_idx,
             bias=bias,
             activation_type=self._activation_type,
+            input_scale=self.input_scale,
         )
 
     def _prepare_for_trace(self) -> None:
@@ -323,5 +356,6 @@ class Linear(TakesActivations, TakesCodes):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, weight_type={self._type_text}"
             + (f", activation_type={self.activation_type}" if self.activation_type else "")
+            + (", static" if self.activation_type and self.input_scale is not None else "")
             + (", dependent_launch=True" if self.dependent_launch else "")
         )

@@ -264,7 +264,7 @@ class PackedModule(QuickCall):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedModule:
         # .half() and .to(dtype) would round scales to another format than the type says.
         self._restore()
-        kept = {name: getattr(self, name) for name in PARTS}
+        kept = {name: getattr(self, name, None) for name in (*PARTS, "input_scale")}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
         super()._apply(fn, recurse)
         for name, part in kept.items():
@@ -292,6 +292,9 @@ class PackedModule(QuickCall):
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
+        # So is whether the scale of x is static.
+        if prefix + "input_scale" in state_dict and "input_scale" not in self._buffers:
+            self._buffers["input_scale"] = torch.ones(1, device=self.qweight.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
