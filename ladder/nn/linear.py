@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -155,6 +156,15 @@ class Linear(TakesActivations, TakesCodes):
                 f"input_scale is {given.tolist()}, not one positive and finite number"
             )
         self._buffers["input_scale"] = given.to(self.device)
+
+    def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        """After :meth:`prepare`: compile the kernel that rounds by :attr:`input_scale`, where it is
+        what ``m`` tokens need."""
+        most = max(m, default=0)
+        if self.input_scale is None or not self._activation_type or not self._weight_number:
+            return
+        if most > activations.MOST_TOKENS_AS_THEY_COME and dtype in kernels.HALVES:
+            kernels.compile_scaled(self._weight_number, self.device, dtype, most)
 
     @classmethod
     def from_weight(
