@@ -101,11 +101,10 @@ class ForeignHfQuantizer(Quantizer):
 
 
     def _say_without_scale(self, model: Any) -> None:
-        found = ((name, model.get_submodule(name)) for name in self._names)
         say_without_scale([
             self._names[name]
-            for name, module in found
-            if isinstance(module, Linear) and module.input_scale is None
+            for name, module in model.named_modules()
+            if name in self._names and isinstance(module, Linear) and module.input_scale is None
             and self._layers[name].keeps_input_scale(
                 module.weight_type, act_order=module.g_idx is not None
             )
