@@ -157,6 +157,13 @@ class Linear(TakesActivations, TakesCodes):
             )
         self._buffers["input_scale"] = given.to(self.device)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # nn.Module would put what is called as a buffer there as it is.
+        if name == "input_scale":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
         """After :meth:`prepare`: compile the kernel that rounds by :attr:`input_scale`, where it is
         what ``m`` tokens need."""

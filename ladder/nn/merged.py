@@ -195,6 +195,15 @@ class MergedLinear(Linear):
     def dependent_launch(self, wanted: bool) -> None:
         self._merged.linear.dependent_launch = wanted
 
+    @property
+    def input_scale(self) -> Tensor | None:
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | float | None) -> None:
+        self._restore()  # the others keep theirs
+        self.input_scale = scale  # now Linear's
+
     def _canonical_codes(self) -> Tensor:
         return self._merged.codes(self._place)
 

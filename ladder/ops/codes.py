@@ -133,9 +133,17 @@ def require_whole(
         raise InvalidArgument(f"sums of {k} products of int8 and {ttype} need not fit int32")
 
 
-@functools.cache
 def _bounds(type: str) -> tuple[bool, float, float]:
     """Whether values are whole and have no scales, the least of them and the largest."""
+    return _found_bounds(type)
+
+
+# Asked when a graph is traced, not by it.
+_bounds._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _found_bounds(type: str) -> tuple[bool, float, float]:
     ttype = parse(type)
     if ttype.scale is not None or ttype.scale2 is not None or ttype.bits > 8:
         return False, 0.0, 0.0

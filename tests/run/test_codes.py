@@ -94,6 +94,15 @@ def test_torch_compile_traces_one_graph():
         assert torch.equal(compiled(x, scale), layer.forward_codes(x, scale))
 
 
+@pytest.mark.parametrize("k", [K, 2080])
+def test_torch_compile_traces_sums_of_whole_numbers(k):
+    layer = ladder.Linear.from_weight(exact_weight("int8", N, k))
+    compiled = torch.compile(layer.forward_codes, fullgraph=True, backend="eager")
+    x = codes_of(torch.int8, M, k)
+    y = compiled(x, out_dtype=torch.int32)
+    assert torch.equal(y, layer.forward_codes(x, out_dtype=torch.int32))
+
+
 def test_the_product_by_torch_is_an_op_with_a_fake():
     x, values = codes_of(torch.int8, M, K), torch.ones(N, K)
     for dtype in (torch.float16, torch.float32):

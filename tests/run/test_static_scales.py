@@ -12,6 +12,7 @@ from drawn import exact_weight, generator
 import ladder
 from ladder import InvalidArgument
 from ladder.nn.joined import joined, objection
+from ladder.nn.merged import MergedWeight
 from ladder.ops import activations
 
 UINT4 = "uint4,group=64,scale=float16,zero=midpoint"
@@ -87,6 +88,12 @@ def test_a_layer_keeps_its_scale_in_every_form():
         fresh.load_state_dict(layer_of().state_dict())
     assert fresh.load_state_dict({}, strict=False) and fresh.input_scale.tolist() == [0.25]
     assert "static" in repr(layer) and "static" not in repr(layer_of(0.25))
+    layer.input_scale = 0.5
+    assert layer.input_scale.tolist() == [0.5]
+    with pytest.raises(InvalidArgument, match="not one positive"):
+        layer.input_scale = torch.tensor([-1.0])
+    layer.input_scale = torch.tensor(0.125, dtype=torch.float64)
+    assert layer.input_scale.dtype == torch.float32 and layer.input_scale.tolist() == [0.125]
     layer.input_scale = None
     assert layer.input_scale is None and "input_scale" not in layer.state_dict()
     assert layer.to("meta").input_scale is None
@@ -114,6 +121,16 @@ def test_layers_of_one_scale_are_merged_and_others_are_not():
     assert objection(layers[1:3]) == "static scales differ: 0.25, 0.5"
     assert objection(layers[2:]) == "static scales differ: 0.5, None"
     assert joined([layer_of(), layer_of()]).input_scale is None
+
+
+def test_a_merged_layer_that_gets_another_scale_has_its_own_weight_again():
+    parent = torch.nn.Module()
+    parent.q, parent.k = (layer_of(0.25, n, activation_type="int8") for n in (32, 64))
+    merged = MergedWeight(parent, [parent.q, parent.k])
+    assert merged.linear.input_scale.tolist() == [0.25]
+    parent.q.input_scale = 0.5
+    assert type(parent.q) is type(parent.k) is ladder.Linear
+    assert parent.q.input_scale.tolist() == [0.5] and parent.k.input_scale.tolist() == [0.25]
 
 
 def test_the_op_of_the_library_takes_the_scale():

@@ -43,7 +43,10 @@ struct LinearCase {
     }
     const auto small = [&] { return static_cast<int>(random() % 5) - 2; };
     for (std::int64_t i = 0; i < m * expr.k; ++i) {
-      const int x = expr.rounded_x == Scalar::s8 ? static_cast<int>(random() % 33) - 16 : small();
+      // All of s8 where y is f32, which holds the sums.
+      const int most = expr.wide_y && expr.bits <= 4 ? 128 : 16;
+      const int wide = std::min(static_cast<int>(random() % (2 * most + 1)) - most, 127);
+      const int x = expr.rounded_x == Scalar::s8 ? wide : small();
       data.x.push_back(to_bits(expr.x_scalar(), x) & ((1ull << bits_of(expr.x_scalar())) - 1));
     }
     for (std::int64_t i = 0; i < m && expr.has_bytes_of_x(); ++i) {
