@@ -291,16 +291,17 @@ class Matmul(Operator):
             exact = are_exact_in_float32(image.ttype, self.K)
             if not exact or self.torch_output_dtype not in ops.ACTIVATION_DTYPES:
                 kind = torch.int32
-        added = None if bias is None or not x.is_floating_point() else bias.to(kind)
         try:
-            return linear_codes_image(
-                x, None, image.words, added, image.ttype, self.N,
+            y = linear_codes_image(
+                x, None, image.words, None, image.ttype, self.N,
                 plain=image.number, number=image.for_codes, out_dtype=kind,
             )  # fmt: skip
         except RuntimeError:
             if not self._images.leave(x.device):
                 raise
             return None
+        # Not by the kernel, so that a bias may have its gradient.
+        return y if bias is None or not x.is_floating_point() else y + bias.to(kind)
 
     def _float(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
         """By kernels on a GPU that has them: the image of the weight is made by the first call with

@@ -4,8 +4,8 @@
 ladder rounds each token to 8 bits with one scale of its own, found while the model runs, or all by
 a static scale of the whole tensor, without zero points (:mod:`ladder.ops.activations`). A scheme of
 8 bits with other scales (one for each group of columns) or with zero points is rounded with scales
-of tokens, too. A scheme of
-other widths leaves activations as they come, which is more accurate. The log says both.
+of tokens, too. A scheme of other widths leaves activations as they come, which is more accurate.
+The log says both.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Linear(TakesActivations, TakesCodes):
             raise InvalidArgument(
                 f"input_scale is {given.tolist()}, not one positive and finite number"
             )
-        self._buffers["input_scale"] = given.to(self.device)
+        self._put_input_scale(given.to(self.device))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # nn.Module would put what is called as a buffer there as it is.
@@ -309,16 +309,14 @@ class Linear(TakesActivations, TakesCodes):
         if image is not None:
             number, n = self._weight_number, self.out_features
             scale = self.input_scale if self._activation_type else None
-
-            def product() -> Tensor:
-                if scale is None:
-                    return linear_image(x, image, bias, number, n)
+            if scale is not None and torch.compiler.is_compiling():
                 return linear_image_scaled(x, scale, image, bias, number, n)
-
             if torch.compiler.is_compiling():
-                return product()
+                return linear_image(x, image, bias, number, n)
             try:
-                return product()
+                if scale is not None:
+                    return linear_image_scaled(x, scale, image, bias, number, n)
+                return linear_image(x, image, bias, number, n)
             except RuntimeError:
                 if not self._leave_kernels():
                     raise

@@ -184,6 +184,9 @@ class MergedLinear(Linear):
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         return self._merged.linear.compile_for(dtype, m)
 
+    def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        self._merged.linear.compile_static(dtype, m)
+
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         return self._merged.linear.kernel_request(dtype, m)
 

@@ -110,6 +110,14 @@ class PackedModule(QuickCall):
             self._buffers["image"] = image
         self._has_kernels = None if image is None else True
 
+    def _put_input_scale(self, scale: Tensor) -> None:
+        # In front: torch.export miscounts buffers that are behind those that are None.
+        if "input_scale" not in self._buffers:
+            others = dict(self._buffers)
+            self._buffers.clear()
+            self._buffers.update({"input_scale": None, **others})
+        self._buffers["input_scale"] = scale
+
     def prepare(self) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type.
 
@@ -294,7 +302,7 @@ class PackedModule(QuickCall):
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
         # So is whether the scale of x is static.
         if prefix + "input_scale" in state_dict and "input_scale" not in self._buffers:
-            self._buffers["input_scale"] = torch.ones(1, device=self.qweight.device)
+            self._put_input_scale(torch.ones(1, device=self.qweight.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -197,12 +197,20 @@ def int8_product(x: Tensor, w: Tensor) -> Tensor:
         if m == 0:
             return x.new_zeros((*x.shape[:-1], n), dtype=torch.int32)
         return torch._int_mm(rows.contiguous(), w.t()).view(*x.shape[:-1], n)
-    if x.device.type != "cuda":
+    if x.device.type != "cuda" or not _has_int_mm(x.device.index or 0):
         return (rows.double() @ w.double().t()).to(torch.int32).view(*x.shape[:-1], n)
     columns = -k % _MULTIPLE
     rows = _filled(rows, columns, max(_FEWEST_ROWS - m, 0)).contiguous()
-    y = torch._int_mm(rows, _filled(w, columns, -n % _MULTIPLE).t())
+    y = torch._int_mm(rows, _filled(w, columns, -n % _MULTIPLE).contiguous().t())
     return y[:m, :n].reshape(*x.shape[:-1], n)
+
+
+def _has_int_mm(device: int) -> bool:
+    """Whether torch's integer product runs on a CUDA device: from Turing on, and AMD's."""
+    return bool(torch.version.hip) or torch.cuda.get_device_capability(device) >= (7, 5)
+
+
+_has_int_mm._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _filled(matrix: Tensor, columns: int, rows: int) -> Tensor:

@@ -47,6 +47,7 @@ def device(monkeypatch):
     def linear_codes_image(x, scale, words, bias, ttype, n, *, plain, number, out_dtype):
         assert number == 1 + list(CODE_DTYPES).index(x.dtype) and scale is None
         asked.of_codes.append(out_dtype)
+        assert bias is None
         y = x.double() @ words.double().T
         return (y if bias is None else y + bias.double()).to(out_dtype)
 
@@ -396,6 +397,14 @@ def test_codes_that_no_kernel_takes_go_the_old_way(device):
     y = matmul(x.to(torch.float8_e4m3fn), **parts)
     assert torch.equal(y, right(matmul, x, parts))
     assert (device.of_codes, device.multiplied) == ([], 1)
+
+
+def test_a_bias_of_float8_has_its_gradient(device):
+    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="e4m3_float8", with_bias=True,
+                      out_dtype="float32")  # fmt: skip
+    bias = torch.zeros(N, requires_grad=True)
+    matmul(codes_of(matmul, 5), **parts_of(matmul, torch.float32), bias=bias).sum().backward()
+    assert device.of_codes == [torch.float32] and torch.equal(bias.grad, torch.full((N,), 5.0))
 
 
 def test_copies_of_an_operator_know_what_their_codes_are():

@@ -7,6 +7,7 @@ from drawn import exact_weight, formula, generator
 
 import ladder
 from ladder import InvalidArgument, Unsupported
+from ladder.nn.parallel import Shard, become_parallel
 from ladder.ops import codes
 from ladder.types import parse
 
@@ -143,6 +144,13 @@ def test_what_does_not_fit_is_refused_with_both_values():
         ladder.ops.linear_codes(x, plain.qweight, "int4", bias=torch.zeros(N))
     with pytest.raises(InvalidArgument, match="need not fit int32"):
         codes.require_whole(x, None, None, parse("int8"), 1 << 17)
+
+
+def test_a_part_of_a_layer_refuses_codes():
+    layer = ladder.Linear.from_weight(exact_weight(UINT4, N, K))
+    become_parallel(layer, Shard(1, 2, "rows"), None, (2 * N, K))
+    with pytest.raises(Unsupported, match="rank 1 of 2: activations that are codes"):
+        layer.forward_codes(codes_of(torch.int8, M, K))
 
 
 def test_gradients_are_refused_by_name_and_none_come():

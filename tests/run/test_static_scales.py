@@ -11,12 +11,14 @@ from drawn import exact_weight, generator
 
 import ladder
 from ladder import InvalidArgument
+from ladder.cuda import kernels
 from ladder.nn.joined import joined, objection
 from ladder.nn.merged import MergedWeight
 from ladder.ops import activations
 
 UINT4 = "uint4,group=64,scale=float16,zero=midpoint"
 TYPES = activations.ACTIVATION_TYPES
+HALF = torch.float16
 
 
 def layer_of(scale=None, n: int = 32, **options):
@@ -112,6 +114,31 @@ def test_a_cpu_has_scales_of_its_own(activation_type):
     x = torch.randn(20, 256, generator=generator(0))
     plain = layer_of(activation_type=activation_type)
     assert torch.equal(layer_of(1e-3, activation_type=activation_type)(x), plain(x))
+
+
+def test_traced_and_exported_layers_have_it_too():
+    layer, x = layer_of(0.25, activation_type="int8"), torch.randn(20, 256, generator=generator(0))
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), layer(x))
+    assert torch.equal(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+def test_what_a_warmed_up_layer_asks_to_be_compiled(monkeypatch):
+    """Nothing for up to 16 tokens, without a scale, or of float32."""
+    asked = []
+    monkeypatch.setattr(kernels, "compile_scaled", lambda *given: asked.append(given[1:]))
+    for scale, m, dtype in ((0.5, (1, 16), HALF), (None, (1, 40), HALF), (0.5, (40,), torch.float),
+                            (0.5, (1, 300, 40), HALF)):  # fmt: skip
+        layer = layer_of(scale, activation_type="int8")
+        layer._weight_number = 7  # as of an image
+        layer.compile_static(dtype, m)
+    assert asked == [(torch.device("cpu"), HALF, 300)]
+    parent = torch.nn.Module()
+    parent.q, parent.k = (layer_of(0.25, n, activation_type="int8") for n in (32, 64))
+    merged = MergedWeight(parent, [parent.q, parent.k])
+    merged.linear._weight_number = 8
+    parent.k.compile_static(HALF, (17,))
+    assert asked[1:] == [(torch.device("cpu"), HALF, 17)]
 
 
 def test_layers_of_one_scale_are_merged_and_others_are_not():

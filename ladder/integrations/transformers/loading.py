@@ -154,7 +154,7 @@ class ForeignLinear(LoadingLinear):
             tensor = getattr(weight, part)
             self.register_buffer(part, None if tensor is None else tensor.to(device))
         if scale is not None:
-            self._buffers["input_scale"] = scale.to(device)
+            self._put_input_scale(scale.to(device))
 
     def finish(self, name: str, group: Any = None) -> None:
         if "_foreign" in self.__dict__:
