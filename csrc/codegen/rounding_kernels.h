@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Activations of 8 bits: the kernel that rounds tokens, each with one scale, as a function that
-// writes its source in the language of a target.
+// Activations of 8 bits: the kernel that brings tokens, each with one scale, into the form of
+// products of bytes, as a function that writes its source in the language of a target.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,9 @@ struct InChain {
   bool starts;  ///< lets the kernel behind it begin, which waits for this one
 };
 
+/// Whose scales tokens have: those that their largest magnitudes ask for, or given ones.
+enum class TokenScales { own, given };
+
 struct RoundingKernels {
   /// round_tokens(const void* x, u8* out, float* scales, u32 tokens, u32 pieces, u32 threads): x
   /// [tokens, 16 pieces] of `from`, f16 or bf16, to `out` of `to`, s8 or e4m3, columns in the order
@@ -49,9 +52,19 @@ struct RoundingKernels {
   ///   scale = most / top, inverse = top / most, out = x * inverse rounded to `to` in the same way.
   /// Below kLeastRounded all are 0. A token with a number that is not finite has a scale of NaN,
   /// and any codes.
+  ///
+  /// With given scales there are two parameters more, u32 each and const float* given: the scale of
+  /// token t is given[t * each], positive and finite, its inverse 1 / scale, rounded once, and what
+  /// `to` does not hold becomes the nearest of -128 to 127, or of -448 to 448. A token with a NaN
+  /// has a scale of NaN, and any codes.
+  /// Where `from` is `to`, s8 or e4m3 too, x has codes, [tokens, 16 pieces] in the order of the
+  /// columns, which are put into the order of digit_place as they are; the scales are given, or
+  /// all 1 where `given` is null.
+  ///
   /// e4m3 needs sm_89, a place in a chain sm_90. Throws Unsupported where the target rounds to no
   /// `to`.
-  std::string (*round_tokens)(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain);
+  std::string (*round_tokens)(Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan,
+                              InChain chain);
 };
 
 }  // namespace ladder

@@ -81,13 +81,13 @@ constexpr RoutingKernels kRoutingKernels = {
 template <const activations::Words& words, bool e4m3>
 constexpr RoundingKernels kRoundingKernels = {
     .round_tokens =
-        [](Scalar from, Scalar to, const RoundingPlan& plan, InChain chain) {
+        [](Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan, InChain chain) {
           if (to == Scalar::e4m3 && !e4m3) {
             fail<Unsupported>(
                 "activations are not rounded to e4m3 yet: it is not the format that "
                 "gfx942 multiplies");
           }
-          return activations::round_tokens_source(from, to, plan, chain, words);
+          return activations::round_tokens_source(from, to, whose, plan, chain, words);
         },
 };
 

@@ -68,6 +68,8 @@ void check(const Linear& expr) {
     LADDER_REQUIRE(expr.k % kColumnsOfBytes == 0, "x of 8 bits has ", expr.k,
                    " columns, no multiple of ", kColumnsOfBytes);
   }
+  LADDER_REQUIRE(!expr.wide_y || expr.has_bytes_of_x(), "y is f32, and x is ",
+                 name_of(expr.activation), ", not of 8 bits");
   if (expr.experts) {
     LADDER_REQUIRE(expr.experts->items >= 1 && expr.experts->deviation >= 0, expr.experts->items,
                    " products of experts, more or less ", expr.experts->deviation);
@@ -80,7 +82,7 @@ void check(const Linear& expr) {
 
 std::string to_string(const Linear& expr) {
   std::ostringstream out, per_group;
-  const auto type = name_of(expr.activation);
+  const auto type = name_of(expr.y_scalar());
   per_group << "[n";
   if (expr.groups() > 1) per_group << ", k/" << expr.group_size();
   per_group << "] ";
@@ -124,7 +126,7 @@ double least_bytes(const Linear& expr, std::int64_t m) {
                            (expr.stored_zero != Zero::none ? bytes_of(expr.zero_scalar()) : 0);
   const double of_product =
       n * k * expr.bits / 8 + n * static_cast<double>(expr.groups()) * per_group +
-      static_cast<double>(m) * (n * bytes_of(expr.activation) + k * bytes_of(expr.x_scalar()));
+      static_cast<double>(m) * (n * bytes_of(expr.y_scalar()) + k * bytes_of(expr.x_scalar()));
   return of_product * static_cast<double>(expr.products());
 }
 
@@ -152,7 +154,7 @@ Reference evaluate(const Linear& expr, const LinearData& data) {
       magnitude[k] = expr.stored_zero == Zero::integer ? std::fabs(weight[k])
                                                        : std::fabs(value) + std::fabs(zero);
     }
-    const double bias = expr.bias ? to_number(expr.activation, data.bias[n]) : 0;
+    const double bias = expr.bias ? to_number(expr.y_scalar(), data.bias[n]) : 0;
     const double scale2 = expr.scale2 ? data.scale2 : 1;
     for (std::int64_t i = 0; i < m; ++i) {
       double sum = 0, total = 0;

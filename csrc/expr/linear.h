@@ -12,9 +12,9 @@
 // its own (Linear::experts).
 //
 // x, y and bias in `activation`, sums in f32; with rounded_x each x[m, k] is a number of 8 bits
-// times a scale of its token. Parts that an expression has not drop out. Two dimensional blocks,
-// quantised zero points and other formats of scales are brought into this form when a weight is
-// loaded.
+// times a scale of its token, and y and bias may be f32. Parts that an expression has not drop out.
+// Two dimensional blocks, quantised zero points and other formats of scales are brought into this
+// form when a weight is loaded.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +54,8 @@ struct Linear {
   /// products are exact in s32 within a group; with e4m3 the codes, less their zero point, are
   /// numbers that e4m3 holds.
   std::optional<Scalar> rounded_x = std::nullopt;
+  /// y and bias are f32: sums as they are. Of rounded_x alone, which is no `activation` either.
+  bool wide_y = false;
 
   /// Of a layer of experts: how their weights lie, and how many products a launch has.
   struct Experts {
@@ -72,6 +74,8 @@ struct Linear {
   bool operator==(const Linear&) const = default;
   bool has_bytes_of_x() const { return rounded_x.has_value(); }
   Scalar x_scalar() const { return rounded_x.value_or(activation); }
+  /// Of y and of the bias.
+  Scalar y_scalar() const { return wide_y ? Scalar::f32 : activation; }
   /// Of a launch.
   std::int64_t products() const { return experts ? experts->items : 1; }
   std::int64_t group_size() const { return group == 0 ? k : group; }

@@ -13,11 +13,11 @@ namespace ladder {
 ///   scales     of Linear::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
 ///   zeros      of Linear::zero_scalar(), in the same order; bytes for integer zero points
 ///   scale2     f32, one
-///   bias       of the activation, [n]; may be null, which is none
+///   bias       of Linear::y_scalar(), [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          of Linear::x_scalar(), [m, k], row-major
 ///   x_scales   f32, [m], of Linear::rounded_x only
-///   y          [m, n], row-major
+///   y          of Linear::y_scalar(), [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only
 ///   items      u32, [items][kItemWords], of experts only: weight, scales, zeros, scale2 and gather

@@ -17,7 +17,7 @@ namespace {
 double weight_bytes(const Linear& expr) { return 2 * least_bytes(expr, 1) - least_bytes(expr, 2); }
 
 bounds::Einsum einsum(const Linear& expr) {
-  const double y = bytes_of(expr.activation), x = bytes_of(expr.x_scalar());
+  const double y = bytes_of(expr.y_scalar()), x = bytes_of(expr.x_scalar());
   const double weight = weight_bytes(expr) / (static_cast<double>(expr.n) * expr.k);
   return bounds::matmul(expr.max_m, expr.n, expr.k,
                         {{x, x}, {weight, weight, expr.bits / 8.0}, {y, y}});
@@ -40,7 +40,7 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
   const CtaGrid grid = grid_of(s, expr);
   const double blocks = static_cast<double>(grid.count()), m = static_cast<double>(expr.max_m);
   const double weights = weight_bytes(expr);
-  const double outputs = m * static_cast<double>(expr.n) * bytes_of(expr.activation);
+  const double outputs = m * static_cast<double>(expr.n) * bytes_of(expr.y_scalar());
   const double inputs = m * static_cast<double>(expr.k) * bytes_of(expr.x_scalar());
   // A block reads its columns of the activations, and its rows of the weight, whatever its
   // neighbours have.

@@ -55,10 +55,23 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
   return why;
 }
 
+Session& Session::wide() {
+  LADDER_CHECK(rounded_, "sums of activations as they come are rounded");
+  if (wide_) return *this;
+  Session* found = wide_session_.load(std::memory_order_acquire);
+  if (found == nullptr) [[unlikely]] {
+    found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, true));
+    wide_session_.store(found, std::memory_order_release);
+  }
+  return *found;
+}
+
 const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int64_t m,
-                                        void* stream) {
+                                        void* stream, Incoming incoming) {
   static const RoundingKernel failed{};
-  auto& slot = rounding_.at(ordinal)[activation == Scalar::bf16];
+  const bool codes = incoming == Incoming::codes;
+  const Scalar from = codes ? *rounded_ : activation;
+  auto& slot = rounding_.at(ordinal)[from == Scalar::bf16][static_cast<std::size_t>(incoming)];
   const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
     if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(m);
@@ -66,11 +79,13 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {
       const bool chains = device_row(ordinal).dependent_launch();
+      const TokenScales whose =
+          incoming == Incoming::numbers ? TokenScales::own : TokenScales::given;
       const InChain chain{.waits = dependent_launch_ && chains, .starts = chains};
       try {
         kernel = rounding_kernels_
                      .emplace_back(std::make_unique<const RoundingKernel>(
-                         rounding_kernel(ordinal, activation, *rounded_, k_, chain)))
+                         rounding_kernel(ordinal, from, *rounded_, whose, k_, chain)))
                      .get();
       } catch (const ToolchainError& error) {
         notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",
@@ -84,9 +99,9 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int
 }
 
 Session::Passes Session::rounded_passes(int ordinal, Scalar activation, std::int64_t m,
-                                        void* stream) {
+                                        void* stream, Incoming incoming) {
   if (activation == Scalar::f32) return {};
-  const RoundingKernel* const rounding = this->rounding(ordinal, activation, m, stream);
+  const RoundingKernel* const rounding = this->rounding(ordinal, activation, m, stream, incoming);
   if (rounding == nullptr) return {};
   const auto all = intervals_of(rounded_);
   const LinearKernel* most = nullptr;

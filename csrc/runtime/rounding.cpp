@@ -36,11 +36,14 @@ std::string_view activation_type_of(std::optional<Scalar> rounded) {
   fail<InternalError>("an activation type without a name");
 }
 
-bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
-                           std::int64_t tokens) const {
+bool RoundingKernel::start(void* stream, void* x, void* out, void* scales, std::int64_t tokens,
+                           GivenScales given) const {
   auto count = static_cast<std::uint32_t>(tokens),
        pieces = static_cast<std::uint32_t>(k / kColumnsOfPiece), threads = plan.threads;
-  std::array<void*, 6> arguments{&x, &out, &scales, &count, &pieces, &threads};
+  // Kernels of scales of their own do not look at the last two.
+  auto each = static_cast<std::uint32_t>(given.each);
+  std::array<void*, 8> arguments{&x,      &out,     &scales, &count,
+                                 &pieces, &threads, &each,   &given.scales};
   const Launch launch{{static_cast<unsigned>(ceil_div(tokens, std::int64_t{plan.tokens})), 1, 1},
                       plan.threads,
                       0,
@@ -48,9 +51,10 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales,
   return kernel->launch(launch, stream, arguments.data());
 }
 
-RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, InChain chain) {
+RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales whose,
+                               std::int64_t k, InChain chain) {
   const RoundingPlan plan = rounding_plan(k, device_row(ordinal).warp);
-  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, plan, chain);
+  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, whose, plan, chain);
   return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};
 }
 

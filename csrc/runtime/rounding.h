@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel that rounds activations to 8 bits, on a device.
+// The kernel that brings activations to 8 bits, on a device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,20 @@ std::optional<Scalar> rounded_called(std::string_view name);
 /// The inverse.
 std::string_view activation_type_of(std::optional<Scalar> rounded);
 
+/// What x of products of bytes is, and whose scales its tokens have.
+enum class Incoming {
+  numbers,         ///< rounded, with scales of their own
+  scaled_numbers,  ///< rounded, with given scales
+  codes,           ///< codes already, with given scales
+};
+constexpr std::size_t kIncoming = 3;
+
+/// Where given scales are: f32, one for all tokens or one for each. Null, of codes alone: all 1.
+struct GivenScales {
+  void* scales;
+  bool each;
+};
+
 struct RoundingKernel {
   SharedKernel kernel;
   RoundingPlan plan;
@@ -27,12 +42,13 @@ struct RoundingKernel {
 
   /// x [tokens, k] to `out` [tokens, k] and `scales` [tokens] (codegen/rounding_kernels.h). False,
   /// and nothing started, where the device has no room.
-  [[nodiscard]] bool start(void* stream, void* x, void* out, void* scales,
-                           std::int64_t tokens) const;
+  [[nodiscard]] bool start(void* stream, void* x, void* out, void* scales, std::int64_t tokens,
+                           GivenScales given = {}) const;
 };
 
 /// Compiled if need be. Throws Unsupported where nothing is written for the device, ToolchainError
 /// where compiler or driver fail.
-RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, std::int64_t k, InChain chain);
+RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales whose,
+                               std::int64_t k, InChain chain);
 
 }  // namespace ladder

@@ -57,13 +57,14 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
 }
 
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m, std::optional<Scalar> rounded) {
+                  std::int64_t m, std::optional<Scalar> rounded, bool wide) {
   const auto all = intervals_of(rounded);
   LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
   Linear expr = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
   expr.bias = true;
   expr.gather = gather;
   expr.rounded_x = rounded;
+  expr.wide_y = wide;
   return expr;
 }
 
@@ -93,7 +94,8 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 }
 
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                 bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come)
+                 bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come,
+                 bool wide)
     : type_(type),
       n_(n),
       k_(k),
@@ -101,6 +103,7 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       dependent_launch_(dependent_launch),
       rounded_(rounded),
       as_they_come_(as_they_come),
+      wide_(wide),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
@@ -127,8 +130,10 @@ const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t
   return kernel_in(kernel);
 }
 
-Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream) {
-  if (rounded_) return rounded_passes(ordinal, activation, m, stream);
+Session::Passes Session::passes(int ordinal, Scalar activation, std::int64_t m, void* stream,
+                                Incoming incoming) {
+  if (rounded_) return rounded_passes(ordinal, activation, m, stream, incoming);
+  LADDER_CHECK(incoming == Incoming::numbers, "activations of 8 bits by kernels of 16");
   std::int64_t step = std::min(m, kMostTokens);
   const LinearKernel* most = linear(ordinal, activation, step, stream);
   const bool declines = most == nullptr && m <= kMostTokensInPasses && activation != Scalar::f32 &&
@@ -224,7 +229,8 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
-  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_), device_row(ordinal));
+  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_),
+                device_row(ordinal));
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
@@ -324,25 +330,27 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 }  // namespace
 
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                          bool dependent_launch, std::optional<Scalar> rounded) {
+                          bool dependent_launch, std::optional<Scalar> rounded, bool wide) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
   Session* as_they_come = nullptr;
   if (rounded) {
-    check(expression(type, n, k, gather, Scalar::f16, 1, rounded));
+    check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide));
     as_they_come = &session(open_session(type, n, k, gather, dependent_launch));
   }
   const auto number =
       number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
                        dependent_launch ? "|dependent launch" : "",
-                       rounded ? "|activations of " : "", activation_type_of(rounded)));
+                       rounded ? "|activations of " : "", activation_type_of(rounded),
+                       wide ? "|y of float32" : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {
-    slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come);
+    slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come,
+                                     wide);
   }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
                    slot->gather() == gather && slot->dependent_launch() == dependent_launch &&
-                   slot->rounded() == rounded,
+                   slot->rounded() == rounded && slot->has_wide_y() == wide,
                "two weights are called ", number);
   return number;
 }

@@ -108,8 +108,10 @@ class Session {
   /// those must not write it.
   /// `rounded`: activations are rounded to it, but for few tokens; `as_they_come` is then the
   /// session of the same weight that multiplies those, and all else that images need.
+  /// `wide`: of rounded activations, y and bias are float32.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
-          std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr);
+          std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr,
+          bool wide = false);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -122,6 +124,10 @@ class Session {
   Session& serving(std::int64_t m) {
     return as_they_come_ != nullptr && m <= kMostTokensAsTheyCome ? *as_they_come_ : *this;
   }
+  /// Whether y and bias are float32, not of the dtype of activations.
+  bool has_wide_y() const { return wide_; }
+  /// The session of the same weight whose y are so, opened by the first call. Of rounded ones.
+  Session& wide();
   /// Where the image has what.
   const ImageParts& parts() const { return parts_; }
 
@@ -137,7 +143,10 @@ class Session {
     std::int64_t step = 0;                     ///< tokens of a pass
     const RoundingKernel* rounding = nullptr;  ///< before them; null: x goes as it comes
   };
-  Passes passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
+  /// What is not `numbers` is for sessions of rounded activations, which serve any number of tokens
+  /// of it themselves; `activation` is then that of y.
+  Passes passes(int ordinal, Scalar activation, std::int64_t m, void* stream,
+                Incoming incoming = Incoming::numbers);
   /// The same for a call that `kernel` did not start: what has taken its place, or, where the
   /// driver refused it, the scheduler's next choice from now on.
   const LinearKernel* instead_of(const LinearKernel& kernel, int ordinal, Scalar activation,
@@ -186,8 +195,10 @@ class Session {
   }
   /// The kernel that rounds activations of a call of `m` tokens, or null where compiler or driver
   /// fail: a notice. As linear().
-  const RoundingKernel* rounding(int ordinal, Scalar activation, std::int64_t m, void* stream);
-  Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream);
+  const RoundingKernel* rounding(int ordinal, Scalar activation, std::int64_t m, void* stream,
+                                 Incoming incoming);
+  Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream,
+                        Incoming incoming);
   /// The plan of this process, else a store's. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
   /// Products are dependent launches: of a layer in a chain, and of rounded x, which begin beside
@@ -210,6 +221,8 @@ class Session {
   bool gather_, dependent_launch_;
   std::optional<Scalar> rounded_;
   Session* as_they_come_;
+  bool wide_;
+  std::atomic<Session*> wide_session_{nullptr};
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
@@ -220,7 +233,8 @@ class Session {
   std::map<Interval, std::set<std::string>> refused_;                    // schedules, by the driver
   std::vector<std::unique_ptr<const RoundingKernel>> rounding_kernels_;  // nor these
   std::array<std::array<std::array<Slot, kMostIntervals>, 2>, kMaxDevices> linear_{};
-  std::array<std::array<std::atomic<const RoundingKernel*>, 2>, kMaxDevices> rounding_{};
+  using RoundingSlots = std::array<std::array<std::atomic<const RoundingKernel*>, kIncoming>, 2>;
+  std::array<RoundingSlots, kMaxDevices> rounding_{};
   std::array<std::array<Slot, kTransforms>, kMaxDevices> transforms_{};
 };
 
@@ -233,7 +247,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such
 /// codes.
 Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m, std::optional<Scalar> rounded = std::nullopt);
+                  std::int64_t m, std::optional<Scalar> rounded = std::nullopt, bool wide = false);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -245,12 +259,12 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Linear& expr, const Device& device);
 
-/// A number that names (type, n, k, gather, dependent_launch, rounded), the same in every process,
-/// and its session. Images are the same with and without the last two.
+/// A number that names (type, n, k, gather, dependent_launch, rounded, wide), the same in every
+/// process, and its session. Images are the same with and without the last three.
 /// Throws InvalidArgument where activations are rounded for a weight that has no such expression.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
-                          std::optional<Scalar> rounded = std::nullopt);
+                          std::optional<Scalar> rounded = std::nullopt, bool wide = false);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

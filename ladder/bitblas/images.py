@@ -21,8 +21,10 @@ from torch import Tensor
 from ladder._library import log_notices
 from ladder.cuda import image as images
 from ladder.cuda import kernels
+from ladder.cuda.codes import number_for_codes, takes_codes
 from ladder.errors import Unsupported
 from ladder.ops.transforms import transformed
+from ladder.types import TType
 from ladder.weight import Weight
 
 _log = logging.getLogger("ladder")
@@ -32,10 +34,14 @@ Parts = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 class Image(NamedTuple):
-    """What :func:`ladder.cuda.linear.linear_image` reads."""
+    """What :func:`ladder.cuda.linear.linear_image` and
+    :func:`ladder.cuda.codes.linear_codes_image` read. ``for_codes`` is None where no kernels take
+    codes."""
 
     words: Tensor
     number: int
+    ttype: TType
+    for_codes: int | None
 
 
 class _Kept(NamedTuple):
@@ -54,15 +60,20 @@ def on_gpu(x: Tensor) -> bool:
 
 
 class Images:
-    """The images of one operator. Safe to use from several threads."""
+    """The images of one operator. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        codes: the dtype of activations that are codes (:data:`ladder.ops.codes.CODE_DTYPES`).
+    """
+
+    def __init__(self, codes: torch.dtype | None = None) -> None:
+        self._codes = codes
         self._failed = False  # a compiler or driver refused what every weight needs
         self._kept: dict[tuple[int, ...], _Kept] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[Images], tuple[()]]:
-        return Images, ()  # copies and pickles make their own
+    def __reduce__(self) -> tuple[type[Images], tuple[torch.dtype | None]]:
+        return Images, (self._codes,)  # copies and pickles make their own
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -107,7 +118,7 @@ class Images:
             states = tuple(None if part is None else _state(part) for part in parts)
             if kept is None or kept.states != states:
                 before = None if kept is None else kept.image
-                kept = self._keep(key, states, parts, _made(weight(), before))
+                kept = self._keep(key, states, parts, _made(weight(), before, self._codes))
             return kept.image
 
     def _keep(
@@ -142,7 +153,7 @@ def _unchanged(states: tuple[tuple[int, int] | None, ...], parts: Parts) -> bool
     return True
 
 
-def _made(weight: Weight, before: Image | None) -> Image | None:
+def _made(weight: Weight, before: Image | None, codes: torch.dtype | None) -> Image | None:
     """The image, in the memory of ``before`` where that fits: captured graphs read it there."""
     type_, (n, k), device = str(weight.type), weight.shape, weight.qweight.device
     if _capturing():
@@ -162,11 +173,14 @@ def _made(weight: Weight, before: Image | None) -> Image | None:
         if why := kernels.load_transforms(number, device, torch.float16):
             _log.info("%s [%d, %d] goes through torch: %s", type_, n, k, why)
             return None
+        for_codes = None
+        if codes is not None and takes_codes(weight.type, weight.zeros, weight.g_idx, codes):
+            for_codes = number_for_codes(type_, n, k, device.index or 0, codes)
         words = images.pack(weight, number, order)
         if before is not None and before.number == number and before.words.device == device:
             words = before.words.copy_(words)
     _wait(device)  # kernels of other streams may come next
-    return Image(words, number)
+    return Image(words, number, weight.type, for_codes)
 
 
 def _capturing() -> bool:

@@ -15,12 +15,24 @@ from ladder.bitblas import codes
 from ladder.bitblas.config import TORCH_DTYPES, MatmulConfig, MatmulConfigWithSplitK
 from ladder.bitblas.images import Images, Parts, on_gpu
 from ladder.bitblas.operator import Operator, integer_product, nibbles, random_arguments
+from ladder.cuda.codes import linear_codes_image
 from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
+from ladder.ops.codes import (
+    CODE_DTYPES,
+    are_exact_in_float32,
+    has_whole_values,
+    largest_sum,
+)
 from ladder.types import parse
 from ladder.weight import Weight
 
 _SCALE_DTYPES = (None, torch.float16, torch.bfloat16, torch.float32)
+#: A_dtype -> the dtype of codes that kernels of a GPU multiply; A of 4 bits comes as int8.
+_CODES = {
+    **dict.fromkeys(("int8", "int4", "uint4"), torch.int8),
+    **dict.fromkeys(("e4m3_float8", "float8_e4m3"), torch.float8_e4m3fn),
+}
 
 
 class Matmul(Operator):
@@ -46,7 +58,7 @@ class Matmul(Operator):
         self.ladder_permutate_a = self.ladder_permutate_b = None
         self.weight_compress = self.lop3_permutate = None
         self.source_format, self.lut = source_format(config.W_dtype), None
-        self._images = Images()
+        self._images = Images(_CODES.get(config.A_dtype))
         if config.is_dense:
             self.bit = TORCH_DTYPES[config.W_dtype].itemsize * 8
             return
@@ -215,6 +227,8 @@ class Matmul(Operator):
             raise InvalidArgument(f"A has {rows} rows; M is fixed at {self.M}")
         if config.has_integer_activations or config.A_dtype == "float64":
             return x
+        if x.dtype == torch.float8_e4m3fn and not config.is_dense and on_gpu(x):
+            return x  # codes, as those of int8
         if config.A_dtype == config.out_dtype and dtype in ops.ACTIVATION_DTYPES:
             return x
         return x.to(torch.float32)
@@ -236,7 +250,12 @@ class Matmul(Operator):
 
     def _packed(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
         """``parts`` are W, scale, zeros and g_idx. With the bias when ``x`` is float; integers
-        without scales give exact int64."""
+        without scales give exact whole numbers."""
+        if x.dtype in CODE_DTYPES:
+            y = self._by_bytes(x, parts, bias)
+            if y is not None:
+                return y
+            x = x.to(torch.float32) if x.is_floating_point() else x
         if x.is_floating_point() and x.dtype != torch.float64:
             return self._float(x, parts, None if bias is None else bias.to(x.dtype))
         weight = self.packed_weight(*parts)
@@ -251,6 +270,38 @@ class Matmul(Operator):
         else:
             y = x.double() @ weight.dequantize(torch.float64).t()
         return y.to(torch.int64) if exact else y
+
+    def _by_bytes(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor | None:
+        """By the kernels of a GPU that multiply codes of 8 bits; None where it has none. With the
+        bias when ``x`` is float.
+
+        The exact sum of whole numbers is rounded once, or comes as int32.
+        """
+        image = None
+        if on_gpu(x) and on_gpu(parts[0]):
+            image = self._images.of(parts, lambda: self.packed_weight(*parts))
+        if image is None or image.for_codes is None:
+            return None
+        kind = self.torch_output_dtype
+        if kind not in ops.ACTIVATION_DTYPES or bias is not None:
+            kind = torch.float32
+        if x.dtype == torch.int8 and has_whole_values(image.ttype):
+            if largest_sum(image.ttype, self.K) >= 2**31:
+                return None
+            exact = are_exact_in_float32(image.ttype, self.K)
+            if not exact or self.torch_output_dtype not in ops.ACTIVATION_DTYPES:
+                kind = torch.int32
+        try:
+            y = linear_codes_image(
+                x, None, image.words, None, image.ttype, self.N,
+                plain=image.number, number=image.for_codes, out_dtype=kind,
+            )  # fmt: skip
+        except RuntimeError:
+            if not self._images.leave(x.device):
+                raise
+            return None
+        # Not by the kernel, so that a bias may have its gradient.
+        return y if bias is None or not x.is_floating_point() else y + bias.to(kind)
 
     def _float(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
         """By kernels on a GPU that has them: the image of the weight is made by the first call with

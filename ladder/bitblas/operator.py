@@ -10,6 +10,10 @@ from torch import Tensor
 
 from ladder.bitblas.config import TORCH_DTYPES
 from ladder.bitblas.utils import default_target
+from ladder.ops.codes import int8_product
+
+#: Sums of fewer products of int8 are int32.
+_MOST_COLUMNS = 1 << 17
 
 
 class Operator:
@@ -43,13 +47,11 @@ def nibbles(packed: Tensor, *, signed: bool) -> Tensor:
 
 
 def integer_product(x: Tensor, w: Tensor) -> Tensor:
-    """Exact: int8 through torch's own integer product, others in float64 (sums below 2**53)."""
-    rows = x.reshape(-1, x.shape[-1])
-    if x.device.type == "cpu" and x.dtype == w.dtype == torch.int8 and rows.shape[0]:
-        y = torch._int_mm(rows.contiguous(), w.t()).to(torch.int64)
-    else:
-        y = (rows.double() @ w.double().t()).to(torch.int64)
-    return y.view(*x.shape[:-1], w.shape[0])
+    """Exact: int8 through torch's own integer product, int32, others in float64 (sums below 2**53),
+    int64."""
+    if x.dtype == w.dtype == torch.int8 and x.shape[-1] < _MOST_COLUMNS:
+        return int8_product(x, w)
+    return (x.double() @ w.double().t()).to(torch.int64)
 
 
 def random_arguments(matmul: Any, m: int) -> list[Tensor]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the configs of other packages say of activations, and what ladder makes of it.
 
-ladder rounds each token to 8 bits with one scale of its own, found while the model runs, without
-zero points (:mod:`ladder.ops.activations`). A scheme of 8 bits with other scales (static ones of a
-whole tensor, one for each group of columns) or with zero points is rounded so too. A scheme of
-other widths leaves activations as they come, which is more accurate. The log says both.
+ladder rounds each token to 8 bits with one scale of its own, found while the model runs, or all by
+a static scale of the whole tensor, without zero points (:mod:`ladder.ops.activations`). A scheme of
+8 bits with other scales (one for each group of columns) or with zero points is rounded with scales
+of tokens, too. A scheme of other widths leaves activations as they come, which is more accurate.
+The log says both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ladder.types import TType
 
 _log = logging.getLogger("ladder")
 
-#: Tensors of schemes that are static, wholly or in part. No weight has them: they are left out.
+#: Tensors of schemes that are static, wholly or in part. Of those the first is kept where it is all
+#: that there is, as the static scale of x; others are left out.
 INPUT_PARTS = ("input_scale", "input_zero_point", "input_global_scale")
 #: type of a scheme of 8 bits -> activation_type
 _OF_8_BITS = {"int": "int8", "float": "float8_e4m3"}
@@ -71,8 +73,16 @@ class ActivationScheme:
         return _OF_8_BITS[self.kind] if self.bits == 8 else None
 
     @property
+    def is_static(self) -> bool:
+        """Whether a stored scale is that of all of x, as ladder's kernels of GPUs take it."""
+        whole = self.strategy == "tensor" and not self.dynamic and self.symmetric
+        return whole and self.activation_type is not None
+
+    @property
     def is_exact(self) -> bool:
         """Whether ladder's kernels of GPUs round as the scheme says."""
+        if self.is_static:
+            return True
         each = self.strategy == "token" and self.dynamic is True and self.symmetric
         return each and self.activation_type is not None
 
@@ -101,6 +111,16 @@ class ActivationScheme:
         _log.warning("%s is %s: ladder %s%s", where, self, does, left)
 
 
+def say_without_scale(names: Sequence[str]) -> None:
+    """Log which layers have no static scale, although their scheme is static."""
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        _log.warning(
+            "%s%s: input_scale is missing, though activations are static: ladder rounds each token "
+            "with a scale of its own", names[0], more,
+        )  # fmt: skip
+
+
 def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str | None]:
     """What a ladder folder says of the activations of layers of another package: what their config
     asks for, or None where no device that ladder knows has kernels for it. The log says why.
@@ -119,4 +139,4 @@ def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str 
     return types
 
 
-__all__ = ["INPUT_PARTS", "ActivationScheme", "recorded"]
+__all__ = ["INPUT_PARTS", "ActivationScheme", "recorded", "say_without_scale"]

@@ -51,6 +51,7 @@ from ladder.checkpoints.layer import (
     column_groups,
     columns_said,
     expect,
+    expect_input_scale,
     fail,
     group_block,
     require,
@@ -121,6 +122,8 @@ def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | Non
     if config.strategy == "tensor":
         spelled, rows = "tensor", 1
     _check_side(parts, config, name, n, k, rows, groups)
+    static = config.activations is not None and config.activations.is_static
+    expect_input_scale(parts, name, static)
     return Layer(name, n, k, bits, group, groups, spelled, config, config.element, config.scale,
                  config.strategy == "tensor_group")  # fmt: skip
 
@@ -172,7 +175,7 @@ def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
     """The canonical tensor that a stored one becomes, and its name; see ladder.checkpoints.layer.
 
     A g_idx with -1, as in a buffer that was never filled, becomes column // group. What activations
-    were rounded with becomes nothing.
+    were rounded with becomes nothing, but for a static scale of all of x.
     """
     config: Scheme = layer.config
     if part in _CODES:
@@ -189,6 +192,8 @@ def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
         return "scale2", 1 / tensor.reshape(1)
     if part == "weight_g_idx":
         return "g_idx", torch.where((tensor < 0).any(), column_groups(layer, tensor), tensor)
+    if part == INPUT_PARTS[0] and layer.is_static:
+        return "input_scale", tensor.reshape(-1).to(torch.float32)
     return "", tensor
 
 

@@ -10,7 +10,7 @@ write them in blocks, and AutoFP8 with one scale for a tensor.
                                    [N, K/32] of 4 bits
     scale                          another name for it (DeepSeek-V4)
     weight_scale                   another name for it; without blocks also [N] or [N, 1]
-    input_scale, activation_scale  float [] or [1], of activation_scheme "static": left out
+    input_scale, activation_scale  float [] or [1], of activation_scheme "static"
     weight[n, k] = weight_scale_inv[n / rows, k / columns] * weight[n, k]
 
 The scale multiplies, whatever its name. Its dtype says whether it is e8m0: scale_fmt "ue8m0" of the
@@ -33,6 +33,7 @@ from torch import Tensor
 from ladder.checkpoints.activation_schemes import ActivationScheme
 from ladder.checkpoints.layer import (
     BYTES,
+    INPUT_SCALES,
     SCALE_NAMES,
     Layer,
     Side,
@@ -41,6 +42,7 @@ from ladder.checkpoints.layer import (
     check_scales,
     config_word,
     expect,
+    expect_input_scale,
     fail,
     of_bytes,
     require,
@@ -53,8 +55,7 @@ from ladder.weight import Weight
 
 #: Names of the scale; the second is one of layers without blocks.
 _SCALES = ("weight_scale_inv", "weight_scale", "scale")
-_INPUTS = ("input_scale", "activation_scale")
-PARTS = (*_SCALES, "weight", *_INPUTS)
+PARTS = (*_SCALES, "weight", *INPUT_SCALES)
 _ELEMENT = "float8_e4m3"
 _USUAL = (128, 128)
 #: Of experts of 4 bits: the dtypes of two codes, their format, and columns that share a scale.
@@ -95,8 +96,7 @@ class Config:
             fail("quantization_config.modules_to_not_convert", " is ", repr(dense),
                  ", not a list of names")  # fmt: skip
         activations = _activations(scheme, block)
-        left = () if activations.dynamic else _INPUTS
-        activations.say("quantization_config.activation_scheme", left)
+        activations.say("quantization_config.activation_scheme")
         return cls(block, activations, tuple(dense))
 
     @property
@@ -151,6 +151,7 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
     if len(shape) != 2 or 0 in shape:
         fail(f"{name}.weight", " has shape ", list(shape), ", not two dimensions above zero")
     scale = _scale_of(parts, name)
+    expect_input_scale(parts, name, config.activations.is_static)
     if parts["weight"].dtype in _PACKED:
         n, k = shape[0], 2 * shape[1]
         groups = -(-k // _PACKED_GROUP)
@@ -190,6 +191,8 @@ def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
     if part in _SCALES:
         scales = tensor.reshape(-1, layer.groups).contiguous()
         return "scales", scales if layer.scale is None else scales.view(torch.uint8)
+    if part in INPUT_SCALES and layer.is_static:
+        return "input_scale", tensor.reshape(-1).to(torch.float32)
     return "", tensor
 
 
@@ -197,14 +200,15 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     """Return the scales of a layer, canonical.
 
     Raises:
-        CheckpointError: a scale is NaN or infinite.
+        CheckpointError: a scale is NaN or infinite, or a static scale of x is not positive.
     """
     scale = _scale_of(tensors, layer.name)
     values = tensors[scale]
     if layer.scale is not None:
         values = values.view(BYTES[layer.scale][-1]).float()
     check_scales(values, f"{layer.name}.{scale}")
-    return side_of(dict([canonical(scale, tensors[scale], layer)]), layer)
+    small = (part for part in (scale, *INPUT_SCALES) if part in tensors)
+    return side_of(dict(canonical(part, tensors[part], layer) for part in small), layer)
 
 
 def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:

@@ -25,6 +25,7 @@ int8 of fewer bits). Of the codes it takes any rows. It gives one of
                                        subtracts after scaling ("rescale")
     ("scale2", float32 [1])            one more scale, of the whole tensor
     ("g_idx", int32 [K])               the group of each column
+    ("input_scale", float32 [1])       the static scale of x, of Layer.is_static
     ("", tensor)                       nothing of the weight
 
 ``side`` and ``words`` are made of it; ``side`` also leaves out what need not be stored.
@@ -82,6 +83,16 @@ class Layer:
         wanted: str | None = getattr(self.config, "activation_type", None)
         return wanted
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the config would have x rounded by a scale that is stored."""
+        scheme = getattr(self.config, "activations", None)
+        return scheme is not None and scheme.is_static
+
+    def keeps_input_scale(self, ttype: TType, *, act_order: bool) -> bool:
+        """Whether a static scale is of use with weights of ``ttype``."""
+        return self.is_static and bool(self.activation_type_for(ttype, act_order=act_order))
+
     def activation_type_for(self, ttype: TType, *, act_order: bool) -> str | None:
         """:attr:`activation_type`, or None where there is an :meth:`activation_objection`."""
         why = self.activation_objection(ttype, act_order=act_order)
@@ -117,6 +128,7 @@ class Side:
     zeros: Tensor | None = None  #: [R, G]; uint8 for integer, the scales' dtype for rescale
     g_idx: Tensor | None = None  #: [K] int32, only when it is not column // group
     scale2: Tensor | None = None  #: [1] float32
+    input_scale: Tensor | None = None  #: [1] float32: of x, no part of the weight
 
     def tensors(self) -> dict[str, Tensor]:
         """The parts that are present, as a Weight names them."""
@@ -183,6 +195,36 @@ def expect(parts: Mapping[str, Stored], name: str, part: str, dtypes: object,
         fail(f"{name}.{part}", " has shape ", list(found), ", not ", list(shape))
 
 
+#: What formats call a static scale of x.
+INPUT_SCALES = ("input_scale", "activation_scale")
+
+
+def expect_input_scale(parts: Mapping[str, Stored], layer: str, is_static: bool) -> None:
+    """Raise CheckpointError unless a static scale of x, where there is one, is one float."""
+    for part in INPUT_SCALES:
+        if is_static and part in parts:
+            found = parts[part].shape
+            expect(parts, layer, part, SCALE_NAMES, found if found == () else (1,))
+
+
+def check_input_scale(scale: Tensor, name: str) -> None:
+    """Raise CheckpointError unless the static scale [1] of x of layer ``name`` is positive and
+    finite."""
+    if not 0 < float(scale) < float("inf"):
+        fail(f"{name}.input_scale", " is ", float(scale), ", not positive and finite")
+
+
+def input_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> Tensor | None:
+    """The static scale of x [1] among the stored ``tensors`` of a layer; None where there is none.
+    Raises CheckpointError as :func:`check_input_scale`."""
+    for part in INPUT_SCALES:
+        if layer.is_static and part in tensors:
+            scale: Tensor = format.canonical(part, tensors[part], layer)[1]
+            check_input_scale(scale, layer.name)
+            return scale
+    return None
+
+
 def check_scales(scales: Tensor, name: str) -> None:
     """Raise CheckpointError at the first entry of ``scales`` that is NaN or infinite."""
     finite = torch.isfinite(scales)
@@ -241,7 +283,10 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
         if torch.equal(order, column_groups(layer, order)):
             order = None
     kept = None if zero == layer.fixed_zero else zeros
-    return Side(parts["scales"], zero, kept, order, parts.get("scale2"))
+    input_scale = parts.get("input_scale")
+    if input_scale is not None:
+        check_input_scale(input_scale, layer.name)
+    return Side(parts["scales"], zero, kept, order, parts.get("scale2"), input_scale)
 
 
 def words_of_bytes(codes: Tensor) -> Tensor:

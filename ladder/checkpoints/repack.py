@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ladder.checkpoints.activation_schemes import recorded
+from ladder.checkpoints.activation_schemes import recorded, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer, ttype_of
 from ladder.checkpoints.model_files import (
@@ -85,6 +85,16 @@ def repack(
     check_destination(destination, force=force)
     source = open_folder(folder, v1_zeros=v1_zeros)
     plans = {module: _plan(source, module) for module in source.modules}
+    if weights_only:
+        for plan in plans.values():
+            plan.tensors.pop("input_scale", None)
+    else:
+        say_without_scale([
+            module
+            for module, plan in plans.items()
+            if plan.layer.keeps_input_scale(parse(plan.type), act_order="g_idx" in plan.tensors)
+            and "input_scale" not in plan.tensors
+        ])  # fmt: skip
     files = carried_files(folder, source.shards.files | {"config.json", *FALLBACKS})
     report = Report(
         source=str(folder),
@@ -132,7 +142,11 @@ def _plan(source: Source, module: str) -> _Planned:
     tensors: dict[str, Described]
     tensors = {"qweight": ("I32", (layer.n, layer.words))}
     tensors |= describe_tensors(side.tensors())
-    return _Planned(layer, str(ttype_of(layer, side)), tensors)
+    ttype = ttype_of(layer, side)
+    scale = side.input_scale
+    if scale is not None and layer.keeps_input_scale(ttype, act_order=side.g_idx is not None):
+        tensors |= describe_tensors({"input_scale": scale})
+    return _Planned(layer, str(ttype), tensors)
 
 
 def _described(source: Source, plans: dict[str, _Planned]) -> list[dict[str, Described]]:
@@ -154,8 +168,11 @@ def _fill(source: Source, plans: dict[str, _Planned], index: int, file: ShardFil
             layer = plan.layer
             for rows, words in source.words(layer):
                 file.write(f"{module}.qweight", words, rows.start * layer.words * 4)
-            for part, tensor in source.side(layer).tensors().items():
+            side = source.side(layer)
+            for part, tensor in side.tensors().items():
                 file.write(f"{module}.{part}", tensor)
+            if "input_scale" in plan.tensors and side.input_scale is not None:
+                file.write(f"{module}.input_scale", side.input_scale)
     for other in source.others:
         if source.shards.home[other] == index:
             file.copy(source.shards, other)

@@ -72,6 +72,12 @@ def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -
     return schedule
 
 
+def compile_scaled(weight: int, device: torch.device, dtype: torch.dtype, m: int) -> None:
+    """Compile what ``m`` tokens need that are rounded by a static scale."""
+    _ops.warm_scaled(weight, device.index or 0, dtype, m)
+    _library.log_notices()
+
+
 def interval(m: int, activation_type: str = "") -> int:
     """The most tokens that the kernel for ``m`` tokens serves, or one of its passes has."""
     return _ops.token_interval(m, activation_type)

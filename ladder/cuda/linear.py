@@ -26,10 +26,11 @@ linear_no_grad = direct_call(_no_grad)
 
 
 #: The same for graphs that outlive the process, as those in vLLM's compile cache do: the arguments
-#: (x, image, bias, type, n, dependent_launch=False, activation_type="") say all that there is to
-#: know of the weight, where a number means something only to a process that has opened it. The type
-#: is looked up in each call; no gradients. ``dependent_launch`` and ``activation_type`` as
-#: :func:`ladder.cuda.image.open_weight` has them.
+#: (x, image, bias, type, n, dependent_launch=False, activation_type="", x_scale=None) say all that
+#: there is to know of the weight, where a number means something only to a process that has opened
+#: it. The type is looked up in each call; no gradients. ``dependent_launch`` and
+#: ``activation_type`` as :func:`ladder.cuda.image.open_weight` has them, ``x_scale`` as
+#: :func:`linear_image_scaled`.
 linear_prepacked = torch.ops.ladder.linear_prepacked
 
 
@@ -77,6 +78,32 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         raise InvalidArgument(str(error)) from None
 
 
+def linear_image_scaled(
+    x: Tensor, x_scale: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int
+) -> Tensor:
+    """:func:`linear_image` of a weight opened with an ``activation_type``, whose x is rounded by
+    scales that are given: :func:`ladder.ops.activations.round_tokens`. No gradient flows to them.
+
+    Args:
+        x_scale: float32, one number, or one for each token.
+    """
+    if transformed():
+        check_activations(x)
+        values = _checked(_ops.dequantize_image, image, weight, n, x.shape[-1], x.dtype)
+        if x.shape[:-1].numel() > MOST_TOKENS_AS_THEY_COME:
+            x = round_tokens(x, activation_type_of(weight), x_scale).to(x.dtype)
+        return linear_by_values(x, values, bias)
+    return _checked(_ops.linear_image_scaled, x, x_scale, image, bias, weight, n)
+
+
+@torch.library.register_fake("ladder::linear_image_scaled")
+def _(
+    x: Tensor, x_scale: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int
+) -> Tensor:
+    check_activations(x)
+    return x.new_empty((*x.shape[:-1], n))
+
+
 @torch.library.register_fake("ladder::linear_image_no_grad")
 @torch.library.register_fake("ladder::linear_image")
 def _(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int) -> Tensor:
@@ -93,6 +120,7 @@ def _(
     n: int,
     dependent_launch: bool = False,
     activation_type: str = "",
+    x_scale: Tensor | None = None,
 ) -> Tensor:
     check_activations(x)
     return x.new_empty((*x.shape[:-1], n))
@@ -116,6 +144,21 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 torch.library.register_autograd("ladder::linear_image", _backward, setup_context=_setup_context)
+
+
+def _setup_scaled(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, _, *rest = inputs
+    _setup_context(ctx, (x, *rest), output)
+
+
+def _backward_scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, *rest = _backward(ctx, grad)
+    return grad_x, None, *rest
+
+
+torch.library.register_autograd(
+    "ladder::linear_image_scaled", _backward_scaled, setup_context=_setup_scaled
+)
 
 
 class _LinearImage(torch.autograd.Function):

@@ -40,6 +40,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "devices": lambda layer: layer.device,
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
     "activation types": lambda layer: layer.activation_type,
+    "static scales": lambda layer: None if layer.input_scale is None else float(layer.input_scale),
     "dependent_launch": lambda layer: layer.dependent_launch,
 }
 
@@ -57,6 +58,7 @@ def joined(layers: Sequence[Linear]) -> Linear:
         bias,
         activation_type=first.activation_type,
     )
+    linear.input_scale = first.input_scale
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,10 +16,11 @@ from ladder import ops
 from ladder._torch import forward_levels as _forward_levels
 from ladder._torch import func_level as _func_level
 from ladder.cuda import kernels
-from ladder.cuda.linear import linear_image
+from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
@@ -31,7 +33,7 @@ from ladder.weight import Weight, check_columns
 _absent = object()
 
 
-class Linear(TakesActivations, PackedModule):
+class Linear(TakesActivations, TakesCodes):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
@@ -132,6 +134,46 @@ class Linear(TakesActivations, PackedModule):
     def call_objection(self, wanted: str | None) -> str:
         return "" if wanted is None else activations.device_objection(wanted, self.device.type)
 
+    @property
+    def input_scale(self) -> Tensor | None:
+        """A static scale of x, float32 [1], as checkpoints store it: a GPU rounds more than 16
+        tokens by it to :attr:`activation_type`, saturating, in place of a scale of each token
+        (:func:`ladder.ops.activations.round_tokens`). A CPU, and a layer without an
+        ``activation_type``, do not ask for it. None: there is none.
+
+        It is a buffer, in the ``state_dict`` where it is set. A number or a tensor of one sets it.
+        Raises InvalidArgument for what is not positive and finite.
+        """
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | float | None) -> None:
+        if scale is None:
+            self._buffers.pop("input_scale", None)
+            return
+        given = torch.as_tensor(scale, dtype=torch.float32).detach().reshape(-1)
+        if given.numel() != 1 or not (given.is_meta or 0 < float(given) < float("inf")):
+            raise InvalidArgument(
+                f"input_scale is {given.tolist()}, not one positive and finite number"
+            )
+        self._put_input_scale(given.to(self.device))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # nn.Module would put what is called as a buffer there as it is.
+        if name == "input_scale":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        """After :meth:`prepare`: compile the kernel that rounds by :attr:`input_scale`, where it is
+        what ``m`` tokens need."""
+        most = max(m, default=0)
+        if self.input_scale is None or not self._activation_type or not self._weight_number:
+            return
+        if most > activations.MOST_TOKENS_AS_THEY_COME and dtype in kernels.HALVES:
+            kernels.compile_scaled(self._weight_number, self.device, dtype, most)
+
     @classmethod
     def from_weight(
         cls, weight: Weight, bias: Tensor | None = None, *, activation_type: str | None = None
@@ -224,6 +266,7 @@ class Linear(TakesActivations, PackedModule):
         if (
             image is None
             or bias is _absent
+            or "input_scale" in state["_buffers"]
             or _autocasting()
             or _func_level() is not None
             or _forward_levels._current_level >= 0
@@ -266,9 +309,14 @@ class Linear(TakesActivations, PackedModule):
         image = self.image
         if image is not None:
             number, n = self._weight_number, self.out_features
+            scale = self.input_scale if self._activation_type else None
+            if scale is not None and torch.compiler.is_compiling():
+                return linear_image_scaled(x, scale, image, bias, number, n)
             if torch.compiler.is_compiling():
                 return linear_image(x, image, bias, number, n)
             try:
+                if scale is not None:
+                    return linear_image_scaled(x, scale, image, bias, number, n)
                 return linear_image(x, image, bias, number, n)
             except RuntimeError:
                 if not self._leave_kernels():
@@ -283,6 +331,7 @@ class Linear(TakesActivations, PackedModule):
             g_idx=self.g_idx,
             bias=bias,
             activation_type=self._activation_type,
+            input_scale=self.input_scale,
         )
 
     def _prepare_for_trace(self) -> None:
@@ -323,5 +372,6 @@ class Linear(TakesActivations, PackedModule):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, weight_type={self._type_text}"
             + (f", activation_type={self.activation_type}" if self.activation_type else "")
+            + (", static" if self.activation_type and self.input_scale is not None else "")
             + (", dependent_launch=True" if self.dependent_launch else "")
         )

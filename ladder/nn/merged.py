@@ -113,6 +113,13 @@ class MergedWeight:
             self.linear._prepare_for_trace()
         return self.linear._with_bias(x, torch.cat(biases))
 
+    def product_of_codes(
+        self, x: Tensor, x_scale: Tensor | None, out_dtype: torch.dtype, place: int
+    ) -> Tensor:
+        """The part of layer ``place`` of :meth:`Linear.forward_codes`: all rows are computed."""
+        y = self.linear.forward_codes(x, x_scale, out_dtype=out_dtype)
+        return y.split(self.sizes, -1)[place].contiguous()
+
     def codes(self, place: int) -> Tensor:
         """The canonical codes of one layer, a copy."""
         start = sum(self.sizes[:place])
@@ -160,6 +167,11 @@ class MergedLinear(Linear):
         part: Tensor = merged.part(x, place)
         return part
 
+    def forward_codes(
+        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+    ) -> Tensor:
+        return self._merged.product_of_codes(x, x_scale, out_dtype, self._place)
+
     @property
     def image(self) -> Tensor:
         """What holds the codes, those of the other layers too."""
@@ -172,6 +184,9 @@ class MergedLinear(Linear):
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         return self._merged.linear.compile_for(dtype, m)
 
+    def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
+        self._merged.linear.compile_static(dtype, m)
+
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         return self._merged.linear.kernel_request(dtype, m)
 
@@ -182,6 +197,15 @@ class MergedLinear(Linear):
     @dependent_launch.setter
     def dependent_launch(self, wanted: bool) -> None:
         self._merged.linear.dependent_launch = wanted
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | float | None) -> None:
+        self._restore()  # the others keep theirs
+        self.input_scale = scale  # now Linear's
 
     def _canonical_codes(self) -> Tensor:
         return self._merged.codes(self._place)

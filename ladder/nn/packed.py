@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class PackedModule(QuickCall):
     _has_kernels: bool | None = None  # of this device; None: not asked yet
     _dependent_launch = False
     _activation_type: str | None = None
+    _numbers_for_codes: Mapping[torch.dtype, int | None] = MappingProxyType({})
 
     def __init__(
         self,
@@ -102,11 +104,19 @@ class PackedModule(QuickCall):
         # In this order: other threads take an image to have its number, and, without one, wait in
         # prepare() until it is known whether there are kernels.
         self._buffers.pop("image", None)
-        self._weight_number = number
+        self._weight_number, self._numbers_for_codes = number, {}
         if image is not None:  # moved and counted with the module, never saved
             self._non_persistent_buffers_set.add("image")
             self._buffers["image"] = image
         self._has_kernels = None if image is None else True
+
+    def _put_input_scale(self, scale: Tensor) -> None:
+        # In front: torch.export miscounts buffers that are behind those that are None.
+        if "input_scale" not in self._buffers:
+            others = dict(self._buffers)
+            self._buffers.clear()
+            self._buffers.update({"input_scale": None, **others})
+        self._buffers["input_scale"] = scale
 
     def prepare(self) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type.
@@ -262,7 +272,7 @@ class PackedModule(QuickCall):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedModule:
         # .half() and .to(dtype) would round scales to another format than the type says.
         self._restore()
-        kept = {name: getattr(self, name) for name in PARTS}
+        kept = {name: getattr(self, name, None) for name in (*PARTS, "input_scale")}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
         super()._apply(fn, recurse)
         for name, part in kept.items():
@@ -290,6 +300,9 @@ class PackedModule(QuickCall):
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
+        # So is whether the scale of x is static.
+        if prefix + "input_scale" in state_dict and "input_scale" not in self._buffers:
+            self._put_input_scale(torch.ones(1, device=self.qweight.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,7 +312,7 @@ class PackedModule(QuickCall):
             buffers = {**self._buffers, "qweight": self._canonical_codes()}
             del buffers["image"]
             state |= {"_buffers": buffers, "_weight_number": 0}
-        return state | {"_has_kernels": None}
+        return state | {"_has_kernels": None, "_numbers_for_codes": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

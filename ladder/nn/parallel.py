@@ -129,6 +129,14 @@ class ParallelLinear(Linear):
         y = super().forward(x)
         return y if shard.y_split else gather(y, n, group)
 
+    def forward_codes(
+        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+    ) -> Tensor:
+        raise Unsupported(
+            f"this layer holds {self.shard.along} of its weight, as rank {self.shard.rank} of "
+            f"{self.shard.size}: activations that are codes are multiplied by whole layers"
+        )
+
     def dequantize(self, dtype: torch.dtype | None = None) -> nn.Module:
         raise Unsupported(
             f"this layer holds {self.shard.along} of its weight, as rank {self.shard.rank} of "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -88,6 +89,9 @@ def warmup(
     layers = _requests(model, m, dtype, dependent_launch, mode)
     distinct = list(dict.fromkeys(layers.values()))
     tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
+    for name in layers:
+        module = cast(Linear, model.get_submodule(name))
+        module.compile_static(layers[name].dtype, m)
     return WarmedUp(layers, tuned)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import Unsupported
 from ladder.ops import activations
+from ladder.ops.codes import linear_codes as linear_codes
 from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
 from ladder.ops.transforms import (
     check_activations,
@@ -64,6 +65,7 @@ def linear(
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
     activation_type: str | None = None,
+    input_scale: Tensor | None = None,
 ) -> Tensor:
     """``y[..., n] = sum_k x[..., k] * value(w)[n, k] + bias[n]``, accumulated in float32.
 
@@ -74,6 +76,8 @@ def linear(
         bias: [N] in the dtype of ``x``.
         activation_type: "int8" rounds ``x`` to 8 bits first, and "float8_e4m3" too, on a GPU: see
             Error.
+        input_scale: float32 of one number, the scale by which a GPU rounds all tokens to
+            ``activation_type``; None has each token have one of its own. A CPU does not ask for it.
     Returns:
         [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
         ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
@@ -103,7 +107,9 @@ def linear(
         On a GPU up to 16 tokens are multiplied as they come. Of more, x is
         :func:`ladder.ops.activations.round_tokens`, with one scale for each token, at most
         s = max |x| / 254 (1 + 2**-22) away with "int8", and 2**-4 |x| + 2**-18 max |x| with
-        "float8_e4m3"; values of codes are not rounded. Kernels sum products exactly within a group
+        "float8_e4m3"; values of codes are not rounded. With ``input_scale`` c, where c times the
+        largest code is not exceeded, it is at most c / 2 (1 + 2**-15) away, and
+        2**-4 |x| + 2**-10 c. Kernels sum products exactly within a group
         with "int8" and in float32 with "float8_e4m3". This function, which decodes the weight in
         each call, and products where a compiler or driver fails, round x once more to its dtype.
     """
@@ -120,19 +126,23 @@ def linear(
         if activation_type is None:
             return linear_by_values(x, values, bias)
         check_bias(bias, x, values.shape[0])
-        y = linear_by_values(rounded(x, str(type), activation_type), values, None)
+        y = linear_by_values(rounded(x, str(type), activation_type, input_scale), values, None)
         return (y if bias is None else y + bias).to(x.dtype)
+    if activation_type is not None and input_scale is not None and x.device.type == "cuda":
+        x, op = rounded(x, str(type), activation_type, input_scale).to(x.dtype), _ops.linear
     return _checked(op, x, *parts, bias, str(type))
 
 
-def rounded(x: Tensor, type: str, activation_type: str) -> Tensor:
+def rounded(
+    x: Tensor, type: str, activation_type: str, input_scale: Tensor | None = None
+) -> Tensor:
     """What products by weights of ``type`` see of ``x``: float32, or ``x`` itself where its device
     multiplies so few tokens as they come."""
     if x.device.type != "cuda":
         return activations.round_activations(x, parse(type))
     if x.dim() == 0 or x.shape[:-1].numel() <= activations.MOST_TOKENS_AS_THEY_COME:
         return x
-    return activations.round_tokens(x, activation_type)
+    return activations.round_tokens(x, activation_type, input_scale)
 
 
 def _check_rounded(

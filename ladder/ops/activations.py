@@ -19,6 +19,8 @@ from ladder.types import TType
 ACTIVATION_TYPES = ("int8", "float8_e4m3")
 #: Of GPUs, the number that the largest magnitude of a token becomes.
 _LARGEST = {"int8": 127.0, "float8_e4m3": 448.0}
+#: What codes of given scales may be.
+_RANGE = {"int8": (-128.0, 127.0), "float8_e4m3": (-448.0, 448.0)}
 #: GPUs multiply so many tokens as they come: csrc/runtime/session.h, kMostTokensAsTheyCome.
 MOST_TOKENS_AS_THEY_COME = 16
 #: Devices that have products of rounded x, as torch calls them, for each of ACTIVATION_TYPES.
@@ -181,9 +183,14 @@ def round_activations(x: Tensor, ttype: TType) -> Tensor:
     return rounded + (wide - fixed)
 
 
-def round_tokens(x: Tensor, activation_type: str) -> Tensor:
+def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
     """What products of more than 16 tokens see of x on GPUs: [..., K] float32, the numbers that the
     codes and scales of the kernel stand for, rounded once.
+
+    With ``x_scale``, float32 of one number or [..., 1], the scale is that one, and not of a token's
+    own: a number is x times the inverse of the scale, rounded to float32, then to the nearest code,
+    ties to even, and the nearest of -128 to 127 or of -448 to 448 where it is outside. A token with
+    a NaN is NaN.
 
     Each token has one scale, its largest magnitude / 127 ("int8") or / 448 ("float8_e4m3"); a
     number is the nearest multiple, or the nearest float8_e4m3 times the scale, ties to even: at
@@ -193,6 +200,8 @@ def round_tokens(x: Tensor, activation_type: str) -> Tensor:
     Gradients go straight through: that of the result is that of ``x``.
     """
     fixed = x.detach().to(torch.float32)
+    if x_scale is not None:
+        return _round_by(x_scale, x, fixed, activation_type)
     most = fixed.abs().amax(-1, keepdim=True)
     small = most < _LEAST
     # Not a number / most, which torch takes for the number times a reciprocal.
@@ -208,12 +217,26 @@ def round_tokens(x: Tensor, activation_type: str) -> Tensor:
     return rounded + (x.to(torch.float32) - fixed)
 
 
-def _round_tokens(x: Tensor, activation_type: str) -> Tensor:
+def _round_by(x_scale: Tensor, x: Tensor, fixed: Tensor, activation_type: str) -> Tensor:
+    one = x_scale.numel() == 1
+    scale = (x_scale.reshape(()) if one else x_scale.view(*x.shape[:-1], 1)).detach()
+    low, high = _RANGE[activation_type]
+    codes = (fixed * (torch.ones_like(scale) / scale)).clamp(low, high)
+    if activation_type == "int8":
+        codes = codes.round()
+    else:
+        codes = codes.to(torch.float8_e4m3fn).to(torch.float32)
+    rounded = torch.where(fixed.isnan().any(-1, keepdim=True), torch.nan, codes * scale)
+    # An infinite number is saturated, and has no gradient.
+    return rounded + torch.where(fixed.isfinite(), x.to(torch.float32) - fixed, 0.0)
+
+
+def _round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
     """As ``ladder::round_tokens`` in the dtype of ``x``: of the library, for products of float32
     and where a compiler fails."""
-    return round_tokens(x, activation_type).to(x.dtype)
+    return round_tokens(x, activation_type, x_scale).to(x.dtype)
 
 
 _fragment = torch.library.Library("ladder", "FRAGMENT")
-_fragment.define("round_tokens(Tensor x, str activation_type) -> Tensor")
+_fragment.define("round_tokens(Tensor x, str activation_type, Tensor? x_scale=None) -> Tensor")
 _fragment.impl("round_tokens", _round_tokens, "CompositeExplicitAutograd")

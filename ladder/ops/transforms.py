@@ -36,10 +36,14 @@ def check_same_device(x: Tensor, qweight: Tensor) -> None:
 
 def check_bias(bias: Tensor | None, x: Tensor, n: int) -> None:
     """Raise InvalidArgument, as the kernels do, unless ``bias`` is [n] in the dtype of ``x``."""
-    if bias is None:
-        return
-    if bias.dtype != x.dtype:
-        given, wanted = dtype_name(bias.dtype), dtype_name(x.dtype)
+    if bias is not None:
+        check_bias_dtype(bias, x.dtype, n)
+
+
+def check_bias_dtype(bias: Tensor, dtype: torch.dtype, n: int) -> None:
+    """Raise InvalidArgument unless ``bias`` is [n] of ``dtype``."""
+    if bias.dtype != dtype:
+        given, wanted = dtype_name(bias.dtype), dtype_name(dtype)
         raise InvalidArgument(f"bias has dtype {given}, not {wanted}")
     if tuple(bias.shape) != (n,):
         raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")

@@ -15,6 +15,7 @@ from checkpoint_oracle import (
 )
 from safetensors.torch import load_file
 
+from ladder import CheckpointError
 from ladder.checkpoints import open_folder, repack
 from ladder.checkpoints.compressed_config import Config
 from ladder.checkpoints.info import describe
@@ -32,13 +33,11 @@ SCHEMES = {
     "W4AFP8": ({"bits": 4}, "float8", "float8_e4m3", None),
     "W4AFP8 with zero points": ({"bits": 4, "symmetric": False}, "float8", "float8_e4m3", None),
     "FP8_DYNAMIC": (F8, "float8", "float8_e4m3", None),
-    "W8A8 static": (W8, "int8 static", "int8", "is int8, static, per tensor: ladder rounds each "
-                    "token to int8 with a scale of its own, and leaves out input_scale"),
+    "W8A8 static": (W8, "int8 static", "int8", None),
     "W8A8 asymmetric": (W8, "int8 asymmetric", "int8", "is int8, static, per tensor, with zero "
                         "points: ladder rounds each token to int8 with a scale of its own, and "
                         "leaves out input_scale and input_zero_point"),
-    "FP8": (F8, "float8 static", "float8_e4m3", "is float8, static, per tensor: ladder rounds each "
-            "token to float8_e4m3 with a scale of its own, and leaves out input_scale"),
+    "FP8": (F8, "float8 static", "float8_e4m3", None),
     "FP8_BLOCK": (F8, "float8 block", "float8_e4m3", "is float8, dynamic, per group of 128 "
                   "columns: ladder rounds each token to float8_e4m3 with a scale of its own"),
     "NVFP4": (NVFP4, "nvfp4", None, "is float4, dynamic in groups, per tensor group of 16 columns: "
@@ -70,8 +69,14 @@ def test_a_folder_repacked_rounds_activations_as_the_scheme_asks(name, tmp_path,
         assert found["activation_type"] == found["modules"][0]["activation_type"] == wanted
     ((_, weight),) = open_folder(source)
     assert torch.equal(weight.dequantize(), torch.from_numpy(truth.weight).float())
-    parts = {name.rpartition(".")[2] for name in load_file(tmp_path / "b" / "model.safetensors")}
-    assert parts == set(weight.tensors()), "tensors of activations are left out"
+    found = load_file(tmp_path / "b" / "model.safetensors")
+    kept = found.pop("layer.input_scale", None)
+    parts = {name.rpartition(".")[2] for name in found}
+    assert parts == set(weight.tensors()), "other tensors of activations are left out"
+    if name not in ("W8A8 static", "FP8"):
+        assert kept is None
+        return
+    assert kept.dtype == torch.float32 and torch.equal(kept, truth.tensors["input_scale"])
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -134,6 +139,48 @@ def test_a_folder_may_be_repacked_for_its_weights_only(tmp_path):
     _, source = folder_of(tmp_path / "a", W8, "int8")
     repack(source, tmp_path / "b", weights_only=True)
     assert "activation_type" not in written(tmp_path / "b")
+
+
+def test_a_static_scale_goes_with_what_is_rounded(tmp_path):
+    """Not where no device has kernels for it, nor where weights alone are asked for."""
+    _, source = folder_of(tmp_path / "a", F8, "float8 static", k=40)
+    repack(source, tmp_path / "b")
+    _, source = folder_of(tmp_path / "c", F8, "float8 static")
+    repack(source, tmp_path / "d", weights_only=True)
+    for folder in ("b", "d"):
+        assert "layer.input_scale" not in load_file(tmp_path / folder / "model.safetensors")
+
+
+def test_layers_without_their_static_scale_are_said(tmp_path, caplog):
+    layers = {name: compressed(N, K, activations="int8 static", **W8) for name in ("q", "k", "v")}
+    for name in ("q", "v"):
+        del layers[name].tensors["input_scale"]
+    settings = compressed_settings(activations="int8 static", **W8)
+    repack(write_folder(tmp_path / "a", settings, [tensors_of(layers)]), tmp_path / "b")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("q and 1 more: input_scale is missing, though activations are static")
+    found = load_file(tmp_path / "b" / "model.safetensors")
+    assert [name for name in found if name.endswith("input_scale")] == ["k.input_scale"]
+    assert written(tmp_path / "b")["activation_type"] == "int8"
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (torch.tensor([0.0]), r"layer.input_scale is 0.0, not positive and finite"),
+        (torch.tensor([-0.5]), r"layer.input_scale is -0.5, not positive"),
+        (torch.tensor([float("nan")]), r"layer.input_scale is nan, not positive"),
+        (torch.tensor([0.5, 0.25]), r"layer.input_scale has shape \[2\], not \[1\]"),
+        (torch.tensor([3]), r"layer.input_scale is int64, not"),
+    ],
+)
+def test_a_damaged_static_scale_is_named_with_its_value(scale, message, tmp_path):
+    truth = compressed(N, K, activations="float8 static", **F8)
+    truth.tensors["input_scale"] = scale
+    settings = compressed_settings(activations="float8 static", **F8)
+    source = write_folder(tmp_path / "a", settings, [tensors_of({"layer": truth})])
+    with pytest.raises(CheckpointError, match=message):
+        repack(source, tmp_path / "b")
 
 
 def test_activations_of_dense_layers_are_left_as_they_are(caplog):

@@ -60,7 +60,10 @@ def test_a_folder_and_its_repacked_self_mean_what_was_drawn(kind, tmp_path):
     tensors = load_file(tmp_path / "b" / "model.safetensors")
     made = json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"]
     parts = {key.removeprefix("layer."): t for key, t in tensors.items() if key not in others}
-    assert parts.keys() == {"qweight", "scales"}, "tensors of activations are left out"
+    scale = parts.pop("input_scale", None)
+    assert (scale is not None) == (kind in ("static", "scalar"))
+    assert scale is None or torch.equal(scale, torch.tensor([0.03]))
+    assert parts.keys() == {"qweight", "scales"}
     again = Weight(types.parse(made["weight_type"]), (N, K), **parts)
     for weight in (direct, again):
         weight.check()
@@ -78,6 +81,9 @@ def test_tensors_made_canonical_alone_are_the_weight(kind):
     layer = layer_of(truth, kind)
     parts = dict(reader.canonical(part, t, layer) for part, t in truth.tensors.items())
     parts.pop("", None)
+    scale = parts.pop("input_scale", None)
+    assert (scale is not None) == (kind in ("static", "scalar"))
+    assert scale is None or (scale.dtype, scale.tolist()) == (torch.float32, [scale.item()])
     ttype = type_of(layer, zero=layer.fixed_zero, scale_dtype=parts["scales"].dtype)
     weight = Weight(ttype, (N, K), **parts)
     weight.check()
@@ -142,8 +148,7 @@ def test_without_headers_the_config_says_what_a_layer_has(kind):
         ("blocks", "is float8, dynamic, per group of 128 columns: ladder rounds each token to "
          "float8_e4m3 with a scale of its own"),
         ("tensor", None),
-        ("static", "is float8, static, per tensor: ladder rounds each token to float8_e4m3 with a "
-         "scale of its own, and leaves out input_scale and activation_scale"),
+        ("static", None),
     ],
 )  # fmt: skip
 def test_activations_rounded_otherwise_are_said_once(kind, said, caplog):

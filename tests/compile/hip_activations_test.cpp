@@ -72,8 +72,14 @@ TEST_F(HipActivationKernels, that_round_compile_without_spills) {
   for (const std::int64_t k : {16, 2048, 8192, 65536, 131072}) {
     for (const Scalar from : kHalves) {
       const RoundingPlan plan = rounding_plan(k, 64);
-      expect_clean(rounding_.round_tokens(from, Scalar::s8, plan, {false, false}),
+      expect_clean(rounding_.round_tokens(from, Scalar::s8, TokenScales::own, plan, {false, false}),
                    joined(name_of(from), " of ", k), plan.threads, 3, 3);
+    }
+    const RoundingPlan plan = rounding_plan(k, 64);
+    for (const Scalar from : {Scalar::f16, Scalar::bf16, Scalar::s8}) {
+      expect_clean(
+          rounding_.round_tokens(from, Scalar::s8, TokenScales::given, plan, {false, false}),
+          joined(name_of(from), " of ", k, " with given scales"), plan.threads, 4, 4);
     }
   }
 }
@@ -81,7 +87,8 @@ TEST_F(HipActivationKernels, that_round_compile_without_spills) {
 TEST_F(HipActivationKernels, do_not_round_to_e4m3) {
   EXPECT_THAT(
       [&] {
-        rounding_.round_tokens(Scalar::f16, Scalar::e4m3, rounding_plan(64, 64), {false, false});
+        rounding_.round_tokens(Scalar::f16, Scalar::e4m3, TokenScales::own, rounding_plan(64, 64),
+                               {false, false});
       },
       ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("not the format")));
 }

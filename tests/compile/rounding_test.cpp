@@ -4,6 +4,8 @@
 // libnvrtc, no GPU.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/joined.h"
 #include "codegen/cuda/toolchain.h"
 #include "codegen/rounding_kernels.h"
@@ -17,9 +19,12 @@ void expect_no_spills(Scalar to, const std::string& architecture) {
   const bool dependent = architecture >= "sm_90" || architecture.starts_with("sm_1");
   // Of a warp, of a block with one, two and four pieces a thread, and read twice.
   for (const std::int64_t k : {16, 1024, 8192, 65536, 131072}) {
-    for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+    for (const auto& [from, whose] :
+         {std::pair{Scalar::f16, TokenScales::own}, std::pair{Scalar::bf16, TokenScales::own},
+          std::pair{Scalar::f16, TokenScales::given}, std::pair{Scalar::bf16, TokenScales::given},
+          std::pair{to, TokenScales::given}}) {
       const auto binary = cuda::compile(
-          kernels.round_tokens(from, to, rounding_plan(k, 32), {dependent, dependent}),
+          kernels.round_tokens(from, to, whose, rounding_plan(k, 32), {dependent, dependent}),
           architecture);
       const auto what = joined(name_of(from), " to ", name_of(to), ", ", k, " ", architecture);
       EXPECT_EQ(binary.spill_bytes, 0) << what << binary.log;

@@ -35,6 +35,7 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
       for (auto& [expr, schedule] : testing::tile_case(
                shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
                static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups, x)) {
+        expr.wide_y = turn % 5 < 2;
         cases.push_back({expr, schedule});
       }
     };
@@ -59,6 +60,7 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
                                 turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
                                 device(name), 3, Scalar::s8)) {
           expr.bias = turn % 2 == 0;
+          expr.wide_y = turn % 4 < 2;
           cases.push_back({expr, schedule});
         }
       }

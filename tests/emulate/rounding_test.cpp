@@ -53,8 +53,21 @@ struct Rounded {
   std::vector<float> scales;
 };
 
+/// Scales of callers: powers of two and others, with which some numbers are too large for codes.
+float given_scale(std::int64_t token) { return token % 2 == 0 ? 0.0078125f : 0.0123f; }
+
+/// Codes that come, all but NaN.
+std::uint8_t code_of(std::int64_t i, Scalar to) {
+  const auto code = static_cast<std::uint8_t>(i * 37 + i / 251);
+  return to == Scalar::e4m3 && (code & 0x7f) == 0x7f ? 0 : code;
+}
+
+std::int64_t place_of(std::int64_t column) {
+  return column / 64 * 64 + digit_place(static_cast<int>(column % 64));
+}
+
 Rounded by_definition(const std::vector<std::uint16_t>& x, std::int64_t m, std::int64_t k,
-                      Scalar from, Scalar to) {
+                      Scalar from, Scalar to, TokenScales whose, std::int64_t each) {
   Rounded out{Bytes(static_cast<std::size_t>(m * k)), std::vector<float>(m)};
   const float top = largest_rounded(to);
   for (std::int64_t token = 0; token < m; ++token) {
@@ -68,12 +81,19 @@ Rounded by_definition(const std::vector<std::uint16_t>& x, std::int64_t m, std::
       most = std::max(most, std::fabs(value(c)));
     }
     const bool none = most < kLeastRounded;
-    const float inverse = none ? 0 : top / most;
+    float inverse = none ? 0 : top / most;
     out.scales[token] = !finite ? std::numeric_limits<float>::quiet_NaN() : none ? 0 : most / top;
+    if (whose == TokenScales::given) {
+      const float scale = given_scale(each * token);
+      bool number = true;
+      for (std::int64_t c = 0; c < k; ++c) number = number && !std::isnan(value(c));
+      inverse = 1.0f / scale;
+      out.scales[token] = number ? scale : std::numeric_limits<float>::quiet_NaN();
+    }
     for (std::int64_t c = 0; c < k; ++c) {
-      const float scaled = value(c) * inverse;
-      const auto place = c / 64 * 64 + digit_place(static_cast<int>(c % 64));
-      out.codes[static_cast<std::size_t>(token * k + place)] = static_cast<std::uint8_t>(
+      float scaled = value(c) * inverse;
+      if (to == Scalar::s8) scaled = std::min(std::max(scaled, -128.0f), 127.0f);
+      out.codes[static_cast<std::size_t>(token * k + place_of(c))] = static_cast<std::uint8_t>(
           to == Scalar::s8 ? static_cast<int>(std::nearbyint(scaled)) : emulate::to_e4m3(scaled));
     }
   }
@@ -94,33 +114,56 @@ struct By {
 };
 constexpr By kHopper{"CUDA", 32, 90}, kTuring{"CUDA", 32, 75}, kWaves{"HIP", 64, 0};
 
+Rounded of_codes(const Bytes& x, std::int64_t m, std::int64_t k, std::int64_t each) {
+  Rounded out{Bytes(x.size()), std::vector<float>(m)};
+  for (std::int64_t token = 0; token < m; ++token) {
+    out.scales[token] = given_scale(each * token);
+    for (std::int64_t c = 0; c < k; ++c) {
+      out.codes[static_cast<std::size_t>(token * k + place_of(c))] =
+          x[static_cast<std::size_t>(token * k + c)];
+    }
+  }
+  return out;
+}
+
 class RoundTokens {
  public:
   RoundTokens(Scalar from, Scalar to, const std::vector<std::int64_t>& columns, bool dependent,
-              By by = kHopper)
-      : from_(from), to_(to), dependent_(dependent), by_(by) {
+              By by = kHopper, TokenScales whose = TokenScales::own)
+      : from_(from), to_(to), whose_(whose), dependent_(dependent), by_(by) {
     const bool chains = by.capability >= 90;
     std::vector<emulate::Source> sources;
     for (const std::int64_t k : columns) {
       sources.push_back(
           {rounding_kernels(target_called(by.target))
-               .round_tokens(from, to, rounding_plan(k, by.lanes), {dependent, chains}),
+               .round_tokens(from, to, whose, rounding_plan(k, by.lanes), {dependent, chains}),
            "round_tokens"});
     }
     kernels_ = emulate::load(
         sources, by.lanes == 64 ? emulate::Language::hip : emulate::Language::cuda, by.capability);
   }
 
-  void expect_exact(std::size_t which, std::int64_t m, std::int64_t k) const {
+  /// `each`: of given scales, whether tokens have one each.
+  void expect_exact(std::size_t which, std::int64_t m, std::int64_t k, unsigned each = 1) const {
     const auto what = joined("[", m, ", ", k, "] ", name_of(from_), " to ", name_of(to_));
-    const auto x = tokens_of(m, k, from_);
     const auto n = static_cast<std::size_t>(m * k);
-    const auto in = guarded(x.data(), 2 * n), out = guarded(nullptr, n),
-               scales = guarded(nullptr, 4 * static_cast<std::size_t>(m));
+    const bool are_codes = from_ == to_;
+    const auto x = are_codes ? std::vector<std::uint16_t>() : tokens_of(m, k, from_);
+    Bytes given_codes(are_codes ? n : 0);
+    for (std::size_t i = 0; i < given_codes.size(); ++i) {
+      given_codes[i] = code_of(static_cast<std::int64_t>(i), to_);
+    }
+    std::vector<float> given_scales;
+    for (std::int64_t t = 0; t < (each == 0 ? 1 : m); ++t) given_scales.push_back(given_scale(t));
+    const auto in = are_codes ? guarded(given_codes.data(), n) : guarded(x.data(), 2 * n),
+               out = guarded(nullptr, n),
+               scales = guarded(nullptr, 4 * static_cast<std::size_t>(m)),
+               given = guarded(given_scales.data(), 4 * given_scales.size());
     const RoundingPlan plan = rounding_plan(k, by_.lanes);
     auto tokens = static_cast<unsigned>(m), pieces = static_cast<unsigned>(k / kColumnsOfPiece),
          threads = plan.threads;
-    void* parameters[] = {in.data(), out.data(), scales.data(), &tokens, &pieces, &threads};
+    void* parameters[] = {in.data(), out.data(), scales.data(), &tokens,
+                          &pieces,   &threads,   &each,         given.data()};
     emulate::Launch launch{
         {static_cast<unsigned>(ceil_div(m, std::int64_t{plan.tokens})), 1}, {1, 1}, threads, 0, 1};
     launch.lanes = static_cast<unsigned>(by_.lanes);
@@ -128,7 +171,8 @@ class RoundTokens {
     if (dependent_) launch.preceding = [&] { return came = true, std::string(); };
     EXPECT_EQ(emulate::run(launch, [&] { kernels_[which](parameters); }), "") << what;
     EXPECT_EQ(came, dependent_) << what;
-    const Rounded wanted = by_definition(x, m, k, from_, to_);
+    const Rounded wanted = are_codes ? of_codes(given_codes, m, k, each)
+                                     : by_definition(x, m, k, from_, to_, whose_, each);
     const auto* codes = static_cast<const std::uint8_t*>(out.data());
     for (std::int64_t token = 0; token < m; ++token) {
       float scale;
@@ -148,6 +192,7 @@ class RoundTokens {
 
  private:
   Scalar from_, to_;
+  TokenScales whose_;
   bool dependent_;
   By by_;
   std::vector<emulate::Kernel> kernels_;
@@ -179,6 +224,33 @@ TEST(EmulatedRounding, is_the_definition_by_waves) {
     const RoundTokens kernels(from, Scalar::s8, columns, false, kWaves);
     for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 9, columns[i]);
   }
+}
+
+TEST(EmulatedRounding, takes_given_scales_to_the_bit) {
+  for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+      const RoundTokens kernels(from, to, kColumns, false, kHopper, TokenScales::given);
+      for (std::size_t i = 0; i < kColumns.size(); ++i) {
+        kernels.expect_exact(i, 9, kColumns[i], i % 2);
+      }
+    }
+    const RoundTokens waves(from, Scalar::s8, kColumns, false, kWaves, TokenScales::given);
+    for (std::size_t i = 0; i < kColumns.size(); ++i) waves.expect_exact(i, 9, kColumns[i], i % 2);
+  }
+  const std::vector<std::int64_t> columns = {65552};  // not held
+  const RoundTokens kernels(Scalar::f16, Scalar::s8, columns, true, kHopper, TokenScales::given);
+  kernels.expect_exact(0, 2, columns[0], 0);
+}
+
+TEST(EmulatedRounding, places_codes_that_come_as_they_are) {
+  for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+    const RoundTokens kernels(to, to, kColumns, to == Scalar::s8, kHopper, TokenScales::given);
+    for (std::size_t i = 0; i < kColumns.size(); ++i) {
+      kernels.expect_exact(i, 9, kColumns[i], (i + 1) % 2);
+    }
+  }
+  const RoundTokens waves(Scalar::s8, Scalar::s8, kColumns, false, kWaves, TokenScales::given);
+  for (std::size_t i = 0; i < kColumns.size(); ++i) waves.expect_exact(i, 9, kColumns[i], i % 2);
 }
 
 TEST(EmulatedRounding, reads_long_tokens_twice) {

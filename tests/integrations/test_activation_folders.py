@@ -159,11 +159,57 @@ def test_layers_round_as_their_group_of_the_config_says(foreign, wide_folder, tm
     assert torch.equal(logits(load(tmp_path / "saved")), logits(model))
 
 
+@pytest.mark.parametrize(("weights", "scheme"), [(W8, "int8 static"), (F8, "float8 static")])
+def test_static_scales_are_loaded_saved_and_loaded_again(foreign, tmp_path, weights, scheme):
+    folder, _ = foreign(weights, scheme)
+    model = opened(folder)
+    model.save_pretrained(tmp_path / "saved")
+    repack(folder, tmp_path / "repacked")
+    again = [load(tmp_path / name) for name in ("saved", "repacked")]
+    again.append(load(tmp_path / "saved", dtype=torch.bfloat16))
+    with enable("compressed-tensors"):
+        again.append(load(folder, dtype=torch.bfloat16))
+    for each in (model, *again):
+        for name, module in each.named_modules():
+            if isinstance(module, ladder.Linear):
+                assert torch.equal(module.input_scale, torch.tensor([0.03])), name
+
+
+def test_layers_without_a_static_scale_are_said(foreign, caplog):
+    from safetensors.torch import load_file, save_file
+
+    folder, _ = foreign(W8, "int8 static")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors[f"{UP}.input_scale"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    model = opened(folder)
+    assert model.get_submodule(UP).input_scale is None
+    assert model.get_submodule(UP).activation_type == "int8"
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "ladder")
+    assert said.startswith(f"{UP}: input_scale is missing, though activations are static")
+
+
+@pytest.mark.parametrize(("scale", "message"), [
+    (torch.tensor([0.0]), "input_scale is 0.0, not positive and finite"),
+    (torch.tensor([0.5, 0.5]), r"input_scale is torch.float32 \[2\], not torch.float32 \[1\]"),
+])  # fmt: skip
+def test_a_damaged_static_scale_of_a_ladder_folder_is_named(foreign, tmp_path, scale, message):
+    from safetensors.torch import load_file, save_file
+
+    folder, _ = foreign(W8, "int8 static")
+    repack(folder, tmp_path / "b")
+    file = tmp_path / "b" / "model.safetensors"
+    save_file(load_file(file) | {f"{UP}.input_scale": scale}, file, metadata={"format": "pt"})
+    with pytest.raises(ladder.CheckpointError, match=message):
+        load(tmp_path / "b")
+
+
 def test_each_reason_is_said_once(foreign, caplog):
-    folder, _ = foreign(F8, "float8 static")
+    folder, _ = foreign(F8, "float8 block")
     opened(folder)
     scheme, layers = (r.getMessage() for r in caplog.records if r.name == "ladder")
-    assert "group_0.input_activations is float8, static, per tensor: ladder rounds each" in scheme
+    assert "group_0.input_activations is float8, dynamic, per group of 128" in scheme
     assert "self_attn.q_proj and 13 more: activations are taken as they come" in layers
     assert layers.endswith("for devices of type cuda, and none for cpu")
 

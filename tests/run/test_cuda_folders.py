@@ -36,6 +36,7 @@ FOLDERS = {
     **{f"fp8 {kind}": kind for kind in oracle.FP8},
 }  # fmt: skip
 AS_THEY_COME = ("NVFP4", "act-order")
+STATIC = ("W8A8 static", "FP8", "fp8 static", "fp8 scalar")
 N, K = 256, 512
 
 
@@ -62,11 +63,17 @@ def wanted_of(name: str) -> str | None:
     return "int8"
 
 
-def check(y: Tensor, x: Tensor, values: Tensor, activation_type: str | None) -> None:
-    """``y`` is the product of rounded x, within what its kernels state, and not that of x as it
-    comes; or, of None, the other way about."""
+def check(
+    y: Tensor,
+    x: Tensor,
+    values: Tensor,
+    activation_type: str | None,
+    scale: Tensor | None = None,
+) -> None:
+    """``y`` is the product of x rounded by scales of tokens, or by the static ``scale``, within
+    what its kernels state, and not that of x as it comes; or, of None, the other way about."""
     x, dtype = x.reshape(-1, x.shape[-1]), y.dtype
-    seen = x if activation_type is None else activations.round_tokens(x, activation_type)
+    seen = x if activation_type is None else activations.round_tokens(x, activation_type, scale)
     seen, values = seen.double(), values.double()
     bits = 14 if activation_type == "float8_e4m3" else 24  # tensor cores of Hopper
     slack = 2.0**-22
@@ -89,8 +96,14 @@ def test_a_layer_of_an_engine_rounds_as_the_folder_asks(name, dtype, tmp_path):
     tensors = oracle.tensors_of({"layer": truth})
     source = open_folder(oracle.write_folder(tmp_path / "a", settings_of(name), [tensors]))
     ((module, weight),) = source
-    asked = source.layer(module).activation_type
-    run, parts = finish_weight(weight.to("cuda"), dtype, activation_type=asked)
+    asked, static = source.layer(module).activation_type, source.side(source.layer(module))
+    scale = static.input_scale
+    assert (scale is not None) == (name in STATIC)
+    run, parts = finish_weight(
+        weight.to("cuda"), dtype, activation_type=asked,
+        input_scale=None if scale is None else float(scale),
+    )  # fmt: skip
+    assert run.static == (name in STATIC and wanted_of(name) is not None)
     assert run.kind == "prepacked" and (run.activation_type or None) == wanted_of(name)
     room = nn.Module()
     for part, tensor in parts.items():
@@ -99,7 +112,8 @@ def test_a_layer_of_an_engine_rounds_as_the_folder_asks(name, dtype, tmp_path):
     torch.manual_seed(0)
     for m in (8, 40, 300):
         x = torch.randn(m, K, device="cuda", dtype=dtype)
-        check(run(room, x, None), x, values, wanted_of(name) if m > 16 else None)
+        by = None if scale is None else scale.cuda()
+        check(run(room, x, None), x, values, wanted_of(name) if m > 16 else None, by)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -125,6 +139,8 @@ def test_a_model_of_transformers_rounds_as_the_folder_asks(name, tmp_path):
     loaded.append(load(tmp_path / "repacked", dtype=torch.bfloat16, device_map="cuda"))
     logits = []
     for model in loaded:
+        scale = model.model.layers[0].mlp.up_proj.input_scale
+        assert (scale is not None) == (name in STATIC)
         checked = watch(model, wanted_of(name))
         with torch.no_grad():
             logits.append(model(torch.arange(50, 90, device="cuda")[None]).logits)
@@ -143,7 +159,7 @@ def watch(model: nn.Module, activation_type: str | None) -> list[str]:
         def look(module: ladder.Linear, inputs: tuple[Tensor, ...], y: Tensor) -> None:
             assert module.activation_type == activation_type, name
             values = module.packed_weight.dequantize()
-            check(y, inputs[0], values, activation_type)
+            check(y, inputs[0], values, activation_type, module.input_scale)
             checked.append(name)
 
         return look

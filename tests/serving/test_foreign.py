@@ -13,7 +13,7 @@ import torch
 from drawn import generator
 from layers import SHAPES, activations, parts_of, product, rank, run, serve, write
 
-from ladder.errors import Unsupported
+from ladder.errors import CheckpointError, Unsupported
 from ladder.ops.activations import round_activations
 from ladder.types import parse
 
@@ -136,6 +136,7 @@ def test_activations_of_int8_are_rounded_as_the_folder_asks(name, scheme, tmp_pa
     rounded = round_activations(x, parse(made.type))
     wanted = torch.cat(product(stored, name, rounded), -1)
     assert (run(layer, x) - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    assert not made.static  # a CPU has scales of its own
     plain = torch.cat(product(stored, name, x), -1)
     assert (plain - wanted).abs().max() > 1e-3 * wanted.abs().max()
 
@@ -279,3 +280,57 @@ def test_ladders_kernel_serves_ranks(name, tmp_path, monkeypatch):
     else:
         for number, y in enumerate(found):
             assert torch.equal(y, share(name, parts, number, 2))
+
+
+@pytest.mark.parametrize("form", ("compressed-tensors", "fp8"))
+def test_parts_of_other_static_scales_are_products_of_their_own(form, tmp_path, monkeypatch):
+    """What a GPU would be given: an image and a scale for each run."""
+    from ladder.integrations.serving import layer as serving
+
+    modules = parts_of("qkv_proj")
+    stored = (foreign.compressed_8(modules, "int8 static") if form == "compressed-tensors"
+              else foreign.fp8(modules, "static"))  # fmt: skip
+    last = stored.layers[list(stored.layers)[-1]]
+    last.tensors["input_scale"] = last.tensors["input_scale"] * 2
+    write(tmp_path, stored.tensors(), stored.config())
+    seen, finish = [], serving.finish_weight
+
+    def finished(weight, *given, **options):
+        seen.append((weight.shape[0], options["input_scale"]))
+        return finish(weight, *given, **options)
+
+    monkeypatch.setattr(serving, "finish_weight", finished)
+    layer = serve("qkv_proj", tmp_path, stored.tensors())
+    rows = [truth.codes.shape[0] for truth in stored.layers.values()]
+    assert [n for n, _ in seen] == [sum(rows[:2]), rows[2]]
+    assert [scale for _, scale in seen] == pytest.approx([0.03, 0.06], rel=1e-7)
+    assert len(layer.quant_method.runs) == 2
+    x = activations("qkv_proj")
+    if form == "fp8":  # x as it comes, on a CPU
+        assert torch.equal(run(layer, x), torch.cat(product(stored, "qkv_proj", x), -1))
+
+
+def test_a_run_of_a_static_scale_gives_it_to_the_op(monkeypatch):
+    from ladder.integrations.serving import layer as serving
+
+    calls = []
+    monkeypatch.setattr(serving, "linear_prepacked", lambda *given: calls.append(given))
+    layer = torch.nn.Module()
+    image, scale = torch.zeros(4, dtype=torch.int32), torch.tensor([0.5])
+    layer.register_buffer("qweight_1", image)
+    layer.register_buffer("input_scale_1", scale)
+    x = torch.zeros(2, 8)
+    for static in (False, True):
+        made = serving.Run("prepacked", "int8", 8, "_1", ("qweight",), False, "int8", static)
+        made(layer, x, None)
+    assert calls[0] == (x, image, None, "int8", 8, False, "int8", None)
+    assert calls[1][:-1] == calls[0][:-1] and calls[1][-1] is scale
+
+
+def test_a_static_scale_that_is_none_is_named(tmp_path):
+    stored = foreign.compressed_8(parts_of("o_proj"), "int8 static")
+    (truth,) = stored.layers.values()
+    truth.tensors["input_scale"] = torch.tensor([0.0])
+    write(tmp_path, stored.tensors(), stored.config())
+    with pytest.raises(CheckpointError, match="o_proj.input_scale is 0.0, not positive"):
+        serve("o_proj", tmp_path, stored.tensors())

@@ -9,42 +9,51 @@
 
 #include "base/error.h"
 #include "binding/torch/cuda.h"
+#include "binding/torch/cuda_passes.h"
 #include "runtime/gpus.h"
 #include "runtime/rounding.h"
 
 namespace ladder::binding {
 namespace {
 
-const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, std::int64_t k, void* stream) {
+const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, TokenScales whose,
+                                std::int64_t k, void* stream) {
   static std::mutex mutex;
-  static auto& all = *new std::map<std::tuple<int, Scalar, Scalar, std::int64_t>, RoundingKernel>;
+  using Key = std::tuple<int, Scalar, Scalar, TokenScales, std::int64_t>;
+  static auto& all = *new std::map<Key, RoundingKernel>;
   const std::lock_guard lock(mutex);
-  const std::tuple key{ordinal, from, to, k};
+  const Key key{ordinal, from, to, whose, k};
   if (const auto found = all.find(key); found != all.end()) return found->second;
   if (gpus().driver.capturing(stream, ordinal)) {
     fail<Unsupported>("the kernel that rounds ", k,
                       " columns is not compiled, and a CUDA graph is being captured: call it once "
                       "before the capture");
   }
-  return all.emplace(key, rounding_kernel(ordinal, from, to, k, {.waits = false, .starts = false}))
-      .first->second;
+  const InChain alone{.waits = false, .starts = false};
+  return all.emplace(key, rounding_kernel(ordinal, from, to, whose, k, alone)).first->second;
 }
 
-/// Codes [m, k], columns in the order of digit_place, and scales [m].
-std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type) {
-  const Scalar from = half_of(x, "x");
-  require_matrix(x, "x");
+/// Codes [m, k], columns in the order of digit_place, and scales [m]. With scales, x may be codes.
+std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
+                                  std::optional<Tensor> x_scale) {
   const auto to = rounded_called(activation_type);
   LADDER_REQUIRE(to.has_value(), "activation_type is empty, and x stays as it comes");
+  const bool given_codes =
+      x_scale.has_value() &&
+      (x.scalar_type() == ScalarType::Char || x.scalar_type() == ScalarType::Float8E4M3);
+  const Scalar from = given_codes ? *to : half_of(x, "x");
+  require_matrix(x, "x");
   const std::int64_t m = x.size(0), k = x.size(1);
   const auto ordinal = x.get_device_index();
   const Tensor rows = readable(x);
+  const GivenScales given = given_scales(x_scale, m, ordinal);
+  const auto whose = x_scale.has_value() ? TokenScales::given : TokenScales::own;
   Tensor codes = empty_of(aoti_torch_dtype_uint8(), ordinal, m, k);
   Tensor scales = empty_of(aoti_torch_dtype_float32(), ordinal, m);
   if (m > 0) {
     void* const stream = current_stream(ordinal);
-    const RoundingKernel& kernel = kernel_of(ordinal, from, *to, k, stream);
-    if (!kernel.start(stream, address(rows), address(codes), address(scales), m)) {
+    const RoundingKernel& kernel = kernel_of(ordinal, from, *to, whose, k, stream);
+    if (!kernel.start(stream, address(rows), address(codes), address(scales), m, given)) {
       refused("that rounds tokens");
     }
   }
@@ -54,7 +63,7 @@ std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
-  m.def("rounded_codes(Tensor x, str activation_type) -> Tensor[]");
+  m.def("rounded_codes(Tensor x, str activation_type, Tensor? x_scale=None) -> Tensor[]");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) { m.impl("rounded_codes", TORCH_BOX(&rounded_codes)); }

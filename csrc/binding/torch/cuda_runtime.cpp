@@ -107,6 +107,17 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
   return {};
 }
 
+/// Compiles the kernel that rounds by given scales, and what `m` tokens of it need, of a weight whose
+/// activations are rounded.
+void warm_scaled(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
+  Session& session = ladder::session(weight).serving(m);
+  const auto ordinal = static_cast<std::int32_t>(device);
+  if (session.rounded()) {
+    session.passes(ordinal, activation_of(dtype).scalar, m, current_stream(ordinal),
+                   Incoming::scaled_numbers);
+  }
+}
+
 /// The schedule that this process or a store has for `m` tokens as the fastest of `measured` or
 /// more, or ""; a store then has its kernel.
 std::string plan(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
@@ -187,6 +198,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("activation_type(int weight) -> str");
   m.def("rounding_objection(str type, int k, str activation_type) -> str");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
+  m.def("warm_scaled(int weight, int device, ScalarType dtype, int m) -> ()");
   m.def("plan(int weight, int device, ScalarType dtype, int m, int measured) -> str");
   m.def(
       "schedules(int weight, int device, ScalarType dtype, int m, int count, "
@@ -211,6 +223,7 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("activation_type", TORCH_BOX(&activation_type));
   m.impl("rounding_objection", TORCH_BOX(&rounding_objection));
   m.impl("warm_up", TORCH_BOX(&warm_up));
+  m.impl("warm_scaled", TORCH_BOX(&warm_scaled));
   m.impl("plan", TORCH_BOX(&plan));
   m.impl("schedules", TORCH_BOX(&schedules));
   m.impl("stop_compiling_ahead", TORCH_BOX(&stop_compiling));

@@ -33,6 +33,7 @@ std::int32_t aoti_torch_dtype_bool();
 std::int32_t aoti_torch_dtype_float16();
 std::int32_t aoti_torch_dtype_float32();
 std::int32_t aoti_torch_dtype_float64();
+std::int32_t aoti_torch_dtype_float8_e4m3fn();
 std::int32_t aoti_torch_dtype_int16();
 std::int32_t aoti_torch_dtype_int32();
 std::int32_t aoti_torch_dtype_int64();

@@ -16,8 +16,8 @@ struct Dtype {
 };
 
 /// In the order in which calls ask for them most often.
-const std::array<Dtype, 10>& dtypes() {
-  static const std::array<Dtype, 10> rows{{
+const std::array<Dtype, 11>& dtypes() {
+  static const std::array<Dtype, 11> rows{{
       {ScalarType::Half, aoti_torch_dtype_float16()},
       {ScalarType::BFloat16, aoti_torch_dtype_bfloat16()},
       {ScalarType::Float, aoti_torch_dtype_float32()},
@@ -28,6 +28,7 @@ const std::array<Dtype, 10>& dtypes() {
       {ScalarType::Long, aoti_torch_dtype_int64()},
       {ScalarType::Double, aoti_torch_dtype_float64()},
       {ScalarType::Bool, aoti_torch_dtype_bool()},
+      {ScalarType::Float8E4M3, aoti_torch_dtype_float8_e4m3fn()},
   }};
   return rows;
 }

@@ -33,7 +33,20 @@ constexpr std::uint64_t kAbiVersion = 0x020b'0000'0000'0000;
   } while (false)
 
 /// Torch's dtypes that ladder tells apart.
-enum class ScalarType { Byte, Char, Short, Int, Long, Half, BFloat16, Float, Double, Bool, Other };
+enum class ScalarType {
+  Byte,
+  Char,
+  Short,
+  Int,
+  Long,
+  Half,
+  BFloat16,
+  Float,
+  Double,
+  Bool,
+  Float8E4M3,
+  Other,
+};
 std::int32_t number_of(ScalarType dtype);  ///< torch's number of it; not of Other
 ScalarType scalar_type_of(std::int32_t number);
 

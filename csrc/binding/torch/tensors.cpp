@@ -65,6 +65,7 @@ std::string_view name(ScalarType dtype) {
     case ScalarType::Float: return "float32";
     case ScalarType::Double: return "float64";
     case ScalarType::Bool: return "bool";
+    case ScalarType::Float8E4M3: return "float8_e4m3fn";
     default: return "another dtype";
   }
 }

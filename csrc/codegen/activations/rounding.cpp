@@ -75,7 +75,7 @@ DEVICE u32 largest(const Piece& p, u32 most) {
 // Whole numbers below 2^22 appear in the lowest bits of their sum with 1.5 * 2^23.
 constexpr std::string_view kToS8 = R"(
 DEVICE u32 whole(float x, float inverse) {
-  return as_bits(__fadd_rn(__fmul_rn(x, inverse), 12582912.0f));
+  return as_bits(__fadd_rn(WITHIN, 12582912.0f));
 }
 DEVICE u32 rounded(u32 low, u32 high, float inverse) {
   const u32 a = whole(low_TYPE(low), inverse), b = whole(low_TYPE(high), inverse);
@@ -83,6 +83,10 @@ DEVICE u32 rounded(u32 low, u32 high, float inverse) {
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 )";
+
+// With its own scale no number of a token is larger than 127.
+constexpr std::string_view kOwnWithin = "__fmul_rn(x, inverse)";
+constexpr std::string_view kGivenWithin = "fminf(fmaxf(__fmul_rn(x, inverse), -128.0f), 127.0f)";
 
 constexpr std::string_view kToE4m3 = R"(
 DEVICE u32 both(float low, float high, float inverse) {
@@ -106,7 +110,7 @@ DEVICE void round_piece(const Piece& p, float inverse, Words4* out) {
   *out = to;
 }
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces, u32 threads) {
+round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces, u32 threadsMORE) {
   BEGIN
   TEAM
   const Words4* const from = x + (u64)token * pieces * 2;
@@ -115,16 +119,47 @@ round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces
   FIRST
   most = max(most & 0xffffu, most >> 16);
   ALL
-  const float magnitude = low_TYPE(most);
+  SCALE
+  SECOND
+}
+)";
+
+constexpr std::string_view kOwnScale = R"(const float magnitude = low_TYPE(most);
   const bool finite = most < INFINITE, none = magnitude < LEAST;
   const float inverse = finite && !none ? __fdiv_rn(TOP, magnitude) : 0.0f;
   if (thread == 0) {
     const float scale = none ? 0.0f : __fdiv_rn(magnitude, TOP);
     scales[token] = finite ? scale : as_float(0x7fc00000u);
+  })";
+// Infinite numbers are the largest; bits above theirs are NaN.
+constexpr std::string_view kGivenScale = R"(const float scale = given[token * each];
+  const float inverse = __fdiv_rn(1.0f, scale);
+  if (thread == 0) scales[token] = most > INFINITE ? as_float(0x7fc00000u) : scale;)";
+constexpr std::string_view kGiven = ", u32 each, const float* given";
+
+// Codes that come: neighbours are columns 2 i and 2 i + 1 of both halves of a piece, as rounded().
+constexpr std::string_view kCodes = R"(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+round_tokens(const Words4* x, Words4* out, float* scales, u32 tokens, u32 pieces, u32 threadsMORE) {
+  BEGIN
+  TEAM
+  const Words4* const from = x + (u64)token * pieces;
+  Words4* const to = out + (u64)token * pieces;
+  if (thread == 0) scales[token] = given == nullptr ? 1.0f : given[token * each];
+  for (u32 at = thread; at < pieces; at += step) {
+    const Words4 piece = from[at];
+    Words4 placed;
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+      placed.w[2 * i] = __byte_perm(piece.w[i], piece.w[2 + i], 0x5140);
+      placed.w[2 * i + 1] = __byte_perm(piece.w[i], piece.w[2 + i], 0x7362);
+    }
+    to[at] = placed;
   }
-  SECOND
 }
 )";
+constexpr std::string_view kBlockOfCodes =
+    "const u32 thread = threadIdx.x, token = blockIdx.x, step = threads;";
 
 constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % LANES;
   const u32 token = blockIdx.x * (threads / LANES) + threadIdx.x / LANES, step = LANES;
@@ -167,18 +202,27 @@ constexpr std::string_view kReadSecond = R"(
 
 }  // namespace
 
-std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain,
-                                const Words& words) {
-  LADDER_CHECK(from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
+std::string round_tokens_source(Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan,
+                                InChain chain, const Words& words) {
+  const bool codes = from == to, given = whose == TokenScales::given;
+  LADDER_CHECK(codes || from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
+  LADDER_CHECK(!codes || given, "codes without scales");
   LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
   LADDER_CHECK(words.dependent_launch || !(chain.waits || chain.starts),
                "no dependent launch on such devices");
   const bool bf16 = from == Scalar::bf16, exact = plan.of_warps || !words.any_threads;
-  return text_of(words, joined(kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel),
+  const std::string text =
+      codes ? std::string(kCodes)
+            : joined(kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
+  const std::string_view team = plan.of_warps ? kWarpTeam : codes ? kBlockOfCodes : kBlockTeam;
+  return text_of(words, text,
                  {{"BEGIN", joined(chain.waits ? "dependent_wait();" : "",
                                    chain.waits && chain.starts ? "\n  " : "",
                                    chain.starts ? "dependent_launch();" : "")},
-                  {"TEAM", std::string(plan.of_warps ? kWarpTeam : kBlockTeam)},
+                  {"TEAM", std::string(team)},
+                  {"MORE", std::string(given ? kGiven : "")},
+                  {"WITHIN", std::string(given ? kGivenWithin : kOwnWithin)},
+                  {"SCALE", std::string(given ? kGivenScale : kOwnScale)},
                   {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
                   {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
                   {"SECOND", std::string(plan.held ? kHeldSecond : kReadSecond)},

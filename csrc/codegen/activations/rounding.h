@@ -9,7 +9,7 @@
 
 namespace ladder::activations {
 
-std::string round_tokens_source(Scalar from, Scalar to, const RoundingPlan& plan, InChain chain,
-                                const Words& words);
+std::string round_tokens_source(Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan,
+                                InChain chain, const Words& words);
 
 }  // namespace ladder::activations

@@ -254,7 +254,7 @@ void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
     emit(body, Multiply{sum_, of_tokens});
   }
   if (expr_.bias) {
-    const auto bias = reg("bias_of_rows", expr_.activation, layout);
+    const auto bias = reg("bias_of_rows", expr_.y_scalar(), layout);
     emit(body, Load{bias, view(bias_, {1, expr_.n, layout.shape[2]}, {0, 1, 0}), {0, first, 0}});
     emit(body, Add{sum_, bias});
   }

@@ -49,13 +49,13 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   if (expr_.bias) {
     // Training may have written it a moment ago: a dependent launch reads it after its wait. Loads
     // of the read-only path the assembler would move before that.
-    bias_ = buffer("bias", Level::global, expr_.activation, 0, !dependent_launch);
+    bias_ = buffer("bias", Level::global, expr_.y_scalar(), 0, !dependent_launch);
     program_.buffers[bias_].optional = true;
   }
   if (expr_.gather) gather_ = constant("gather", Scalar::u32);
   x_ = buffer("x", Level::global, expr_.x_scalar());
   if (expr_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
-  y_ = buffer("y", Level::global, expr_.activation);
+  y_ = buffer("y", Level::global, expr_.y_scalar());
   if (reduction == Reduction::ordered) {
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
     counters_ = buffer("counters", Level::global, Scalar::u32);

@@ -84,10 +84,11 @@ void LinearLowering::add_parts(Body& body, std::int64_t count, std::int64_t firs
 }
 
 void LinearLowering::finish(Body& body, const Affine& first) {
-  const auto out = reg("out", expr_.activation, program_.registers[sum_].layout);
+  const auto out =
+      expr_.wide_y ? sum_ : reg("out", expr_.activation, program_.registers[sum_].layout);
   const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
   scale_and_bias(body, first);
-  emit(body, Cast{out, sum_});
+  if (!expr_.wide_y) emit(body, Cast{out, sum_});
   emit(body, Store{out, y, {0, first, sums_.first_token}});
 }
 

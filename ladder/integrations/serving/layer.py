@@ -36,13 +36,14 @@ class Run:
     parts: tuple[str, ...]
     dependent_launch: bool = False  #: of an image: as :attr:`ladder.Linear.dependent_launch`
     activation_type: str = ""  #: as :attr:`ladder.Linear.activation_type`; "" for none
+    static: bool = False  #: of an image: x has the scale ``input_scale<suffix>``
 
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.kind == "prepacked":
             image = getattr(layer, f"qweight{self.suffix}")
-            return linear_prepacked(
-                x, image, bias, self.type, self.n, self.dependent_launch, self.activation_type
-            )
+            scale = getattr(layer, f"input_scale{self.suffix}") if self.static else None
+            how = self.dependent_launch, self.activation_type, scale
+            return linear_prepacked(x, image, bias, self.type, self.n, *how)
         if self.kind == "dense":
             return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
         parts = [
@@ -72,8 +73,9 @@ def finish(
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
-    Rows of equal types, activation types, scale2 and order of columns become one run. The canonical
-    codes are let go as soon as there is an image: peak memory is that of one layer more.
+    Rows of equal types, activation types, static scales of x, scale2 and order of columns become
+    one run. The canonical codes are let go as soon as there is an image: peak memory is that of one
+    layer more.
 
     Args:
         dtype: of activations.
@@ -93,16 +95,16 @@ def finish(
     room.loaded.clear()
     parts = range(len(room.rows))
     weights = [room.weight(layer, part) for part in parts]
-    wanted = [room.module(part).activation_type if rounds else None for part in parts]
+    wanted = [_wish(room, layer, part) if rounds else Wish() for part in parts]
     groups = _groups([_settled(w) if isinstance(w, Weight) else w for w in weights], wanted)
     for name in room.names():
         delattr(layer, name)
     del weights
     runs: list[Run] = []
     while groups:
-        rows, activation_type = groups.pop(0)
+        rows, wish = groups.pop(0)
         suffix = f"_{len(runs)}" if runs else ""
-        run, tensors = _run(rows, suffix, dtype, prepack, warm, activation_type)
+        run, tensors = _run(rows, suffix, dtype, prepack, warm, wish)
         if before and before[len(runs)] != run:
             raise CheckpointError(
                 f"{room.prefix} was {before[len(runs)].type} when it was first loaded, and is "
@@ -112,6 +114,19 @@ def finish(
         for part, tensor in tensors.items():
             layer.register_parameter(f"{part}{suffix}", nn.Parameter(tensor, requires_grad=False))
     return tuple(runs)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the files would have x rounded to, and by which static scale; None for neither."""
+
+    activation_type: str | None = None
+    input_scale: float | None = None
+
+
+def _wish(room: Room, layer: nn.Module, part: int) -> Wish:
+    activation_type = room.module(part).activation_type
+    return Wish(activation_type, room.input_scale(layer, part) if activation_type else None)
 
 
 def _settled(weight: Weight) -> Weight:
@@ -126,21 +141,21 @@ def _settled(weight: Weight) -> Weight:
 
 
 def _groups(
-    rows: list[Weight | Tensor], wanted: list[str | None]
-) -> list[tuple[list[Any], str | None]]:
-    """Neighbours that one op can multiply: lists of Weights, and of dense tensors, each with its
-    activation type."""
-    groups: list[tuple[list[Any], str | None]] = []
-    for each, activation_type in zip(rows, wanted, strict=True):
+    rows: list[Weight | Tensor], wanted: list[Wish]
+) -> list[tuple[list[Any], Wish]]:
+    """Neighbours that one op can multiply: lists of Weights, and of dense tensors, each with what
+    is wished of x."""
+    groups: list[tuple[list[Any], Wish]] = []
+    for each, wish in zip(rows, wanted, strict=True):
         last, before = (groups[-1][0][-1], groups[-1][1]) if groups else (None, None)
         if isinstance(each, Weight):
-            fits = isinstance(last, Weight) and before == activation_type and _joinable(last, each)
+            fits = isinstance(last, Weight) and before == wish and _joinable(last, each)
         else:
             fits = isinstance(last, Tensor)
         if fits:
             groups[-1][0].append(each)
         else:
-            groups.append(([each], activation_type))
+            groups.append(([each], wish))
     return groups
 
 
@@ -156,7 +171,7 @@ def _run(
     dtype: torch.dtype,
     prepack: bool,
     warm: Callable[[Linear], None],
-    activation_type: str | None,
+    wish: Wish,
 ) -> tuple[Run, dict[str, Tensor]]:
     if isinstance(rows[0], Tensor):
         dense = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
@@ -164,7 +179,13 @@ def _run(
     weight = join(rows)
     rows.clear()
     return finish_weight(
-        weight, dtype, suffix=suffix, prepack=prepack, warm=warm, activation_type=activation_type
+        weight,
+        dtype,
+        suffix=suffix,
+        prepack=prepack,
+        warm=warm,
+        activation_type=wish.activation_type,
+        input_scale=wish.input_scale,
     )
 
 
@@ -176,25 +197,34 @@ def finish_weight(
     prepack: bool = True,
     warm: Callable[[Linear], None] = lambda module: None,
     activation_type: str | None = None,
+    input_scale: float | None = None,
 ) -> tuple[Run, dict[str, Tensor]]:
     """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`.
 
     Args:
         activation_type: offered to the weight, see :mod:`ladder.nn.offered`. The log says once why
             x is taken as it comes.
+        input_scale: as :attr:`ladder.Linear.input_scale`.
     """
     text, n = str(weight.type), weight.shape[0]
     module = Linear.from_weight(weight)
     if why := module.offer_activation_type(activation_type):
         say_as_it_comes(why)
     rounded = module.activation_type or ""
+    module.input_scale = input_scale if rounded else None
     if prepack:
         module.dtype = dtype
         if module.prepare():
             assert module.image is not None
             warm(module)
-            run = Run("prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded)
-            return run, {"qweight": module.image}
+            run = Run(
+                "prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded,
+                module.input_scale is not None,
+            )  # fmt: skip
+            tensors = {"qweight": module.image}
+            if module.input_scale is not None:
+                tensors["input_scale"] = module.input_scale
+            return run, tensors
         if weight.qweight.is_cuda:
             _log.warning(
                 "%s %s has no kernels on this GPU: torch decodes it in each call",

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ladder.checkpoints.layer import check_input_scale
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
@@ -22,7 +23,7 @@ from ladder.types import TType
 from ladder.weight import Weight, in_order, needs_single_rows
 
 #: Parts of which a layer has one for each module, not one for each row.
-_OF_MODULE = ("scale2", "g_idx")
+_OF_MODULE = ("scale2", "g_idx", "input_scale")
 
 
 class Room:
@@ -239,6 +240,8 @@ class Room:
                 if kind == "g_idx":
                     columns = torch.arange(values.numel(), device=to.device)
                     values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
+                elif kind == "input_scale":
+                    values.fill_(1)
                 elif values.is_floating_point():
                     values.uniform_(-0.01, 0.01)
                 elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
@@ -268,7 +271,9 @@ class Room:
         module, n, k = self.module(part), self.rows[part].count, self.columns.count
         parts: dict[str, Tensor] = {}
         for name, kind in module.tensors.items():
-            view = self.view(getattr(layer, name), name, part) if kind else None
+            if kind in ("", "input_scale"):
+                continue
+            view = self.view(getattr(layer, name), name, part)
             if view is None:
                 continue
             like = module.like(kind, n, k, self.dense)
@@ -283,6 +288,22 @@ class Room:
         except InvalidArgument as error:
             raise CheckpointError(str(error)) from error
         return weight.of_single_rows() if self.splits(module.type) else weight
+
+
+    def input_scale(self, layer: nn.Module, part: int) -> float | None:
+        """The static scale of x that was loaded of one part; None where the files have none.
+
+        Raises:
+            CheckpointError: it is not positive and finite.
+        """
+        module = self.module(part)
+        for name, kind in module.tensors.items():
+            if kind == "input_scale":
+                view = self.view(getattr(layer, name), name, part)
+                assert view is not None
+                check_input_scale(view, module.name)
+                return float(view)
+        return None
 
 
 def load(param: Tensor, loaded_weight: Tensor, shard_id: object = None) -> None:

@@ -29,7 +29,7 @@ class StoredLinear:
     name: str
     type: TType | None  #: None: dense, one tensor "weight"
     #: Its tensors by their names in the files, bias excluded, and the part of a Weight that each
-    #: becomes: "weight" for a dense one, "" for what is only checked.
+    #: becomes: "weight" for a dense one, "input_scale" of x, "" for what is only checked.
     tensors: Mapping[str, str]
     canonical: Canonical = field(compare=False, repr=False)
     #: Whether columns may be in another order than their groups, known before they are read.
@@ -49,6 +49,7 @@ class StoredLinear:
             "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
             "scale2": ((1,), None if ttype.scale2 is None else torch.float32),
             "g_idx": ((k,), torch.int32),
+            "input_scale": ((1,), torch.float32),
         }
         shape, dtype = shapes[part]
         if shape is None or dtype is None:
@@ -59,12 +60,16 @@ class StoredLinear:
         """As :func:`ladder.weight.rows_of`, of a dense weight too."""
         if self.type is None:
             return tensor[start : start + count]
+        if part == "input_scale":
+            return tensor
         return rows_of(part, tensor, self.type, start, count, whole)
 
     def columns_of(self, part: str, tensor: Tensor, k: int, start: int, count: int) -> Tensor:
         """As :func:`ladder.weight.columns_of`, of a dense weight too."""
         if self.type is None:
             return tensor[:, start : start + count]
+        if part == "input_scale":
+            return tensor
         return columns_of(part, tensor, self.type, k, start, count)
 
     def columns_objection(self, k: int, start: int, count: int) -> str:
@@ -133,7 +138,7 @@ class Folder:
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""
-        names = PARTS if self._stored is not None else FORMATS[self.method].PARTS
+        names = FORMATS[self.method].PARTS if self._stored is None else (*PARTS, "input_scale")
         headers = self.headers or {}
         return {n: headers[f"{module}.{n}"] for n in names if f"{module}.{n}" in headers}
 
@@ -238,6 +243,8 @@ class Folder:
             "g_idx": act_order,
         }
         tensors = {part: part for part in PARTS if wanted[part]}
+        if "input_scale" in parts:
+            tensors["input_scale"] = "input_scale"
         wanted_of_x = self._stored.activation_type_of(name)
         return StoredLinear(
             name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x

@@ -7,7 +7,7 @@ import copy
 import importlib
 from typing import Any
 
-from ladder.checkpoints.activation_schemes import recorded
+from ladder.checkpoints.activation_schemes import recorded, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import file_names
@@ -61,7 +61,9 @@ class ForeignHfQuantizer(Quantizer):
                     "the model has"
                 )
             wanted = None if self._plan is None else self._plan.wanted(module.name)
-            packed = ForeignLinear(linear, format, config, module.parts, module.name, wanted)
+            packed = ForeignLinear(
+                linear, format, config, module.parts, module.name, layer, wanted
+            )
             model.set_submodule(module.name, packed.train(linear.training))
             names[module.name] = name
             self._layers[module.name] = layer
@@ -74,6 +76,7 @@ class ForeignHfQuantizer(Quantizer):
 
     def _stored_config(self, model: Any) -> StoredConfig:
         called = file_names(model)
+        self._say_without_scale(model)
         layers: list[tuple[str, Layer, TType, bool]] = []
         mixed = []  # stacks whose projections are to have x rounded in several ways
         for name, module in model.named_modules(remove_duplicate=False):
@@ -95,6 +98,17 @@ class ForeignHfQuantizer(Quantizer):
             source={"quant_method": self.method} | self.quantization_config.ladder_source,
             activation_types=recorded(layers) | dict.fromkeys(mixed),
         )
+
+
+    def _say_without_scale(self, model: Any) -> None:
+        say_without_scale([
+            self._names[name]
+            for name, module in model.named_modules()
+            if name in self._names and isinstance(module, Linear) and module.input_scale is None
+            and self._layers[name].keeps_input_scale(
+                module.weight_type, act_order=module.g_idx is not None
+            )
+        ])  # fmt: skip
 
 
 def _config_class(base: type, method: str) -> type:

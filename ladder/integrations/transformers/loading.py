@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder.checkpoints.layer import Layer, check_input_scale, input_scale_of
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
 from ladder.nn.parallel import Shard, become_parallel, choose
@@ -43,7 +44,10 @@ class LoadingLinear(Linear):
         self.__dict__.setdefault("_given", set()).add(name)
         to_local = getattr(value, "to_local", None)
         own = value if to_local is None else to_local().detach()
-        if name in PARTS:
+        if name == "input_scale":
+            self._parameters.pop(name, None)
+            self._buffers[name] = own.detach()
+        elif name in PARTS:
             self._parameters.pop(name, None)
             if to_local is None and self._shard is not None and self._whole is not None:
                 own = getattr(self._shard.of(replace(self._whole, **{name: own.detach()})), name)
@@ -75,6 +79,8 @@ class LoadingLinear(Linear):
                 self.packed_weight.check(name)
             except InvalidArgument as error:
                 raise CheckpointError(str(error)) from error
+            if self.input_scale is not None:
+                check_input_scale(self.input_scale, name)
 
 
 class ForeignLinear(LoadingLinear):
@@ -86,6 +92,7 @@ class ForeignLinear(LoadingLinear):
         config: of this module, in that format.
         parts: dtype and shape of each stored tensor.
         name: of the layer in the files, for errors.
+        layer: its sizes, of that format.
         wanted: what this process is to hold of the layer, where that is cut over processes.
     """
 
@@ -96,6 +103,7 @@ class ForeignLinear(LoadingLinear):
         config: Any,
         parts: dict[str, Any],
         name: str,
+        layer: Layer,
         wanted: Shard | None = None,
     ) -> None:
         nn.Module.__init__(self)
@@ -104,12 +112,12 @@ class ForeignLinear(LoadingLinear):
         self.dtype, self._conv1d = dense.dtype, is_conv1d(linear)
         self.weight_type, self._type_text = None, "not yet known"
         for part, (dtype, shape) in parts.items():
-            if part != "bias":
-                self.register_buffer(part, torch.empty(shape, dtype=dtype, device="meta"))
+            if part != "bias":  # not by register_buffer: a Linear has properties of some names
+                self._buffers[part] = torch.empty(shape, dtype=dtype, device="meta")
         has_bias = linear.bias is not None or "bias" in parts
         bias = torch.empty(self.out_features, dtype=self.dtype, device="meta")
         self.register_parameter("bias", nn.Parameter(bias) if has_bias else None)
-        self.__dict__["_foreign"] = (format, config, name)
+        self.__dict__["_foreign"] = (format, config, name, layer)
         self.__dict__["_wanted"] = wanted
 
     @property
@@ -126,9 +134,13 @@ class ForeignLinear(LoadingLinear):
             self._unpack()
 
     def _unpack(self) -> None:
-        format, config, name = self.__dict__.pop("_foreign")
+        format, config, name, layer = self.__dict__.pop("_foreign")
         device = self._buffers[format.codes_part(self._buffers)].device
-        weight = format.unpack_layer({p: t.cpu() for p, t in self._buffers.items()}, config, name)
+        tensors = {p: t.cpu() for p, t in self._buffers.items()}
+        weight = format.unpack_layer(tensors, config, name)
+        scale = None
+        if layer.keeps_input_scale(weight.type, act_order=weight.g_idx is not None):
+            scale = input_scale_of(format, tensors, layer)
         shape, wanted = weight.shape, self.__dict__.pop("_wanted")
         if wanted is not None:
             shard = choose(name, weight, wanted)
@@ -141,6 +153,8 @@ class ForeignLinear(LoadingLinear):
         for part in PARTS:
             tensor = getattr(weight, part)
             self.register_buffer(part, None if tensor is None else tensor.to(device))
+        if scale is not None:
+            self._put_input_scale(scale.to(device))
 
     def finish(self, name: str, group: Any = None) -> None:
         if "_foreign" in self.__dict__:
@@ -152,7 +166,7 @@ class ForeignLinear(LoadingLinear):
                     "run `ladder repack` first, or load without offload_buffers"
                 )
             self._unpack()
-        self.__dict__.setdefault("_given", set()).update(PARTS)
+        self.__dict__.setdefault("_given", set()).update((*PARTS, "input_scale"))
         super().finish(name, group)
 
 

@@ -47,7 +47,7 @@ def swap_stored(
         return {}, {}
     headers = swap_experts(model, headers, config, cut=cut)
     singles = open_experts(model, headers, PARTS, _codes_part, cut=cut)
-    found = find_modules(model, headers, PARTS, _codes_part)
+    found = find_modules(model, headers, (*PARTS, "input_scale"), _codes_part)
     for module in found:
         text = config.modules.get(module.name) or config.type_of(module.stored_name)
         if text is None:
@@ -63,7 +63,7 @@ def swap_stored(
 
 
 def _codes_part(parts: Collection[str]) -> str | None:
-    return "qweight" if parts else None
+    return "qweight" if set(parts) - {"input_scale"} else None
 
 
 def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
@@ -75,6 +75,13 @@ def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
         if g_idx != expected:
             raise CheckpointError(
                 f"{module.stored_name}.g_idx is {g_idx.dtype} {list(g_idx.shape)}, not "
+                f"{expected[0]} {list(expected[1])}"
+            )
+    if (scale := module.parts.get("input_scale")) is not None:
+        expected = (torch.float32, (1,))
+        if scale != expected:
+            raise CheckpointError(
+                f"{module.stored_name}.input_scale is {scale.dtype} {list(scale.shape)}, not "
                 f"{expected[0]} {list(expected[1])}"
             )
     for part, found in parts.items():
@@ -109,6 +116,8 @@ def _swap(model: Any, module: StoredModule, text: str, plan: Plan | None) -> Non
         dtype=linear.weight.dtype,
     )
     packed._conv1d = is_conv1d(linear)
+    if "input_scale" in module.parts:
+        packed.input_scale = torch.empty(1, device="meta")
     if plan is not None:
         prepare(packed, module.name, plan)
     model.set_submodule(module.name, packed.train(linear.training))

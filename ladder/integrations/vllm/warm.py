@@ -187,6 +187,8 @@ class Warmer:
         module.dependent_launch = self.dependent_launch
         request = module.kernel_request(self.dtype, self.tokens)
         prompts = module.kernel_request(self.dtype, self._prompts(module.activation_type))
+        with torch.cuda.device(module.device):
+            module.compile_static(self.dtype, (*request.m, *prompts.m))
         if request.weight in self._done:
             return
         self._done.add(request.weight)

@@ -68,6 +68,19 @@ TEST(Linear, moves_rounded_activations_in_a_byte_each) {
   EXPECT_EQ(least_bytes(expr, 3), 64 * 256 / 2 + 64 * 2 * 2 + 3 * (64 * 2 + 256));
 }
 
+TEST(Linear, wide_y_is_printed_and_moved_in_four_bytes) {
+  Linear expr{4, 8, 128, Scalar::f16, 32, 64, 256};
+  expr.rounded_x = Scalar::s8;
+  expr.bias = expr.wide_y = true;
+  EXPECT_EQ(to_string(expr),
+            "y[m<=32, n=64] f32 = t[m] f32 * sum k=256: x[m, k] s8 * s[n, k/128] f16 * "
+            "(u4[n, k] - 8) + bias[n] f32");
+  EXPECT_EQ(least_bytes(expr, 3), 64 * 256 / 2 + 64 * 2 * 2 + 3 * (64 * 4 + 256));
+  expr.rounded_x.reset();
+  EXPECT_THAT([&] { check(expr); },
+              testing::ThrowsMessage<InvalidArgument>("y is f32, and x is f16, not of 8 bits"));
+}
+
 TEST(Linear, rounded_x_is_refused_where_no_bytes_multiply) {
   using testing::ThrowsMessage;
   const auto refused = [](const auto& change) {

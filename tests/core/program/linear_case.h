@@ -43,7 +43,10 @@ struct LinearCase {
     }
     const auto small = [&] { return static_cast<int>(random() % 5) - 2; };
     for (std::int64_t i = 0; i < m * expr.k; ++i) {
-      const int x = expr.rounded_x == Scalar::s8 ? static_cast<int>(random() % 33) - 16 : small();
+      // All of s8 where y is f32, which holds the sums.
+      const int most = expr.wide_y && expr.bits <= 4 ? 128 : 16;
+      const int wide = std::min(static_cast<int>(random() % (2 * most + 1)) - most, 127);
+      const int x = expr.rounded_x == Scalar::s8 ? wide : small();
       data.x.push_back(to_bits(expr.x_scalar(), x) & ((1ull << bits_of(expr.x_scalar())) - 1));
     }
     for (std::int64_t i = 0; i < m && expr.has_bytes_of_x(); ++i) {
@@ -85,7 +88,16 @@ struct LinearCase {
     return out;
   }
 
-  std::uint32_t bits(double value) const { return to_bits(expr.activation, value); }
+  std::uint32_t bits(double value) const { return to_bits(expr.y_scalar(), value); }
+
+  /// y[i] of its bytes.
+  double number(const std::vector<std::uint8_t>& bytes, std::size_t i) const {
+    const auto size = static_cast<std::size_t>(y_bytes());
+    std::uint32_t code = 0;
+    for (std::size_t b = 0; b < size; ++b) code |= std::uint32_t{bytes[size * i + b]} << 8 * b;
+    return to_number(expr.y_scalar(), code);
+  }
+  std::int64_t y_bytes() const { return bytes_of(expr.y_scalar()); }
 
   /// The parameter of that name.
   Argument argument(const std::string& name, const Schedule& schedule) const {
@@ -94,11 +106,11 @@ struct LinearCase {
     if (name == "scales") return per_group(data.scales, *expr.scale);
     if (name == "zeros") return per_group(data.zeros, expr.zero_scalar());
     if (name == "scale2") return Argument::input(&data.scale2, 4);
-    if (name == "bias") return packed(data.bias, expr.activation);
+    if (name == "bias") return packed(data.bias, expr.y_scalar());
     if (name == "gather") return input(data.gather);
     if (name == "x") return packed(placed(), expr.x_scalar());
     if (name == "x_scales") return input(data.x_scales);
-    if (name == "y") return Argument::output(m * expr.n * 2);
+    if (name == "y") return Argument::output(m * expr.n * y_bytes());
     if (name == "workspace") return Argument::output(workspace.floats * 4);
     if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
     fail<InternalError>("the program wants ", name);
@@ -122,8 +134,8 @@ struct LinearCase {
     const Argument& y = memory[at];
     std::vector<double> out;
     for (std::int64_t i = 0; i < m * expr.n; ++i) {
-      if (!y.written[2 * i]) fail<InternalError>("y[", i, "] was not written");
-      out.push_back(to_number(expr.activation, y.bytes[2 * i] | y.bytes[2 * i + 1] << 8));
+      if (!y.written[y_bytes() * i]) fail<InternalError>("y[", i, "] was not written");
+      out.push_back(number(y.bytes, static_cast<std::size_t>(i)));
     }
     return out;
   }
@@ -131,7 +143,7 @@ struct LinearCase {
   /// The expression in double, rounded as y is.
   std::vector<double> exact() const {
     auto y = evaluate(expr, data).y;
-    for (double& value : y) value = to_number(expr.activation, bits(value));
+    for (double& value : y) value = to_number(expr.y_scalar(), bits(value));
     return y;
   }
 
@@ -142,8 +154,8 @@ struct LinearCase {
     const bool rounded =
         decoding_error(expr) > 0 || (expr.element != nullptr && expr.element->exponent_bits > 4);
     for (std::size_t i = 0; i < reference.y.size(); ++i) {
-      const double value = to_number(expr.activation, bytes[2 * i] | bytes[2 * i + 1] << 8);
-      const double wanted = to_number(expr.activation, bits(reference.y[i]));
+      const double value = number(bytes, i);
+      const double wanted = to_number(expr.y_scalar(), bits(reference.y[i]));
       if (value == wanted || (rounded && std::fabs(reference.y[i]) > largest())) continue;
       if (!rounded || !(std::fabs(value - reference.y[i]) <= bound(reference, i))) {
         return joined("y[", i, "] is ", value, ", not ", wanted);
@@ -153,7 +165,7 @@ struct LinearCase {
   }
 
   /// The largest finite y.
-  double largest() const { return to_number(expr.activation, bits(HUGE_VAL) - 1); }
+  double largest() const { return to_number(expr.y_scalar(), bits(HUGE_VAL) - 1); }
 
   /// How far y[i] may be from `reference`: sums in f32, operands of tables rounded, y rounded.
   double bound(const Reference& reference, std::size_t i) const {

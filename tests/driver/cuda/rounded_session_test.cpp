@@ -51,6 +51,44 @@ TEST_F(RoundedSessions, round_before_the_passes_of_any_number_of_tokens) {
   EXPECT_NE(passes(s, 40, Scalar::bf16).rounding, few.rounding);
 }
 
+TEST_F(RoundedSessions, multiply_codes_that_come_from_one_token_on) {
+  Session& s = of(268);
+  for (const std::int64_t m : {1, 16, 40}) {
+    const auto of_codes = s.passes(1, Scalar::f16, m, stream_, Incoming::codes);
+    ASSERT_NE(of_codes.most, nullptr);
+    EXPECT_EQ(of_codes.step, m);
+    // The kernels of x that is rounded, behind another kernel.
+    EXPECT_EQ(of_codes.most, s.linear(1, Scalar::f16, m, stream_));
+    EXPECT_NE(of_codes.rounding, passes(s, m).rounding);
+    EXPECT_EQ(of_codes.rounding,
+              s.passes(1, Scalar::bf16, m, stream_, Incoming::codes).rounding);
+    EXPECT_TRUE(of_codes.rounding->start(stream_, nullptr, nullptr, nullptr, m, {nullptr, true}));
+  }
+  const auto scaled = s.passes(1, Scalar::f16, 40, stream_, Incoming::scaled_numbers);
+  EXPECT_EQ(scaled.most, passes(s, 40).most);
+  EXPECT_NE(scaled.rounding, passes(s, 40).rounding);
+  EXPECT_NE(scaled.rounding,
+            s.passes(1, Scalar::bf16, 40, stream_, Incoming::scaled_numbers).rounding);
+}
+
+TEST_F(RoundedSessions, of_wide_y_have_kernels_and_plans_of_their_own) {
+  Session& s = of(269);
+  Session& wide = s.wide();
+  EXPECT_NE(&wide, &s);
+  EXPECT_EQ(&s.wide(), &wide);
+  EXPECT_EQ(&wide.wide(), &wide);
+  EXPECT_TRUE(wide.has_wide_y() && wide.rounded() == Scalar::s8 && !s.has_wide_y());
+  const auto found = wide.passes(1, Scalar::f16, 40, stream_, Incoming::codes);
+  ASSERT_NE(found.most, nullptr);
+  EXPECT_NE(found.most, s.linear(1, Scalar::f16, 40, stream_));
+  const auto schedule = wide.schedules(1, Scalar::f16, 40, 1).front();
+  wide.keep(1, Scalar::f16, 40, schedule, 1);
+  EXPECT_TRUE(wide.plan(1, Scalar::f16, 40));
+  EXPECT_FALSE(s.plan(1, Scalar::f16, 40));
+  EXPECT_EQ(&wide.transform(1, Session::Transform::pack, stream_),
+            &s.transform(1, Session::Transform::pack, stream_));
+}
+
 TEST_F(RoundedSessions, measure_no_dense_product_and_keep_plans_of_their_own) {
   Session& s = of(265);
   const auto all = s.schedules(1, Scalar::f16, 1000, 2);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear layer on weight images of activations that are codes of 8 bits already.
+//
+// Kernels of bytes multiply any number of tokens of them, from one on. Those of 16 bits would take
+// codes too, which float16 and bfloat16 hold, but y without its scales need not fit float16, and y
+// of either would be rounded twice.
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "binding/torch/cuda.h"
+#include "binding/torch/cuda_passes.h"
+#include "runtime/notices.h"
+
+namespace ladder::binding {
+namespace {
+
+/// What x of codes has to be for a weight whose activations are rounded so.
+ScalarType dtype_of(Scalar rounded) {
+  return rounded == Scalar::s8 ? ScalarType::Char : ScalarType::Float8E4M3;
+}
+
+Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const Tensor& image,
+                    const std::optional<Tensor>& bias, std::int64_t weight, std::int64_t n,
+                    ScalarType dtype) {
+  using stable::from;
+  Session& rounded = ladder::session(weight);
+  LADDER_REQUIRE(n == rounded.n(), "n is ", n, ", not ", rounded.n());
+  LADDER_REQUIRE(rounded.rounded(), "the weight was opened without an activation_type");
+  const ScalarType of_codes = dtype_of(*rounded.rounded());
+  LADDER_REQUIRE(x.scalar_type() == of_codes, "x has dtype ", name(x.scalar_type()), ", not ",
+                 name(of_codes), " as the activation_type of the weight says");
+  const Activation as = activation_of(dtype);
+  const bool wide = as.scalar == Scalar::f32;
+  Session& session = wide ? rounded.wide() : rounded;
+  const Tokens tokens(x, session.k(), n);
+  const std::int64_t m = tokens.count();
+  require_image(image, session);
+  const auto ordinal = image.get_device_index();
+  LADDER_REQUIRE(x.is_cuda() && x.get_device_index() == ordinal,
+                 "x is not on the device of the weight");
+  if (bias.has_value()) require_bias(*bias, dtype, n, ordinal);
+  const GivenScales scales = given_scales(x_scale, m, ordinal);
+  if (m == 0) return empty(tokens.shape(), as.dtype, ordinal);
+
+  void* const stream = current_stream(ordinal);
+  // Sums are float32 whatever the operands are: what has no y of 16 bits counts as of float16.
+  const Scalar activation = wide ? Scalar::f16 : as.scalar;
+  const auto passes = session.passes(ordinal, activation, m, stream, Incoming::codes);
+  if (notices_pending()) [[unlikely]]
+    log_notices();
+  if (passes.most != nullptr) {
+    const Tensor rows = readable(x);
+    const std::optional<Tensor> moved = moved_bias(bias);
+    const Tensor y = empty(tokens.shape(), as.dtype, ordinal);
+    const Call call{session, image, moved ? moved : bias, activation, ordinal, stream};
+    if (multiply(passes, call, rows, y, m, scales)) [[likely]]
+      return y;
+  }
+  // Compiler or driver fail, or every kernel is rejected.
+  const Tensor values = dense(image, session, activation_of(ScalarType::Float));
+  return stable::call("ladder::multiply_codes", "",
+                      std::array{from(x), from(x_scale), from(values), from(bias), from(dtype)});
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
+  m.def(
+      "linear_codes(Tensor x, Tensor? x_scale, Tensor image, Tensor? bias, int weight, int n, "
+      "ScalarType dtype) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) { m.impl("linear_codes", TORCH_BOX(&linear_codes)); }
+
+}  // namespace ladder::binding
