@@ -56,7 +56,8 @@ void check_instructions(const Program& program) {
 std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, &tile_prelude, nullptr, nullptr},
+    .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, &tile_prelude, nullptr, nullptr,
+                 nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",
