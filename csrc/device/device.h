@@ -58,6 +58,11 @@ struct Device {
   /// Of these rates, what matrix instructions of single warps reach; 0: not published. Others
   /// reach all, for all that the table knows.
   double warp_share = 1;
+  /// Of tensor memory, 128 lanes of 32 bits each, that a multiprocessor has; 0: none.
+  int tensor_columns = 0;
+  /// Schedules by instructions that nobody has run on such a device are proposed, too: set where a
+  /// user asks for them (runtime/device_row.h), never in a row of the table.
+  bool unproven = false;
   int fill_bytes = 0;  ///< that a multiprocessor takes from L2 in a cycle; 0: not published
   int max_cluster;     ///< blocks that may share memory on any such device; 1: none
   /// Of the multiprocessors, those that clusters of 1 to 8 blocks can be on at once, one block on

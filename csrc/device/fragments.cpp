@@ -32,6 +32,7 @@ Layout MatrixInstruction::a() const {
     case Fragment::quad_pair: return quad_pair_operand(*this);
     case Fragment::warp: return warp_operand(*this, m);
     case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
+    case Fragment::tensor_memory: return spatial({4, 1}) * local({2, 1}) * warp_operand(*this, 16);
     case Fragment::wave: return column_spatial({m, 64 / m}) * local({1, k * m / 64});
     case Fragment::vector: return local({m, k});
   }
@@ -45,7 +46,8 @@ Layout MatrixInstruction::b() const {
       const int v = per_register(*this);
       return local({n / 8, k / (4 * v)}) * spatial({8, 4}) * local({1, v});
     }
-    case Fragment::warpgroup: fail<Unsupported>(name, " reads B from shared memory");
+    case Fragment::warpgroup:
+    case Fragment::tensor_memory: fail<Unsupported>(name, " reads B from shared memory");
     case Fragment::wave: return column_spatial({n, 64 / n}) * local({1, k * n / 64});
     case Fragment::vector: return local({n, k});
   }
@@ -63,6 +65,9 @@ Layout MatrixInstruction::d(int columns) const {
     case Fragment::warp: return local({m / 8, n / 8}) * spatial({8, 4}) * local({1, 2});
     case Fragment::warpgroup:
       return spatial({4, 1}) * column_local({2, columns / 8}) * spatial({8, 4}) * local({1, 2});
+    case Fragment::tensor_memory:
+      return spatial({4, 1}) * local({2, 1}) * column_local({2, columns / 8}) * spatial({8, 4}) *
+             local({1, 2});
     case Fragment::wave: {
       const int rows = 64 / n;  // of lanes
       return local({m / (4 * rows), 1}) * spatial({rows, n}) * local({4, 1});

@@ -17,6 +17,8 @@ namespace {
 constexpr int kNewest = 1 << 20;
 constexpr std::string_view kPtx = "PTX ISA, matrix fragments of mma";
 constexpr std::string_view kWgmma = "PTX ISA, register fragments of wgmma";
+constexpr std::string_view kTcgen05 =
+    "PTX ISA, tcgen05: matrix shapes, data movement shapes 16x128b and 16x256b";
 constexpr std::string_view kMfma =
     "AMD Instinct MI200 and MI300 ISA; AMD Matrix Instruction Calculator";
 
@@ -77,6 +79,25 @@ constexpr MatrixInstruction wgmma(std::string_view name, Types types, int k,
           types.accumulator_bits,
           kWgmma,
           in_tiles};
+}
+// Compute capability 10.x, which has no wgmma.
+constexpr MatrixInstruction tcgen05(std::string_view name, Types types, int k) {
+  return {name,
+          Family::nvidia,
+          100,
+          109,
+          Fragment::tensor_memory,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          128,
+          16,
+          k,
+          256,
+          1,
+          types.accumulator_bits,
+          kTcgen05,
+          true};
 }
 constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types, int mn, int k,
                                  bool in_tiles = false) {
@@ -143,6 +164,11 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
+};
+
+constexpr MatrixInstruction kTensorMemory[] = {
+    tcgen05("tcgen05.mma.m128nNk16.f16", kF16, 16),
+    tcgen05("tcgen05.mma.m128nNk16.bf16", kBf16, 16),
 };
 
 constexpr CopyInstruction nvidia(std::string_view name, int first, std::string_view from,
@@ -253,6 +279,15 @@ const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& dev
            operand_scalar(each) == operand;
   });
   return row == std::end(kMatrix) ? nullptr : &*row;
+}
+
+std::span<const MatrixInstruction> tensor_memory_instructions() { return kTensorMemory; }
+
+const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device& device) {
+  const auto row = std::ranges::find_if(kTensorMemory, [&](const MatrixInstruction& each) {
+    return device.tensor_columns > 0 && has(device, each) && operand_scalar(each) == operand;
+  });
+  return row == std::end(kTensorMemory) ? nullptr : &*row;
 }
 
 std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {

@@ -25,8 +25,11 @@ enum class Fragment {
   quad_pair,  ///< four products at once, each by the eight lanes of a quad pair
   warp,       ///< one product by 32 lanes
   warpgroup,  ///< one product by 128 lanes, A in registers, B in shared memory
-  wave,       ///< one product by 64 lanes
-  vector,     ///< one lane's vector register: a row of D
+  /// One product by tensor memory, started by one thread: A and the sums are in its 128 lanes, a
+  /// row each, and B in shared memory. 128 threads store and load, 32 rows a warp.
+  tensor_memory,
+  wave,    ///< one product by 64 lanes
+  vector,  ///< one lane's vector register: a row of D
 };
 
 /// A matrix instruction: d[m, n] = a[m, k] * b[n, k] + d, `copies` times side by side.
@@ -48,12 +51,15 @@ struct MatrixInstruction {
 
   /// Who holds what: A [m, k], B [n, k], accumulator [m, n]; with `copies` a first dimension that
   /// counts them. The accumulator of a warpgroup has `most_n` columns, or as many as one asks for.
-  /// b() throws Unsupported where B is read from shared memory.
+  /// b() throws Unsupported where B is read from shared memory. Of tensor memory A and sums are as
+  /// threads store and load them.
   Layout a() const;
   Layout b() const;
   Layout d() const { return d(most_n); }
   Layout d(int columns) const;
-  bool b_in_registers() const { return fragment != Fragment::warpgroup; }
+  bool b_in_registers() const {
+    return fragment != Fragment::warpgroup && fragment != Fragment::tensor_memory;
+  }
   /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of AMD read two's
   /// complement alone.
   bool takes_unsigned() const { return fragment != Fragment::wave; }
@@ -91,6 +97,11 @@ const MatrixInstruction& first_tile_instruction(Family family);
 /// The row by which the warpgroups of tile programs multiply `operand` on `device`, B in shared
 /// memory; null when there is none.
 const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& device);
+/// The row by which tile programs multiply `operand` from tensor memory on `device`; null when
+/// there is none. Such rows are in no list of those above: Algorithm 1 compares what has been run.
+const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device& device);
+/// All of them.
+std::span<const MatrixInstruction> tensor_memory_instructions();
 /// What the operands of a row are, signed where they are integers; nothing for formats that
 /// programs do not compute with.
 std::optional<Scalar> operand_scalar(const MatrixInstruction& instruction);

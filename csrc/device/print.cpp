@@ -43,6 +43,11 @@ std::string to_string(const Device& device) {
       out << ", " << memory->banks << " banks of " << memory->bank_bytes << " B";
     out << '\n';
   }
+  if (device.tensor_columns > 0) {
+    out << "  tensor memory: " << device.tensor_columns << " columns of 128 lanes of 4 B"
+        << (device.unproven ? ", used though nobody has run it\n"
+                            : ", not used: nobody has run it\n");
+  }
   for (const MatrixInstruction* row : instructions(device)) {
     out << "  " << row->name << ": " << row->operand << " to " << row->sum << ", ";
     const double rate = operations_per_second(device, *row);

@@ -73,6 +73,15 @@ Faults check(const Program& program, const Unary& i);
 Faults check(const Program& program, const Binary& i);
 Faults check(const Program& program, const Reduce& i);
 
+// check_tensors.cpp: tensor memory.
+Faults check(const Program& program, const TensorStore& i);
+Faults check(const Program& program, const TensorMma& i);
+Faults check(const Program& program, const TensorCommit& i);
+Faults check(const Program& program, const TensorLoad& i);
+/// That B of a product of that many tokens is where `row` reads it, and that it is there.
+void check_shared_operand(const Program& program, const MatrixInstruction& row, ViewId from,
+                          const std::vector<Affine>& at, std::int64_t tokens, Faults& faults);
+
 // check_order.cpp: control, and who waits for whom.
 Faults check(const Program& program, const For& i);
 Faults check(const Program& program, const Within& i);
@@ -83,6 +92,7 @@ Faults check(const Program& program, const SignalInit& i);
 Faults check(const Program& program, const Expect& i);
 Faults check(const Program& program, const Arrive& i);
 Faults check(const Program& program, const Await& i);
+void check_index(const Program& program, SignalId id, const Affine& index, Faults& faults);
 Faults check(const Program& program, const CopyBulk& i);
 Faults check(const Program& program, const CopyRows& i);
 // Nothing to check without running.
@@ -94,6 +104,8 @@ inline Faults check(const Program&, const DependentLaunch&) { return {}; }
 inline Faults check(const Program&, const DependentWait&) { return {}; }
 inline Faults check(const Program&, const MmaWait&) { return {}; }
 inline Faults check(const Program&, const MatrixFence&) { return {}; }
+inline Faults check(const Program&, const TensorWait&) { return {}; }
+inline Faults check(const Program&, const TensorFence&) { return {}; }
 
 /// A bulk copy as rows of contiguous bytes: the outer extents, and elements of one row.
 struct BulkRows {

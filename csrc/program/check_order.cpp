@@ -10,14 +10,6 @@ namespace {
 constexpr std::int64_t kBulkGranule = 16;          // bytes, of addresses and sizes
 constexpr std::int64_t kMaxTransaction = 1 << 20;  // bytes that an mbarrier can count
 
-void check_index(const Program& program, SignalId id, const Affine& index, Faults& faults) {
-  const Signal& signal = program.signals[id];
-  const auto range = range_of(program, index);
-  if (range.low < 0 || range.high >= signal.count) {
-    add(faults, "mbarrier ", range.high, " of ", signal.count, " of ", signal.name);
-  }
-}
-
 void check_sides(const Buffer& to, const Buffer& from, Faults& faults) {
   if (to.level != Level::shared || from.level != Level::global) {
     add(faults, "copies go from global to shared memory");
@@ -26,6 +18,14 @@ void check_sides(const Buffer& to, const Buffer& from, Faults& faults) {
 }
 
 }  // namespace
+
+void check_index(const Program& program, SignalId id, const Affine& index, Faults& faults) {
+  const Signal& signal = program.signals[id];
+  const auto range = range_of(program, index);
+  if (range.low < 0 || range.high >= signal.count) {
+    add(faults, "mbarrier ", range.high, " of ", signal.count, " of ", signal.name);
+  }
+}
 
 Faults check(const Program& program, const For& i) {
   Faults faults;

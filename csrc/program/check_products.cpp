@@ -130,7 +130,6 @@ Faults check(const Program& program, const Mma& i) {
 Faults check(const Program& program, const MmaShared& i) {
   Faults faults;
   const Register &a = program.registers[i.a], &acc = program.registers[i.acc];
-  const View& view = program.views[i.from];
   const Buffer& buffer = buffer_of(program, i.from);
   if (i.row == nullptr || i.row->b_in_registers()) {
     add(faults, "an instruction that does not read B from shared memory");
@@ -159,23 +158,29 @@ Faults check(const Program& program, const MmaShared& i) {
            .right_in_shared_memory(static_cast<int>(tokens))) {
     add(faults, a.name, " and ", acc.name, " are not operands of ", i.row->name);
   }
-  const auto panel = 1024 / i.row->operand_bits();
+  check_shared_operand(program, *i.row, i.from, i.at, tokens, faults);
+  return faults;
+}
+
+void check_shared_operand(const Program& program, const MatrixInstruction& row, ViewId from,
+                          const std::vector<Affine>& at, std::int64_t tokens, Faults& faults) {
+  const View& view = program.views[from];
+  const Buffer& buffer = buffer_of(program, from);
+  const auto panel = 1024 / row.operand_bits();
   if (buffer.level != Level::shared || !view.is_swizzled || view.extents.size() != 4 ||
-      i.at.size() != 4 || view.extents[3] != panel || view.strides[3] != 1 ||
+      at.size() != 4 || view.extents[3] != panel || view.strides[3] != 1 ||
       view.strides[1] != panel || view.strides[0] % (8 * panel) != 0 ||
-      view.strides[2] % (8 * panel) != 0 || i.at[1] != Affine(0) ||
-      !multiple_of(i.at[3], i.row->k)) {
+      view.strides[2] % (8 * panel) != 0 || at[1] != Affine(0) || !multiple_of(at[3], row.k)) {
     add(faults, buffer.name, " is not [tiles, tokens, panels, 128 bytes], swizzled");
-    return faults;
+    return;
   }
-  const std::int64_t shape[] = {1, tokens, 1, i.row->k};
+  const std::int64_t shape[] = {1, tokens, 1, row.k};
   for (int d = 0; d < 4; ++d) {
-    const auto range = range_of(program, i.at[d]);
+    const auto range = range_of(program, at[d]);
     if (range.low < 0 || range.high + shape[d] > view.extents[d]) {
       add(faults, "dimension ", d, " reaches ", range.high + shape[d], " of ", view.extents[d]);
     }
   }
-  return faults;
 }
 
 }  // namespace ladder

@@ -48,6 +48,13 @@ std::string signal(const Program& program, SignalId id, const Affine& index) {
   return program.signals[id].name + '[' + to_string(program, index) + ']';
 }
 
+/// "operands[block%2] from step*8".
+std::string tensor(const Program& program, TensorId id, const Affine& at, const Affine& column) {
+  std::string out = program.tensors[id].name;
+  if (program.tensors[id].places > 1) out += '[' + to_string(program, at) + ']';
+  return column == Affine(0) ? out : out + " from " + to_string(program, column);
+}
+
 std::string_view name_of(Items::By by) {
   switch (by) {
     case Items::By::weight: return "weight";
@@ -164,6 +171,22 @@ std::string to_string(const Program& program, const Statement& statement) {
             }
           },
           [&](const MatrixFence&) { out << "matrix_fence"; },
+          [&](const TensorStore& i) {
+            out << tensor(program, i.to, i.place, i.column) << " = tensor_store " << reg(i.from);
+          },
+          [&](const TensorWait&) { out << "tensor_wait"; },
+          [&](const TensorFence& i) { out << "tensor_fence " << (i.after ? "after" : "before"); },
+          [&](const TensorMma& i) {
+            out << program.tensors[i.sums].name << " += tensor_mma "
+                << tensor(program, i.a, i.place, i.column) << ", " << place(program, i.from, i.at)
+                << " from step " << to_string(program, i.step);
+          },
+          [&](const TensorCommit& i) {
+            out << "tensor_commit " << signal(program, i.signal, i.index);
+          },
+          [&](const TensorLoad& i) {
+            out << reg(i.to) << " = tensor_load " << tensor(program, i.from, 0, i.column);
+          },
           [&](const Mma& i) { out << reg(i.acc) << " += mma " << reg(i.a) << ", " << reg(i.b); },
           [&](const Fill& i) {
             out << reg(i.to) << " = " << i.value[0];
@@ -319,6 +342,12 @@ std::string to_string(const Program& program) {
   }
   if (program.first_token) {
     out << "blocks from token " << to_string(program, *program.first_token) << " on\n";
+  }
+  for (const Tensor& t : program.tensors) {
+    out << "tensor " << t.name << " 128 lanes x " << t.columns << " columns of " << t.products
+        << (t.products == 1 ? " product" : " products");
+    if (t.places > 1) out << ", " << t.places << " places";
+    out << '\n';
   }
   if (program.items) {
     out << "for each item of " << program.buffers[program.items->table].name;

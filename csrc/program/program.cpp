@@ -42,8 +42,23 @@ std::int64_t Program::signal_offset(SignalId signal) const {
   return offset;
 }
 
+std::int64_t Program::tensor_columns() const {
+  constexpr std::int64_t kFewest = 32;
+  std::int64_t all = 0, asked = kFewest;
+  for (const Tensor& tensor : tensors) all += tensor.size();
+  while (asked < all) asked *= 2;
+  return all == 0 ? 0 : asked;
+}
+
+std::int64_t Program::tensor_column(TensorId tensor, std::int64_t place,
+                                    std::int64_t product) const {
+  std::int64_t first = 0;
+  for (TensorId i = 0; i < tensor; ++i) first += tensors[i].size();
+  return first + (place * tensors[tensor].products + product) * tensors[tensor].columns;
+}
+
 std::int64_t Program::shared_bytes() const {
-  return signal_offset(static_cast<SignalId>(signals.size()));
+  return tensor_slot() + (tensors.empty() ? 0 : kTensorSlotBytes);
 }
 
 SharedRows shared_rows(const View& view) {

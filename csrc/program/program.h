@@ -16,6 +16,9 @@
 //     others by a Barrier after that, or by an Await of the phase at which copies arrive.
 //   - A CopyBulk is finished for all threads by an Await of the phase that expects its bytes.
 //     Phases also order threads: what each did before an Arrive is behind those that Await it.
+//   - Tensor memory (tensor_memory.h) is read by products after a TensorWait, a TensorFence before
+//     and one behind a Barrier; what products read and wrote is free, and there, after the Await of
+//     a TensorCommit and a TensorFence.
 //   - Blocks of a cluster may read each other's shared memory after a ClusterBarrier, and a block
 //     may not end before its peers have passed one after reading it.
 //   - A block may copy into the shared memory of its peers after a ClusterBarrier, and they may
@@ -41,6 +44,7 @@
 #include "program/items.h"
 #include "program/operands.h"
 #include "program/roles.h"
+#include "program/tensor_memory.h"
 
 namespace ladder {
 
@@ -252,12 +256,15 @@ struct Statement {
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
                Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
-               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand>
+               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore,
+               TensorWait, TensorFence, TensorMma, TensorCommit, TensorLoad>
       op;
 };
 
 /// Of one signal.
 constexpr std::int64_t kSignalBytes = 8;
+/// Of shared memory, of a block that has tensor memory: its address there.
+constexpr std::int64_t kTensorSlotBytes = 16;
 
 struct Program {
   std::string name;
@@ -271,6 +278,7 @@ struct Program {
   std::vector<Register> registers;
   std::vector<Statement> body;
   std::vector<Signal> signals;
+  std::vector<Tensor> tensors;    ///< one behind the other, from column 0 on
   bool tiles_in_cluster = false;  ///< a cluster is of neighbouring tiles, not of splits
   /// Of a block: the first of its tokens. Blocks for which the call has none end at once.
   std::optional<Affine> first_token;
@@ -282,6 +290,12 @@ struct Program {
   std::int64_t shared_bytes() const;
   /// Where the first mbarrier of a signal lies, 8 bytes each, after all buffers.
   std::int64_t signal_offset(SignalId signal) const;
+  /// Where in shared memory the block finds the address of its tensor memory, if it has some: last.
+  std::int64_t tensor_slot() const { return signal_offset(static_cast<SignalId>(signals.size())); }
+  /// Columns of tensor memory that a block asks for: a power of two, 32 at least; 0: it has none.
+  std::int64_t tensor_columns() const;
+  /// The first column of a product's part of a tensor, at that place.
+  std::int64_t tensor_column(TensorId tensor, std::int64_t place, std::int64_t product) const;
   /// Where a shared buffer starts; each begins at a multiple of 128 bytes.
   std::int64_t shared_offset(BufferId buffer) const;
 };
@@ -344,12 +358,14 @@ using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOp
                           Fill, Scale, Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
-                     MatrixFence>;
+                     MatrixFence, TensorWait, TensorFence>;
 /// Shared or global memory.
 using InMemory =
     Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, LoadUnits,
-          MmaShared, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
-using OnSignals = Group<SignalInit, Expect, Arrive, Await>;
+          MmaShared, TensorMma, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
+using OnSignals = Group<SignalInit, Expect, Arrive, Await, TensorCommit>;
+/// Tensor memory, and no other.
+using InTensorMemory = Group<TensorStore, TensorLoad>;
 using Nested = Group<For, If, Within, Produce>;
 
 template <class Op, class... Ops>

@@ -56,7 +56,7 @@ class Counter {
   template <class Op>
   void count(const Op&) requires(is_in<Op>(InRegisters{}) || std::is_same_v<Op, Reinterpret> ||
                                  is_in<Op>(InTime{}) || is_in<Op>(OnSignals{}) ||
-                                 is_in<Op>(Nested{}) ||
+                                 is_in<Op>(InTensorMemory{}) || is_in<Op>(Nested{}) ||
                                  is_in<Op>(Group<Reduce, Ticket, CopyElements>{})) {}
 
   void count(const Load& i) { tile(program_.registers[i.to].layout, i.from, i.at, false); }
@@ -175,13 +175,23 @@ class Counter {
 
   /// Matrices of eight tokens and 16 bytes of each, one after the other, for each 64 rows.
   void count(const MmaShared& i) {
-    const View& view = program_.views[i.from];
-    const auto& acc = program_.registers[i.acc].layout;
+    const auto products = program_.registers[i.a].layout.slot_count() / i.row->a().slot_count() *
+                          (program_.threads / i.row->lanes());
+    shared_operand(*i.row, i.from, i.at, program_.registers[i.acc].layout.shape[2], products);
+  }
+  void count(const TensorMma& i) {
+    const Tensor& sums = program_.tensors[i.sums];
+    shared_operand(*i.row, i.from, i.at, sums.columns, sums.products);
+  }
+
+  void shared_operand(const MatrixInstruction& row_of, ViewId from, const std::vector<Affine>& at,
+                      std::int64_t tokens, std::int64_t products) {
+    const View& view = program_.views[from];
     const int size = bytes_of(program_.buffers[view.buffer].scalar);
-    const auto origin = start(view, i.at);
-    const std::int64_t run = 16 / size, pieces = i.row->k / run;
+    const auto origin = start(view, at);
+    const std::int64_t run = 16 / size, pieces = row_of.k / run;
     AccessCount sum;
-    for (std::int64_t matrix = 0; matrix < acc.shape[2] / kMatrixRows * pieces; ++matrix) {
+    for (std::int64_t matrix = 0; matrix < tokens / kMatrixRows * pieces; ++matrix) {
       std::vector<std::int64_t> addresses;
       for (std::int64_t row = 0; row < kMatrixRows; ++row) {
         const auto token = matrix / pieces * kMatrixRows + row;
@@ -191,8 +201,6 @@ class Counter {
       sum += count_access(addresses, 16);
     }
     sum.accesses = 1;
-    const auto products = program_.registers[i.a].layout.slot_count() / i.row->a().slot_count() *
-                          (program_.threads / i.row->lanes());
     for (std::int64_t p = 0; p < products; ++p) add(view.buffer, false, sum);
   }
 

@@ -26,6 +26,10 @@ class Verifier {
       check_roles(*program_.roles);
       check_meetings();
     }
+    constexpr std::int64_t kMostColumns = 512;  // of a multiprocessor: PTX ISA
+    if (const auto columns = program_.tensor_columns(); columns > kMostColumns) {
+      fault(joined(columns, " columns of tensor memory, of ", kMostColumns));
+    }
     body(program_.body);
     if (!faults_.str().empty()) {
       fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());

@@ -16,6 +16,10 @@ namespace ladder {
 /// AMD that no row has.
 const Device& device_row(const Properties& properties);
 
+/// LADDER_UNPROVEN=1: Device::unproven of the rows above, and of `ladder explain`. Asked of the
+/// environment once.
+bool allows_unproven();
+
 /// The row of device `ordinal` of gpus() (runtime/gpus.h), asked of the driver once.
 const Device& device_row(int ordinal);
 

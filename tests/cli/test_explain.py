@@ -8,6 +8,8 @@ review.
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -241,3 +243,22 @@ def test_the_largest_layer_is_explained_but_for_what_would_take_minutes(capsys, 
     text = run(capsys, **{size: 2**31 - 1, "m": 1})
     assert "not counted: a block goes through" in text and ", more than 262144" in text
     assert "not counted" not in run(capsys)
+
+
+def test_tensor_memory_is_proposed_to_who_asks_for_what_nobody_has_run():
+    """The environment is read once, so each answer takes a process."""
+    command = [sys.executable, "-m", "ladder", *arguments(m=256, device="b200")]
+    schedule = ", warpgroups, producers, tensor memory, k-tiles "
+
+    def printed(**environment):
+        named = {k: v for k, v in os.environ.items() if k != "LADDER_UNPROVEN"} | environment
+        done = subprocess.run(command, env=named, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    plain = printed()
+    assert schedule not in plain
+    assert printed(LADDER_UNPROVEN="0") == plain
+    asked = printed(LADDER_UNPROVEN="1")
+    kept, dropped = asked.split("\ndropped:\n", 1)
+    assert schedule in kept
+    assert "one set of sums: no group's scale fits" in dropped

@@ -82,10 +82,13 @@ bool Machine::something_ends() {
     // A copy that no group has yet may end, too.
     if (!fiber->copies.empty()) copying.push_back(fiber.get());
   }
-  const auto count = copying.size() + bulk.size() + (products.empty() ? 0 : 1);
+  const auto others = copying.size() + bulk.size() + (products.empty() ? 0 : 1);
+  const auto count = others + (tensor_work.empty() ? 0 : 1);
   if (count == 0) return false;
   const auto chosen = random() % count;
-  if (chosen == copying.size() + bulk.size()) {
+  if (chosen == others) {
+    end_tensor_work();
+  } else if (chosen == copying.size() + bulk.size()) {
     end_product(0);
   } else if (chosen < copying.size()) {
     // In any order, but an arrival behind the copies before it.
@@ -168,7 +171,10 @@ void signal_arrive_after_copies(std::uint32_t signal) {
   if (machine->copies == Machine::Copies::early) machine->end_copy(self, 0);
 }
 bool signal_over(std::uint32_t signal, unsigned parity) {
-  if ((machine->signal(own(signal)).phase & 1) != parity) return machine->now->signalled = true;
+  if ((machine->signal(own(signal)).phase & 1) != parity) {
+    machine->now->behind_fence = false;
+    return machine->now->signalled = true;
+  }
   machine->pause(State::polling);
   return false;
 }

@@ -345,6 +345,40 @@ void ptx(A&&... operands) {
     products_commit();
   } else if constexpr (T.view() == "wgmma.wait_group.sync.aligned %0;") {
     products_wait(O(0));
+    // Tensor memory.
+  } else if constexpr (T.view() ==
+                       "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;") {
+    tensor_alloc(O(0), O(1));
+  } else if constexpr (T.view() == "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;") {
+    warp_max(0);
+  } else if constexpr (T.view() == "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;") {
+    tensor_free(O(0), O(1));
+  } else if constexpr (T.view() == "tcgen05.fence::before_thread_sync;") {
+    tensor_fence(false);
+  } else if constexpr (T.view() == "tcgen05.fence::after_thread_sync;") {
+    tensor_fence(true);
+  } else if constexpr (T.view() ==
+                       "tcgen05.st.sync.aligned.16x128b.x2.b32 [%0], {%1, %2, %3, %4};") {
+    const Word words[] = {O(1), O(2), O(3), O(4)};
+    tensor_store(O(0), words);
+  } else if constexpr (T.view() == "tcgen05.wait::st.sync.aligned;") {
+    tensor_wait();
+  } else if constexpr (T.view() ==
+                       "{.reg .pred p; setp.ne.b32 p, %4, 0;\n"
+                       "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p;}") {
+    tensor_product(O(0), O(1), O(2), O(3), O(4) != 0);
+  } else if constexpr (T.view() ==
+                       "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 "
+                       "[%0];") {
+    tensor_commit(O(0));
+  } else if constexpr (T.begins("tcgen05.ld.sync.aligned.16x256b.x")) {
+    static_assert(T.has(kCount == 9    ? ".x2.b32 {%0, "
+                        : kCount == 17 ? ".x4.b32 {%0, "
+                                       : ".x8.b32 {%0, ") &&
+                      (kCount == 9 || kCount == 17 || kCount == 33) &&
+                      T.has("];\ntcgen05.wait::ld.sync.aligned;"),
+                  "an unknown load");
+    tensor_load(&O(0), kCount - 1, O(kCount - 1));
   } else if constexpr (T.begins("{.reg .pred p; setp.ne.b32 p, 1, "
                                 "0;\nwgmma.mma_async.sync.aligned.m64n")) {
     constexpr bool halves = T.has(".f16.f16 ") || T.has(".bf16.bf16 ");

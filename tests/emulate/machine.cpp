@@ -159,6 +159,7 @@ void Machine::run_cluster(unsigned x, unsigned y, unsigned z) {
   fibers.clear();
   bulk.clear();
   products.clear();
+  tensor_work.clear();
   for (unsigned rank = 0; rank < launch.cluster[0] * launch.cluster[1]; ++rank) {
     Block block{{x * launch.cluster[0] + rank % launch.cluster[0],
                  y * launch.cluster[1] + rank / launch.cluster[0], z},
@@ -185,7 +186,10 @@ void Machine::run_cluster(unsigned x, unsigned y, unsigned z) {
   for (const auto& fiber : fibers) {
     if (fiber->state != State::ended) fault("deadlock: " + states().substr(2));
   }
-  if (!products.empty()) fault("a block ends before its products");
+  if (!products.empty() || !tensor_work.empty()) fault("a block ends before its products");
+  for (const Block& block : blocks) {
+    if (block.tensor_columns != 0) fault("a block ends with tensor memory");
+  }
   for (const Block& block : blocks) look_beside(block);
 }
 
@@ -272,8 +276,12 @@ void with_warpgroup(void* mine, void (*together)(void* const* lanes)) {
   with_lanes(kWarpgroup, mine, together);
 }
 
-void block_barrier() { machine->pause(State::block); }
+void block_barrier() {
+  machine->now->behind_fence = false;
+  machine->pause(State::block);
+}
 void barrier_of(unsigned threads) {
+  machine->now->behind_fence = false;
   machine->now->meets = threads;
   machine->pause(State::some);
 }

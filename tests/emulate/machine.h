@@ -104,6 +104,19 @@ void product_begins(void* d, const std::uint32_t* a, std::uint64_t b, int tokens
 void products_commit();
 void products_wait(int pending);
 
+/// Tensor memory (tensors.cpp), as the PTX ISA has it: the columns that a block asks for are the
+/// last of 512. A store ends at a wait of its thread. Products begin in order and end in order, a
+/// commit among them. What follows a barrier or a signal needs a fence behind that.
+void tensor_alloc(std::uint32_t to, unsigned columns);
+void tensor_free(std::uint32_t address, unsigned columns);
+void tensor_fence(bool after);
+void tensor_store(std::uint32_t to, const std::uint32_t* words);
+void tensor_wait();
+void tensor_product(std::uint32_t sums, std::uint32_t a, std::uint64_t b, std::uint32_t how,
+                    bool added);
+void tensor_commit(std::uint32_t signal);
+void tensor_load(float* to, int registers, std::uint32_t from);
+
 void signal_init(std::uint32_t signal, unsigned arrivals);
 void signal_arrive(std::uint32_t signal, std::int64_t expected_bytes);
 void signal_arrive_after_copies(std::uint32_t signal);

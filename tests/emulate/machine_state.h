@@ -58,6 +58,19 @@ struct Product {
   int group;
 };
 
+/// A product in tensor memory, or the arrival of a commit behind those before it.
+struct TensorWork {
+  unsigned rank;
+  bool commit;
+  std::uint32_t sums, a;
+  std::uint64_t b;
+  std::uint32_t how;
+  bool added;
+  std::uint32_t signal;
+};
+/// Of a cell of tensor memory: its store is on its way; has ended; and a fence came since.
+enum class Cell : unsigned char { storing, ended, seen };
+
 /// The products of one: groups that it committed; whether a fence came since the last of them.
 struct Warpgroup {
   int committed = 0;
@@ -78,6 +91,9 @@ struct Fiber {
   int group = 0;
   unsigned meets = 0;      // threads, itself one of them, that it waits for in State::some
   bool signalled = false;  // it has seen a signal over
+  std::vector<std::pair<std::size_t, std::uint32_t>> stores;  // to tensor memory, on their way
+  std::vector<std::size_t> unfenced;                          // there, and no fence came since
+  bool behind_fence = false;                          // of tensor memory, since it last met others
   bool released = false, released_to_device = false;  // since the last barrier or ticket
   bool acquires = false, acquires_of_device = false;  // is to, before what comes
 };
@@ -89,6 +105,9 @@ struct Block {
   std::map<std::uint32_t, Signal> signals;
   std::vector<int> unfenced;  // by 16 bytes: the thread that wrote there, kSignalled, or -1
   std::map<unsigned, Warpgroup> warpgroups;
+  unsigned tensor_columns = 0;         // that it has
+  std::vector<std::uint32_t> tensors;  // [lane][column]
+  std::vector<Cell> tensor_states;
   bool all = true, agreed = true;
   unsigned alive = 0;  // threads
 };
@@ -107,6 +126,7 @@ struct Machine {
   enum class Copies { late, random, early } copies = Copies::random;  // when they end
   unsigned laggard = 0;  // a warp that only runs when no other can, if there is one of that number
   bool preceded = true;  // the preceding kernel has ended, if there is one
+  std::vector<TensorWork> tensor_work = {};  // oldest first
 
   Block& block() { return blocks[now->rank]; }
   void pause(State state);
@@ -118,6 +138,8 @@ struct Machine {
   bool release_some(unsigned rank);
   bool something_ends();
   void end_product(std::size_t i);
+  void end_stores(Fiber& fiber);
+  void end_tensor_work();
   void end_copy(Fiber& fiber, std::size_t i);
   void end_preceding();
   void look_beside(const Block& block);

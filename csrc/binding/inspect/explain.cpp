@@ -15,6 +15,7 @@
 #include "pipelines/diversified.h"
 #include "pipelines/pruned.h"
 #include "program/traffic.h"
+#include "runtime/device_row.h"
 #include "runtime/rounding.h"
 #include "schedule/tile_plan.h"
 
@@ -129,7 +130,8 @@ std::vector<Section> explain(const Request& request) {
   LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
                  "activation is ", request.activation, ", not float16 or bfloat16");
   const Scalar activation = request.activation == "float16" ? Scalar::f16 : Scalar::bf16;
-  const Device& machine = device(request.device);
+  Device machine = device(request.device);
+  machine.unproven = allows_unproven();
   LADDER_REQUIRE(!request.dependent_launch || machine.dependent_launch(), machine.name,
                  " starts no kernel before the preceding one has ended: no dependent launch");
   const TType& plain = ttype(element_of(activation));

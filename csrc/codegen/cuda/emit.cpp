@@ -30,7 +30,7 @@ std::string shared_memory(int alignment) {
 
 constexpr codegen::Dialect kDialect = {
     .preludes = {&prelude, &scale_prelude, &digit_prelude, &float_byte_prelude, &whole_byte_prelude,
-                 &tile_prelude, &product_prelude, &role_prelude},
+                 &tile_prelude, &product_prelude, &role_prelude, &tensor_prelude},
     .heading = &heading,
     .shared = "__shared__",
     .constants = "__device__ const",

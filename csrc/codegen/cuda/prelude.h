@@ -30,6 +30,8 @@ std::string_view float_byte_prelude();
 std::string_view whole_byte_prelude();
 /// For programs with producers. From sm_90a on.
 std::string_view role_prelude();
+/// For programs with tensor memory. From sm_100a on.
+std::string_view tensor_prelude();
 /// For programs with products whose B is in shared memory, and the function of one such product.
 /// From sm_90a on.
 std::string_view product_prelude();

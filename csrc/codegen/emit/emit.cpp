@@ -14,18 +14,20 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
   const auto body = [&](const auto& i) { return uses_tiles(program, i.body); };
   return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
     return std::visit(
-        Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
-              [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
-              [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
-              answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
-              answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
-              answer(
-                  Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
-                        LoadMatrix, LoadUnits, MmaShared, Lookup, FillTable, SplitDigits, Ticket>{},
-                  false),
-              answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
-                           Fill, Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
-                     false)},
+        Match{
+            [&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
+            [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
+            [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
+            answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
+            answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
+            answer(
+                Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix,
+                      LoadUnits, MmaShared, TensorMma, Lookup, FillTable, SplitDigits, Ticket>{},
+                false),
+            answer(InTensorMemory{}, false), answer(Group<TensorCommit>{}, false),
+            answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
+                         Fill, Reinterpret, Scale, Add, Multiply, Spread, JoinDigits>{},
+                   false)},
         statement.op);
   });
 }
@@ -83,15 +85,21 @@ std::string Emitter::run() {
     out_ << dialect_.preludes.products() << '\n';
     products(program_.body);
   }
+  if (!program_.tensors.empty()) {
+    if (dialect_.preludes.tensors == nullptr) fail<Unsupported>("no tensor memory");
+    out_ << dialect_.preludes.tensors() << '\n';
+  }
   table_values(program_.body);
   signature();
   if (program_.items) item();
   declarations();
+  if (!program_.tensors.empty()) tensors_begin();
   const auto first = program_.body.begin(),
              parting = first + static_cast<std::ptrdiff_t>(common_statements(program_));
   body({first, parting}, 1);
   if (program_.roles) producers({parting, program_.body.end()});
   body({parting, program_.body.end()}, 1);
+  if (!program_.tensors.empty()) tensors_end();
   out_ << "}\n";
   return out_.str();
 }
@@ -275,6 +283,14 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const MmaShared& i) { mma_shared(i); },
                    [&](const MmaWait& i) { mma_wait(i); },
                    [&](const MatrixFence&) { line("matrix_fence();"); },
+                   [&](const TensorStore& i) { tensor_store(i); },
+                   [&](const TensorWait&) { line("tensor_wait();"); },
+                   [&](const TensorFence& i) {
+                     line(i.after ? "tensor_fence_after();" : "tensor_fence_before();");
+                   },
+                   [&](const TensorMma& i) { tensor_mma(i); },
+                   [&](const TensorCommit& i) { tensor_commit(i); },
+                   [&](const TensorLoad& i) { tensor_load(i); },
                    [&](const Fill& i) { fill(i); },
                    [&](const Reinterpret& i) { reinterpret_bits(i); },
                    [&](const Scale& i) { scale(i); },

@@ -100,6 +100,18 @@ class Emitter {
   std::string factor_of_row(RegisterId rows, const Affine& group, std::int64_t row, int exponent,
                             std::set<std::int64_t>& declared);
 
+  // tensors.cpp
+  /// The block's columns, before its first statement and after its last.
+  void tensors_begin();
+  void tensors_end();
+  /// C++ for the address of a product's part of a tensor; `lanes`: of the warp's own lanes.
+  std::string tensor_address(TensorId id, const Affine& place, const Affine& column,
+                             const std::string& product, bool lanes) const;
+  void tensor_store(const TensorStore& i);
+  void tensor_mma(const TensorMma& i);
+  void tensor_commit(const TensorCommit& i);
+  void tensor_load(const TensorLoad& i);
+
   // decode.cpp
   /// The register of an image's unit that is word `word` of a tile of operands: instructions differ
   /// in their order of rows and columns.

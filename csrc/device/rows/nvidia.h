@@ -13,7 +13,7 @@ namespace ladder::rows {
 constexpr int kFill = 64;
 
 // 1256 of 2048 multiply-adds a cycle and multiprocessor, measured on an H200; the rest needs a
-// warpgroup. sm_100 reaches its rate through tensor memory, for which there is no row yet.
+// warpgroup. sm_100 reaches its rate through tensor memory.
 constexpr double kHopperWarps = 0.61, kNotPublished = 0;
 
 // As cuOccupancyMaxActiveClusters of an H200 told, rounded (docs/dev/notebook_gpu.md); taken for
@@ -102,11 +102,12 @@ inline constexpr Device kNvidia[] = {
      .f8_flops = 4500 * kTera,
      .i8_flops = 4500 * kTera,
      .warp_share = kNotPublished,
+     .tensor_columns = 512,
      .fill_bytes = kFill,
      .max_cluster = 8,
      .sources = {.capacities =
                      "NVIDIA Blackwell datasheet, table of one GPU of an HGX B200; L2 as its "
-                     "driver tells",
+                     "driver tells; tensor memory: PTX ISA",
                  .bandwidths = "the same table (a DGX B200 is said to have 8 TB/s); a "
                                "multiprocessor's part of L2: arXiv 1804.06826",
                  .rates =

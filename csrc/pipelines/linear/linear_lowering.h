@@ -109,6 +109,8 @@ class LinearLowering {
   Steps declare_steps(std::int64_t groups, std::int64_t all);
   /// Before the first group: sums of groups begin at zero.
   void begin_sums(Body& body);
+  /// What operands of a group are made with.
+  void prepare_group(Body& body);
   /// The three parts of a group: before its steps, each step, and after its steps.
   void begin_group(Body& body);
   /// Multiplies by `instruction_`, with activations in `operands_.b`.
@@ -116,6 +118,8 @@ class LinearLowering {
   /// The statement by which `acc` += `a` times the activations of the step.
   using Product = std::function<Statement(RegisterId acc, RegisterId a)>;
   void multiply_step(Body& body, const Product& product);
+  /// The operand of the step, and only that.
+  void decode_step(Body& body);
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
@@ -158,6 +162,8 @@ class LinearLowering {
         false;  ///< the sums of a warp are all of its rows and tokens: nobody adds to them
     std::int64_t token_extent = kTokens;  ///< kTokens: the CTA's tokens are all of the call
     std::int64_t splits = 1, tiles = 1;   ///< CTAs
+    /// Brings them to shared memory, seen as [1, rows, tokens], where they are not in acc_.
+    std::function<void(Body&, ViewId)> bring = nullptr;
     std::function<Affine(const Affine& sweep)> first_row;
     Affine first_token = 0;
   };
@@ -201,8 +207,6 @@ class LinearLowering {
   Sums sums_{};
 
  private:
-  void prepare_group(Body& body);
-  void decode_step(Body& body);
   /// Takes stored zero points times the activations from the sums of a group.
   void subtract_zeros(Body& body);
   /// Integers of f16 are read beside ones, so that they are operands as they are.

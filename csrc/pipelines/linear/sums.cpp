@@ -40,14 +40,18 @@ ViewId LinearLowering::share_sums(Body& body, const Affine& sweep) {
   program_.buffers[sums].over = sums_.over;
   // All k-tiles are multiplied: their memory is free once every thread is here.
   if (sums_.over >= 0 && sums_.read_last) emit(body, Barrier{});
-  end_sums(body);
+  if (!sums_.bring) end_sums(body);
   const auto by_warp =
       view(sums, {sums_.warps_k, sums_.rows, sums_.token_extent}, {tokens * pitch, 1, pitch});
   if (sums_.places > 1) {
     program_.views[by_warp].offset =
         times(remainder(sweep, sums_.places), sums_.warps_k * tokens * pitch);
   }
-  emit(body, Store{acc_, by_warp, {0, 0, 0}});
+  if (sums_.bring) {
+    sums_.bring(body, by_warp);
+  } else {
+    emit(body, Store{acc_, by_warp, {0, 0, 0}});
+  }
   return by_warp;
 }
 

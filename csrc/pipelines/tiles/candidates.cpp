@@ -2,6 +2,7 @@
 // The space of tiles.
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
@@ -34,6 +35,9 @@ struct WarpgroupTile {
 };
 constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
                                              {128, 4}, {64, 4},  {256, 4}};
+/// The same with tensor memory: a warp has 32 rows.
+constexpr WarpgroupTile kTensorTiles[] = {{128, 4}, {256, 8}};
+constexpr int kTokensOfTensors[] = {128, 64, 32};
 constexpr int kMostOfWarpgroups = 2;  // CTAs of a cluster
 // The most tokens of a CTA; fewer only where these have more sums than registers.
 constexpr int kTokensOfWarpgroups[] = {256, 192, 128, 64, 32}, kUsualTokens = 128;
@@ -140,6 +144,30 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
           }
         }
       }
+    }
+  }
+
+  // In tensor memory, which holds one set of sums: where a user asks for what nobody has run.
+  const auto* tensors =
+      device.unproven ? tensor_memory_instruction(expr.x_scalar(), device) : nullptr;
+  std::int64_t last_of_tensors = 0;
+  for (const int most : kTokensOfTensors) {
+    if (tensors == nullptr) break;
+    const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
+    const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{tensors->n});
+    if (tokens == std::exchange(last_of_tensors, tokens)) continue;
+    for (const auto& [rows, warps] : kTensorTiles) {
+      add_splits({.rows = rows,
+                  .tokens = static_cast<int>(tokens),
+                  .columns = 2 * static_cast<int>(kBlock),
+                  .warps_n = warps,
+                  .warps_m = 1,
+                  .dependent_launch = dependent_launch,
+                  .ctas_per_sm = 1,
+                  .token_tiles = static_cast<int>(token_tiles),
+                  .warpgroups = true,
+                  .producers = true,
+                  .tensor_memory = true});
     }
   }
 

@@ -33,15 +33,24 @@ Program TileLowering::run() {
       stages_of_a_.push_back(reg("a", first.scalar, first.layout));
     }
   }
+  if (s_.tensor_memory) declare_tensors();
   operands_.open = open();
   operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
                      summed_columns(s_, expr_) <= kMostBiased;
-  begin_sums(body);
-  if (open()) begin_group(body);
+  if (s_.tensor_memory) {
+    if (open()) prepare_group(body);  // sums begin at their first product
+  } else {
+    begin_sums(body);
+    if (open()) begin_group(body);
+  }
   Body each;
   k_tile(each);
   emit(body, For{k_tile_, s_.k_tiles, std::move(each), 1});
-  if (s_.producers && one_sum()) await_products(body);
+  if (s_.tensor_memory) {
+    await_tensors(body, s_.k_tiles);
+  } else if (s_.producers && one_sum()) {
+    await_products(body);
+  }
   reduce(body, s_.reduction);
   return std::move(program_);
 }
@@ -70,7 +79,7 @@ LinearLowering::Tiling TileLowering::tiling() const {
           .b_warps = replicated(s_.warps_n, 3) * spatial({1, s_.warps_m, 1}),
           .sum_warps = spatial({1, s_.warps_n, 1}) * spatial({1, 1, s_.warps_m}),
           .fit = fit_,
-          .tokens = s_.warp_tokens(),
+          .tokens = s_.tensor_memory ? tokens_of_load(s_) : s_.warp_tokens(),
           .b_in_registers = warpgroup_ == nullptr,
           .running = keeps_totals(s_, expr_)};
 }
@@ -79,6 +88,7 @@ void TileLowering::k_tile(Body& body) {
   const auto k_tile = Affine::of(k_tile_);
   begin_k_tile(body, k_tile);
   if (!whole_row()) load_groups(body, k_tile);
+  if (s_.tensor_memory) return tensor_tile(body, k_tile);
   const auto columns = summed_columns(s_, expr_);
   if (decoding_.scaled) {
     scaled_operands(body, k_tile);

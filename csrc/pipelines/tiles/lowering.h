@@ -26,7 +26,7 @@ class TileLowering : LinearLowering {
         memory_(tile_memory(schedule, expr)),
         groups_(groups_of_tile(schedule, expr)),
         fit_(instruction_, schedule.units()),
-        warpgroup_(schedule.warpgroups ? warpgroup_instruction(operand_, device) : nullptr) {
+        warpgroup_(product_row(schedule, expr, device)) {
     if (s_.producers) program_.roles = roles_of(s_, device);
   }
 
@@ -73,6 +73,16 @@ class TileLowering : LinearLowering {
   /// The products of a group have ended, and its sums are scaled.
   void end_products(Body& body);
 
+  // tensors.cpp
+  void declare_tensors();
+  /// The products of a k-tile.
+  void tensor_tile(Body& body, const Affine& k_tile);
+  void tensor_block(Body& body, const Affine& k_tile, std::int64_t block);
+  /// The products of the last k-tile, and so all, have ended.
+  void await_tensors(Body& body, const Affine& k_tile);
+  /// The sums, by some tokens at a time.
+  void bring_sums(Body& body, ViewId to);
+
   // ring.cpp
   void declare_ring();
   void declare_words();
@@ -113,6 +123,8 @@ class TileLowering : LinearLowering {
   std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from
   VariableId k_tile_ = -1;
   SignalId full_ = -1, empty_ = -1;  // of each stage
+  TensorId tensor_sums_ = -1, tensor_a_ = -1;
+  SignalId freed_ = -1;  // of each place of operands: the products that read it have ended
 };
 
 }  // namespace ladder

@@ -28,6 +28,32 @@ std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
   return {};
 }
 
+/// What tensor memory serves so far: one set of sums, of operands that a warp has whole.
+std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions) {
+  if (!s.tensor_memory) return {};
+  const Linear& expr = decisions.expr;
+  const Device& device = *decisions.device;
+  if (!s.warpgroups || !s.producers) return "tensor memory without producers";
+  if (tensor_memory_instruction(expr.x_scalar(), device) == nullptr) {
+    return joined("no products of ", name_of(expr.x_scalar()), " in tensor memory");
+  }
+  if (!device.unproven) return "tensor memory, which nobody has run: LADDER_UNPROVEN=1 allows it";
+  if (s.route != Route::multiply_add || takes_zero_product(expr, s.route)) {
+    return "tensor memory has no sums of zero points";
+  }
+  if (keeps_totals(s, expr)) return "tensor memory has one set of sums: no group's scale fits";
+  if (s.units() != 2) return joined(s.units(), " units a warp, which has lanes for 2");
+  if (s.columns != 2 * kBlock) {
+    return joined("k-tiles of ", s.columns, " columns, not of ", kOperandPlaces, " blocks");
+  }
+  if (const auto all = tensor_columns(s) * s.ctas_per_sm; all > device.tensor_columns) {
+    return joined(all, " columns of tensor memory, of ", device.tensor_columns);
+  }
+  // CTAs of a multiprocessor ask for powers of two.
+  if (s.ctas_per_sm > 1) return "several CTAs of a multiprocessor with tensor memory";
+  return {};
+}
+
 std::string not_counts(const TileSchedule& s) {
   return count_objection({{"rows", 1, s.rows},
                           {"tokens", 1, s.tokens},
@@ -54,9 +80,9 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
                   " warps is not whole instructions of ", mma.m, " x ", mma.n);
   }
   if (s.warpgroups) {
-    const auto* row = warpgroup_instruction(expr.x_scalar(), *decisions.device);
+    const auto* row = product_row(s, expr, *decisions.device);
     if (row == nullptr) return "no instruction of warpgroups";
-    if (s.warps_n % (row->m / mma.m) != 0 || s.warps_m != 1) {
+    if (s.warps_n % (row->lanes() / mma.lanes()) != 0 || s.warps_m != 1) {
       return joined(s.warps_n, " x ", s.warps_m, " warps are no warpgroups along the rows");
     }
     if (s.tokens > row->most_n) return joined(s.tokens, " tokens, of at most ", row->most_n);
@@ -144,6 +170,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   if (s.stages > s.k_tiles) return "idle stages";
   if (auto why = bad_warps(s, decisions); !why.empty()) return why;
   if (auto why = bad_producers(s, decisions); !why.empty()) return why;
+  if (auto why = bad_tensor_memory(s, decisions); !why.empty()) return why;
   const CtaGrid grid = grid_of(s, expr);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;

@@ -40,7 +40,9 @@ std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
   const auto of_unit = s.warp_tokens() / 2;  // sums of 16 rows
   const bool zeros = expr.stored_zero != Zero::none;
   const bool product = takes_zero_product(expr, s.route);
-  const auto sums = (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
+  const auto sums = s.tensor_memory
+                        ? s.units() * tokens_of_load(s) / 2
+                        : (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
   // Words of two blocks: those of the next are loaded while the last are multiplied.
   const auto words =
       std::max(s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth), kFewestWords);

@@ -23,7 +23,9 @@ void TileLowering::declare_words() {
   sums_.over = words;
   // The barrier of the last k-tile freed the stages before the one it is in.
   const auto last_stage = (s_.k_tiles - 1) % stages * row_blocks() * tile_words;
-  sums_.read_last = s_.producers || memory_.sums > last_stage;
+  // With tensor memory, that of the last block came behind what threads read, and products are
+  // awaited.
+  sums_.read_last = !s_.tensor_memory && (s_.producers || memory_.sums > last_stage);
   weight_rows_ = view(weight_, {n_blocks, k_words}, {k_words, 1});
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
@@ -157,6 +159,7 @@ void TileLowering::load_whole_rows(Body& body) {
 void TileLowering::declare_stages(Body& body) {
   full_ = signal(body, {"stage_full", s_.stages, kProducers});
   empty_ = signal(body, {"stage_empty", s_.stages, program_.threads});
+  if (s_.tensor_memory) freed_ = signal(body, {"operands_free", kOperandPlaces, 1});
   emit(body, Barrier{});
   if (s_.dependent_launch) await_preceding(body);
   if (!one_sum()) return;

@@ -27,6 +27,7 @@ struct Spelling {
     text.number("x", s.warps_m);
     text.flag(", warpgroups", s.warpgroups);
     text.flag(", producers", s.producers);
+    text.flag(", tensor memory", s.tensor_memory);
     text.number(", k-tiles ", s.k_tiles);
     text.number(", stages ", s.stages);
     text.name(", ", s.reduction, kReductions);
@@ -57,6 +58,22 @@ std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
   return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
 }
 
+const MatrixInstruction* product_row(const TileSchedule& s, const Linear& expr,
+                                     const Device& device) {
+  if (!s.warpgroups) return nullptr;
+  return s.tensor_memory ? tensor_memory_instruction(expr.x_scalar(), device)
+                         : warpgroup_instruction(expr.x_scalar(), device);
+}
+
+std::int64_t tensor_columns(const TileSchedule& s) {
+  constexpr std::int64_t kWarps = 4, kOperandsOfColumn = 2;
+  return s.warps_n / kWarps * (s.tokens + kOperandPlaces * kBlock / kOperandsOfColumn);
+}
+
+std::int64_t tokens_of_load(const TileSchedule& s) {
+  return s.tokens % 64 == 0 ? 64 : s.tokens % 32 == 0 ? 32 : 16;
+}
+
 Roles roles_of(const TileSchedule& s, const Device& device) {
   // Of a producer: what NVRTC 13.0 uses for 24 copies. Registers go by portions of 8, and a thread
   // has at most 255; consumers then ask for 240, as CUTLASS's do.
@@ -69,6 +86,7 @@ Roles roles_of(const TileSchedule& s, const Device& device) {
 }
 
 int operand_stages(const TileSchedule& s) {
+  if (s.tensor_memory) return 1;
   return s.units() == 1 && s.route != Route::bytes ? 4 : 2;  // a block has two steps of bytes
 }
 
@@ -114,7 +132,8 @@ std::int64_t shared_bytes(const TileSchedule& s, const Linear& expr) {
       (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0);
   const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
                    buffer(m.activations, bytes_of(expr.x_scalar())) + buffer(m.table, 4);
-  const auto signals = s.producers ? 2 * s.stages * kSignalBytes : 0;
+  const auto signals = (s.producers ? 2 * s.stages * kSignalBytes : 0) +
+                       (s.tensor_memory ? kOperandPlaces * kSignalBytes + kTensorSlotBytes : 0);
   return std::max(all, buffer(m.sums, 4)) + signals;
 }
 

@@ -20,6 +20,12 @@
 // A warp has 16 or 32 or 64 of the rows and some of the tokens; it decodes the codes of its rows
 // in registers, once for all of its tokens. Weights are decoded by each warp along the tokens.
 //
+// Or, with tensor memory (program/tensor_memory.h), the four warps of a warpgroup decode 32 rows
+// each and store them there, block by block of the image, in two places in turn; one thread starts
+// the products, whose sums stay in tensor memory until the last k-tile:
+//
+//     each block:  wait until its place is free; decode; store; barrier; start its products
+//
 // Where the device has an instruction of warpgroups, four warps side by side along the rows may
 // multiply together, each its own rows, by all tokens of the CTA, which the instruction reads from
 // shared memory. Codes of the next step are decoded while it runs.
@@ -53,11 +59,12 @@ struct TileSchedule {
   int stages;   ///< k-tiles in shared memory or on their way there, at least 2
   Reduction reduction;
   Route route;
-  bool dependent_launch;    ///< as DecodeSchedule has it
-  int ctas_per_sm;          ///< to leave registers and shared memory for
-  int token_tiles = 1;      ///< CTAs side by side along the tokens
-  bool warpgroups = false;  ///< four warps multiply together, activations from shared memory
-  bool producers = false;   ///< a warpgroup more, which copies for those that multiply
+  bool dependent_launch;       ///< as DecodeSchedule has it
+  int ctas_per_sm;             ///< to leave registers and shared memory for
+  int token_tiles = 1;         ///< CTAs side by side along the tokens
+  bool warpgroups = false;     ///< four warps multiply together, activations from shared memory
+  bool producers = false;      ///< a warpgroup more, which copies for those that multiply
+  bool tensor_memory = false;  ///< with producers: operands and sums in tensor memory
   ScalePlace scale_place = ScalePlace::usual;
 
   bool operator==(const TileSchedule&) const = default;
@@ -84,6 +91,15 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
+/// The instruction by which warpgroups multiply; null where they do not, or `device` has none.
+const MatrixInstruction* product_row(const TileSchedule& schedule, const Linear& expr,
+                                     const Device& device);
+/// Places of operands in tensor memory, each of the columns of a block of the image.
+constexpr int kOperandPlaces = 2;
+/// Columns of tensor memory that a CTA uses.
+std::int64_t tensor_columns(const TileSchedule& schedule);
+/// Tokens of sums that a thread brings from tensor memory at a time.
+std::int64_t tokens_of_load(const TileSchedule& schedule);
 /// Registers of a thread of each role, of those that a CTA has. There must be enough for producers.
 Roles roles_of(const TileSchedule& schedule, const Device& device);
 /// Tiles of operands that a warp of a warpgroup decodes in turn.

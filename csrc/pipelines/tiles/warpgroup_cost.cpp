@@ -44,6 +44,10 @@ constexpr double kLaunch = 3.7e-6, kCluster = 4e-6, kOrderedSum = 5.6e-11;
 // 2 us behind a rounding, measured.
 constexpr double kWeightsAhead = 1e-6;
 
+// Of tensor memory, not fitted, and measured nowhere: of a scheduler, a store of 16 rows; what a
+// barrier of the warps in front of a block's products leaves idle.
+constexpr double kStoreCycles = 4, kMeetingCycles = 40;
+
 /// Of the multiprocessors, those that clusters of so many CTAs can be on; what is not known is all.
 double cluster_share(const Device& device, std::int64_t ctas) {
   const auto& shares = device.cluster_shares;
@@ -57,7 +61,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   const Device& device = *decisions.device;
   const auto carried = fitted::carried_to(device);
-  const MatrixInstruction& row = *warpgroup_instruction(expr.x_scalar(), device);
+  const MatrixInstruction& row = *product_row(s, expr, device);
   const CtaGrid grid = grid_of(s, expr);
   const Pace pace = pace_of(s);
   const auto units = static_cast<double>(s.units()), tokens = static_cast<double>(s.tokens);
@@ -76,21 +80,26 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   // Cycles of a multiprocessor for a k-tile of all that are on it.
   const double rate = operations_per_second(device, row) / (carried.clock * device.multiprocessors);
   const double least = groups * resident > 1 ? kLeastProduct : 2 * kLeastProduct;
+  // Of a warpgroup, whose warps have 16 rows each in a unit.
+  const double instructions_of_step = (units + (product ? 1 : 0)) * 4 * 16 / row.m;
   const double products = std::max(pace.product * 2 * row.m * tokens * row.k / rate, least) *
-                          (units + (product ? 1 : 0)) * groups * steps * resident;
+                          instructions_of_step * groups * steps * resident;
   const double decoding =
       kDecoding * units * decoding_cycles(expr, s.route, s.scale_place) * s.columns / kBlock;
   const double scaling =
       keeps_totals(s, expr) ? kScaling * units * tokens / 2 * groups_of_tile(s, expr) : 0;
-  const double instructions = (decoding + scaling + kStepCycles * steps + pace.tile_cycles) *
-                              warps / device.schedulers * resident;
+  const double storing = s.tensor_memory ? kStoreCycles * units * steps : 0;
+  const double instructions =
+      (decoding + scaling + storing + kStepCycles * steps + pace.tile_cycles) * warps /
+      device.schedulers * resident;
   const double codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
   const double x = tokens * s.columns * bytes_of(expr.x_scalar());
   const double copies = (codes + x) / kFill * resident;
   const double k_tile = std::pow(std::pow(products, kOverlap) + std::pow(instructions, kOverlap) +
                                      std::pow(copies, kOverlap),
                                  1 / kOverlap) +
-                        pace.serial_cycles;
+                        pace.serial_cycles +
+                        (s.tensor_memory ? kMeetingCycles * s.columns / kBlock : 0);
 
   Cost out{};
   const double cycles = waves * s.k_tiles / carried.clock;

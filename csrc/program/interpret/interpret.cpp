@@ -92,6 +92,7 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
     block.summed.resize(program_.registers.size());
     block.multiplied.resize(program_.registers.size());
     block.awaited.resize(program_.registers.size(), true);
+    block.tensors = TensorMemory(program_.tensor_columns());
     blocks.push_back(std::move(block));
   }
   if (program_.first_token && value(blocks.front(), *program_.first_token) >= tokens_) return;
@@ -110,7 +111,9 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
   }
   for (const Block& block : blocks) {
     if (block.shared.copies_in_flight()) fail<InternalError>("a block ends with copies in flight");
-    if (!block.products.empty()) fail<InternalError>("a block ends before its products");
+    if (!block.products.empty() || !block.tensor_products.empty()) {
+      fail<InternalError>("a block ends before its products");
+    }
   }
 }
 
@@ -207,6 +210,21 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
               }
             },
             [&](const MatrixFence&) { block.shared.matrix_fence(); },
+            [&](const TensorStore& i) { tensor_store(block, i); },
+            [&](const TensorWait&) { block.tensors.wait(); },
+            [&](const TensorFence& i) {
+              if (i.after) {
+                block.tensors.fence_after(block.shared.known());
+              } else {
+                block.tensors.fence_before(block.shared.now());
+              }
+            },
+            [&](const TensorMma& i) { tensor_mma(block, i); },
+            [&](const TensorCommit& i) {
+              refuse(block.signals.commit(i.signal, value(block, i.index), block.begun_in_tensors,
+                                          block.shared));
+            },
+            [&](const TensorLoad& i) { tensor_load(block, i); },
             [&](const Fill& i) { fill(block, i); },
             [&](const Reinterpret& i) { reinterpret_bits(block, i); },
             [&](const Scale& i) { scale(block, i); },
@@ -233,8 +251,10 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
               refuse(block.signals.arrive(i.signal, value(block, i.index), i.by, block.shared));
             },
             [&](const Await& i) {
+              std::int64_t products = 0;
               refuse(block.signals.await(i.signal, value(block, i.index), value(block, i.parity),
-                                         block.shared));
+                                         block.shared, products));
+              end_tensor_products(block, products);
             },
             [&](const CopyBulk& i) { copy_bulk(block, i); },
             [&](const CopyRows& i) { copy_rows(block, i); },

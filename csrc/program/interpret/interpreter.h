@@ -20,6 +20,7 @@
 #include "program/interpret.h"
 #include "program/interpret/shared_memory.h"
 #include "program/interpret/signals.h"
+#include "program/interpret/tensor_memory.h"
 #include "program/program.h"
 
 namespace ladder {
@@ -42,6 +43,11 @@ class Interpreter {
     RegisterId acc, a;
     std::vector<std::pair<std::int64_t, int>> reads;
   };
+  /// One in tensor memory that has begun: what it reads there and in shared memory, and its sums.
+  struct TensorProduct {
+    std::vector<std::pair<std::int64_t, int>> reads;
+    std::int64_t a_column, sum_column, tokens, a_columns;
+  };
   struct Block {
     std::int64_t number;
     std::vector<std::int64_t> variables;
@@ -51,6 +57,9 @@ class Interpreter {
     std::vector<Product> products = {};             // oldest first
     std::vector<int> summed = {}, multiplied = {};  // by register: products that have it as such
     std::vector<bool> awaited = {};                 // by register: no product since a wait named it
+    TensorMemory tensors{};
+    std::vector<TensorProduct> tensor_products = {};  // begun, not ended; oldest first
+    std::int64_t begun_in_tensors = 0;                // of all, which numbers them
     bool dependent_waited = false, ticketed = false;
   };
   /// Coordinates of every (thread, slot) of a layout, computed once.
@@ -131,15 +140,23 @@ class Interpreter {
   void mma(Block& block, const Mma& i);
   void mma_shared(Block& block, const MmaShared& i);
   void end_products(Block& block, int pending);
+  // tensors.cpp
+  void tensor_store(Block& block, const TensorStore& i);
+  void tensor_mma(Block& block, const TensorMma& i);
+  void tensor_load(Block& block, const TensorLoad& i);
+  /// Of those that have begun, all but the last ones from number `upto` on have ended.
+  void end_tensor_products(Block& block, std::int64_t upto);
+
   /// Of sums of so many columns; computed once.
   const Fragments& fragments_of(const MatrixInstruction& row, std::int64_t columns);
   /// [extent, k] of the operand whose fragment, `at`, starts at `slot` of the lanes from `first`
   /// on.
   std::vector<double> operand_of(const Block& block, RegisterId id, int first, std::int64_t slot,
                                  const Fragments& of, const Coordinates& at, int extent) const;
-  /// [tokens, k] of B in shared memory; `product` remembers what it reads.
-  std::vector<double> shared_operand(Block& block, const MmaShared& i, std::int64_t tokens,
-                                     Product& product) const;
+  /// [tokens, k] of B in shared memory; `reads` gets what that is.
+  std::vector<double> shared_operand(Block& block, int depth, ViewId from,
+                                     const std::vector<Affine>& at, std::int64_t tokens,
+                                     std::vector<std::pair<std::int64_t, int>>& reads) const;
   /// acc += a [m, k] times b [n, k], the sums from `slot` of the lanes from `first` on.
   void add_product(Block& block, RegisterId acc, int first, std::int64_t slot, const Fragments& of,
                    const std::vector<double>& a, const std::vector<double>& b) const;

@@ -44,7 +44,7 @@ void Interpreter::mma_shared(Block& block, const MmaShared& i) {
   const auto tokens = program_.registers[i.acc].layout.shape[2];
   const Fragments& of = fragments_of(row, tokens);
   Product product{i.acc, i.a, {}};
-  const auto b = shared_operand(block, i, tokens, product);
+  const auto b = shared_operand(block, row.k, i.from, i.at, tokens, product.reads);
   // Sums of products that are on their way may be added to.
   const int begun = std::exchange(block.summed[i.acc], 0);
   block.awaited[i.acc] = true;
@@ -89,23 +89,23 @@ std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, i
   return out;
 }
 
-std::vector<double> Interpreter::shared_operand(Block& block, const MmaShared& i,
-                                                std::int64_t tokens, Product& product) const {
-  const int depth = i.row->k;
-  const View& view = program_.views[i.from];
+std::vector<double> Interpreter::shared_operand(
+    Block& block, int depth, ViewId from, const std::vector<Affine>& at, std::int64_t tokens,
+    std::vector<std::pair<std::int64_t, int>>& reads) const {
+  const View& view = program_.views[from];
   const Buffer& buffer = program_.buffers[view.buffer];
   const int size = bytes_of(buffer.scalar);
-  const auto origin = values(block, i.at);
+  const auto origin = values(block, at);
   std::vector<double> out(tokens * depth);
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t k = 0; k < depth; ++k) {
       const std::int64_t offset[] = {0, token, 0, k};
-      const auto at = element(block, view, origin, offset);
-      if (!at) fault("reads outside ", buffer.name);
-      const auto byte = byte_of(view, *at);
+      const auto where = element(block, view, origin, offset);
+      if (!where) fault("reads outside ", buffer.name);
+      const auto byte = byte_of(view, *where);
       std::uint32_t bits = 0;
       refuse(block.shared.read_by_matrix(byte, size, reinterpret_cast<std::uint8_t*>(&bits)));
-      product.reads.emplace_back(byte, size);
+      reads.emplace_back(byte, size);
       out[token * depth + k] = to_number(buffer.scalar, bits);
     }
   }

@@ -89,6 +89,13 @@ void SharedMemory::ended(std::int64_t at, int size) {
   }
 }
 
+void SharedMemory::ended_for_all(std::int64_t at, int size) {
+  for (int i = 0; i < size; ++i) {
+    Facts& facts = facts_[at + i];
+    if (--facts.products == 0) facts.read_epoch = known();
+  }
+}
+
 std::string SharedMemory::write_async(std::int64_t at, int size, int thread,
                                       const std::uint8_t* from) {
   for (int i = 0; i < size; ++i) {

@@ -51,9 +51,13 @@ class SharedMemory {
   /// By a matrix instruction of the block; until ended() nobody may overwrite what it reads.
   std::string read_by_matrix(std::int64_t at, int size, std::uint8_t* to);
   void ended(std::int64_t at, int size);
+  /// The same, of which all threads of the role have heard.
+  void ended_for_all(std::int64_t at, int size);
   /// Now, to ask later whether a barrier has come since.
   int now() const { return epoch_; }
-  bool synchronised(int epoch) const { return epoch <= synchronised_[role_]; }
+  bool synchronised(int epoch) const { return epoch <= known(); }
+  /// What happened up to then, all threads of the role see.
+  int known() const { return synchronised_[role_]; }
 
   bool copies_in_flight() const;
 

@@ -60,6 +60,15 @@ std::string Signals::arrive(SignalId signal, std::int64_t index, Arrival by, Sha
   return {};
 }
 
+std::string Signals::commit(SignalId signal, std::int64_t index, std::int64_t products,
+                            const SharedMemory& shared) {
+  Mbarrier& mbarrier = mbarriers_[signal][index];
+  if (auto why = use(mbarrier, shared); !why.empty()) return why;
+  if (auto why = arrival(mbarrier, signal, 1); !why.empty()) return why;
+  mbarrier.products = products;
+  return {};
+}
+
 void Signals::meet() {
   for (auto& mbarriers : mbarriers_) {
     for (Mbarrier& mbarrier : mbarriers) mbarrier.known_to_all = mbarrier.initialised;
@@ -88,7 +97,7 @@ std::string Signals::copied(SignalId signal, std::int64_t index, std::int64_t at
 }
 
 std::string Signals::await(SignalId signal, std::int64_t index, std::int64_t parity,
-                           SharedMemory& shared) {
+                           SharedMemory& shared, std::int64_t& products) {
   Mbarrier& mbarrier = mbarriers_[signal][index];
   if (auto why = use(mbarrier, shared); !why.empty()) return why;
   // The hardware asks whether the phase of that parity has ended; the one before has.
@@ -100,8 +109,9 @@ std::string Signals::await(SignalId signal, std::int64_t index, std::int64_t par
   }
   for (const Bytes& bytes : mbarrier.bytes) shared.finish(bytes.at, bytes.size);
   if (mbarrier.threads_arrived_at >= 0) shared.synchronise(mbarrier.threads_arrived_at);
-  mbarrier = {true, mbarrier.known_to_all, mbarrier.initialised_at, mbarrier.phase + 1, 0, -1, 0, 0,
-              {}};
+  products = mbarrier.products;
+  mbarrier = {
+      true, mbarrier.known_to_all, mbarrier.initialised_at, mbarrier.phase + 1, 0, -1, 0, 0, 0, {}};
   return {};
 }
 

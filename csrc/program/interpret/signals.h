@@ -31,8 +31,13 @@ class Signals {
   std::string known_to_peers(SignalId signal, std::int64_t index) const;
   /// The blocks of the cluster meet: what was initialised all threads of all of them know.
   void meet();
-  /// Ends the phase when it is the one meant; nothing when that one has ended before.
-  std::string await(SignalId signal, std::int64_t index, std::int64_t parity, SharedMemory& shared);
+  /// One arrival, when the first `products` products in tensor memory have ended.
+  std::string commit(SignalId signal, std::int64_t index, std::int64_t products,
+                     const SharedMemory& shared);
+  /// Ends the phase when it is the one meant; nothing when that one has ended before. `products`:
+  /// so many have ended by that, else it stays as it is.
+  std::string await(SignalId signal, std::int64_t index, std::int64_t parity, SharedMemory& shared,
+                    std::int64_t& products);
 
  private:
   struct Bytes {
@@ -44,7 +49,7 @@ class Signals {
     bool known_to_all = false;
     int initialised_at = 0, phase = 0, arrived = 0;
     int threads_arrived_at = -1;
-    std::int64_t expected = 0, copied = 0;
+    std::int64_t expected = 0, copied = 0, products = 0;
     std::vector<Bytes> bytes;
   };
 

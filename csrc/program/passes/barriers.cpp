@@ -68,8 +68,8 @@ bool only_registers(const Statement& statement) {
   };
   return std::visit(
       Match{[&](const For& i) { return all(i.body); }, answer(InRegisters{}, true),
-            answer(InMemory{}, false), answer(InTime{}, false), answer(OnSignals{}, false),
-            answer(Group<If, Within, Produce, Reinterpret>{}, false)},
+            answer(InMemory{}, false), answer(InTensorMemory{}, false), answer(InTime{}, false),
+            answer(OnSignals{}, false), answer(Group<If, Within, Produce, Reinterpret>{}, false)},
       statement.op);
 }
 

@@ -124,6 +124,8 @@ class Pipeline {
               [&](const Produce& i) { count_uses(i.body, buffers, signals); },
               [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
               [&](const LoadMatrix& i) { view(i.from); }, [&](const MmaShared& i) { view(i.from); },
+              [&](const TensorMma& i) { view(i.from); }, nothing(InTensorMemory{}),
+              [&](const TensorCommit& i) { ++signals[i.signal]; },
               [&](const LoadUnits& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
               [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
               [&](const SplitDigits& i) { view(i.to); },
@@ -265,6 +267,7 @@ class Pipeline {
     if (auto* i = std::get_if<LoadMatrix>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<LoadUnits>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<MmaShared>(&statement.op)) i->from = part_of(i->from, trip);
+    if (auto* i = std::get_if<TensorMma>(&statement.op)) i->from = part_of(i->from, trip);
     if (auto* i = std::get_if<Store>(&statement.op)) i->to = part_of(i->to, trip);
     const auto inner = [&](Body& body) {
       for (Statement& s : body) s = moved(std::move(s), trip);

@@ -169,5 +169,29 @@ TEST(Fragment, a_block_of_the_weight_image_is_made_of_a_operands) {
   EXPECT_EQ(*outer, local({4, 4}));
 }
 
+// PTX ISA, tcgen05: a warp has 32 lanes, each a row; shapes 16x128b (two for 16 columns) and
+// 16x256b.
+TEST(Fragment, of_tensor_memory_are_those_of_its_shapes) {
+  ASSERT_FALSE(tensor_memory_instructions().empty());
+  for (const MatrixInstruction& row : tensor_memory_instructions()) {
+    const Layout a = row.a(), d = row.d(32);
+    ASSERT_EQ(row.lanes(), 128);
+    for (std::int64_t t = 0; t < 128; ++t) {
+      const auto lane = t % 32, first = t / 32 * 32;
+      for (std::int64_t s = 0; s < a.slot_count(); ++s) {
+        const auto unit = s / 8, r = s % 8 / 2;
+        const auto column = lane % 4 + r / 2 * 4;  // of 32 bits
+        EXPECT_EQ(a(t, s), (std::vector<std::int64_t>{first + unit * 16 + lane / 4 + r % 2 * 8,
+                                                      2 * column + s % 2}));
+      }
+      for (std::int64_t s = 0; s < d.slot_count(); ++s) {
+        const auto unit = s / 16, r = s % 16;
+        EXPECT_EQ(d(t, s), (std::vector<std::int64_t>{first + unit * 16 + lane / 4 + r / 2 % 2 * 8,
+                                                      r / 4 * 8 + lane % 4 * 2 + r % 2}));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ladder
