@@ -132,14 +132,20 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.weight, ctx.n, ctx.k = weight, n, x.shape[-1]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor, bias_at: int) -> tuple[Tensor | None, Tensor | None]:
+    """Of x and of the bias, which is the input number ``bias_at``."""
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:
         (image,) = ctx.saved_tensors
         values = _ops.dequantize_image(image, ctx.weight, ctx.n, ctx.k, grad.dtype)
         grad_x = grad @ values
-    if ctx.needs_input_grad[2]:
+    if ctx.needs_input_grad[bias_at]:
         grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
+    return grad_x, grad_bias
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, grad_bias = _gradients(ctx, grad, bias_at=2)
     return grad_x, None, grad_bias, None, None
 
 
@@ -152,8 +158,8 @@ def _setup_scaled(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward_scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    grad_x, *rest = _backward(ctx, grad)
-    return grad_x, None, *rest
+    grad_x, grad_bias = _gradients(ctx, grad, bias_at=3)
+    return grad_x, None, None, grad_bias, None, None
 
 
 torch.library.register_autograd(

@@ -28,13 +28,13 @@ def call(experts: ladder.Experts, x: Tensor, index: Tensor, weights: Tensor) -> 
         return experts(x, index, weights)
 
 
-def mixtral(transformers):
+def mixtral(transformers, hidden=64, intermediate=96):
     """A model of two layers of four experts, packed."""
     torch.manual_seed(0)
     config = transformers.MixtralConfig(
         vocab_size=99,
-        hidden_size=64,
-        intermediate_size=96,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
@@ -187,7 +187,7 @@ def test_rounding_is_decided_by_the_tokens_of_a_call():
 
 def test_warming_up_times_kernels_of_rounded_rows(tmp_path):
     transformers = pytest.importorskip("transformers")
-    model = mixtral(transformers)
+    model = mixtral(transformers, 512, 512)  # a kernel of bytes has k-tiles of 128 columns, and two
     ladder.set_activation_type(model, "int8")
     ladder.warmup(model, m=(6, 40), cache=tmp_path)
     packed = next(m for m in model.modules() if isinstance(m, ladder.Experts))

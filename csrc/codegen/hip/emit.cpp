@@ -57,8 +57,7 @@ std::string shared_memory(int) { return "extern SHARED unsigned char shared[];";
 
 constexpr codegen::Dialect kDialect = {
     .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, nullptr, &tile_prelude, nullptr,
-                 nullptr,
-                 nullptr},
+                 nullptr, nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",
