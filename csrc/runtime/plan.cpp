@@ -14,7 +14,7 @@ namespace ladder {
 namespace {
 
 // Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
-constexpr const char* kScheduler = "scheduler 7";
+constexpr const char* kScheduler = "scheduler 8";
 
 // The scheduler's estimate of registers errs by a few. Of its first eight choices one does not
 // spill in any case that tests/compile has; there may be others.
@@ -28,7 +28,8 @@ constexpr int kAgain = 2;
 std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch) {
   const std::string_view machine = device.found.empty() ? device.name : device.found;
   return to_string(expr) + " on " + std::string(machine) + ", " + kScheduler +
-         (dependent_launch && device.dependent_launch() ? ", dependent launch" : "");
+         (dependent_launch && device.dependent_launch() ? ", dependent launch" : "") +
+         (device.unproven ? ", unproven" : "");
 }
 
 std::optional<Schedule> schedule_called(const std::string& text, const Decisions& decisions,

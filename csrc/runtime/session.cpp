@@ -301,7 +301,11 @@ const LinearKernel& Session::transform(int ordinal, Transform which, void* strea
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
-    if (gpus().driver.capturing(stream, ordinal)) refuse_in_capture(kTokenIntervals.back() + 1);
+    if (gpus().driver.capturing(stream, ordinal)) {
+      fail<Unsupported>("a kernel that brings weights of ", to_string(type_), " [", n_, ", ", k_,
+                        "] to another form is not compiled, and a CUDA graph is being captured: "
+                        "call ladder.warmup(model, m=...), or the layer once, before the capture");
+    }
     const std::lock_guard lock(compiling_);
     kernel = slot.load(std::memory_order_acquire);
     if (kernel == nullptr) {

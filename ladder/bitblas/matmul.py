@@ -251,7 +251,7 @@ class Matmul(Operator):
     def _packed(self, x: Tensor, parts: Parts, bias: Tensor | None) -> Tensor:
         """``parts`` are W, scale, zeros and g_idx. With the bias when ``x`` is float; integers
         without scales give exact whole numbers."""
-        if x.dtype in CODE_DTYPES:
+        if x.dtype in CODE_DTYPES and not (x.requires_grad and torch.is_grad_enabled()):
             y = self._by_bytes(x, parts, bias)
             if y is not None:
                 return y

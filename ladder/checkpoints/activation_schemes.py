@@ -10,6 +10,7 @@ The log says both.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,15 @@ def say_without_scale(names: Sequence[str]) -> None:
             "%s%s: input_scale is missing, though activations are static: ladder rounds each token "
             "with a scale of its own", names[0], more,
         )  # fmt: skip
+
+
+@functools.cache
+def say_of_experts() -> None:
+    """Log once that experts do not take the static scales that their folder has."""
+    _log.warning(
+        "activations of experts are static in the folder, and have no static scale in ladder: each "
+        "token is rounded with a scale of its own"
+    )
 
 
 def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str | None]:

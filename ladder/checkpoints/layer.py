@@ -43,7 +43,7 @@ from torch.nn.functional import pad
 
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
-from ladder.ops.activations import objection_of_all
+from ladder.ops.activations import objection_of_all, static_scale_objection
 from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
 
@@ -209,9 +209,9 @@ def expect_input_scale(parts: Mapping[str, Stored], layer: str, is_static: bool)
 
 def check_input_scale(scale: Tensor, name: str) -> None:
     """Raise CheckpointError unless the static scale [1] of x of layer ``name`` is positive and
-    finite."""
-    if not 0 < float(scale) < float("inf"):
-        fail(f"{name}.input_scale", " is ", float(scale), ", not positive and finite")
+    finite, and its inverse as well."""
+    if why := static_scale_objection(scale):
+        fail(f"{name}.", why)
 
 
 def input_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> Tensor | None:
@@ -284,8 +284,6 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
             order = None
     kept = None if zero == layer.fixed_zero else zeros
     input_scale = parts.get("input_scale")
-    if input_scale is not None:
-        check_input_scale(input_scale, layer.name)
     return Side(parts["scales"], zero, kept, order, parts.get("scale2"), input_scale)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ladder.checkpoints.activation_schemes import recorded, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.layer import Layer, ttype_of
+from ladder.checkpoints.layer import Layer, check_input_scale, ttype_of
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -84,11 +84,8 @@ def repack(
     check_apart(folder, destination)
     check_destination(destination, force=force)
     source = open_folder(folder, v1_zeros=v1_zeros)
-    plans = {module: _plan(source, module) for module in source.modules}
-    if weights_only:
-        for plan in plans.values():
-            plan.tensors.pop("input_scale", None)
-    else:
+    plans = {module: _plan(source, module, weights_only) for module in source.modules}
+    if not weights_only:
         say_without_scale([
             module
             for module, plan in plans.items()
@@ -136,15 +133,16 @@ def _activation_types(plans: Mapping[str, _Planned]) -> dict[str, str | None]:
     )
 
 
-def _plan(source: Source, module: str) -> _Planned:
+def _plan(source: Source, module: str, weights_only: bool) -> _Planned:
     layer = source.layer(module)
     side = source.side(layer)
     tensors: dict[str, Described]
     tensors = {"qweight": ("I32", (layer.n, layer.words))}
     tensors |= describe_tensors(side.tensors())
     ttype = ttype_of(layer, side)
-    scale = side.input_scale
+    scale = None if weights_only else side.input_scale
     if scale is not None and layer.keeps_input_scale(ttype, act_order=side.g_idx is not None):
+        check_input_scale(scale, layer.name)
         tensors |= describe_tensors({"input_scale": scale})
     return _Planned(layer, str(ttype), tensors)
 

@@ -81,8 +81,7 @@ def linear_codes_image(
         require_whole(x, x_scale, bias, ttype, k)
     by_kernels = number is not None and not transformed()
     if whole and not (by_kernels and are_exact_in_float32(ttype, k)):
-        # float16 holds whole numbers of a byte.
-        return whole_sums(x, _values(image, plain, n, k, torch.float16), ttype)
+        return whole_sums(x, _values(image, plain, n, k, torch.float32), ttype)
     if not by_kernels:
         return multiply_codes(
             x, x_scale, _values(image, plain, n, k, torch.float32), bias, out_dtype

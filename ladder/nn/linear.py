@@ -142,7 +142,7 @@ class Linear(TakesActivations, TakesCodes):
         ``activation_type``, do not ask for it. None: there is none.
 
         It is a buffer, in the ``state_dict`` where it is set. A number or a tensor of one sets it.
-        Raises InvalidArgument for what is not positive and finite.
+        Raises InvalidArgument for what is not positive and finite. The number is copied.
         """
         return self._buffers.get("input_scale")
 
@@ -151,12 +151,12 @@ class Linear(TakesActivations, TakesCodes):
         if scale is None:
             self._buffers.pop("input_scale", None)
             return
-        given = torch.as_tensor(scale, dtype=torch.float32).detach().reshape(-1)
-        if given.numel() != 1 or not (given.is_meta or 0 < float(given) < float("inf")):
-            raise InvalidArgument(
-                f"input_scale is {given.tolist()}, not one positive and finite number"
-            )
-        self._put_input_scale(given.to(self.device))
+        # Memory of its own, of no inference: state dicts are copied into it.
+        with torch.inference_mode(False):
+            given = torch.as_tensor(scale, dtype=torch.float32).detach().clone().reshape(-1)
+            if why := activations.static_scale_objection(given):
+                raise InvalidArgument(why)
+            self._put_input_scale(given.to(self.device))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # nn.Module would put what is called as a buffer there as it is.

@@ -18,7 +18,7 @@ from ladder.cuda import kernels
 from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
-from ladder.ops.activations import zeros_objection
+from ladder.ops.activations import static_scale_objection, zeros_objection
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -296,12 +296,15 @@ class PackedModule(QuickCall):
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         self._restore()
+        key = prefix + "input_scale"
+        if key in state_dict and (why := static_scale_objection(state_dict[key])):
+            raise InvalidArgument(f"{prefix}{why}")
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
         # So is whether the scale of x is static.
-        if prefix + "input_scale" in state_dict and "input_scale" not in self._buffers:
+        if key in state_dict and "input_scale" not in self._buffers:
             self._put_input_scale(torch.ones(1, device=self.qweight.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

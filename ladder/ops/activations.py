@@ -183,6 +183,20 @@ def round_activations(x: Tensor, ttype: TType) -> Tensor:
     return rounded + (wide - fixed)
 
 
+def static_scale_objection(scale: Tensor) -> str:
+    """Why ``scale`` is no static scale of x; "" where it is one: a positive number whose inverse
+    float32 holds, too."""
+    if scale.numel() != 1 or not scale.is_floating_point():
+        return f"input_scale is {list(scale.shape)} {scale.dtype}, not one float"
+    if scale.is_meta:
+        return ""
+    value = float(scale)
+    inverse = 1 / scale.detach().to("cpu", torch.float32)
+    if 0 < value < float("inf") and inverse.isfinite():
+        return ""
+    return f"input_scale is {value}, not positive and finite, or its inverse is not"
+
+
 def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
     """What products of more than 16 tokens see of x on GPUs: [..., K] float32, the numbers that the
     codes and scales of the kernel stand for, rounded once.

@@ -57,8 +57,8 @@ def linear_codes(
         numbers without scales; ``x_scale`` and ``bias`` are then None.
     Raises:
         InvalidArgument: a dtype or shape that does not fit; int32 of anything else.
-        Unsupported: ``x_scale`` or ``bias`` asks for a gradient: codes have none, and what trains
-            takes :attr:`ladder.Linear.activation_type`.
+        Unsupported: ``x``, ``x_scale`` or ``bias`` asks for a gradient: codes have none, and what
+            trains takes :attr:`ladder.Linear.activation_type`.
     Error:
         Sums are float32: within :func:`ladder.testing.bound` of the product of codes and values,
         times ``x_scale``, whose product is rounded to float32 once more.
@@ -101,7 +101,7 @@ def check_codes(
     if out_dtype not in OUT_DTYPES:
         known = ", ".join(map(dtype_name, OUT_DTYPES))
         raise InvalidArgument(f"out_dtype is {dtype_name(out_dtype)}, not one of {known}")
-    for name, given in (("x_scale", x_scale), ("bias", bias)):
+    for name, given in (("x", x), ("x_scale", x_scale), ("bias", bias)):
         if given is not None and given.requires_grad and torch.is_grad_enabled():
             raise Unsupported(
                 f"{name} asks for a gradient, which products of codes have not: detach it, or "

@@ -72,8 +72,8 @@ def operator(**fields):
 
 
 def parts_of(matmul, dtype=torch.float16):
-    k = matmul.K
     """Arguments of a call, by name."""
+    k = matmul.K
     codes = torch.randint(0, 1 << matmul.bit, (N, k), dtype=torch.uint8)
     parts = {"W": matmul.weight_transform(codes)}
     if matmul.with_scaling:
@@ -356,7 +356,7 @@ OF_CODES = [
     ]
 ] + [
     ({"A_dtype": "e4m3_float8", "W_dtype": W, "out_dtype": out}, getattr(torch, out))
-    for W in ("e4m3_float8", "fp4_e2m1")
+    for W in ("e4m3_float8", "fp4_e2m1", "int4")
     for out in ("float16", "float32")
 ]  # fmt: skip
 
@@ -392,11 +392,18 @@ def test_sums_that_float32_does_not_hold_come_as_whole_numbers(device):
 
 
 def test_codes_that_no_kernel_takes_go_the_old_way(device):
-    matmul = operator(A_dtype="e4m3_float8", W_dtype="int4", out_dtype="float32")
-    parts, x = parts_of(matmul, torch.float32), torch.randint(-3, 4, (5, K)).float()
+    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="uint8", out_dtype="float32")
+    parts, x = parts_of(matmul, torch.float32), torch.randint(-3, 4, (5, 256)).float()
     y = matmul(x.to(torch.float8_e4m3fn), **parts)
     assert torch.equal(y, right(matmul, x, parts))
     assert (device.of_codes, device.multiplied) == ([], 1)
+
+
+def test_float8_that_asks_for_a_gradient_gets_it(device):
+    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="e4m3_float8", out_dtype="float32")
+    x = torch.zeros(5, 256, requires_grad=True)
+    matmul(x.to(torch.float8_e4m3fn), **parts_of(matmul, torch.float32)).sum().backward()
+    assert device.of_codes == [] and x.grad.any()
 
 
 def test_a_bias_of_float8_has_its_gradient(device):

@@ -158,6 +158,9 @@ def test_gradients_are_refused_by_name_and_none_come():
     x, scale = codes_of(torch.int8, M, K), torch.ones(1, requires_grad=True)
     with pytest.raises(Unsupported, match="x_scale asks for a gradient"):
         layer.forward_codes(x, scale)
+    floats = torch.zeros(M, K, requires_grad=True).to(torch.float8_e4m3fn)
+    with pytest.raises(Unsupported, match="^x asks for a gradient"):
+        layer.forward_codes(floats, scale.detach())
     layer.bias.requires_grad_()
     assert not layer.forward_codes(x).requires_grad
     with torch.no_grad():

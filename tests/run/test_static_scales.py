@@ -92,7 +92,7 @@ def test_a_layer_keeps_its_scale_in_every_form():
     assert "static" in repr(layer) and "static" not in repr(layer_of(0.25))
     layer.input_scale = 0.5
     assert layer.input_scale.tolist() == [0.5]
-    with pytest.raises(InvalidArgument, match="not one positive"):
+    with pytest.raises(InvalidArgument, match="not positive"):
         layer.input_scale = torch.tensor([-1.0])
     layer.input_scale = torch.tensor(0.125, dtype=torch.float64)
     assert layer.input_scale.dtype == torch.float32 and layer.input_scale.tolist() == [0.125]
@@ -104,8 +104,33 @@ def test_a_layer_keeps_its_scale_in_every_form():
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan"), torch.ones(2)])
 def test_what_is_no_scale_is_refused_with_its_value(wrong):
-    with pytest.raises(InvalidArgument, match=r"input_scale is \[.*\], not one positive"):
+    with pytest.raises(InvalidArgument, match=r"input_scale is .*, not (positive|one float)"):
         layer_of(wrong)
+
+
+def test_layers_have_scales_of_their_own_whatever_they_were_given():
+    scale = torch.tensor([0.5])
+    first, second = layer_of(scale), layer_of(scale)
+    state = first.state_dict() | {"input_scale": torch.tensor([0.25])}
+    first.load_state_dict(state)
+    assert (float(first.input_scale), float(second.input_scale), float(scale)) == (0.25, 0.5, 0.5)
+    merged = joined([second, layer_of(0.5)])
+    second.input_scale.fill_(2.0)
+    assert float(merged.input_scale) == 0.5
+    calibrated = layer_of(None)
+    with torch.inference_mode():
+        calibrated.input_scale = scale * 2
+    calibrated.load_state_dict(state)
+    assert float(calibrated.input_scale) == 0.25
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), 1e-39])
+def test_a_state_dict_with_no_scale_is_refused_and_loses_nothing(wrong):
+    layer = layer_of(0.5)
+    state = layer.state_dict() | {"input_scale": torch.tensor([wrong])}
+    with pytest.raises(InvalidArgument, match="input_scale is .*, not positive and finite"):
+        layer.load_state_dict(state)
+    assert float(layer.input_scale) == 0.5
 
 
 @pytest.mark.parametrize("activation_type", [None, "int8"])

@@ -55,7 +55,6 @@ std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions)
 }
 
 std::string not_counts(const TileSchedule& s) {
-  if (s.k_tiles == 1) return joined("a single k-tile, of ", s.columns, " columns");
   return count_objection({{"rows", 1, s.rows},
                           {"tokens", 1, s.tokens},
                           {"columns", 1, s.columns},

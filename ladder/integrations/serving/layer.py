@@ -105,15 +105,24 @@ def finish(
         rows, wish = groups.pop(0)
         suffix = f"_{len(runs)}" if runs else ""
         run, tensors = _run(rows, suffix, dtype, prepack, warm, wish)
-        if before and before[len(runs)] != run:
-            raise CheckpointError(
-                f"{room.prefix} was {before[len(runs)].type} when it was first loaded, and is "
-                f"{run.type} now: start the engine anew"
-            )
+        _check_reload(room, before, run, len(runs))
         runs.append(run)
         for part, tensor in tensors.items():
             layer.register_parameter(f"{part}{suffix}", nn.Parameter(tensor, requires_grad=False))
+    if before and len(before) != len(runs):
+        _check_reload(room, before, None, len(runs))
     return tuple(runs)
+
+
+def _check_reload(room: Room, before: tuple[Run, ...], run: Run | None, at: int) -> None:
+    """Raise CheckpointError where the files are those of other launches than they first were:
+    graphs call the first."""
+    was = before[at] if at < len(before) else None
+    if before and was != run:
+        raise CheckpointError(
+            f"{room.prefix} was {was or 'not there'} when it was first loaded, and is "
+            f"{run or 'not there'} now (launch {at}): start the engine anew"
+        )
 
 
 @dataclass(frozen=True)

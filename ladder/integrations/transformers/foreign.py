@@ -7,7 +7,7 @@ import copy
 import importlib
 from typing import Any
 
-from ladder.checkpoints.activation_schemes import recorded, say_without_scale
+from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import file_names
@@ -101,6 +101,11 @@ class ForeignHfQuantizer(Quantizer):
 
 
     def _say_without_scale(self, model: Any) -> None:
+        for name, single in self._singles.items():
+            for stack in STACKS.values():
+                of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
+                if any(layer.is_static for layer in of):
+                    say_of_experts()
         say_without_scale([
             self._names[name]
             for name, module in model.named_modules()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase
 
+from ladder.checkpoints.activation_schemes import say_of_experts
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.layer import say_as_it_comes
 from ladder.integrations.serving.loading import Room
@@ -112,6 +113,9 @@ class ExpertsMethod(FusedMoEMethodBase):
             say_as_it_comes("the experts of a layer are to have x rounded in several ways")
         elif not self.warmer.weights_only:
             (self.activation_type,) = asked
+            each = (m for of in modules.values() for e in of.values() for m in e)
+            if self.activation_type and any("input_scale" in m.tensors.values() for m in each):
+                say_of_experts()
         self.rooms = {
             name: StackRoom(
                 STEMS[name],
