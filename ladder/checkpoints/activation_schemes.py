@@ -149,4 +149,4 @@ def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str 
     return types
 
 
-__all__ = ["INPUT_PARTS", "ActivationScheme", "recorded", "say_without_scale"]
+__all__ = ["INPUT_PARTS", "ActivationScheme", "recorded", "say_of_experts", "say_without_scale"]

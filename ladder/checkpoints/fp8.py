@@ -200,7 +200,7 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     """Return the scales of a layer, canonical.
 
     Raises:
-        CheckpointError: a scale is NaN or infinite, or a static scale of x is not positive.
+        CheckpointError: a scale is NaN or infinite.
     """
     scale = _scale_of(tensors, layer.name)
     values = tensors[scale]

@@ -289,16 +289,19 @@ torch.library.impl("ladder::experts", "CUDA", _layer)
 # --- fakes ----------------------------------------------------------------------------------------
 
 
+def _items_and_places(experts: Tensor, count: int, of_item: int) -> list[Tensor]:
+    choices, int32 = experts.numel(), torch.int32
+    slots = torch.sym_min(choices, count) + choices // of_item
+    return [
+        experts.new_empty((slots, 3), dtype=int32),
+        experts.new_empty(tuple(experts.shape), dtype=int32),
+    ]
+
+
 @torch.library.register_fake("ladder::route")
 def _(x: Tensor, experts: Tensor, count: int, of_item: int) -> list[Tensor]:
-    choices = experts.numel()
-    slots = torch.sym_min(choices, count) + choices // of_item
-    int32 = torch.int32
-    return [
-        x.new_empty((choices, x.shape[1])),
-        x.new_empty((slots, 3), dtype=int32),
-        x.new_empty(tuple(experts.shape), dtype=int32),
-    ]
+    rows = x.new_empty((experts.numel(), x.shape[1]))
+    return [rows, *_items_and_places(experts, count, of_item)]
 
 
 @torch.library.register_fake("ladder::expert_linear")
@@ -317,14 +320,8 @@ def _(
 @torch.library.register_fake("ladder::route_rounded")
 def _(codes: Tensor, scales: Tensor, experts: Tensor, count: int, of_item: int) -> list[Tensor]:
     choices = experts.numel()
-    slots = torch.sym_min(choices, count) + choices // of_item
-    int32 = torch.int32
-    return [
-        codes.new_empty((choices, codes.shape[1])),
-        scales.new_empty((choices,)),
-        codes.new_empty((slots, 3), dtype=int32),
-        codes.new_empty(tuple(experts.shape), dtype=int32),
-    ]
+    rows, of_rows = codes.new_empty((choices, codes.shape[1])), scales.new_empty((choices,))
+    return [rows, of_rows, *_items_and_places(experts, count, of_item)]
 
 
 @torch.library.register_fake("ladder::expert_linear_rounded")

@@ -310,14 +310,12 @@ class Linear(TakesActivations, TakesCodes):
         if image is not None:
             number, n = self._weight_number, self.out_features
             scale = self.input_scale if self._activation_type else None
-            if scale is not None and torch.compiler.is_compiling():
-                return linear_image_scaled(x, scale, image, bias, number, n)
+            run: Any = linear_image if scale is None else linear_image_scaled
+            given = (x,) if scale is None else (x, scale)
             if torch.compiler.is_compiling():
-                return linear_image(x, image, bias, number, n)
+                return run(*given, image, bias, number, n)
             try:
-                if scale is not None:
-                    return linear_image_scaled(x, scale, image, bias, number, n)
-                return linear_image(x, image, bias, number, n)
+                return run(*given, image, bias, number, n)
             except RuntimeError:
                 if not self._leave_kernels():
                     raise

@@ -1,96 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of the tensors that a caller holds: made once, never of what the tensors no longer are.
-
-The device is the test's: an "image" is the values of the weight when it was packed, and the kernel
-multiplies by those. An image that is out of date gives another number.
-"""
+The device is the test's (weights_on_device.py)."""
 
 import copy
 import gc
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
+from weights_on_device import G, K, N, operator, parts_of, right
 
 import ladder
 import ladder.bitblas as bitblas
 import ladder.bitblas.images
 import ladder.bitblas.matmul
 from ladder.errors import Unsupported
-from ladder.ops import activations
-from ladder.ops.codes import CODE_DTYPES
-
-N, K, G = 16, 64, 32
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """What was asked of it."""
-    torch.manual_seed(0)
-    asked = SimpleNamespace(packed=0, multiplied=0, waited=0, objection="", capturing=False,
-                            unloadable="", failure="", of_codes=[])  # fmt: skip
-
-    def pack(weight, number, order):
-        asked.packed += 1
-        return weight.dequantize().clone()
-
-    def linear_image(x, words, bias, number, n):
-        assert words.shape == (n, x.shape[-1])
-        asked.multiplied += 1
-        return torch.nn.functional.linear(x, words.to(x.dtype), bias)
-
-    def number_for_codes(type, n, k, device, dtype):
-        objection = activations.objection(CODE_DTYPES[dtype], ladder.ttype(type), k, "cuda")
-        return None if objection else 1 + list(CODE_DTYPES).index(dtype)
-
-    def linear_codes_image(x, scale, words, bias, ttype, n, *, plain, number, out_dtype):
-        assert number == 1 + list(CODE_DTYPES).index(x.dtype) and scale is None
-        asked.of_codes.append(out_dtype)
-        assert bias is None
-        y = x.double() @ words.double().T
-        return (y if bias is None else y + bias.double()).to(out_dtype)
-
-    images, matmul = ladder.bitblas.images, ladder.bitblas.matmul
-    monkeypatch.setattr(images, "number_for_codes", number_for_codes)
-    monkeypatch.setattr(matmul, "linear_codes_image", linear_codes_image)
-    real = images.on_gpu
-    monkeypatch.setattr(matmul, "on_gpu", lambda x: real(SimpleNamespace(is_cuda=True)))
-    monkeypatch.setattr(matmul, "linear_image", linear_image)
-    monkeypatch.setattr(images.images, "pack", pack)
-    monkeypatch.setattr(images.kernels, "objection", lambda *_: asked.objection)
-    monkeypatch.setattr(images.kernels, "load_transforms", lambda *_: asked.unloadable)
-    monkeypatch.setattr(images.kernels, "failure", lambda _: asked.failure)
-    monkeypatch.setattr(images, "_capturing", lambda: asked.capturing)
-    monkeypatch.setattr(images, "_wait", lambda _: setattr(asked, "waited", asked.waited + 1))
-    return asked
-
-
-def operator(**fields):
-    given = {"N": N, "K": K, "W_dtype": "uint4", "group_size": G, "with_scaling": True, **fields}
-    return bitblas.Matmul(bitblas.MatmulConfig(**given))
-
-
-def parts_of(matmul, dtype=torch.float16):
-    """Arguments of a call, by name."""
-    k = matmul.K
-    codes = torch.randint(0, 1 << matmul.bit, (N, k), dtype=torch.uint8)
-    parts = {"W": matmul.weight_transform(codes)}
-    if matmul.with_scaling:
-        parts["scale"] = (torch.rand(N, k // G) + 0.5).to(dtype)
-    if matmul.with_zeros and matmul.zeros_mode == "quantized":
-        parts["zeros"] = torch.randint(-128, 128, (k // G, N * matmul.bit // 8), dtype=torch.int8)
-    elif matmul.with_zeros:
-        parts["zeros"] = torch.randint(0, 8, (N, k // G)).to(dtype)
-    return parts
-
-
-def right(matmul, x, parts, bias=None):
-    """By the values that the tensors have now."""
-    parts = dict(parts)
-    weight = matmul.packed_weight(parts.pop("W"), **parts).dequantize()
-    y = torch.nn.functional.linear(x, weight.to(x.dtype), bias)
-    return y.to(matmul.torch_output_dtype)
 
 
 def decoded(matmul, x, parts):
@@ -333,88 +257,3 @@ def test_gradients_reach_the_activations_and_transforms_take_torch(device):
     jacobian = torch.func.jacrev(lambda row: matmul(row, **parts))(x[0])
     weight = matmul.packed_weight(parts["W"], parts["scale"]).dequantize()
     assert torch.allclose(jacobian, weight) and device.packed == 0
-
-
-# --- activations that are codes ------------------------------------------------------------------
-
-
-def codes_of(matmul, m):
-    if matmul.torch_output_dtype is torch.float32 and "e4m3" in matmul.A_dtype:
-        return torch.randint(-16, 17, (m, matmul.K)).to(torch.float8_e4m3fn)
-    if "e4m3" in matmul.A_dtype:
-        return torch.randint(-3, 4, (m, matmul.K)).to(torch.float8_e4m3fn)
-    return torch.randint(-128, 128, (m, matmul.K), dtype=torch.int8)
-
-
-OF_CODES = [
-    ({"A_dtype": "int8", "W_dtype": W, "with_scaling": scaled, "out_dtype": out}, seen)
-    for W in ("int1", "int2", "uint2", "int4", "uint4", "uint8")
-    for scaled, out, seen in [
-        (False, "int32", torch.int32), (False, "float16", torch.float16),
-        (False, "float32", torch.float32), (True, "float16", torch.float16),
-        (True, "bfloat16", torch.bfloat16), (True, "float32", torch.float32),
-    ]
-] + [
-    ({"A_dtype": "e4m3_float8", "W_dtype": W, "out_dtype": out}, getattr(torch, out))
-    for W in ("e4m3_float8", "fp4_e2m1", "int4")
-    for out in ("float16", "float32")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("config,seen", OF_CODES, ids=lambda c: "-".join(map(str, c.values()))
-                         if isinstance(c, dict) else "")  # fmt: skip
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_codes_are_multiplied_by_kernels_of_bytes(device, config, seen, with_bias):
-    """Exact, and what the kernel writes is what is asked for, unless a bias comes behind it."""
-    matmul = operator(**config, K=256, with_bias=with_bias)
-    parts = parts_of(matmul, torch.float32)
-    if "scale" in parts:
-        parts["scale"] = torch.exp2(parts["scale"].round())
-    bias = torch.randint(-4, 5, (N,)).float() if with_bias else None
-    weight = matmul.packed_weight(parts["W"], parts.get("scale")).dequantize().double()
-    for m in (1, 40):
-        x = codes_of(matmul, m)
-        y = x.double() @ weight.T + (0 if bias is None else bias)
-        wanted = y.to(matmul.torch_output_dtype)
-        assert torch.equal(matmul(x, **parts, bias=bias).nan_to_num(), wanted.nan_to_num())
-    if with_bias:
-        seen = torch.int32 if seen is torch.int32 else torch.float32
-    assert device.of_codes == [seen] * 2 and (device.packed, device.multiplied) == (1, 0)
-
-
-def test_sums_that_float32_does_not_hold_come_as_whole_numbers(device):
-    matmul = operator(K=2048, A_dtype="int8", W_dtype="uint8", with_scaling=False, group_size=-1)
-    stored = torch.randint(0, 256, (N, 2048), dtype=torch.uint8)
-    x = torch.randint(-128, 128, (3, 2048), dtype=torch.int8)
-    y = matmul(x, matmul.weight_transform(stored))
-    assert torch.equal(y, (x.double() @ stored.double().T).half())
-    assert device.of_codes == [torch.int32]
-
-
-def test_codes_that_no_kernel_takes_go_the_old_way(device):
-    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="uint8", out_dtype="float32")
-    parts, x = parts_of(matmul, torch.float32), torch.randint(-3, 4, (5, 256)).float()
-    y = matmul(x.to(torch.float8_e4m3fn), **parts)
-    assert torch.equal(y, right(matmul, x, parts))
-    assert (device.of_codes, device.multiplied) == ([], 1)
-
-
-def test_float8_that_asks_for_a_gradient_gets_it(device):
-    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="e4m3_float8", out_dtype="float32")
-    x = torch.zeros(5, 256, requires_grad=True)
-    matmul(x.to(torch.float8_e4m3fn), **parts_of(matmul, torch.float32)).sum().backward()
-    assert device.of_codes == [] and x.grad.any()
-
-
-def test_a_bias_of_float8_has_its_gradient(device):
-    matmul = operator(K=256, A_dtype="e4m3_float8", W_dtype="e4m3_float8", with_bias=True,
-                      out_dtype="float32")  # fmt: skip
-    bias = torch.zeros(N, requires_grad=True)
-    matmul(codes_of(matmul, 5), **parts_of(matmul, torch.float32), bias=bias).sum().backward()
-    assert device.of_codes == [torch.float32] and torch.equal(bias.grad, torch.full((N,), 5.0))
-
-
-def test_copies_of_an_operator_know_what_their_codes_are():
-    matmul = operator(A_dtype="int8")
-    assert copy.deepcopy(matmul)._images._codes is torch.int8
-    assert pickle.loads(pickle.dumps(matmul))._images._codes is torch.int8

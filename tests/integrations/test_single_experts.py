@@ -24,7 +24,7 @@ from single_experts import PACKED, foreign_mixture
 from transformers import AutoModel
 
 import ladder
-from ladder.checkpoints import repack
+from ladder.checkpoints import activation_schemes, repack
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.transformers import dense, enable
 from ladder.integrations.transformers.checkpoint import read_headers
@@ -210,6 +210,26 @@ def test_mixtures_of_float8_round_where_a_gpu_does(tmp_path, name):
     for each in (model, repacked):
         found = experts_of(each.to("meta")).values()
         assert {e.activation_type for e in found} == {"float8_e4m3"}
+
+
+def test_experts_of_a_static_folder_are_said_to_have_scales_of_tokens(
+    unpacked_folder, tmp_path, caplog
+):
+    folder = packed(
+        unpacked_folder,
+        tmp_path,
+        lambda n, k, seed: fp8(n, k, kind="static", seed=seed),
+        fp8_settings("static"),
+    )
+    activation_schemes.say_of_experts.cache_clear()
+    with enable():
+        for _ in range(2):
+            load(folder)
+    said = [r.getMessage() for r in caplog.records if "of experts are static" in r.getMessage()]
+    assert said == [
+        "activations of experts are static in the folder, and have no static scale in ladder: each "
+        "token is rounded with a scale of its own"
+    ]
 
 
 def test_biases_of_zeros_are_left_out(unpacked_folder, tmp_path):

@@ -6,11 +6,11 @@
 // of either would be rounded twice.
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "binding/torch/cuda.h"
 #include "binding/torch/cuda_passes.h"
-#include "runtime/notices.h"
 
 namespace ladder::binding {
 namespace {
@@ -47,16 +47,9 @@ Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const
   // Sums are float32 whatever the operands are: what has no y of 16 bits counts as of float16.
   const Scalar activation = wide ? Scalar::f16 : as.scalar;
   const auto passes = session.passes(ordinal, activation, m, stream, Incoming::codes);
-  if (notices_pending()) [[unlikely]]
-    log_notices();
-  if (passes.most != nullptr) {
-    const Tensor rows = readable(x);
-    const std::optional<Tensor> moved = moved_bias(bias);
-    const Tensor y = empty(tokens.shape(), as.dtype, ordinal);
-    const Call call{session, image, moved ? moved : bias, activation, ordinal, stream};
-    if (multiply(passes, call, rows, y, m, scales)) [[likely]]
-      return y;
-  }
+  const Call call{session, image, bias, activation, ordinal, stream};
+  if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
+    return *std::move(y);
   // Compiler or driver fail, or every kernel is rejected.
   const Tensor values = dense(image, session, activation_of(ScalarType::Float));
   return stable::call("ladder::multiply_codes", "",

@@ -2,11 +2,11 @@
 // The linear layer on weight images.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "binding/torch/cuda.h"
 #include "binding/torch/cuda_passes.h"
-#include "runtime/notices.h"
 
 namespace ladder::binding {
 
@@ -47,16 +47,9 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
                                 ? Incoming::scaled_numbers
                                 : Incoming::numbers;
   const Session::Passes passes = session.passes(ordinal, as.scalar, m, stream, incoming);
-  if (notices_pending()) [[unlikely]]
-    log_notices();
-  if (passes.most != nullptr) {
-    const Tensor rows = readable(x);
-    const std::optional<Tensor> moved = moved_bias(bias);
-    const Tensor y = empty(tokens.shape(), as.dtype, ordinal);
-    const Call call{session, image, moved ? moved : bias, as.scalar, ordinal, stream};
-    if (multiply(passes, call, rows, y, m, scales)) [[likely]]
-      return y;
-  }
+  const Call call{session, image, bias, as.scalar, ordinal, stream};
+  if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
+    return *std::move(y);
   const Tensor values = dense(image, session, as);
   if (!session.rounded()) {
     return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "runtime/counters.h"
+#include "runtime/notices.h"
 
 namespace ladder::binding {
 namespace {
@@ -64,10 +65,9 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
   return true;
 }
 
-}  // namespace
-
-bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x, const Tensor& y,
-              std::int64_t m, GivenScales given) {
+/// The same with x brought to 8 bits before, where the passes have it so.
+[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
+                            const Tensor& y, std::int64_t m, GivenScales given) {
   Place first{static_cast<char*>(address(x)), nullptr, static_cast<char*>(address(y))};
   if (passes.rounding == nullptr) return multiply(passes, call, first, m);
   // Codes, and the scales behind them: codes are whole pieces of 16 bytes.
@@ -78,6 +78,34 @@ bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x, 
   first.x_scales = first.x + codes;
   return passes.rounding->start(call.stream, address(x), first.x, first.x_scales, m, given) &&
          multiply(passes, call, first, m);
+}
+
+/// A copy of a bias that begins where kernels cannot read it; nothing of others.
+std::optional<Tensor> moved_bias(const std::optional<Tensor>& bias) {
+  // Kernels read two numbers at once; part of a longer tensor may begin between two words.
+  constexpr std::uintptr_t kPiece = 4, kWidePiece = 8;
+  if (!bias.has_value()) return std::nullopt;
+  const bool wide = bias->scalar_type() == ScalarType::Float;
+  if (begins_at_multiple(*bias, wide ? kWidePiece : kPiece)) [[likely]]
+    return std::nullopt;
+  return stable::clone(*bias);
+}
+
+}  // namespace
+
+std::optional<Tensor> multiplied(const Session::Passes& passes, const Call& call, const Tensor& x,
+                                 const Tokens& tokens, std::int32_t dtype, GivenScales given) {
+  if (notices_pending()) [[unlikely]]
+    log_notices();
+  if (passes.most == nullptr) return std::nullopt;
+  const Tensor rows = readable(x);
+  const std::optional<Tensor> moved = moved_bias(call.bias);
+  Tensor y = empty(tokens.shape(), dtype, call.ordinal);
+  const Call read{call.session,    call.image,   moved ? moved : call.bias,
+                  call.activation, call.ordinal, call.stream};
+  if (!multiply(passes, read, rows, y, tokens.count(), given)) [[unlikely]]
+    return std::nullopt;
+  return y;
 }
 
 Tokens::Tokens(const Tensor& x, std::int64_t k, std::int64_t n)
@@ -99,16 +127,6 @@ void require_bias(const Tensor& bias, ScalarType dtype, std::int64_t n, std::int
                      bias.is_cuda() && bias.get_device_index() == ordinal,
                  "bias is ", bias.numel(), " numbers of ", name(bias.scalar_type()), ", not ", n,
                  " contiguous ones of ", name(dtype), " on the device of x");
-}
-
-std::optional<Tensor> moved_bias(const std::optional<Tensor>& bias) {
-  // Kernels read two numbers at once; part of a longer tensor may begin between two words.
-  constexpr std::uintptr_t kPiece = 4, kWidePiece = 8;
-  if (!bias.has_value()) return std::nullopt;
-  const bool wide = bias->scalar_type() == ScalarType::Float;
-  if (begins_at_multiple(*bias, wide ? kWidePiece : kPiece)) [[likely]]
-    return std::nullopt;
-  return stable::clone(*bias);
 }
 
 GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m,

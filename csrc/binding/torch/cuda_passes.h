@@ -29,8 +29,6 @@ class Tokens {
 
 /// Throws InvalidArgument unless `bias` is [n] of `dtype`, contiguous on device `ordinal`.
 void require_bias(const Tensor& bias, ScalarType dtype, std::int64_t n, std::int32_t ordinal);
-/// A copy of a bias that begins where kernels cannot read it; nothing of others.
-std::optional<Tensor> moved_bias(const std::optional<Tensor>& bias);
 /// Scales that the caller gives: one for all of `m` tokens, or one for each. Throws InvalidArgument
 /// unless they are float32, contiguous and on device `ordinal`.
 GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m, std::int32_t ordinal);
@@ -45,9 +43,10 @@ struct Call {
   void* stream;
 };
 
-/// y = x w of `m` tokens, pass by pass, x brought to 8 bits before where the passes have it so.
-/// False when the driver has refused every kernel of a pass: `y` is then not whole.
-[[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
-                            const Tensor& y, std::int64_t m, GivenScales given = {});
+/// y = x w of `dtype`, pass by pass, x brought to 8 bits before where the passes have it so. Nothing
+/// where there are no passes, or the driver has refused every kernel of one. Logs what came up when
+/// the kernels were looked for.
+std::optional<Tensor> multiplied(const Session::Passes& passes, const Call& call, const Tensor& x,
+                                 const Tokens& tokens, std::int32_t dtype, GivenScales given);
 
 }  // namespace ladder::binding

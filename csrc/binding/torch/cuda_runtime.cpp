@@ -107,8 +107,8 @@ std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, 
   return {};
 }
 
-/// Compiles the kernel that rounds by given scales, and what `m` tokens of it need, of a weight whose
-/// activations are rounded.
+/// Compiles the kernel that rounds by given scales, and what `m` tokens of it need, of a weight
+/// whose activations are rounded.
 void warm_scaled(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
   Session& session = ladder::session(weight).serving(m);
   const auto ordinal = static_cast<std::int32_t>(device);

@@ -164,7 +164,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
                   .warps_m = 1,
                   .dependent_launch = dependent_launch,
                   .ctas_per_sm = 1,
-                  .token_tiles = static_cast<int>(token_tiles),
+                  .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
                   .warpgroups = true,
                   .producers = true,
                   .tensor_memory = true});

@@ -289,7 +289,6 @@ class Room:
             raise CheckpointError(str(error)) from error
         return weight.of_single_rows() if self.splits(module.type) else weight
 
-
     def input_scale(self, layer: nn.Module, part: int) -> float | None:
         """The static scale of x that was loaded of one part; None where the files have none.
 

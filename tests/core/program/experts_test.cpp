@@ -4,8 +4,11 @@
 // integers, for every pipeline and every way in which parts of K are added up.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <initializer_list>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "codegen/target.h"
 #include "compile.h"
@@ -35,13 +38,16 @@ std::string objection_to(const Program& program, const Schedule& schedule, const
   return data.objection_to(memory[y]);
 }
 
-TEST(Experts, are_exact_in_every_pipeline) {
+/// Programs for the types that `types_of` has are right on each device; `seen` hears of each.
+void expect_exact(
+    std::initializer_list<const char*> names, std::initializer_list<std::int64_t> all_rows,
+    const std::function<std::vector<Linear>(std::int64_t rows, const Device&)>& types_of,
+    const std::function<void(const char* name, const Linear&, const Schedule&)>& seen) {
   unsigned seed = 0;
-  std::set<std::string> pipelines;
-  for (const char* name : {"h200", "a100", "mi300x"}) {
+  for (const char* name : names) {
     const Device& on = device(name);
-    for (const std::int64_t rows : {8, 16, 32}) {
-      for (const Linear& type : testing::expert_types(rows, 72, 256)) {
+    for (const std::int64_t rows : all_rows) {
+      for (const Linear& type : types_of(rows, on)) {
         const auto data = ExpertCase::integers(type, ++seed);
         std::size_t taken = 0;
         for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
@@ -51,34 +57,32 @@ TEST(Experts, are_exact_in_every_pipeline) {
           verify(program, on.shared_per_block_bytes);
           ASSERT_EQ(objection_to(program, schedule, data), "")
               << to_string(data.expr) << " on " << name << "; " << to_string(schedule);
-          pipelines.insert(std::string(on.name) + std::to_string(schedule.index()));
+          seen(name, type, schedule);
         }
       }
     }
   }
+}
+
+TEST(Experts, are_exact_in_every_pipeline) {
+  std::set<std::string> pipelines;
+  expect_exact({"h200", "a100", "mi300x"}, {8, 16, 32},
+               [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
+               [&](const char* name, const Linear&, const Schedule& schedule) {
+                 pipelines.insert(name + std::to_string(schedule.index()));
+               });
   EXPECT_GE(pipelines.size(), 5U);  // decode and tiles of both of NVIDIA's, waves
 }
 
 TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
-  unsigned seed = 0;
   std::set<std::string> kinds;
-  for (const char* name : {"h200", "l40s", "a100", "mi300x"}) {
-    const Device& on = device(name);
-    for (const std::int64_t rows : {8, 32, 64}) {
-      for (const Linear& type : testing::expert_types_of_bytes(rows, 72, 256, on)) {
-        const auto data = ExpertCase::integers(type, ++seed);
-        std::size_t taken = 0;
-        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
-          if ((taken++ + seed) % 4 != 0) continue;
-          const Program program = lower(decide(data.expr, on), schedule);
-          verify(program, on.shared_per_block_bytes);
-          ASSERT_EQ(objection_to(program, schedule, data), "")
-              << to_string(data.expr) << " on " << name << "; " << to_string(schedule);
-          kinds.insert(std::string(name) + std::string(name_of(*type.rounded_x)));
-        }
-      }
-    }
-  }
+  expect_exact({"h200", "l40s", "a100", "mi300x"}, {8, 32, 64},
+               [](auto rows, const Device& on) {
+                 return testing::expert_types_of_bytes(rows, 72, 256, on);
+               },
+               [&](const char* name, const Linear& type, const Schedule&) {
+                 kinds.insert(name + std::string(name_of(*type.rounded_x)));
+               });
   EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
                                           "mi300xs8"}));
 }
