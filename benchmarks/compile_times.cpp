@@ -20,8 +20,8 @@
 #include "base/error.h"
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
+#include "expr/constructors.h"
 #include "expr/decoding.h"
-#include "expr/of_ttype.h"
 #include "pipelines/diversified.h"
 
 namespace {
@@ -64,9 +64,9 @@ std::vector<TType> types() {
 std::string cell(const TType& type, Scalar activation, int tokens, const Device& device) {
   std::vector<double> taken;
   try {
-    const auto expr = linear_of(type, kRows, kColumns, activation, tokens);
-    decoding_of(expr);
-    const auto decisions = decide(expr, device);
+    const auto problem = linear_of(type, kRows, kColumns, activation, tokens);
+    decoding_of(problem);
+    const auto decisions = decide(problem, device);
     for (const auto& candidate : diversified(candidates(decisions), kCandidates)) {
       if (!candidate.dropped.empty() || taken.size() == kCandidates) break;
       taken.push_back(milliseconds(compile(decisions, candidate.schedule).source, device));

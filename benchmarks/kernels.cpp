@@ -34,14 +34,14 @@ using namespace ladder;
 
 constexpr std::size_t kMeasured = 8;  // as ladder/cuda/tune.py has it
 
-Schedule read_schedule(std::istream& in, const Linear& expr, const Device& device) {
+Schedule read_schedule(std::istream& in, const Problem& problem, const Device& device) {
   std::string word;
   in >> word;
   if (word == "guess") {
     std::size_t number = 0;
     bool dependent = false;
     in >> number >> dependent;
-    const auto measured = diversified(candidates(decide(expr, device), dependent), kMeasured);
+    const auto measured = diversified(candidates(decide(problem, device), dependent), kMeasured);
     const Candidate& guess = measured.at(number);
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;
@@ -68,7 +68,7 @@ Schedule read_schedule(std::istream& in, const Linear& expr, const Device& devic
   int places = 0;
   in >> places >> s.x_rounds >> s.x_slack >> s.sharers >> s.by_blocks;  // 0 where the line ends
   s.sum_places = places > 0 ? places : s.sweeps > 1 ? 2 : 1;
-  if (places == 0 && !objection(s, decide(expr, device)).empty()) s.sum_places = 1;
+  if (places == 0 && !objection(s, decide(problem, device)).empty()) s.sum_places = 1;
   return s;
 }
 
@@ -95,11 +95,11 @@ const Element& float_of(int bits) {
 }
 
 /// What the codes mean, as JSON; null: no number.
-std::string values_of(const Linear& expr) {
+std::string values_of(const Problem& problem) {
   std::ostringstream out;
   out << std::setprecision(17) << "[";
-  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-    const double value = value_of(expr, code);
+  for (std::uint32_t code = 0; code < 1u << problem.weight.bits; ++code) {
+    const double value = value_of(problem.weight, code);
     out << (code > 0 ? ", " : "");
     std::isfinite(value) ? out << value : out << "null";
   }
@@ -116,28 +116,30 @@ int run(const std::string& out, const Device& device) {
   int number = 0;
   while (std::getline(std::cin, line)) {
     std::istringstream in(line);
-    Linear expr{};
+    int bits, zero;
+    std::int64_t group, m, n, k;
     std::string activation;
-    if (!(in >> expr.bits >> expr.zero >> expr.group >> activation >> expr.max_m >> expr.n >>
-          expr.k)) {
-      continue;
-    }
-    const auto rounded = activation.find(':');
-    expr.activation = activation.starts_with("bf16") ? Scalar::bf16 : Scalar::f16;
-    expr.scale = expr.activation;
-    if (rounded != std::string::npos) {
-      const bool floats = activation.substr(rounded + 1) == "e4m3";
-      expr.rounded_x = floats ? Scalar::e4m3 : Scalar::s8;
-      if (floats) expr.element = &float_of(expr.bits);
-    }
+    if (!(in >> bits >> zero >> group >> activation >> m >> n >> k)) continue;
+    const auto colon = activation.find(':');
+    const Scalar scalar = activation.starts_with("bf16") ? Scalar::bf16 : Scalar::f16;
+    const auto rounded =
+        colon == std::string::npos ? std::nullopt : scalar_called(activation.substr(colon + 1));
+    LADDER_REQUIRE(zero == 0 || zero == 1 << (bits - 1), "a zero point of ", zero,
+                   ", neither 0 nor the middle of ", bits, " bits");
+    const bool floats = rounded == Scalar::e4m3;
+    const Element& codes = floats ? float_of(bits) : element("uint" + std::to_string(bits));
+    const TType type{
+        &codes, {1, group}, &element_of(scalar), zero != 0 ? Zero::midpoint : Zero::none};
+    Problem problem = linear_of(type, n, k, scalar, m);
+    problem.round_x(rounded);
     try {
-      const auto schedule = read_schedule(in, expr, device);
-      if (!known.insert(to_string(expr) + to_string(schedule)).second) continue;
+      const auto schedule = read_schedule(in, problem, device);
+      if (!known.insert(to_string(problem) + to_string(schedule)).second) continue;
       const auto start = std::chrono::steady_clock::now();
-      const auto compiled = compile(decide(expr, device), schedule);
+      const auto compiled = compile(decide(problem, device), schedule);
       const auto binary = cuda::compile(compiled.source, device.architecture);
       const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
-      std::cerr << number << ": " << to_string(expr) << "\n  " << to_string(schedule) << "\n  "
+      std::cerr << number << ": " << to_string(problem) << "\n  " << to_string(schedule) << "\n  "
                 << binary.registers << " registers, " << binary.spill_bytes << " spilled, "
                 << compiled.program.shared_bytes() << " shared, " << ms.count() << " ms\n";
       if (binary.spill_bytes > 0 || binary.stack_bytes > 0) {
@@ -147,14 +149,14 @@ int run(const std::string& out, const Device& device) {
       const auto path = out + "/" + std::to_string(number);
       write(path + ".cubin", binary.bytes.data(), binary.bytes.size());
       write(path + ".cu", compiled.source.data(), compiled.source.size());
-      const auto workspace = workspace_of(expr, schedule);
-      if (widths.insert(expr.bits).second) write_positions(out, expr.bits);
+      const auto workspace = workspace_of(problem, schedule);
+      if (widths.insert(problem.weight.bits).second) write_positions(out, problem.weight.bits);
       manifest << (number ? ",\n" : "\n") << "{\"id\": " << number << ", \"name\": \""
-               << compiled.program.name << "\", \"bits\": " << expr.bits
-               << ", \"zero\": " << expr.zero << ", \"values\": " << values_of(expr)
-               << ", \"group\": " << expr.group_size() << ", \"activation\": \"" << activation
-               << "\", \"max_m\": " << expr.max_m << ", \"n\": " << expr.n << ", \"k\": " << expr.k
-               << ", \"schedule\": \"" << to_string(schedule)
+               << compiled.program.name << "\", \"bits\": " << problem.weight.bits
+               << ", \"zero\": " << problem.weight.zero << ", \"values\": " << values_of(problem)
+               << ", \"group\": " << problem.group_size() << ", \"activation\": \"" << activation
+               << "\", \"max_m\": " << problem.m << ", \"n\": " << problem.n
+               << ", \"k\": " << problem.k << ", \"schedule\": \"" << to_string(schedule)
                << "\", \"registers\": " << binary.registers << ", \"grid\": ["
                << compiled.program.variables[kSplit].extent << ", "
                << compiled.program.variables[kTile].extent

@@ -9,9 +9,9 @@
 
 namespace ladder {
 
-Compiled compile(const Linear& expr, const Device& device, bool dependent_launch) {
-  target_of(device);                                 // whoever writes for it, or says why nobody
-  const Decisions decisions = decide(expr, device);  // Algorithm 1, once: core, hint, conversion
+Compiled compile(const Problem& problem, const Device& device, bool dependent_launch) {
+  target_of(device);                                    // whoever writes for it, or says why nobody
+  const Decisions decisions = decide(problem, device);  // Algorithm 1, once: core, hint, conversion
   return compile(decisions, best_schedule(decisions, dependent_launch));  // least time that fits
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "device/device.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/schedule.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
@@ -21,7 +21,7 @@ struct Compiled {
 /// The whole compiler. Needs no device: the row says what there is to know of it.
 /// Throws InvalidArgument for an expression without meaning, Unsupported for one that the device
 /// cannot serve, that a library multiplies (DenseSchedule), or that no target writes for.
-Compiled compile(const Linear& expr, const Device& device, bool dependent_launch = false);
+Compiled compile(const Problem& problem, const Device& device, bool dependent_launch = false);
 
 /// The same with the schedule chosen.
 Compiled compile(const Decisions& decisions, const Schedule& schedule);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 
 namespace ladder {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "expr/scalar.h"
+#include "types/scalar.h"
 
 namespace ladder {
 

@@ -33,8 +33,8 @@ constexpr ImageKernels kImageKernels = {
     .pack = [](int bits) { return weights::pack_source(bits, prelude()); },
     .unpack = [](int bits) { return weights::unpack_source(bits, prelude()); },
     .permute = [](int bits) { return weights::permute_source(bits, words()); },
-    .dequantize = [](const Linear& expr,
-                     Scalar out) { return weights::dequantize_source(expr, out, prelude()); },
+    .dequantize = [](const Weight& weight,
+                     Scalar out) { return weights::dequantize_source(weight, out, prelude()); },
 };
 constexpr std::string_view no_words() { return {}; }
 constexpr ImageKernels kCudaImage = kImageKernels<&cuda::prelude, &no_words>;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "expr/linear.h"
+#include "expr/weight.h"
 #include "types/ttype.h"
 
 namespace ladder {
@@ -33,11 +33,11 @@ struct ImageKernels {
   /// 64 rows and as many words.
   std::string (*permute)(int bits);
   /// dequantize(const u32* image, const void* scales, const void* zeros, const float* scale2,
-  /// const int* columns, T* out, u32 n, u32 k): the values [n, k] of the weight of `expr`, each
+  /// const int* columns, T* out, u32 n, u32 k): the values [n, k] of `weight`, each
   /// step of docs/format.md rounded to f32, the result once to `out`. Column j of the image goes to
-  /// column columns[j], or to j where `columns` is null. Parts that `expr` has not may be null. A
-  /// block of threads takes dequantize_tile(expr.bits). Activations and tokens do not matter.
-  std::string (*dequantize)(const Linear& expr, Scalar out);
+  /// column columns[j], or to j where `columns` is null. Parts that `weight` has not may be null.
+  /// A block of threads takes dequantize_tile(weight.bits).
+  std::string (*dequantize)(const Weight& weight, Scalar out);
 };
 
 /// How the kernel that quantises a type is started.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "cpu/tables.h"
+#include "types/scalar.h"
 
 namespace ladder::cpu {
 namespace {
@@ -14,23 +15,18 @@ namespace {
 /// Vector kernels load whole vectors of scales; this many floats past the last are readable.
 constexpr std::int64_t kSlack = 16;
 
-std::optional<Float> float_of(const Element& element) {
-  if (element.encoding != Encoding::floating) return std::nullopt;
-  if (element.name == "float32") return Float::float32;
-  if (element.name == "float16") return Float::float16;
-  if (element.name == "bfloat16") return Float::bfloat16;
-  return std::nullopt;
+/// f32, f16 or bf16: what `element` is stored as, where it has more than 8 bits.
+std::optional<Scalar> float_of(const Element& element) {
+  return element.encoding == Encoding::floating && element.bits > 8 ? scalar_of(element)
+                                                                    : std::nullopt;
 }
 
 Storage storage_of(const Element& element) {
   if (element.bits <= 8) return Storage::codes;
-  if (const auto dtype = float_of(element)) {
-    switch (*dtype) {
-      case Float::float32: return Storage::float32;
-      case Float::float16: return Storage::float16;
-      case Float::bfloat16: return Storage::bfloat16;
-    }
-  }
+  const auto dtype = float_of(element);
+  if (dtype == Scalar::f32) return Storage::float32;
+  if (dtype == Scalar::f16) return Storage::float16;
+  if (dtype == Scalar::bf16) return Storage::bfloat16;
   fail<Unsupported>("no CPU kernel for ", element.name, " of ", element.bits, " bits");
 }
 
@@ -99,7 +95,7 @@ void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t 
   if (weight_.scale_tables != nullptr) {
     kernels.look_up(*weight_.scale_tables, bytes + first, count * weight_.groups, to);
   } else {
-    const int size = weight_.scale_dtype == Float::float32 ? 4 : 2;
+    const int size = weight_.scale_dtype == Scalar::f32 ? 4 : 2;
     kernels.widen(bytes + first * size, weight_.scale_dtype, count * weight_.groups, to);
   }
 }

@@ -38,7 +38,7 @@ struct Weight {
   Job job;
   std::int64_t groups;
   std::vector<std::int32_t> group_of;  ///< Grouping::columns: group by position; else empty
-  Float scale_dtype;                   ///< when scales have 16 or 32 bits
+  Scalar scale_dtype;                  ///< when scales have 16 or 32 bits
   const Tables* scale_tables;          ///< when scales have 8 bits, else null
 };
 

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "cpu/dtype.h"
+#include "types/scalar_enum.h"
 
 namespace ladder::cpu {
 
@@ -108,7 +108,7 @@ struct Kernels {
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
   /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
-  void (*arrange)(const Job& job, const void* x, Float dtype, void* out);
+  void (*arrange)(const Job& job, const void* x, Scalar dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
   /// kRows rows in the kernel's order, `out` [kRows][stride], finite in the padding. When
@@ -119,8 +119,8 @@ struct Kernels {
   void (*multiply)(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
                    std::int64_t tokens, float* y, std::int64_t y_stride);
   /// Float to float32 and back, round to nearest even.
-  void (*widen)(const void* from, Float dtype, std::int64_t count, float* to);
-  void (*narrow)(const float* from, std::int64_t count, Float dtype, void* to);
+  void (*widen)(const void* from, Scalar dtype, std::int64_t count, float* to);
+  void (*narrow)(const float* from, std::int64_t count, Scalar dtype, void* to);
   /// to[i] = tables.values[from[i]]: scales of 8 bits and integer zeros.
   void (*look_up)(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
   /// to[i] = values[index[i]], of `size` values.

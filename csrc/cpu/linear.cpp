@@ -27,7 +27,7 @@ constexpr std::int64_t kLeastTokens[] = {240, 126};  // pairs, float32
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
 
-std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
+std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 struct Call {
   const Weight& weight;
@@ -151,7 +151,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   if (x.rows == 0 || view.n == 0) return;
 
   Weight weight = read_weight(view, widest);
-  if (x.dtype == Float::bfloat16 && widest.bfloat16 != nullptr && widest.fits(weight.job))
+  if (x.dtype == Scalar::bf16 && widest.bfloat16 != nullptr && widest.fits(weight.job))
     weight.kernels = widest.bfloat16;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "cpu/dtype.h"
+#include "types/scalar_enum.h"
 #include "types/weight.h"
 
 namespace ladder::cpu {
@@ -36,7 +36,7 @@ std::string_view name(Isa isa);
 /// A float matrix that somebody else owns, rows contiguous, `stride` elements from row to row.
 struct Matrix {
   void* data;
-  Float dtype;
+  Scalar dtype;
   std::int64_t rows, columns, stride;
 };
 

@@ -291,12 +291,7 @@ const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device&
 }
 
 std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {
-  if (row.operand == "float16") return Scalar::f16;
-  if (row.operand == "bfloat16") return Scalar::bf16;
-  if (row.operand == "float32") return Scalar::f32;
-  if (row.operand == "int8") return Scalar::s8;
-  if (row.operand == "float8_e4m3") return Scalar::e4m3;
-  return std::nullopt;
+  return scalar_of(row.operand);
 }
 
 std::optional<Scalar> tile_operand(const MatrixInstruction& row) {

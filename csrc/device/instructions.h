@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "expr/scalar.h"
 #include "layout/layout.h"
+#include "types/scalar.h"
 
 namespace ladder {
 

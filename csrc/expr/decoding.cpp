@@ -45,17 +45,16 @@ struct Scales {
 };
 
 Scales scales_of(Scalar format) {
-  if (format == Scalar::e4m3) return {4, -9, 8};
-  if (format == Scalar::e8m0) return {1, -127, 127};
-  return {mantissa_bits(format) + 1, linear_exponent(format),
-          (1 << (exponent_bits(format) - 1)) - 1};
+  const Element& e = element_of(format);
+  const int least = e.encoding == Encoding::exponent ? -e.bias : linear_exponent(format);
+  return {e.mantissa_bits + 1, least, std::ilogb(max_value(e))};
 }
 
 /// Of the values of the codes, before scale and stored zero point.
-int significant_bits(const Linear& expr) {
+int significant_bits(const Problem& problem) {
   int most = 0;
-  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-    const double value = value_of(expr, code);
+  for (std::uint32_t code = 0; code < 1u << problem.weight.bits; ++code) {
+    const double value = value_of(problem.weight, code);
     if (value == 0 || !std::isfinite(value)) continue;
     int exponent, bits = 0;
     for (double rest = std::frexp(std::fabs(value), &exponent); rest != 0; ++bits) {
@@ -67,11 +66,11 @@ int significant_bits(const Linear& expr) {
 }
 
 /// Of the values of the codes, whatever integer zero point is stored.
-double largest_value(const Linear& expr) {
-  if (expr.stored_zero == Zero::integer) return std::ldexp(1, expr.bits);
+double largest_value(const Problem& problem) {
+  if (problem.weight.stored_zero == Zero::integer) return std::ldexp(1, problem.weight.bits);
   double most = 0;
-  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-    const double value = std::fabs(value_of(expr, code));
+  for (std::uint32_t code = 0; code < 1u << problem.weight.bits; ++code) {
+    const double value = std::fabs(value_of(problem.weight, code));
     if (std::isfinite(value)) most = std::max(most, value);
   }
   return most;
@@ -117,15 +116,15 @@ Decoding table_of(const Element& e, Scalar operand, int exponent) {
 
 /// Values as they are, in the operand's format, which are then multiplied. Integers are made so by
 /// the way that they are unpacked.
-Decoding rounded_decoding(const Linear& expr) {
+Decoding rounded_decoding(const Problem& problem) {
   Decoding out{Decoding::Kind::integers, 0, {}, {}};
-  if (expr.element != nullptr) {
-    if (auto fields = fields_of(*expr.element, expr.activation)) {
+  if (problem.weight.element != nullptr) {
+    if (auto fields = fields_of(*problem.weight.element, problem.activation())) {
       out = *fields;
       out.fields.factor = std::ldexp(out.fields.factor, -out.exponent);
       out.exponent = 0;
     } else {
-      out = table_of(*expr.element, expr.activation, 0);
+      out = table_of(*problem.weight.element, problem.activation(), 0);
     }
   }
   out.scaled = out.rounded = true;
@@ -134,34 +133,37 @@ Decoding rounded_decoding(const Linear& expr) {
 
 }  // namespace
 
-Decoding::Kind decoding_kind(const Linear& expr) {
-  if (expr.element == nullptr) return Decoding::Kind::integers;
-  return fields_of(*expr.element, expr.activation) ? Decoding::Kind::fields : Decoding::Kind::table;
+Decoding::Kind decoding_kind(const Problem& problem) {
+  if (problem.weight.element == nullptr) return Decoding::Kind::integers;
+  return fields_of(*problem.weight.element, problem.activation()) ? Decoding::Kind::fields
+                                                                  : Decoding::Kind::table;
 }
 
-std::string no_scaled_operands(const Linear& expr) {
-  const Scalar operand = expr.activation;
-  if (expr.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
-  if (!expr.scale) return "no scales for operands";
-  if (expr.stored_zero != Zero::none) return "sums, not operands, meet a stored zero point";
-  const auto [bits, least, largest] = scales_of(*expr.scale);
+std::string no_scaled_operands(const Problem& problem) {
+  const Scalar operand = problem.activation();
+  if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
+  if (!problem.weight.scale) return "no scales for operands";
+  if (problem.weight.stored_zero != Zero::none)
+    return "sums, not operands, meet a stored zero point";
+  const auto [bits, least, largest] = scales_of(*problem.weight.scale);
   // A power of two leaves the other factor's bits.
-  const int value_bits = significant_bits(expr), held = mantissa_bits(operand) + 1;
+  const int value_bits = significant_bits(problem), held = mantissa_bits(operand) + 1;
   const int both = bits == 1 || value_bits <= 1 ? std::max(bits, value_bits) : bits + value_bits;
   if (both > held) {
     return joined("products of ", value_bits, " and ", bits, " significant bits do not fit ",
                   name_of(operand), "'s ", held);
   }
-  const auto fields = expr.element ? fields_of(*expr.element, operand) : std::nullopt;
+  const auto fields =
+      problem.weight.element ? fields_of(*problem.weight.element, operand) : std::nullopt;
   if (!fields) {
     return "scales join fields of floats as they become operands, not integers or tables";
   }
-  const Element& e = *expr.element;
+  const Element& e = *problem.weight.element;
   if (fields->fields.special != 0) {
     return joined("scales join no codes of ", e.name, " that stand for no finite number");
   }
   // Of what the operands are, in their unit.
-  const int unit = with_scales(*fields, *expr.scale, operand).exponent;
+  const int unit = with_scales(*fields, *problem.weight.scale, operand).exponent;
   const int smallest = 1 - e.bias - e.mantissa_bits + least;
   const int end = std::ilogb(max_value(e)) + largest + 2;
   const int first = linear_exponent(operand), past = 1 << (exponent_bits(operand) - 1);
@@ -172,75 +174,80 @@ std::string no_scaled_operands(const Linear& expr) {
   return {};
 }
 
-std::string no_rounded_operands(const Linear& expr) {
-  const Scalar operand = expr.activation;
-  if (expr.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
-  if (!expr.scale) return "no scales for operands";
-  if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
+std::string no_rounded_operands(const Problem& problem) {
+  const Scalar operand = problem.activation();
+  if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
+  if (!problem.weight.scale) return "no scales for operands";
+  if (problem.weight.stored_zero == Zero::original || problem.weight.stored_zero == Zero::rescale) {
     return "sums, not operands, meet a stored zero point that is no integer";
   }
-  const bool of_range = *expr.scale == Scalar::e8m0 && operand == Scalar::bf16;
-  if (*expr.scale != operand && *expr.scale != Scalar::e4m3 && !of_range) {
-    return joined("scales of ", name_of(*expr.scale), " are no ", name_of(operand));
+  const bool of_range = *problem.weight.scale == Scalar::e8m0 && operand == Scalar::bf16;
+  if (*problem.weight.scale != operand && *problem.weight.scale != Scalar::e4m3 && !of_range) {
+    return joined("scales of ", name_of(*problem.weight.scale), " are no ", name_of(operand));
   }
   if (operand == Scalar::f16) {
-    if (expr.scale2 && *expr.scale == operand) {
+    if (problem.has_scale2() && *problem.weight.scale == operand) {
       return "a second scale would meet products that f16 may not hold";
     }
-    const double most = largest_value(expr) * std::ldexp(2, scales_of(*expr.scale).largest);
-    if (*expr.scale == Scalar::e4m3 && most > std::ldexp(1, 16)) {
+    const double most =
+        largest_value(problem) * std::ldexp(2, scales_of(*problem.weight.scale).largest);
+    if (*problem.weight.scale == Scalar::e4m3 && most > std::ldexp(1, 16)) {
       return joined("products below ", most, " are more than f16 holds");
     }
   }
-  if (expr.element == nullptr) return expr.shift == 0 ? "" : "a zero point between two codes";
+  if (problem.weight.element == nullptr)
+    return problem.weight.shift == 0 ? "" : "a zero point between two codes";
   const int largest = (1 << (exponent_bits(operand) - 1)) - 1;
-  if (const double most = max_value(*expr.element); std::ilogb(most) > largest) {
-    return joined(most, " of ", expr.element->name, " is no ", name_of(operand));
+  if (const double most = max_value(*problem.weight.element); std::ilogb(most) > largest) {
+    return joined(most, " of ", problem.weight.element->name, " is no ", name_of(operand));
   }
-  if (const auto fields = fields_of(*expr.element, operand)) {
+  if (const auto fields = fields_of(*problem.weight.element, operand)) {
     const int up = std::ilogb(fields->fields.factor) - fields->exponent;
     return up <= largest ? ""
-                         : joined("values of ", expr.element->name, " times 2^-", up,
+                         : joined("values of ", problem.weight.element->name, " times 2^-", up,
                                   " take a factor that is no ", name_of(operand));
   }
-  for (int code = 0; code < expr.element->code_count(); ++code) {
-    const double value = std::fabs(decode(*expr.element, code));
+  for (int code = 0; code < problem.weight.element->code_count(); ++code) {
+    const double value = std::fabs(decode(*problem.weight.element, code));
     if (!std::isfinite(value) || value == 0) continue;
     if (std::ilogb(value) < 1 - largest || std::ilogb(value) >= largest) {
-      return joined(value, " of ", expr.element->name, " is no normal ", name_of(operand));
+      return joined(value, " of ", problem.weight.element->name, " is no normal ",
+                    name_of(operand));
     }
   }
   return {};
 }
 
-ScalePlace usual_scale_place(const Linear& expr) {
-  if (expr.has_bytes_of_x()) return ScalePlace::sums;
-  const bool one_step = expr.scale && expr.group_size() == kStep;
-  const bool may = one_step && decoding_kind(expr) == Decoding::Kind::fields;
-  return may && no_scaled_operands(expr).empty() ? ScalePlace::operands : ScalePlace::sums;
+ScalePlace usual_scale_place(const Problem& problem) {
+  if (problem.has_bytes_of_x()) return ScalePlace::sums;
+  const bool one_step = problem.weight.scale && problem.group_size() == kStep;
+  const bool may = one_step && decoding_kind(problem) == Decoding::Kind::fields;
+  return may && no_scaled_operands(problem).empty() ? ScalePlace::operands : ScalePlace::sums;
 }
 
-Decoding decoding_of(const Linear& expr, ScalePlace place) {
-  if (place == ScalePlace::usual) place = usual_scale_place(expr);
+Decoding decoding_of(const Problem& problem, ScalePlace place) {
+  if (place == ScalePlace::usual) place = usual_scale_place(problem);
   if (place == ScalePlace::operands) {
-    if (const auto why = no_scaled_operands(expr); !why.empty()) fail<Unsupported>(why);
-    return with_scales(*fields_of(*expr.element, expr.activation), *expr.scale, expr.activation);
+    if (const auto why = no_scaled_operands(problem); !why.empty()) fail<Unsupported>(why);
+    return with_scales(*fields_of(*problem.weight.element, problem.activation()),
+                       *problem.weight.scale, problem.activation());
   }
   if (place == ScalePlace::rounded) {
-    if (const auto why = no_rounded_operands(expr); !why.empty()) fail<Unsupported>(why);
-    return rounded_decoding(expr);
+    if (const auto why = no_rounded_operands(problem); !why.empty()) fail<Unsupported>(why);
+    return rounded_decoding(problem);
   }
-  if (expr.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
-  if (auto fields = fields_of(*expr.element, expr.activation)) return *fields;
-  return table_of(*expr.element, expr.activation, table_exponent(*expr.element, expr.activation));
+  if (problem.weight.element == nullptr) return {Decoding::Kind::integers, 0, {}, {}};
+  if (auto fields = fields_of(*problem.weight.element, problem.activation())) return *fields;
+  return table_of(*problem.weight.element, problem.activation(),
+                  table_exponent(*problem.weight.element, problem.activation()));
 }
 
-Decoding without_subnormals(Decoding d, const Linear& expr) {
+Decoding without_subnormals(Decoding d, const Problem& problem) {
   if (d.kind == Decoding::Kind::integers) return d;  // multiplied up by the way they are made
-  const Scalar operand = expr.activation;
+  const Scalar operand = problem.activation();
   const int least = 1 - ((1 << (exponent_bits(operand) - 1)) - 1);
   const auto lost = [&](double value) {
-    fail<Unsupported>("the values of ", expr.element->name,
+    fail<Unsupported>("the values of ", problem.weight.element->name,
                       " span more than the normal numbers of ", name_of(operand), ": ", value,
                       " would be a subnormal operand");
   };
@@ -253,21 +260,23 @@ Decoding without_subnormals(Decoding d, const Linear& expr) {
     }
     return d;
   }
-  const Element& e = *expr.element;
+  const Element& e = *problem.weight.element;
   const int top = std::ilogb(max_value(e));
   const int up = std::min(-least - top - d.exponent, -least);  // the factor is an operand, too
   if (up > 0 && d.fields.factor == 1) {
     d.fields.factor = std::ldexp(1.0, up);
     d.exponent += up;
   }
-  const int smallest = 1 - e.bias - e.mantissa_bits + (d.scaled ? scales_of(*expr.scale).least : 0);
+  const int smallest =
+      1 - e.bias - e.mantissa_bits + (d.scaled ? scales_of(*problem.weight.scale).least : 0);
   if (smallest + d.exponent < least) lost(std::ldexp(1.0, smallest));
   return d;
 }
 
-double decoding_error(const Linear& expr, ScalePlace place) {
-  const bool table = expr.element != nullptr && expr.element->encoding == Encoding::table;
-  const double step = std::ldexp(1.0, -mantissa_bits(expr.activation) - 1);
+double decoding_error(const Problem& problem, ScalePlace place) {
+  const bool table =
+      problem.weight.element != nullptr && problem.weight.element->encoding == Encoding::table;
+  const double step = std::ldexp(1.0, -mantissa_bits(problem.activation()) - 1);
   return (table ? step : 0) + (place == ScalePlace::rounded ? step : 0);
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 
 namespace ladder {
 
@@ -71,30 +71,30 @@ constexpr std::int64_t table_entries(int bits) {
   return std::int64_t{1} << (bits <= kLargestPairTable ? 2 * bits : bits);
 }
 
-/// decoding_of(expr).kind, without making a table.
-Decoding::Kind decoding_kind(const Linear& expr);
+/// decoding_of(problem).kind, without making a table.
+Decoding::Kind decoding_kind(const Problem& problem);
 
-/// Why operands do not hold the scales of `expr`; empty where each product of a finite value and
+/// Why operands do not hold the scales of `problem`; empty where each product of a finite value and
 /// any scale of the format is one exactly, whatever scales a weight has.
-std::string no_scaled_operands(const Linear& expr);
+std::string no_scaled_operands(const Problem& problem);
 
-/// Why the weights of `expr` are not operands with their scales as `rounded` has it; empty where
+/// Why the weights of `problem` are not operands with their scales as `rounded` has it; empty where
 /// value and scale are numbers of the operand's format.
-std::string no_rounded_operands(const Linear& expr);
+std::string no_rounded_operands(const Problem& problem);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums
 /// take more operations (docs/dev/notebook_gpu.md); else sums.
-ScalePlace usual_scale_place(const Linear& expr);
+ScalePlace usual_scale_place(const Problem& problem);
 
 /// Throws Unsupported when the values of a floating format span more than the operand's format
 /// holds, and when `place` is operands that do not hold the scales.
-Decoding decoding_of(const Linear& expr, ScalePlace place = ScalePlace::usual);
+Decoding decoding_of(const Problem& problem, ScalePlace place = ScalePlace::usual);
 /// `decoding` whose operands are no subnormals, for instructions that read these as zero. Throws
 /// Unsupported where the values span more than the normal numbers of the operand's format.
-Decoding without_subnormals(Decoding decoding, const Linear& expr);
+Decoding without_subnormals(Decoding decoding, const Problem& problem);
 
 /// The largest relative error of an operand: 0 unless the values of a table, or their products with
 /// scales, were rounded.
-double decoding_error(const Linear& expr, ScalePlace place = ScalePlace::usual);
+double decoding_error(const Problem& problem, ScalePlace place = ScalePlace::usual);
 
 }  // namespace ladder

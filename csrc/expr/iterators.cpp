@@ -87,7 +87,7 @@ std::vector<IteratorKind> classify(const TensorExpr& expr) {
   return kinds;
 }
 
-MatmulForm normalise(const TensorExpr& expr) {
+MatmulForm matmul_form(const TensorExpr& expr) {
   const auto kinds = classify(expr);
   MatmulForm form{expr, {}, {}, {}, {}};
   // Rows and columns of extent 1 are still rows and columns.

@@ -29,6 +29,7 @@ std::vector<IteratorKind> classify(const TensorExpr& expr);
 struct Fused {
   std::vector<int> iterators;
   std::int64_t extent = 1;  ///< product of the iterators' extents
+  bool operator==(const Fused&) const = default;
 };
 
 /// An expression as out[s, i, j] = sum(k) a[s, i, k] * b[s, j, k]. Iterators fuse in the order of
@@ -36,11 +37,12 @@ struct Fused {
 struct MatmulForm {
   TensorExpr expr;
   Fused s, i, j, k;
+  bool operator==(const MatmulForm&) const = default;
 };
 
 /// Throws Unsupported when some iterator has no kind or when there is nothing to be rows, columns
 /// or sums of a matmul: a depthwise convolution has no J.
-MatmulForm normalise(const TensorExpr& expr);
+MatmulForm matmul_form(const TensorExpr& expr);
 
 /// Values of the expression's iterators at a point of the matmul: the inverse of the fusions.
 std::vector<std::int64_t> iterators_at(const MatmulForm& form, std::int64_t s, std::int64_t i,

@@ -30,15 +30,6 @@ void print_index(std::ostream& out, const AffineIndex& index, const TensorExpr& 
   }
 }
 
-void print_access(std::ostream& out, const Access& access, const TensorExpr& expr) {
-  out << access.name << '[';
-  for (std::size_t d = 0; d < access.indices.size(); ++d) {
-    if (d > 0) out << ", ";
-    print_index(out, access.indices[d], expr);
-  }
-  out << "] " << to_string(access.type);
-}
-
 void check_access(const Access& access, const TensorExpr& expr) {
   LADDER_REQUIRE(access.shape.size() == access.indices.size(), access.name, " has ",
                  access.shape.size(), " dimensions and ", access.indices.size(), " indices");
@@ -89,10 +80,23 @@ void check(const TensorExpr& expr) {
   }
 }
 
+std::string to_string(const Access& access, const TensorExpr& expr) {
+  std::ostringstream out;
+  out << access.name << '[';
+  for (std::size_t d = 0; d < access.indices.size(); ++d) {
+    if (d > 0) out << ", ";
+    print_index(out, access.indices[d], expr);
+  }
+  out << ']';
+  return out.str();
+}
+
 std::string to_string(const TensorExpr& expr) {
   std::ostringstream out;
-  print_access(out, expr.out, expr);
-  out << " = sum(";
+  const auto typed = [&](const Access& access) {
+    return to_string(access, expr) + ' ' + to_string(access.type);
+  };
+  out << typed(expr.out) << " = sum(";
   bool first = true;
   for (const Iterator& iterator : expr.iterators) {
     if (!iterator.reduction) continue;
@@ -100,10 +104,7 @@ std::string to_string(const TensorExpr& expr) {
     out << iterator.name;
     first = false;
   }
-  out << ") ";
-  print_access(out, expr.a, expr);
-  out << " * ";
-  print_access(out, expr.b, expr);
+  out << ") " << typed(expr.a) << " * " << typed(expr.b);
   for (const Iterator& iterator : expr.iterators)
     out << "; " << iterator.name << '<' << iterator.extent;
   return out.str();

@@ -18,6 +18,7 @@ struct Iterator {
   std::string name;
   std::int64_t extent;  ///< values 0 to extent - 1
   bool reduction = false;
+  bool operator==(const Iterator&) const = default;
 };
 
 /// `coefficient * iterator`.
@@ -40,12 +41,14 @@ struct Access {
   TType type;
   std::vector<std::int64_t> shape;
   std::vector<AffineIndex> indices;  ///< one for each dimension
+  bool operator==(const Access&) const = default;
 };
 
 /// out = sum over the reduction iterators of a * b.
 struct TensorExpr {
   std::vector<Iterator> iterators;
   Access a, b, out;
+  bool operator==(const TensorExpr&) const = default;
 };
 
 /// Throws InvalidArgument, with the values, for extents below 1, ranks that differ, iterators that
@@ -55,6 +58,8 @@ void check(const TensorExpr& expr);
 
 /// "out[m, n] float16 = sum(k) a[m, k] float16 * w[n, k] uint4,...", then extents.
 std::string to_string(const TensorExpr& expr);
+/// "in[n, 2*h + y - 3, 2*w + x - 3, c]".
+std::string to_string(const Access& access, const TensorExpr& expr);
 
 /// Value of `index` at the point `at` of the iterators.
 std::int64_t value(const AffineIndex& index, const std::vector<std::int64_t>& at);

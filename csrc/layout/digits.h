@@ -18,8 +18,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "expr/scalar.h"
 #include "layout/bit_plan.h"
+#include "types/scalar.h"
 
 namespace ladder {
 

@@ -13,8 +13,8 @@
 #include <array>
 #include <cstdint>
 
-#include "expr/scalar.h"
 #include "layout/bit_plan.h"
+#include "types/scalar.h"
 
 namespace ladder {
 

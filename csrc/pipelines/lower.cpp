@@ -5,12 +5,12 @@
 
 namespace ladder {
 
-Workspace workspace_of(const Linear& expr, const Schedule& schedule) {
-  return std::visit([&](const auto& s) { return workspace_of(expr, s); }, schedule);
+Workspace workspace_of(const Problem& problem, const Schedule& schedule) {
+  return std::visit([&](const auto& s) { return workspace_of(problem, s); }, schedule);
 }
 
 Program lower(const Decisions& decisions, const DenseSchedule&) {
-  fail<Unsupported>(decisions.expr.max_m, " tokens are multiplied by a library");
+  fail<Unsupported>(decisions.problem.m, " tokens are multiplied by a library");
 }
 
 Program lower(const Decisions& decisions, const Schedule& schedule) {

@@ -10,18 +10,18 @@ namespace ladder {
 /// Parameters of a lowered linear layer, in order: the buffers of the program. Those that the
 /// expression has not are not declared.
 ///   weight     u32, the image of layout/weight_image.h; padding holds any code of a finite number
-///   scales     of Linear::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
-///   zeros      of Linear::zero_scalar(), in the same order; bytes for integer zero points
+///   scales     of Weight::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
+///   zeros      of Weight::zero_scalar(), in the same order; bytes for integer zero points
 ///   scale2     f32, one
-///   bias       of Linear::y_scalar(), [n]; may be null, which is none
+///   bias       of Formats::y, [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
-///   x          of Linear::x_scalar(), [m, k], row-major
-///   x_scales   f32, [m], of Linear::rounded_x only
-///   y          of Linear::y_scalar(), [m, n], row-major
+///   x          of Formats::x, [m, k], row-major
+///   x_scales   f32, [m], of Problem::rounded_x() only
+///   y          of Formats::y, [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only
 ///   items      u32, [items][kItemWords], of experts only: weight, scales, zeros, scale2 and gather
-///              of an expert are expert * Linear::Experts::bytes further, bias expert * n rounded
+///              of an expert are expert * RoutedRows::bytes further, bias expert * n rounded
 ///              up to kBiasOfExpert; x and y have the rows of all items, workspace and counters as
 ///              much for each item as is said above
 /// From the bias of one expert to that of the next: whole words of 16 bytes.
@@ -31,11 +31,11 @@ constexpr std::int64_t counters_of_item(std::int64_t tiles) { return (tiles + 3)
 struct Workspace {
   std::int64_t floats = 0, counters = 0;
 };
-Workspace workspace_of(const Linear& expr, const Schedule& schedule);
-Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule);
-Workspace workspace_of(const Linear& expr, const TileSchedule& schedule);
-Workspace workspace_of(const Linear& expr, const WaveSchedule& schedule);
-inline Workspace workspace_of(const Linear&, const DenseSchedule&) { return {}; }
+Workspace workspace_of(const Problem& problem, const Schedule& schedule);
+Workspace workspace_of(const Problem& problem, const DecodeSchedule& schedule);
+Workspace workspace_of(const Problem& problem, const TileSchedule& schedule);
+Workspace workspace_of(const Problem& problem, const WaveSchedule& schedule);
+inline Workspace workspace_of(const Problem&, const DenseSchedule&) { return {}; }
 
 /// The program of a schedule to which there is no objection().
 /// Its waits and barriers are in place. with_barriers() would give the same ones, to which tests

@@ -7,21 +7,12 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "bounds/of_problem.h"
 #include "bounds/verdict.h"
 #include "layout/weight_image.h"
 
 namespace ladder {
 namespace {
-
-/// Codes and scales, once.
-double weight_bytes(const Linear& expr) { return 2 * least_bytes(expr, 1) - least_bytes(expr, 2); }
-
-bounds::Einsum einsum(const Linear& expr) {
-  const double y = bytes_of(expr.y_scalar()), x = bytes_of(expr.x_scalar());
-  const double weight = weight_bytes(expr) / (static_cast<double>(expr.n) * expr.k);
-  return bounds::matmul(expr.max_m, expr.n, expr.k,
-                        {{x, x}, {weight, weight, expr.bits / 8.0}, {y, y}});
-}
 
 std::vector<bounds::Level> levels(const Device& device) {
   std::vector<bounds::Level> out = {{std::string(device.global.name), device.l2.capacity_bytes, 1,
@@ -36,26 +27,28 @@ std::vector<bounds::Level> levels(const Device& device) {
 }  // namespace
 
 Traffic traffic(const Schedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
-  const CtaGrid grid = grid_of(s, expr);
-  const double blocks = static_cast<double>(grid.count()), m = static_cast<double>(expr.max_m);
-  const double weights = weight_bytes(expr);
-  const double outputs = m * static_cast<double>(expr.n) * bytes_of(expr.y_scalar());
-  const double inputs = m * static_cast<double>(expr.k) * bytes_of(expr.x_scalar());
+  const Problem& problem = decisions.problem;
+  const CtaGrid grid = grid_of(s, problem);
+  const double products = static_cast<double>(problem.products());
+  const double blocks = products * static_cast<double>(grid.count());
+  const double m = static_cast<double>(problem.m);
+  const double weights = weight_bytes(problem);
+  const double outputs = m * static_cast<double>(problem.n) * bytes_of(problem.formats.y);
+  const double inputs = m * static_cast<double>(problem.k) * bytes_of(problem.formats.x);
   // A block reads its columns of the activations, and its rows of the weight, whatever its
   // neighbours have.
-  const double of_blocks = static_cast<double>(grid.token_tiles) * weights +
-                           static_cast<double>(grid.tiles) * inputs + outputs;
+  const double of_blocks = products * (static_cast<double>(grid.token_tiles) * weights +
+                                       static_cast<double>(grid.tiles) * inputs + outputs);
   const double fullest = std::ceil(blocks / decisions.device->multiprocessors);
   const double uneven = fullest * decisions.device->multiprocessors / blocks;
-  return {weights + inputs + outputs, of_blocks * std::max(uneven, 1.0)};
+  return {products * (weights + inputs + outputs), of_blocks * std::max(uneven, 1.0)};
 }
 
-bounds::Ruler ruler_of(const Linear& expr, const Device& device) {
-  const double rate = expr.rounded_x == Scalar::e4m3 ? device.f8_flops
-                      : expr.has_bytes_of_x()        ? device.i8_flops
-                                                     : device.f16_flops;
-  return {einsum(expr), levels(device), rate};
+bounds::Ruler ruler_of(const Problem& problem, const Device& device) {
+  const double rate = problem.rounded_x() == Scalar::e4m3 ? device.f8_flops
+                      : problem.has_bytes_of_x()          ? device.i8_flops
+                                                          : device.f16_flops;
+  return {bounds::einsum_of(problem), levels(device), rate};
 }
 
 namespace {
@@ -71,15 +64,15 @@ bounds::Verdict judged(const bounds::Ruler& ruler, const Schedule& schedule,
 }  // namespace
 
 bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions) {
-  return judged(ruler_of(decisions.expr, *decisions.device), schedule, decisions);
+  return judged(ruler_of(decisions.problem, *decisions.device), schedule, decisions);
 }
 
 std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions& decisions,
                               double best_seconds) {
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
   // What a launch of several products moves depends on a router.
-  if (decisions.expr.experts) return candidates;
-  const auto ruler = ruler_of(decisions.expr, *decisions.device);
+  if (decisions.problem.experts()) return candidates;
+  const auto ruler = ruler_of(decisions.problem, *decisions.device);
   for (Candidate& candidate : candidates) {
     if (!candidate.dropped.empty() || is_dense(candidate.schedule)) continue;
     const auto verdict = judged(ruler, candidate.schedule, decisions);

@@ -18,9 +18,9 @@ struct Traffic {
 };
 Traffic traffic(const Schedule& schedule, const Decisions& decisions);
 
-/// What any schedule must move for `expr`, against the memories of `device`: L2 before global
+/// What any schedule must move for `problem`, against the memories of `device`: L2 before global
 /// memory and, where its rate is known, shared memory before L2.
-bounds::Ruler ruler_of(const Linear& expr, const Device& device);
+bounds::Ruler ruler_of(const Problem& problem, const Device& device);
 
 /// `traffic` against the ruler: how much of it is needed, and which memory binds.
 bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions);

@@ -38,8 +38,8 @@ Route route_of(const Schedule& schedule) {
   return of_kernel(schedule, [](const auto& s) { return s.route; });
 }
 
-CtaGrid grid_of(const Schedule& schedule, const Linear& expr) {
-  return of_kernel(schedule, [&](const auto& s) { return grid_of(s, expr); });
+CtaGrid grid_of(const Schedule& schedule, const Problem& problem) {
+  return of_kernel(schedule, [&](const auto& s) { return grid_of(s, problem); });
 }
 
 std::string objection(const Schedule& schedule, const Decisions& decisions) {
@@ -59,7 +59,7 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
   }
   const bool dependent = dependent_launch && decisions.device->dependent_launch();
   const auto tiles = tile_space(decisions, dependent);
-  if (decisions.expr.has_bytes_of_x()) return {tiles.begin(), tiles.end()};
+  if (decisions.problem.has_bytes_of_x()) return {tiles.begin(), tiles.end()};
   const auto decode = decode_space(decisions, dependent);
   std::vector<Schedule> all(decode.begin(), decode.end());
   all.insert(all.end(), tiles.begin(), tiles.end());
@@ -72,11 +72,12 @@ namespace {
 /// The same for the numbers of items that are as likely as the expected: a schedule whose CTAs fill
 /// the device exactly once takes twice as long for an item more.
 std::vector<Decisions> likely(const Decisions& decisions) {
-  if (!decisions.expr.experts || decisions.expr.experts->deviation == 0) return {decisions};
+  if (!decisions.problem.experts() || decisions.problem.experts()->deviation == 0)
+    return {decisions};
   std::vector<Decisions> out(3, decisions);
-  const auto [items, deviation, bytes] = *decisions.expr.experts;
-  out[0].expr.experts->items = std::max<std::int64_t>(items - deviation, 1);
-  out[2].expr.experts->items = items + deviation;
+  const auto [items, deviation, bytes] = *decisions.problem.experts();
+  out[0].problem.experts()->items = std::max<std::int64_t>(items - deviation, 1);
+  out[2].problem.experts()->items = items + deviation;
   return out;
 }
 
@@ -118,8 +119,8 @@ Schedule best_schedule(const Decisions& decisions, bool dependent_launch) {
   for (const auto& candidate : all) {
     why << "\n  " << to_string(candidate.schedule) << ": " << candidate.dropped;
   }
-  fail<Unsupported>("no schedule for ", to_string(decisions.expr), " on ", decisions.device->name,
-                    ":", why.str());
+  fail<Unsupported>("no schedule for ", to_string(decisions.problem), " on ",
+                    decisions.device->name, ":", why.str());
 }
 
 }  // namespace ladder

@@ -44,7 +44,7 @@ std::optional<Schedule> schedule_of(std::string_view text);
 
 /// How the codes of a kernel become operands, and its CTAs. Throw InternalError for a dense one.
 Route route_of(const Schedule& schedule);
-CtaGrid grid_of(const Schedule& schedule, const Linear& expr);
+CtaGrid grid_of(const Schedule& schedule, const Problem& problem);
 
 /// Why `schedule` cannot serve the expression on the device; empty when it can.
 std::string objection(const Schedule& schedule, const Decisions& decisions);

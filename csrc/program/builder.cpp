@@ -50,9 +50,8 @@ bool is_reserved(std::string_view name) {
 }
 
 ElementType ElementType::of(std::string_view name) {
-  for (Scalar scalar : {Scalar::f16, Scalar::bf16, Scalar::f32, Scalar::u32}) {
-    if (name == name_of(scalar)) return scalar;
-  }
+  const auto scalar = scalar_called(name);
+  if (scalar && bits_of(*scalar) >= 16 && *scalar != Scalar::s32) return *scalar;
   int width = 0;
   const auto digits = name.substr(std::min<std::size_t>(1, name.size()));
   const auto end = std::from_chars(digits.data(), digits.data() + digits.size(), width);

@@ -36,7 +36,6 @@
 #include <vector>
 
 #include "device/instructions.h"
-#include "expr/scalar.h"
 #include "layout/layout.h"
 #include "program/affine.h"
 #include "program/bulk_copy.h"
@@ -45,6 +44,7 @@
 #include "program/operands.h"
 #include "program/roles.h"
 #include "program/tensor_memory.h"
+#include "types/scalar.h"
 
 namespace ladder {
 

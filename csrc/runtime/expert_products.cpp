@@ -72,15 +72,15 @@ bool ExpertProducts::Question::operator<(const Question& other) const {
 }
 
 Decisions ExpertProducts::decided(const Question& q) const {
-  Linear expr = linear_of(session_.type(), session_.n(), session_.k(), q.activation, q.of_item);
-  expr.bias = true;
-  expr.gather = session_.gather();
-  expr.rounded_x = session_.rounded();
   const Expected items = expected_items(counted(q.rows), q.experts, q.of_item);
-  expr.experts = {.items = std::max(std::llround(items.mean), 1LL),
-                  .deviation = std::llround(items.deviation),
-                  .bytes = 4 * session_.parts().words};
-  return decide(expr, device_row(q.ordinal));
+  Problem problem = experts_of(session_.type(), session_.n(), session_.k(), q.activation, q.of_item,
+                               {.items = std::max(std::llround(items.mean), 1LL),
+                                .deviation = std::llround(items.deviation),
+                                .bytes = 4 * session_.parts().words});
+  problem.set_bias(true);
+  problem.permuted_columns = session_.gather();
+  problem.round_x(session_.rounded());
+  return decide(problem, device_row(q.ordinal));
 }
 
 double ExpertProducts::expected_seconds(const Question& q) const {
@@ -172,13 +172,13 @@ void ExpertProducts::use(const Question& q, const std::string& text, std::int64_
   const Decisions decisions = decided(q);
   const auto schedule = schedule_called(text, decisions, kDependent);
   if (!schedule) {
-    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.expr));
+    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.problem));
   }
   const std::lock_guard compiling(compiling_);
   owned_.push_back(std::make_unique<const LinearKernel>(
       compile_kernel(q.ordinal, decisions, *schedule, Session::Purpose::good)));
   if (measured > 0) {
-    keep_plan(problem_of(decisions.expr, *decisions.device, kDependent), {text, measured});
+    keep_plan(plan_key(decisions.problem, *decisions.device, kDependent), {text, measured});
   }
   const std::unique_lock lock(mutex_);
   kernels_[q] = owned_.back().get();

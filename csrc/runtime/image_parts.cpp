@@ -6,8 +6,8 @@
 
 namespace ladder {
 
-ImageParts image_parts(const Linear& expr) {
-  ImageParts out{.code_words = image_words(expr.n, expr.k, expr.bits)};
+ImageParts image_parts(const Problem& problem) {
+  ImageParts out{.code_words = image_words(problem.n, problem.k, problem.weight.bits)};
   std::int64_t bytes = 4 * out.code_words;
   const auto add = [&](std::optional<ImageParts::Part>& part, std::int64_t elements,
                        Scalar scalar) {
@@ -15,11 +15,12 @@ ImageParts image_parts(const Linear& expr) {
     part = {bytes, elements, scalar};
     bytes += elements * bytes_of(scalar);
   };
-  const std::int64_t per_group = expr.groups() * round_up(expr.n, kBlock);
-  if (expr.scale) add(out.scales, per_group, *expr.scale);
-  if (expr.stored_zero != Zero::none) add(out.zeros, per_group, expr.zero_scalar());
-  if (expr.scale2) add(out.scale2, 1, Scalar::f32);
-  if (expr.gather) add(out.gather, expr.k, Scalar::u32);
+  const std::int64_t per_group = problem.groups() * round_up(problem.n, kBlock);
+  if (problem.weight.scale) add(out.scales, per_group, *problem.weight.scale);
+  if (problem.weight.stored_zero != Zero::none)
+    add(out.zeros, per_group, problem.weight.zero_scalar());
+  if (problem.has_scale2()) add(out.scale2, 1, Scalar::f32);
+  if (problem.permuted_columns) add(out.gather, problem.k, Scalar::u32);
   out.words = round_up(bytes, kPartBytes) / 4;
   return out;
 }

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 
 namespace ladder {
 
@@ -26,7 +26,7 @@ struct ImageParts {
   std::optional<Part> scale2, gather;  ///< one; [k], int32 as u32
 };
 
-/// Of a weight of `expr`; its activations, tokens and bias do not matter.
-ImageParts image_parts(const Linear& expr);
+/// Of a weight of `problem`; its activations, tokens and bias do not matter.
+ImageParts image_parts(const Problem& problem);
 
 }  // namespace ladder

@@ -25,9 +25,9 @@ constexpr int kAgain = 2;
 
 }  // namespace
 
-std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch) {
+std::string plan_key(const Problem& problem, const Device& device, bool dependent_launch) {
   const std::string_view machine = device.found.empty() ? device.name : device.found;
-  return to_string(expr) + " on " + std::string(machine) + ", " + kScheduler +
+  return to_string(problem) + " on " + std::string(machine) + ", " + kScheduler +
          (dependent_launch && device.dependent_launch() ? ", dependent launch" : "") +
          (device.unproven ? ", unproven" : "");
 }
@@ -43,7 +43,7 @@ std::optional<Schedule> schedule_called(const std::string& text, const Decisions
 }
 
 std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch) {
-  const auto kept = stored_plan(problem_of(decisions.expr, *decisions.device, dependent_launch));
+  const auto kept = stored_plan(plan_key(decisions.problem, *decisions.device, dependent_launch));
   if (!kept) return std::nullopt;
   const auto schedule = schedule_called(kept->schedule, decisions, dependent_launch);
   if (!schedule) return std::nullopt;

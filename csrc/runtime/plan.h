@@ -20,7 +20,7 @@ namespace ladder {
 /// What a plan is for, as plans.json spells it: the machine as it was found, since others of its
 /// name may differ (Device::found). The same with and without `dependent_launch` where
 /// the device has none.
-std::string problem_of(const Linear& expr, const Device& device, bool dependent_launch);
+std::string plan_key(const Problem& problem, const Device& device, bool dependent_launch);
 
 /// The schedule of that text, if the scheduler has it in its space: a plan is checked when read.
 std::optional<Schedule> schedule_called(const std::string& text, const Decisions& decisions,

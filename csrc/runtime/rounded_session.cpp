@@ -17,9 +17,9 @@
 
 namespace ladder {
 
-void require_rounded(const Linear& expr, const Device& device) {
+void require_rounded(const Problem& problem, const Device& device) {
   rounding_kernels(target_of(device.family));
-  const Decisions decisions = decide(expr, device);
+  const Decisions decisions = decide(problem, device);
   if (auto why = code_objection(Route::bytes, ScalePlace::usual, decisions); !why.empty()) {
     fail<Unsupported>(why);
   }

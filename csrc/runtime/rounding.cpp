@@ -11,29 +11,15 @@
 #include "runtime/kernels.h"
 
 namespace ladder {
-namespace {
-
-struct Named {
-  std::string_view name;
-  std::optional<Scalar> rounded;
-};
-constexpr Named kNames[] = {
-    {"", std::nullopt}, {"int8", Scalar::s8}, {"float8_e4m3", Scalar::e4m3}};
-
-}  // namespace
-
 std::optional<Scalar> rounded_called(std::string_view name) {
-  for (const Named& each : kNames) {
-    if (each.name == name) return each.rounded;
-  }
-  fail<InvalidArgument>("activation_type is \"", name, "\", not int8 or float8_e4m3");
+  const auto scalar = scalar_of(name);
+  LADDER_REQUIRE(name.empty() || scalar == Scalar::s8 || scalar == Scalar::e4m3,
+                 "activation_type is \"", name, "\", not int8 or float8_e4m3");
+  return scalar;
 }
 
 std::string_view activation_type_of(std::optional<Scalar> rounded) {
-  for (const Named& each : kNames) {
-    if (each.rounded == rounded) return each.name;
-  }
-  fail<InternalError>("an activation type without a name");
+  return rounded ? element_of(*rounded).name : "";
 }
 
 bool RoundingKernel::start(void* stream, void* x, void* out, void* scales, std::int64_t tokens,

@@ -56,16 +56,17 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
   return all[std::min(interval, all.size() - 1)];
 }
 
-Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m, std::optional<Scalar> rounded, bool wide) {
+Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                   Scalar activation, std::int64_t m, std::optional<Scalar> rounded, bool wide) {
   const auto all = intervals_of(rounded);
   LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
-  Linear expr = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
-  expr.bias = true;
-  expr.gather = gather;
-  expr.rounded_x = rounded;
-  expr.wide_y = wide;
-  return expr;
+  Problem problem = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
+  problem.set_bias(true);
+  problem.permuted_columns = gather;
+  problem.round_x(rounded);
+  problem.widen_y(wide);
+  if (const auto why = refusal(problem); !why.empty()) fail<Unsupported>(why);
+  return problem;
 }
 
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
@@ -79,9 +80,9 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
   std::string why;
   for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
     try {
-      const Linear expr = expression(type, n, k, gather, activation, 1, rounded);
-      if (rounded) require_rounded(expr, device);
-      compile(expr, device);
+      const Problem problem = expression(type, n, k, gather, activation, 1, rounded);
+      if (rounded) require_rounded(problem, device);
+      compile(problem, device);
       return {};
     } catch (const Unsupported& error) {
       if (why.empty()) why = error.what();
@@ -182,7 +183,7 @@ bool multiplies(int ordinal, Scalar activation) {
   const Device& device = device_row(ordinal);
   if (tile_instruction(activation, device) != nullptr) return true;
   notice(joined("cuda:", ordinal, " (", device.name, ") has no instruction that multiplies ",
-                activation == Scalar::bf16 ? "bfloat16" : name_of(activation),
+                element_of(activation).name,
                 ": weights are dequantised in each call with such activations, which float16 ones "
                 "avoid"));
   return false;
@@ -248,7 +249,7 @@ namespace {
 Schedule required(const std::string& text, const Decisions& decisions, bool dependent_launch) {
   const auto schedule = schedule_called(text, decisions, dependent_launch);
   if (!schedule) {
-    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.expr));
+    fail<Unsupported>("the scheduler has no \"", text, "\" for ", to_string(decisions.problem));
   }
   return *schedule;
 }
@@ -290,7 +291,7 @@ void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::st
                    std::int64_t measured) {
   const Decisions decisions = decided(ordinal, activation, m);
   const Schedule schedule = required(text, decisions, in_chain());
-  keep_plan(problem_of(decisions.expr, *decisions.device, in_chain()), {text, measured});
+  keep_plan(plan_key(decisions.problem, *decisions.device, in_chain()), {text, measured});
   const std::lock_guard lock(compiling_);
   plans_.insert_or_assign({ordinal, activation, interval_of(m, rounded_)},
                           Plan{schedule, measured});
@@ -341,11 +342,10 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
     check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide));
     as_they_come = &session(open_session(type, n, k, gather, dependent_launch));
   }
-  const auto number =
-      number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
-                       dependent_launch ? "|dependent launch" : "",
-                       rounded ? "|activations of " : "", activation_type_of(rounded),
-                       wide ? "|y of float32" : ""));
+  const auto number = number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
+                                       dependent_launch ? "|dependent launch" : "",
+                                       rounded ? "|activations of " : "",
+                                       activation_type_of(rounded), wide ? "|y of float32" : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {

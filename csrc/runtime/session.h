@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/lower.h"
 #include "runtime/device_row.h"
 #include "runtime/image_parts.h"
@@ -36,7 +36,7 @@ namespace ladder {
 /// Largest M of each interval that a kernel may serve. More tokens than the last are passes. Where
 /// the compiler declines, the weight is dequantised for a dense product.
 constexpr std::array<std::int64_t, 24> kTokenIntervals{
-    1,   8,   16,  32,  48,  64,  96,   128,  192,  256,  320,  384,
+    1,   8,   16,  32,  48,  64,   96,   128,  192,  256,  320,  384,
     448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096, 8192};
 
 static_assert(kTokenIntervals.back() == kMostTokens);
@@ -246,8 +246,9 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// What the compiler is asked for: the expression of the type, with a bias that may be null, for
 /// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such
 /// codes.
-Linear expression(const TType& type, std::int64_t n, std::int64_t k, bool gather, Scalar activation,
-                  std::int64_t m, std::optional<Scalar> rounded = std::nullopt, bool wide = false);
+Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
+                   Scalar activation, std::int64_t m, std::optional<Scalar> rounded = std::nullopt,
+                   bool wide = false);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -257,7 +258,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded);
 /// Throws Unsupported where rounded activations have no schedule on `device`: with what is wrong
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
-void require_rounded(const Linear& expr, const Device& device);
+void require_rounded(const Problem& problem, const Device& device);
 
 /// A number that names (type, n, k, gather, dependent_launch, rounded, wide), the same in every
 /// process, and its session. Images are the same with and without the last three.

@@ -66,17 +66,14 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
           std::move(trial),
           launch,
           std::move(operands),
-          workspace_of(decisions.expr, schedule),
+          workspace_of(decisions.problem, schedule),
           to_string(schedule)};
 }
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
   const ImageKernels& kernels = image_kernels(gpus());
   const int bits = type_.element->bits;
-  const auto dequantize = [&](Scalar out) {
-    // Activations and tokens do not matter to it.
-    return kernels.dequantize(expression(type_, n_, k_, gather_, Scalar::f16, 1), out);
-  };
+  const auto dequantize = [&](Scalar out) { return kernels.dequantize(Weight(type_), out); };
   std::string source, name = "dequantize";
   ImageTile tile = kernels.dequantize_tile(bits);
   std::int64_t columns = 0;

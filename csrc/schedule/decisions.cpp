@@ -20,28 +20,28 @@ std::int64_t run_of(const Core& core, const Hint& hint) {
   return hint.run_bytes() * 8 / core.instruction->operand_bits();
 }
 
-double traffic(const TileMatmul& p, std::int64_t m, std::int64_t n, double a_bytes,
-               double b_bytes) {
+double traffic(const Problem& p, std::int64_t m, std::int64_t n, double a_bytes, double b_bytes) {
   return static_cast<double>(ceil_div(p.n, n)) * static_cast<double>(p.m * p.k) * a_bytes +
          static_cast<double>(ceil_div(p.m, m)) * static_cast<double>(p.n * p.k) * b_bytes;
 }
 
-std::vector<ConvertCost> places_of(const TileMatmul& p, const Device& device, const Core& core,
+std::vector<ConvertCost> places_of(const Problem& p, const Device& device, const Core& core,
                                    const Shape& block) {
-  const Core dense = choose_core(device, *p.a.element, p.a, Multiplier::any);
+  const Element& numbers = element_of(p.activation());
+  const Core dense = choose_core(device, numbers, {&numbers}, Multiplier::any);
   const int window = std::clamp(core.operand().mantissa_bits + 1, 8, kFloat16Window);
-  return convert_costs(
-      device, {.m = p.m,
-               .n = p.n,
-               .k = p.k,
-               .block_m = block[0],
-               .block_n = block[1],
-               .warps_m = ceil_div(block[0], 64),
-               .weight_bits = p.b.element->bits,
-               .operand_bits = core.instruction->operand_bits(),
-               .instructions = instructions_per_weight(std::min(p.b.element->bits, 8), window),
-               .operations_rate = operations_per_second(device, *core.instruction),
-               .dense_rate = operations_per_second(device, *dense.instruction)});
+  return convert_costs(device,
+                       {.m = p.m,
+                        .n = p.n,
+                        .k = p.k,
+                        .block_m = block[0],
+                        .block_n = block[1],
+                        .warps_m = ceil_div(block[0], 64),
+                        .weight_bits = p.weight.bits,
+                        .operand_bits = core.instruction->operand_bits(),
+                        .instructions = instructions_per_weight(std::min(p.weight.bits, 8), window),
+                        .operations_rate = operations_per_second(device, *core.instruction),
+                        .dense_rate = operations_per_second(device, *dense.instruction)});
 }
 
 }  // namespace
@@ -53,10 +53,10 @@ Shape fragment_tile(const Core& core, const Hint& hint) {
   return {std::lcm<std::int64_t>(rows, row.n), std::lcm<std::int64_t>(rows, row.m), row.k};
 }
 
-Shape block_tile(const TileMatmul& p, const Device& device, const Core& core, const Hint& hint) {
+Shape block_tile(const Problem& p, const Device& device, const Core& core, const Hint& hint) {
   const Shape unit = fragment_tile(core, hint);
   const double bytes = core.instruction->operand_bits() / 8.0;
-  const double code_bytes = p.b.element->bits / 8.0;
+  const double code_bytes = p.weight.bits / 8.0;
   Shape block = {unit[0], unit[1], run_of(core, hint)};
   auto fits = [&](const Shape& tile) {
     const double shared =
@@ -84,51 +84,51 @@ Shape block_tile(const TileMatmul& p, const Device& device, const Core& core, co
   }
 }
 
-TileMatmul matmul_of(const Linear& expr) {
-  const TileType a{&element(expr.activation == Scalar::bf16 ? "bfloat16" : "float16")};
-  // (code * 2^shift - zero) * 2^exponent: powers of two multiply sums.
-  const TileType b = expr.element != nullptr ? TileType{expr.element}
-                                             : TileType{&element(joined("uint", expr.bits)),
-                                                        std::ldexp(expr.zero, -expr.shift)};
-  return {expr.max_m, expr.n, expr.k, a, b, a};
+// (code * 2^shift - zero) * 2^exponent: powers of two multiply sums.
+TileType tile_type(const Weight& weight) {
+  if (weight.element != nullptr) return {weight.element};
+  return {&element(joined("uint", weight.bits)), std::ldexp(weight.zero, -weight.shift)};
 }
 
-OperandDecisions decide(const TileMatmul& matmul, const Device& device, Multiplier by,
-                        std::optional<Shape> block) {
-  LADDER_REQUIRE(matmul.m >= 1 && matmul.n >= 1 && matmul.k >= 1, "a matmul of ", matmul.m, " x ",
-                 matmul.n, " x ", matmul.k);
-  OperandDecisions out{choose_core(device, *matmul.a.element, matmul.b, by), {}, {}, {}, {}};
+OperandDecisions decide_operands(const Problem& problem, const Device& device, Multiplier by,
+                                 std::optional<Shape> block) {
+  check(problem);
+  const TileType weight = tile_type(problem.weight);
+  OperandDecisions out{
+      choose_core(device, element_of(problem.activation()), weight, by), {}, {}, {}, {}};
   out.hint = hint(device, *out.core.instruction);
-  out.block = block ? *block : block_tile(matmul, device, out.core, out.hint);
-  if (matmul.b == TileType{&out.core.operand()}) return out;
-  out.places = places_of(matmul, device, out.core, out.block);
+  out.block = block ? *block : block_tile(problem, device, out.core, out.hint);
+  if (weight == TileType{&out.core.operand()}) return out;
+  out.places = places_of(problem, device, out.core, out.block);
   const bool kernels = has_tile_programs(device);
   const auto found = std::ranges::find_if(out.places, [&](const ConvertCost& cost) {
-    return !kernels || no_kernel(cost.place, matmul.m).empty();
+    return !kernels || no_kernel(cost.place, problem.m).empty();
   });
   out.place = found->place;
   return out;
 }
 
-Decisions decide(const Linear& expr, const Device& device) {
-  check(expr);
+Decisions decide(const Problem& problem, const Device& device) {
+  check(problem);
+  if (const auto why = refusal(problem); !why.empty()) fail<Unsupported>(why);
   if (!has_tile_programs(device)) {
     fail<Unsupported>("no tile program multiplies on ", device.name);
   }
-  auto whole = decide(matmul_of(expr), device, Multiplier::tile_programs);
+  auto whole = decide_operands(problem, device, Multiplier::tile_programs);
   // No library multiplies by experts that the device chooses.
-  if (expr.experts && whole.place) whole.place = ConvertPlace::shared_to_registers;
+  if (problem.experts() && whole.place) whole.place = ConvertPlace::shared_to_registers;
   auto digits = whole;
-  const bool floats = expr.rounded_x == Scalar::e4m3;
+  const bool floats = problem.rounded_x() == Scalar::e4m3;
   if (tile_instruction(floats ? Scalar::e4m3 : Scalar::s8, device) == nullptr) {
-    if (!expr.has_bytes_of_x()) return {expr, &device, whole, digits};
-    fail<Unsupported>("no tile program multiplies ", name_of(*expr.rounded_x), " on ", device.name);
+    if (!problem.has_bytes_of_x()) return {problem, &device, whole, digits};
+    fail<Unsupported>("no tile program multiplies ", name_of(*problem.rounded_x()), " on ",
+                      device.name);
   }
   // One instruction takes bytes with and without a sign; which codes are such is for objection().
-  const Element& bytes = element(floats ? "float8_e4m3" : "int8");
+  const Element& bytes = element_of(floats ? Scalar::e4m3 : Scalar::s8);
   digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
   digits.hint = hint(device, *digits.core.instruction);
-  return {expr, &device, whole, std::move(digits)};
+  return {problem, &device, whole, std::move(digits)};
 }
 
 std::string not_while_multiplying(const OperandDecisions& decisions, std::int64_t m) {
@@ -138,7 +138,7 @@ std::string not_while_multiplying(const OperandDecisions& decisions, std::int64_
                 why.empty() ? "" : ": ", why);
 }
 
-std::string to_string(const OperandDecisions& d, const TileMatmul& matmul, const Device& device) {
+std::string to_string(const OperandDecisions& d, const Problem& problem, const Device& device) {
   std::ostringstream out;
   out << "core: " << d.core.instruction->name
       << (d.core.exact ? ", exact\n" : ", weights rounded\n");
@@ -151,7 +151,7 @@ std::string to_string(const OperandDecisions& d, const TileMatmul& matmul, const
   if (!d.place) return out.str();
   out << "weights are converted " << name_of(*d.place) << '\n';
   for (const auto& cost : d.places) {
-    const auto why_not = has_tile_programs(device) ? no_kernel(cost.place, matmul.m) : "";
+    const auto why_not = has_tile_programs(device) ? no_kernel(cost.place, problem.m) : "";
     out << "  " << to_string(cost) << (why_not.empty() ? "" : "; ") << why_not << '\n';
   }
   return out.str();

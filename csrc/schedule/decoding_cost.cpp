@@ -50,64 +50,68 @@ double lookup_cycles(int bits) {
 
 }  // namespace
 
-double decoding_cycles(const Linear& expr, Route route, ScalePlace place) {
+double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
   if (place == ScalePlace::rounded) {
     // Integers of f16 with stored zero points are multiplied twice.
-    const bool twice =
-        expr.element == nullptr && expr.activation == Scalar::f16 && expr.stored_zero != Zero::none;
+    const bool twice = problem.weight.element == nullptr && problem.activation() == Scalar::f16 &&
+                       problem.weight.stored_zero != Zero::none;
     const double product = kPairsPerUnit * kPackedCycles * (twice ? 2 : 1);
-    if (decoding_kind(expr) != Decoding::Kind::fields) {
-      return decoding_cycles(expr, route, ScalePlace::sums) + product;
+    if (decoding_kind(problem) != Decoding::Kind::fields) {
+      return decoding_cycles(problem, route, ScalePlace::sums) + product;
     }
-    return field_cycles(decoding_of(expr, place), expr.activation) + product;
+    return field_cycles(decoding_of(problem, place), problem.activation()) + product;
   }
-  switch (decoding_kind(expr)) {
-    case Decoding::Kind::fields: return field_cycles(decoding_of(expr, place), expr.activation);
-    case Decoding::Kind::table: return lookup_cycles(expr.bits);
+  switch (decoding_kind(problem)) {
+    case Decoding::Kind::fields:
+      return field_cycles(decoding_of(problem, place), problem.activation());
+    case Decoding::Kind::table: return lookup_cycles(problem.weight.bits);
     case Decoding::Kind::integers: break;
   }
   if (has_bytes(route)) {
     // Of digits a conversion of each sum, too, two a unit for groups of 128 columns.
-    const bool less = subtracts_zero(expr, route), whole = expr.rounded_x == Scalar::e4m3;
-    const bool has_sign = route == Route::bytes && !takes_zero_product(expr, route);
-    const BytePlan& plan = whole      ? whole_byte_plan(expr.bits, expr.shift)
-                           : less     ? offset_byte_plan(expr.bits)
-                           : has_sign ? signed_byte_plan(expr.bits)
-                                      : byte_plan(expr.bits);
+    const bool less = subtracts_zero(problem, route), whole = problem.rounded_x() == Scalar::e4m3;
+    const bool has_sign = route == Route::bytes && !takes_zero_product(problem, route);
+    const BytePlan& plan = whole      ? whole_byte_plan(problem.weight.bits, problem.weight.shift)
+                           : less     ? offset_byte_plan(problem.weight.bits)
+                           : has_sign ? signed_byte_plan(problem.weight.bits)
+                                      : byte_plan(problem.weight.bits);
     return kIntegerCycles *
-           (plan.mask_count + plan.shift_count + (expr.three ? 2 * expr.bits : 0) +
+           (plan.mask_count + plan.shift_count +
+            (problem.weight.three ? 2 * problem.weight.bits : 0) +
             (route == Route::digits ? 2 : 0) + (less ? (whole ? 3 : 2) * kUnitRegisters : 0));
   }
-  const auto plan = route == Route::in_place && fits_in_place(expr.bits, expr.activation)
-                        ? in_place(expr.bits, expr.activation).plan
-                        : unpack_plan(expr.bits, linear_window(expr.activation));
+  const auto plan =
+      route == Route::in_place && fits_in_place(problem.weight.bits, problem.activation())
+          ? in_place(problem.weight.bits, problem.activation()).plan
+          : unpack_plan(problem.weight.bits, linear_window(problem.activation()));
   const double codes = kIntegerCycles * (plan.mask_count() + plan.shift_count());
-  const double three = expr.three ? 2 * kIntegerCycles * expr.bits : 0;  // by words
+  const double three =
+      problem.weight.three ? 2 * kIntegerCycles * problem.weight.bits : 0;  // by words
   return codes + three + (route != Route::multiply_add ? 0 : kPairsPerUnit * kPackedCycles);
 }
 
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.
-int decoding_registers(const Linear& expr, ScalePlace place) {
-  const auto kind = decoding_kind(expr);
+int decoding_registers(const Problem& problem, ScalePlace place) {
+  const auto kind = decoding_kind(problem);
   const bool table = kind == Decoding::Kind::table;
   const bool scaled = place == ScalePlace::rounded ||
-                      (kind == Decoding::Kind::fields && decoding_of(expr, place).scaled);
-  return (table ? 20 : 0) + (expr.stored_zero != Zero::none ? 24 : 0) +
-         (expr.scale == Scalar::e4m3 && !scaled ? 30 : 0);
+                      (kind == Decoding::Kind::fields && decoding_of(problem, place).scaled);
+  return (table ? 20 : 0) + (problem.weight.stored_zero != Zero::none ? 24 : 0) +
+         (problem.weight.scale == Scalar::e4m3 && !scaled ? 30 : 0);
 }
 
-int lookups_per_pair(const Linear& expr) {
-  if (decoding_kind(expr) != Decoding::Kind::table) return 0;
-  return expr.bits <= kLargestPairTable ? 1 : 2;
+int lookups_per_pair(const Problem& problem) {
+  if (decoding_kind(problem) != Decoding::Kind::table) return 0;
+  return problem.weight.bits <= kLargestPairTable ? 1 : 2;
 }
 
-double lookup_latency(const Linear& expr) {
-  return lookups_per_pair(expr) > 0 ? fitted::kLatencyOfLookups : 0;
+double lookup_latency(const Problem& problem) {
+  return lookups_per_pair(problem) > 0 ? fitted::kLatencyOfLookups : 0;
 }
 
-double table_seconds(const Linear& expr, double clock) {
-  if (decoding_kind(expr) != Decoding::Kind::table) return 0;
-  const auto bytes = static_cast<double>(table_entries(expr.bits) * kLanes * 4);
+double table_seconds(const Problem& problem, double clock) {
+  if (decoding_kind(problem) != Decoding::Kind::table) return 0;
+  const auto bytes = static_cast<double>(table_entries(problem.weight.bits) * kLanes * 4);
   return fitted::kTableSeconds * bytes / fitted::kTableBytes * (fitted::kClock / clock);
 }
 

@@ -14,19 +14,19 @@ constexpr double kIntegerCycles = 2, kPackedCycles = 1, kLookupCycles = 4;
 
 /// Cycles in which a quarter of a multiprocessor issues the decoding of one unit, 16 rows by 64
 /// columns, by one warp. The address of a look-up is one sum of products.
-double decoding_cycles(const Linear& expr, Route route, ScalePlace place);
+double decoding_cycles(const Problem& problem, Route route, ScalePlace place);
 
 /// Registers of a thread beyond what plain integers need.
-int decoding_registers(const Linear& expr, ScalePlace place);
+int decoding_registers(const Problem& problem, ScalePlace place);
 
 /// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
-int lookups_per_pair(const Linear& expr);
+int lookups_per_pair(const Problem& problem);
 
 /// To the power of which too few warps (fitted::kHidingWarps) hide less of the way to a table and
 /// back.
-double lookup_latency(const Linear& expr);
+double lookup_latency(const Problem& problem);
 
 /// What filling its table adds to the time of a block, at `clock` cycles per second.
-double table_seconds(const Linear& expr, double clock);
+double table_seconds(const Problem& problem, double clock);
 
 }  // namespace ladder

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "layout/digits.h"
 
 namespace ladder {
@@ -33,11 +33,11 @@ enum class Route {
 /// Operands are bytes, and sums of integers s32.
 constexpr bool has_bytes(Route route) { return route == Route::digits || route == Route::bytes; }
 
-/// A zero point of `expr` takes one more product in each step, of a constant by the activations.
-bool takes_zero_product(const Linear& expr, Route route);
+/// A zero point of `problem` takes one more product in each step, of a constant by the activations.
+bool takes_zero_product(const Problem& problem, Route route);
 /// Bytes are codes less a zero point that their sign does not take off: two operations for four,
 /// in e4m3 three.
-bool subtracts_zero(const Linear& expr, Route route);
+bool subtracts_zero(const Problem& problem, Route route);
 
 /// How codes of integers become bytes of A (layout/digits.h).
 struct CodeBytes {
@@ -49,7 +49,7 @@ struct CodeBytes {
   std::array<double, 2> zero;
 };
 /// `takes_unsigned`: of the instruction.
-CodeBytes code_bytes(const Linear& expr, Route route, bool takes_unsigned);
+CodeBytes code_bytes(const Problem& problem, Route route, bool takes_unsigned);
 
 /// CTAs of a kernel: along the rows of the weight, along the tokens, and along K.
 struct CtaGrid {

@@ -23,11 +23,11 @@ Shape tiles(const Shape& whole, const Shape& tile) {
 }
 
 /// The coordinate `input` of the iterators of `fused` as digits of it, in mixed radix.
-void unfuse(const Fused& fused, int input, const TensorExpr& expr, std::vector<IndexExpr>& at) {
+void unfuse(const Fused& fused, int input, const TensorExpr& problem, std::vector<IndexExpr>& at) {
   const auto whole = IndexExpr::of(input, fused.extent);
   std::int64_t divisor = 1;
   for (auto it = fused.iterators.rbegin(); it != fused.iterators.rend(); ++it) {
-    const auto extent = expr.iterators[*it].extent;
+    const auto extent = problem.iterators[*it].extent;
     at[*it] = whole / divisor % extent;
     divisor *= extent;
   }

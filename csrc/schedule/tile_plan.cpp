@@ -44,12 +44,8 @@ std::vector<TileMove> operand_moves(const TilePlan& plan, const TileType& stored
 
 }  // namespace
 
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device) {
-  return tile_plan(matmul, device, decide(matmul, device));
-}
-
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device, OperandDecisions decisions) {
-  TilePlan plan{matmul, &device, std::move(decisions), {}, {}, {}};
+TilePlan tile_plan(const Problem& problem, const Device& device, OperandDecisions decisions) {
+  TilePlan plan{problem, &device, std::move(decisions), {}, {}, {}};
   const OperandDecisions& d = plan.decisions;
   const Shape& block = d.block;
   plan.fragment = fragment_tile(d.core, d.hint);
@@ -58,46 +54,45 @@ TilePlan tile_plan(const TileMatmul& matmul, const Device& device, OperandDecisi
                    to_string(block), " is not whole fragments of ", to_string(plan.fragment));
   }
   const bool early = d.place != ConvertPlace::shared_to_registers;
-  plan.a = operand_moves(plan, matmul.a, {matmul.m, matmul.k}, {block[0], block[2]},
-                         {plan.fragment[0], plan.fragment[2]}, true);
-  plan.b = operand_moves(plan, matmul.b, {matmul.n, matmul.k}, {block[1], block[2]},
-                         {plan.fragment[1], plan.fragment[2]}, early);
+  plan.a = operand_moves(plan, {&element_of(problem.activation())}, {problem.m, problem.k},
+                         {block[0], block[2]}, {plan.fragment[0], plan.fragment[2]}, true);
+  plan.b = operand_moves(plan, tile_type(problem.weight), {problem.n, problem.k},
+                         {block[1], block[2]}, {plan.fragment[1], plan.fragment[2]}, early);
   return plan;
 }
 
-TilePlan tile_plan(const Linear& expr, const Device& device) {
-  const TileMatmul matmul = matmul_of(expr);
-  if (has_tile_programs(device)) {
-    auto decisions = decide(expr, device).whole;
-    if (not_while_multiplying(decisions, expr.max_m).empty()) {
-      return tile_plan(matmul, device, std::move(decisions));
+TilePlan tile_plan(const Problem& problem, const Device& device) {
+  if (has_tile_programs(device) && refusal(problem).empty()) {
+    auto decisions = decide(problem, device).whole;
+    if (not_while_multiplying(decisions, problem.m).empty()) {
+      return tile_plan(problem, device, std::move(decisions));
     }
   }
-  return tile_plan(matmul, device);
+  return tile_plan(problem, device, decide_operands(problem, device));
 }
 
 std::vector<Transform> TilePlan::store(std::int64_t row, std::int64_t column) const {
-  const std::int64_t rows = matmul.m - row * decisions.block[0],
-                     columns = matmul.n - column * decisions.block[1];
+  const std::int64_t rows = problem.m - row * decisions.block[0],
+                     columns = problem.n - column * decisions.block[1];
   LADDER_REQUIRE(row >= 0 && column >= 0 && rows > 0 && columns > 0, "block ", row, ", ", column,
-                 " of ", matmul.m, " x ", matmul.n);
+                 " of ", problem.m, " x ", problem.n);
   std::vector<Transform> out = {
       Slice{{0, 0}, {std::min(rows, decisions.block[0]), std::min(columns, decisions.block[1])}}};
-  if (matmul.out.element->name != decisions.core.instruction->sum)
-    out.emplace_back(ConvertTo{matmul.out});
+  const TileType y{&element_of(problem.formats.y)};
+  if (y.element->name != decisions.core.instruction->sum) out.emplace_back(ConvertTo{y});
   return out;
 }
 
 std::string to_string(const TilePlan& plan) {
   std::ostringstream out;
-  out << to_string(plan.decisions, plan.matmul, *plan.device);
+  out << to_string(plan.decisions, plan.problem, *plan.device);
   out << "tiles [m, n, k]: registers " << to_string(plan.fragment) << ", "
       << plan.device->shared.name << ' ' << to_string(plan.decisions.block) << '\n';
   for (const auto& [name, moves] : {std::pair{"a", &plan.a}, {"w", &plan.b}}) {
     for (const TileMove& move : *moves) out << name << ": " << to_string(move) << '\n';
   }
   out << "out: " << plan.decisions.core.instruction->sum << " sums to "
-      << to_string(plan.matmul.out);
+      << element_of(plan.problem.formats.y).name;
   for (const Transform& step : plan.store(0, 0)) out << "\n  " << to_string(step);
   out << '\n';
   return out.str();

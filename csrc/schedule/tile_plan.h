@@ -13,7 +13,7 @@
 namespace ladder {
 
 struct TilePlan {
-  TileMatmul matmul;
+  Problem problem;
   const Device* device;
   OperandDecisions decisions;
   Shape fragment;  ///< [m, n, k] in registers at once
@@ -25,15 +25,13 @@ struct TilePlan {
   std::vector<Transform> store(std::int64_t row, std::int64_t column) const;
 };
 
-/// Of whatever instruction the device has, in Roller's block.
-/// Throws Unsupported as choose_core does, InvalidArgument for sizes below 1.
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device);
+/// Of our kernel that multiplies activations as they are, where there is one and weights are
+/// converted by it, else of a dense product by whatever instruction the device has. Of a batch, of
+/// one of its products.
+/// Throws Unsupported as choose_core does, InvalidArgument for a problem without meaning.
+TilePlan tile_plan(const Problem& problem, const Device& device);
 /// Of what was decided for it; blocks are whole fragments.
-TilePlan tile_plan(const TileMatmul& matmul, const Device& device, OperandDecisions decisions);
-
-/// Of a linear layer: of our kernel that multiplies activations as they are where weights are
-/// converted by it, else of a dense product.
-TilePlan tile_plan(const Linear& expr, const Device& device);
+TilePlan tile_plan(const Problem& problem, const Device& device, OperandDecisions decisions);
 
 /// Every decision in lines.
 std::string to_string(const TilePlan& plan);

@@ -5,6 +5,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
+#include "integer_layer.h"
 #include "pipelines/schedule.h"
 
 namespace ladder {
@@ -17,16 +18,16 @@ TEST(ActivationRounds, compile_without_spills_where_they_are_the_first_choice) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (int tokens : {8, 16}) {
         for (std::int64_t k : {28672, 28672 - 72}) {
-          Linear expr{4, 8, 128, activation, tokens, 8192, k};
-          expr.scale = activation;
+          Problem problem = testing::integer_layer(4, 8, 128, activation, tokens, 8192, k);
+          testing::set_scale(problem, activation);
           DecodeSchedule s{tokens, 4, 2, 2, 28, 1, Reduction::ordered, Route::multiply_add,
                            false,  1};
           s.depth = 2, s.x_rounds = 4, s.x_slack = target.signals() ? 1 : 0;
-          ASSERT_EQ(objection(s, decide(expr, target)), "") << name;
+          ASSERT_EQ(objection(s, decide(problem, target)), "") << name;
           const auto binary =
-              cuda::compile(compile(decide(expr, target), s).source, target.architecture);
+              cuda::compile(compile(decide(problem, target), s).source, target.architecture);
           EXPECT_EQ(binary.spill_bytes + binary.stack_bytes, 0)
-              << name << ": " << to_string(expr) << "; " << to_string(s);
+              << name << ": " << to_string(problem) << "; " << to_string(s);
           ++compiled;
         }
       }
@@ -37,9 +38,9 @@ TEST(ActivationRounds, compile_without_spills_where_they_are_the_first_choice) {
 
 TEST(ActivationRounds, are_the_first_choice_for_long_rows) {
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-    Linear expr{4, 8, 128, activation, 16, 8192, 28672};
-    expr.scale = activation;
-    const auto first = std::get<DecodeSchedule>(best_schedule(decide(expr, device("h200"))));
+    Problem problem = testing::integer_layer(4, 8, 128, activation, 16, 8192, 28672);
+    testing::set_scale(problem, activation);
+    const auto first = std::get<DecodeSchedule>(best_schedule(decide(problem, device("h200"))));
     EXPECT_GT(first.x_rounds, 0) << to_string(first);
     EXPECT_GT(first.x_slack, 0) << to_string(first);
   }

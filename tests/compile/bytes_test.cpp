@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 
 namespace ladder {
@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kTries = 8;
 
-void expect_a_kernel(const Linear& expr, const Device& device) {
-  const Decisions decisions = decide(expr, device);
+void expect_a_kernel(const Problem& problem, const Device& device) {
+  const Decisions decisions = decide(problem, device);
   const auto choices = candidates(decisions);
   std::string spilled;
   for (std::size_t i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
@@ -27,7 +27,7 @@ void expect_a_kernel(const Linear& expr, const Device& device) {
     if (why.empty()) return;
     spilled += "\n  " + to_string(choices[i].schedule) + ": " + why;
   }
-  ADD_FAILURE() << to_string(expr) << " on " << device.name << ": all are rejected:" << spilled;
+  ADD_FAILURE() << to_string(problem) << " on " << device.name << ": all are rejected:" << spilled;
 }
 
 struct Case {
@@ -47,15 +47,15 @@ TEST_P(TilesOfBytes, compile_without_spills) {
       if (target != "h200" && m != 100) continue;
       const bool ragged = ++turn % 2 == 0;
       const bool bf16 = ragged && tile_instruction(Scalar::bf16, device(target)) != nullptr;
-      Linear expr = linear_of(ttype(type), ragged ? 1000 : 8192, ragged ? 1040 : 8192,
-                              bf16 ? Scalar::bf16 : Scalar::f16, m);
-      expr.bias = true;
-      expr.rounded_x = x;
-      if (ragged && expr.groups() > 1 && 1040 % expr.group_size() != 0) expr.k = 1024;
-      expect_a_kernel(expr, device(target));
+      Problem problem = linear_of(ttype(type), ragged ? 1000 : 8192, ragged ? 1040 : 8192,
+                                  bf16 ? Scalar::bf16 : Scalar::f16, m);
+      problem.set_bias(true);
+      problem.round_x(x);
+      if (ragged && problem.groups() > 1 && 1040 % problem.group_size() != 0) problem.k = 1024;
+      expect_a_kernel(problem, device(target));
       if (m != 100) continue;
-      expr.activation = Scalar::f16, expr.wide_y = true;
-      expect_a_kernel(expr, device(target));
+      problem.set_activation(Scalar::f16), problem.widen_y(true);
+      expect_a_kernel(problem, device(target));
     }
   }
 }

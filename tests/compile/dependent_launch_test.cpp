@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "runtime/plan.h"
 
 namespace ladder {
@@ -21,9 +21,9 @@ TEST_P(DependentLaunch, has_a_kernel_without_spills_that_waits) {
   for (const char* name : {"h200", "b200"}) {
     const Device& row = device(name);
     for (std::int64_t m : {1, 8, 16}) {
-      Linear expr = linear_of(ttype(GetParam()), 4096, m == 8 ? 4000 : 4096, Scalar::f16, m);
-      expr.bias = true, expr.gather = m == 8;
-      const Decisions decisions = decide(expr, row);
+      Problem problem = linear_of(ttype(GetParam()), 4096, m == 8 ? 4000 : 4096, Scalar::f16, m);
+      problem.set_bias(true), problem.permuted_columns = m == 8;
+      const Decisions decisions = decide(problem, row);
       bool found = false;
       for (const Schedule& schedule : schedules_to_try(decisions, true)) {
         const auto source = compile(decisions, schedule).source;
@@ -31,7 +31,7 @@ TEST_P(DependentLaunch, has_a_kernel_without_spills_that_waits) {
         found = rejection(cuda::compile(source, row.architecture)).empty();
         if (found) break;
       }
-      EXPECT_TRUE(found) << to_string(expr) << " on " << name;
+      EXPECT_TRUE(found) << to_string(problem) << " on " << name;
     }
   }
 }

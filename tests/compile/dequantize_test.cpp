@@ -39,16 +39,17 @@ TEST(Dequantize, compiles_without_spills_for_every_type) {
   const Scalar outs[] = {Scalar::f16, Scalar::bf16, Scalar::f32};
   std::size_t turn = 0;  // every type in one dtype: the ends of the kernel do not depend on it
   for (const auto& type : spellings()) {
-    const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
-    expect_no_spills(image_kernels(target_called("CUDA")).dequantize(expr, outs[turn++ % 3]), type);
+    const Problem problem = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
+    expect_no_spills(
+        image_kernels(target_called("CUDA")).dequantize(problem.weight, outs[turn++ % 3]), type);
   }
 }
 
 TEST(Dequantize, looks_up_what_arithmetic_does_not_give) {
   const auto has_table = [](const char* type) {
-    const Linear expr = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
+    const Problem problem = expression(ttype(type), 128, 256, false, Scalar::f16, 1);
     return image_kernels(target_called("CUDA"))
-               .dequantize(expr, Scalar::f16)
+               .dequantize(problem.weight, Scalar::f16)
                .find("return values[code]") != std::string::npos;
   };
   EXPECT_TRUE(has_table("nf4,group=32,scale=float16"));

@@ -21,7 +21,7 @@
 #include "codegen/hip/emit.h"
 #include "codegen/hip_clang.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/diversified.h"
 #include "pipelines/lower.h"
 #include "program/kinds_of_types.h"
@@ -41,7 +41,7 @@ std::int64_t count_of(const std::string& text, const std::string& pattern) {
 
 struct Cell {
   const Device* device;
-  Linear expr;
+  Problem problem;
 };
 
 /// Of `types`, activations, shapes and numbers of tokens in turn, those that the seed chooses.
@@ -61,11 +61,11 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
           const auto& [n, k] = shapes[turn % std::size(shapes)];
           if (turn++ % kStride != chosen) continue;
           try {
-            Linear expr = linear_of(ttype(type), n, k, activation, m);
-            decoding_of(expr);
-            expr.rounded_x = x;
-            expr.bias = turn % 4 == 1, expr.gather = !x && turn % 13 == 2;
-            out.push_back({&device(name), expr});
+            Problem problem = linear_of(ttype(type), n, k, activation, m);
+            decoding_of(problem);
+            problem.round_x(x);
+            problem.set_bias(turn % 4 == 1), problem.permuted_columns = !x && turn % 13 == 2;
+            out.push_back({&device(name), problem});
           } catch (const Unsupported&) {
             continue;  // wider than float16
           }
@@ -84,7 +84,7 @@ std::vector<Cell> cells() {
 }
 
 void PrintTo(const Cell& cell, std::ostream* out) {
-  *out << cell.device->name << ": " << to_string(cell.expr);
+  *out << cell.device->name << ": " << to_string(cell.problem);
 }
 
 class HipKernels : public ::testing::TestWithParam<Cell> {};
@@ -112,12 +112,12 @@ void expect_as_asked(const hip::KernelResources& kernel, const std::string& asse
 // The first choice, and where that spills, as whoever compiles finds out, the next ones. Refused
 // are formats whose values would be subnormal operands on CDNA 2 alone.
 TEST_P(HipKernels, of_the_first_choices_one_compiles_without_spills) {
-  const auto& [device, expr] = GetParam();
+  const auto& [device, problem] = GetParam();
   const auto architecture = device->architecture;
   LADDER_SKIP_WITHOUT_CLANG(architecture);
   const hip::Clang clang = *hip::found_clang(architecture);
   constexpr std::size_t kTries = 8;
-  const auto decisions = decide(expr, *device);
+  const auto decisions = decide(problem, *device);
   auto all = candidates(decisions);
   std::erase_if(all, [](const Candidate& candidate) { return is_dense(candidate.schedule); });
   all = diversified(std::move(all), kTries);

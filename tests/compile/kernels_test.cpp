@@ -35,13 +35,13 @@ constexpr int kTries = 8;
 
 /// Letters and digits only, as names of tests want.
 std::string name_of(const ::testing::TestParamInfo<Cell>& info) {
-  const auto& [device, expr, tokens] = info.param;
+  const auto& [device, problem, tokens] = info.param;
   std::ostringstream name;
   name << device->architecture << '_'
-       << (expr.element != nullptr ? std::string(expr.element->name)
-                                   : "u" + std::to_string(expr.bits))
-       << '_' << ladder::name_of(expr.activation) << '_' << expr.n << 'x' << expr.k << '_'
-       << info.index;
+       << (problem.weight.element != nullptr ? std::string(problem.weight.element->name)
+                                             : "u" + std::to_string(problem.weight.bits))
+       << '_' << ladder::name_of(problem.activation()) << '_' << problem.n << 'x' << problem.k
+       << '_' << info.index;
   return name.str();
 }
 
@@ -65,18 +65,18 @@ std::vector<Cell> every_cell() {
 class Kernels : public ::testing::TestWithParam<Cell> {};
 
 TEST_P(Kernels, of_the_first_choices_one_compiles_without_spills) {
-  auto [device, expr, tokens] = GetParam();
+  auto [device, problem, tokens] = GetParam();
   std::set<std::string> without_spills;  // texts: numbers of tokens may share them
   for (const auto m : tokens) {
-    expr.max_m = m;
-    const auto choices = diversified(candidates(decide(expr, *device)), kTries);
+    problem.m = m;
+    const auto choices = diversified(candidates(decide(problem, *device)), kTries);
     std::string spilled;
     bool found = false;
     if (is_dense(choices.front().schedule)) continue;
     for (int i = 0; i < kTries && choices[i].dropped.empty() && !found; ++i) {
       const auto& schedule = choices[i].schedule;
       if (is_dense(schedule)) continue;
-      const auto source = compile(decide(expr, *device), schedule).source;
+      const auto source = compile(decide(problem, *device), schedule).source;
       found = without_spills.contains(source);
       if (found) break;
       const auto binary = cuda::compile(source, device->architecture);

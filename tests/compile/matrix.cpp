@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "codegen/target.h"
+#include "expr/constructors.h"
 #include "expr/decoding.h"
-#include "expr/of_ttype.h"
 
 namespace ladder::testing {
 namespace {
@@ -49,10 +49,12 @@ std::vector<Cell> integers_of(const Device& device) {
   if (device.family != Family::nvidia || !no_target(device).empty()) return out;
   for (int bits = 1; bits <= 8; ++bits) {
     for (const Scalar activation : activations_of(device)) {
+      const TType type{&element("uint" + std::to_string(bits)),
+                       {1, 128},
+                       &element_of(activation),
+                       Zero::midpoint};
       for (const auto& [n, k] : kShapes) {
-        out.push_back({&device,
-                       {bits, 1 << (bits - 1), 128, activation, 1, n, k, activation},
-                       kTokensOfIntegers});
+        out.push_back({&device, linear_of(type, n, k, activation, 1), kTokensOfIntegers});
       }
     }
   }
@@ -90,31 +92,31 @@ std::vector<TType> types() {
 std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
   std::vector<Cell> out;
   if (device.family != Family::nvidia || !no_target(device).empty()) return out;
-  const auto add = [&](Linear expr, std::int64_t tokens) {
-    expr.bias = out.size() % 4 == 1;
-    expr.gather = out.size() % 13 == 2;
-    out.push_back({&device, std::move(expr), {tokens}});
+  const auto add = [&](Problem problem, std::int64_t tokens) {
+    problem.set_bias(out.size() % 4 == 1);
+    problem.permuted_columns = out.size() % 13 == 2;
+    out.push_back({&device, std::move(problem), {tokens}});
   };
   for (const TType& type : types()) {
     for (const Scalar activation : activations_of(device)) {
       for (const auto& [n, k] : kShapes) {
         try {
-          const Linear expr = linear_of(type, n, k, activation, 1);
-          decoding_of(expr);
+          const Problem problem = linear_of(type, n, k, activation, 1);
+          decoding_of(problem);
           if (!every_number_of_tokens) {
-            add(expr, kTokens[out.size() % kTokens.size()]);
+            add(problem, kTokens[out.size() % kTokens.size()]);
             continue;
           }
-          for (const auto m : kTokens) add(expr, m);
+          for (const auto m : kTokens) add(problem, m);
         } catch (const Unsupported&) {
-          continue;  // wider than float16: tests/core/expr says which
+          continue;  // wider than float16: tests/core/problem says which
         }
       }
     }
   }
   const auto decode = out.size();
   for (std::size_t cell = 0; cell < decode; cell += kTokens.size()) {
-    add(out[cell].expr, kTokensOfTile);
+    add(out[cell].problem, kTokensOfTile);
   }
   return out;
 }
@@ -122,7 +124,7 @@ std::vector<Cell> others_of(const Device& device, bool every_number_of_tokens) {
 }  // namespace
 
 void PrintTo(const Cell& cell, std::ostream* out) {
-  *out << cell.device->architecture << ": " << to_string(cell.expr);
+  *out << cell.device->architecture << ": " << to_string(cell.problem);
 }
 
 const std::vector<Stratum>& strata() {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "device/device.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 
 namespace ladder::testing {
 
 struct Cell {
   const Device* device;
-  Linear expr;                       ///< for any number of tokens
+  Problem problem;                   ///< for any number of tokens
   std::vector<std::int64_t> tokens;  ///< one or more, each compiled
 };
 

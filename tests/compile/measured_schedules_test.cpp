@@ -10,7 +10,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/diversified.h"
 #include "pipelines/pruned.h"
 #include "pipelines/schedule.h"
@@ -51,19 +51,19 @@ class MeasuredSchedules : public ::testing::TestWithParam<Case> {
 TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   const Case& c = GetParam();
   const Device& target = device(c.device);
-  const auto expr = linear_of(ttype(c.type), c.n, c.k, c.activation, c.m);
-  const auto all = candidates(decide(expr, target));
+  const auto problem = linear_of(ttype(c.type), c.n, c.k, c.activation, c.m);
+  const auto all = candidates(decide(problem, target));
 
   std::vector<std::string> clean;
   std::size_t looked_at = 0, most = kCount;
   int again = 0;
   const auto guesses =
-      diversified(pruned(all, decide(expr, target), all.front().cost.seconds), kCount);
+      diversified(pruned(all, decide(problem, target), all.front().cost.seconds), kCount);
   for (const Candidate& candidate : guesses) {
     if (looked_at == most && again++ < 2) most += 2 * (kCount - clean.size());
     if (clean.size() == kCount || looked_at == most) break;
     ASSERT_TRUE(candidate.dropped.empty()) << candidate.dropped;
-    const auto source = compile(decide(expr, target), candidate.schedule).source;
+    const auto source = compile(decide(problem, target), candidate.schedule).source;
     const auto rejection = ladder::rejection(binary_of(source, target));
     if (rejection.empty()) clean.push_back(to_string(candidate.schedule));
     ++looked_at;
@@ -74,7 +74,7 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
   }
 
   std::vector<std::string> measured;
-  for (const Schedule& schedule : schedules_to_measure(decide(expr, target), false, kCount)) {
+  for (const Schedule& schedule : schedules_to_measure(decide(problem, target), false, kCount)) {
     measured.push_back(to_string(schedule));
   }
   EXPECT_EQ(measured, clean);

@@ -8,7 +8,7 @@
 
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 
 namespace ladder {
@@ -17,17 +17,17 @@ namespace {
 constexpr int kTries = 8;
 
 /// The first choice that compiles without spills.
-DecodeSchedule first_without_spills(const Linear& expr, const Device& device) {
-  const auto choices = candidates(decide(expr, device));
+DecodeSchedule first_without_spills(const Problem& problem, const Device& device) {
+  const auto choices = candidates(decide(problem, device));
   std::string spilled;
   for (int i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
     const auto& schedule = std::get<DecodeSchedule>(choices[i].schedule);
     const auto binary =
-        cuda::compile(compile(decide(expr, device), schedule).source, device.architecture);
+        cuda::compile(compile(decide(problem, device), schedule).source, device.architecture);
     if (binary.spill_bytes == 0 && binary.stack_bytes == 0) return schedule;
     spilled += "\n  " + to_string(schedule);
   }
-  ADD_FAILURE() << to_string(expr) << ": all spill:" << spilled;
+  ADD_FAILURE() << to_string(problem) << ": all spill:" << spilled;
   return std::get<DecodeSchedule>(choices.front().schedule);
 }
 
@@ -42,12 +42,12 @@ TEST_P(OneToken, compiles_on_every_path_to_its_kernel) {
   const auto [type, digits] = GetParam();
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     const bool ragged = activation == Scalar::bf16;
-    Linear expr =
+    Problem problem =
         linear_of(ttype(type), ragged ? 1000 : 28672, ragged ? 1032 : 8192, activation, 1);
-    expr.bias = expr.gather = ragged;
+    problem.permuted_columns = ragged, problem.set_bias(ragged);
     for (const char* name : {"h200", "a100", "t4"}) {
       if (tile_instruction(activation, device(name)) == nullptr) continue;
-      const auto chosen = first_without_spills(expr, device(name));
+      const auto chosen = first_without_spills(problem, device(name));
       EXPECT_EQ(chosen.route == Route::digits, digits) << to_string(chosen);
     }
   }

@@ -11,7 +11,7 @@
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
 #include "device/device.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/tiles/schedule.h"
 
 namespace ladder {
@@ -23,8 +23,8 @@ TEST_P(Producers, hand_over_registers_that_consumers_can_have) {
   const Device& h200 = device("h200");
   std::set<std::pair<std::int64_t, int>> seen;  // threads, CTAs of a multiprocessor
   for (const std::int64_t m : {24, 64, 256}) {
-    const Linear expr = linear_of(ttype(GetParam()), 4096, 4096, Scalar::f16, m);
-    const Decisions decisions = decide(expr, h200);
+    const Problem problem = linear_of(ttype(GetParam()), 4096, 4096, Scalar::f16, m);
+    const Decisions decisions = decide(problem, h200);
     for (const TileSchedule& s : tile_space(decisions, false)) {
       if (!s.producers || !objection(s, decisions).empty()) continue;
       if (!seen.insert({s.cta_threads(), s.ctas_per_sm}).second) continue;

@@ -8,7 +8,7 @@
 #include "codegen/routing_kernels.h"
 #include "codegen/target.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 
 namespace ladder {
 namespace {
@@ -44,9 +44,9 @@ TEST(RoutingKernels, compile_without_spills) {
   EXPECT_FALSE(gated_called("prelu").has_value());
 }
 
-bool has_a_kernel(Linear expr, const Device& device, const char* architecture) {
-  expr.experts = {.items = 100, .deviation = 4, .bytes = 1 << 21};
-  const Decisions decisions = decide(expr, device);
+bool has_a_kernel(Problem problem, const Device& device, const char* architecture) {
+  problem.rows = RoutedRows{.items = 100, .deviation = 4, .bytes = 1 << 21};
+  const Decisions decisions = decide(problem, device);
   int tried = 0;
   for (const Candidate& candidate : candidates(decisions)) {
     if (!candidate.dropped.empty() || ++tried > 8) break;
@@ -61,10 +61,10 @@ TEST(ExpertKernels, have_a_choice_that_does_not_spill) {
   for (const auto& [name, architecture] :
        {std::pair{"h200", "sm_90a"}, {"a100", "sm_80"}, {"t4", "sm_75"}}) {
     for (const std::int64_t rows : {8, 32, 64, 128}) {
-      Linear expr = linear_of(ttype("uint4,group=128,scale=float16,zero=midpoint"), 1536, 2048,
-                              Scalar::f16, rows);
-      expr.bias = true;
-      EXPECT_TRUE(has_a_kernel(expr, device(name), architecture)) << name << ", " << rows;
+      Problem problem = linear_of(ttype("uint4,group=128,scale=float16,zero=midpoint"), 1536, 2048,
+                                  Scalar::f16, rows);
+      problem.set_bias(true);
+      EXPECT_TRUE(has_a_kernel(problem, device(name), architecture)) << name << ", " << rows;
     }
   }
 }
@@ -77,10 +77,10 @@ TEST(ExpertKernels, of_activations_of_8_bits_have_a_choice_that_does_not_spill) 
                                   {"int4,group=128,scale=bfloat16", Scalar::e4m3},
                                   {"int8,channel,scale=float32", Scalar::s8}}) {
       for (const std::int64_t rows : {16, 128}) {
-        Linear expr = linear_of(ttype(type), 1536, 2048, Scalar::bf16, rows);
-        expr.bias = true;
-        expr.rounded_x = x;
-        EXPECT_TRUE(has_a_kernel(expr, device(name), architecture))
+        Problem problem = linear_of(ttype(type), 1536, 2048, Scalar::bf16, rows);
+        problem.set_bias(true);
+        problem.round_x(x);
+        EXPECT_TRUE(has_a_kernel(problem, device(name), architecture))
             << type << " on " << name << ", " << rows;
       }
     }

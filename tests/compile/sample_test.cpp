@@ -50,7 +50,7 @@ void expect_every(const Kind& kind) {
 TEST(Sample, has_every_activation_and_number_of_tokens_on_every_architecture) {
   expect_every([](const Cell& cell) {
     std::string out(cell.device->architecture);
-    out += ' ' + std::string(name_of(cell.expr.activation));
+    out += ' ' + std::string(name_of(cell.problem.activation()));
     for (const auto m : cell.tokens) out += ' ' + std::to_string(m);
     return out;
   });
@@ -58,10 +58,10 @@ TEST(Sample, has_every_activation_and_number_of_tokens_on_every_architecture) {
 
 TEST(Sample, has_every_type) {
   expect_every([](const Cell& cell) {
-    Linear type = cell.expr;
+    Problem type = cell.problem;
     type.n = type.k = 4096;
-    type.activation = Scalar::f16;
-    type.bias = type.gather = false;
+    type.set_activation(Scalar::f16);
+    type.set_bias(false), type.permuted_columns = false;
     return to_string(type);
   });
 }

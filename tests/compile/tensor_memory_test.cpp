@@ -29,8 +29,8 @@ TEST_P(TensorMemory, compiles_without_spills) {
     const std::string scale = activation == Scalar::f16 ? "float16" : "bfloat16";
     const TType& type = ttype(own ? text : text + ",scale=" + scale);
     for (const std::int64_t m : {72, 256}) {
-      const Linear expr = linear_of(type, 4096, 4096, activation, m);
-      const Decisions decisions = decide(expr, unproven_b200());
+      const Problem problem = linear_of(type, 4096, 4096, activation, m);
+      const Decisions decisions = decide(problem, unproven_b200());
       for (const TileSchedule& s : tile_space(decisions, false)) {
         if (!s.tensor_memory || !objection(s, decisions).empty()) continue;
         if (!seen.insert({s.rows, s.tokens, s.reduction != Reduction::none}).second) continue;
@@ -38,7 +38,7 @@ TEST_P(TensorMemory, compiles_without_spills) {
         for (const char* architecture : {"sm_100a", "sm_103a"}) {
           if (architecture != std::string("sm_100a") && seen.size() > 1) continue;
           EXPECT_EQ(rejection(cuda::compile(source, architecture)), "")
-              << architecture << ": " << to_string(expr) << "; " << to_string(s);
+              << architecture << ": " << to_string(problem) << "; " << to_string(s);
         }
       }
     }

@@ -20,15 +20,15 @@ int main(int argc, char** argv) {
   const std::size_t stride = argc == 3 ? std::strtoull(argv[2], nullptr, 10) : 1;
   std::size_t index = 0;
   for (const auto& stratum : testing::strata()) {
-    for (auto [device, expr, tokens] : stratum.cells) {
+    for (auto [device, problem, tokens] : stratum.cells) {
       if (index++ % stride != part) continue;
       for (const auto m : tokens) {
-        expr.max_m = m;
+        problem.m = m;
         for (const bool chained : {false, true}) {
           if (chained && !device->dependent_launch()) continue;
-          std::string line = std::string(device->name) + ": " + to_string(expr) + ": ";
+          std::string line = std::string(device->name) + ": " + to_string(problem) + ": ";
           try {
-            const Compiled kernel = compile(expr, *device, chained);
+            const Compiled kernel = compile(problem, *device, chained);
             line += to_string(kernel.schedule) + ": " + digest_of(kernel.source);
           } catch (const Unsupported& none) {
             line += "none";

@@ -32,11 +32,11 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
                                 {"uint4,channel", Scalar::e4m3}}) {
     const auto add = [&](const auto& shape, bool warpgroups) {
       ++turn;
-      for (auto& [expr, schedule] : testing::tile_case(
+      for (auto& [problem, schedule] : testing::tile_case(
                shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
                static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups, x)) {
-        expr.wide_y = turn % 5 < 2;
-        cases.push_back({expr, schedule});
+        problem.widen_y(turn % 5 < 2);
+        cases.push_back({problem, schedule});
       }
     };
     for (const auto& shape : testing::kByteShapes) add(shape, true);
@@ -55,13 +55,13 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
       for (std::size_t i = 0; i < 2; ++i) {
         ++turn;
         const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
-        for (auto& [expr, schedule] :
+        for (auto& [problem, schedule] :
              testing::wave_case(shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
                                 turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
                                 device(name), 3, Scalar::s8)) {
-          expr.bias = turn % 2 == 0;
-          expr.wide_y = turn % 4 < 2;
-          cases.push_back({expr, schedule});
+          problem.set_bias(turn % 2 == 0);
+          problem.widen_y(turn % 4 < 2);
+          cases.push_back({problem, schedule});
         }
       }
     }

@@ -50,7 +50,7 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
       tile_instruction(Scalar::f16, device)->subnormals,
       static_cast<unsigned>(c.data.items.size())};
   if (auto why = emulate::run(launch, [&] { kernel(parameters.data()); }); !why.empty()) return why;
-  const auto bytes = static_cast<std::size_t>(c.data.rows() * c.data.expr.n * 2);
+  const auto bytes = static_cast<std::size_t>(c.data.rows() * c.data.problem.n * 2);
   return c.data.objection_to(Argument::input(memory[y].data(), bytes));
 }
 
@@ -65,14 +65,15 @@ TEST(Emulated, kernels_of_experts_are_exact) {
       auto types = testing::expert_types(rows, 72, 256);
       const auto of_bytes = testing::expert_types_of_bytes(rows, 72, 256, on);
       types.insert(types.end(), of_bytes.begin(), of_bytes.end());
-      for (const Linear& type : types) {
-        if (tile_instruction(type.activation, on) == nullptr) continue;
+      for (const Problem& type : types) {
+        if (tile_instruction(type.activation(), on) == nullptr) continue;
         const auto data = ExpertCase::integers(type, ++seed);
         std::size_t at = 0;
-        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
+        for (const Schedule& schedule :
+             testing::expert_schedules(data.problem, on, seed % 2 == 0)) {
           // Over all types, all ways come by.
           if ((at++ + seed) % (hip ? 3 : on.max_cluster > 1 ? 8 : 2) != 0) continue;
-          const Program program = lower(decide(data.expr, on), schedule);
+          const Program program = lower(decide(data.problem, on), schedule);
           cases.push_back({data, schedule, program});
           sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
         }
@@ -83,7 +84,7 @@ TEST(Emulated, kernels_of_experts_are_exact) {
         sources, hip ? emulate::Language::hip : emulate::Language::cuda, on.capability);
     for (std::size_t i = 0; i < cases.size(); ++i) {
       EXPECT_EQ(objection_to(cases[i], on, kernels[i], static_cast<unsigned>(i)), "")
-          << to_string(cases[i].data.expr) << " on " << name << "; "
+          << to_string(cases[i].data.problem) << " on " << name << "; "
           << to_string(cases[i].schedule);
     }
   }

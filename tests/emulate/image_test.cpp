@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "codegen/target.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "guarded.h"
 #include "layout/weight_image.h"
 #include "machine.h"
@@ -129,44 +129,49 @@ TEST_P(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
 
 /// Element [n, k] of the weight, each step rounded to f32 (docs/format.md).
 float weight_at(const LinearCase& c, std::int64_t row, std::int64_t column) {
-  const Linear& expr = c.expr;
-  const auto at = row * expr.groups() + column / (expr.group == 0 ? expr.k : expr.group);
-  auto value = static_cast<float>(value_of(expr, c.data.codes[row * expr.k + column]));
+  const Problem& problem = c.problem;
+  const auto at = row * problem.groups() +
+                  column / (problem.weight.group == 0 ? problem.k : problem.weight.group);
+  auto value = static_cast<float>(value_of(problem.weight, c.data.codes[row * problem.k + column]));
   const auto zero = [&] {
-    return static_cast<float>(to_number(expr.zero_scalar(), c.data.zeros[at]));
+    return static_cast<float>(to_number(problem.weight.zero_scalar(), c.data.zeros[at]));
   };
-  if (expr.stored_zero == Zero::integer || expr.stored_zero == Zero::original) value -= zero();
-  if (expr.scale) value *= static_cast<float>(to_number(*expr.scale, c.data.scales[at]));
-  if (expr.stored_zero == Zero::rescale) value -= zero();
-  return expr.scale2 ? value * c.data.scale2 : value;
+  if (problem.weight.stored_zero == Zero::integer || problem.weight.stored_zero == Zero::original)
+    value -= zero();
+  if (problem.weight.scale)
+    value *= static_cast<float>(to_number(*problem.weight.scale, c.data.scales[at]));
+  if (problem.weight.stored_zero == Zero::rescale) value -= zero();
+  return problem.has_scale2() ? value * c.data.scale2 : value;
 }
 
 void expect_values(const Target& target, int capability) {
   const std::int64_t n = 100, k = 328;
   std::vector<emulate::Source> sources;
-  std::vector<std::pair<Linear, Scalar>> cases;
+  std::vector<std::pair<Problem, Scalar>> cases;
   for (const char* type : testing::kKindsOfTypes) {
-    const Linear expr = linear_of(ttype(type), n, k, Scalar::f16, 1);
+    const Problem problem = linear_of(ttype(type), n, k, Scalar::f16, 1);
     const Scalar out = std::array{Scalar::f16, Scalar::bf16, Scalar::f32}[cases.size() % 3];
-    sources.push_back({image_kernels(target).dequantize(expr, out), "dequantize"});
-    cases.emplace_back(expr, out);
+    sources.push_back({image_kernels(target).dequantize(problem.weight, out), "dequantize"});
+    cases.emplace_back(problem, out);
   }
   const auto kernels = emulate::load(sources, language_of(target), capability);
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const auto& [expr, out] = cases[i];
-    SCOPED_TRACE(to_string(expr));
-    const auto data = LinearCase::reals(expr, 1, static_cast<unsigned>(i + 1));
+    const auto& [problem, out] = cases[i];
+    SCOPED_TRACE(to_string(problem));
+    const auto data = LinearCase::reals(problem, 1, static_cast<unsigned>(i + 1));
     const auto part = [&](const char* name, bool there) {
       return emulate::Guarded(there ? data.argument(name, {}).bytes : std::vector<std::uint8_t>());
     };
-    const auto image = part("weight", true), scales = part("scales", expr.scale.has_value()),
-               zeros = part("zeros", expr.stored_zero != Zero::none),
-               scale2 = part("scale2", expr.scale2),
+    const auto image = part("weight", true),
+               scales = part("scales", problem.weight.scale.has_value()),
+               zeros = part("zeros", problem.weight.stored_zero != Zero::none),
+               scale2 = part("scale2", problem.has_scale2()),
                values = emulate::Guarded(std::vector<std::uint8_t>(n * k * bytes_of(out), 0xff));
     unsigned height = n, width = k;
     void* parameters[] = {image.data(), scales.data(), zeros.data(), scale2.data(),
                           nullptr,      values.data(), &height,      &width};
-    const auto launch = launch_of(target, n, k, image_kernels(target).dequantize_tile(expr.bits));
+    const auto launch =
+        launch_of(target, n, k, image_kernels(target).dequantize_tile(problem.weight.bits));
     ASSERT_EQ(emulate::run(launch, [&] { kernels[i](parameters); }), "");
     for (std::int64_t e = 0; e < n * k; ++e) {
       std::uint32_t found = 0;

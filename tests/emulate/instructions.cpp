@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "expr/scalar.h"
 #include "machine.h"
+#include "types/scalar.h"
 
 namespace ladder::emulate {
 namespace {

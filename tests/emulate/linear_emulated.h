@@ -21,7 +21,7 @@
 namespace ladder::testing {
 
 struct Case {
-  Linear expr;
+  Problem problem;
   Schedule schedule;
 };
 
@@ -85,7 +85,7 @@ inline std::string objection_to(const Case& c, const Device& device, const Progr
   const auto why = emulate::run(launch, [&] { kernel(parameters.data()); });
   if (!why.empty()) return why;
   const auto* found = static_cast<const std::uint8_t*>(memory[y].data());
-  return data.objection_to({found, found + data.m * c.expr.n * data.y_bytes()});
+  return data.objection_to({found, found + data.m * c.problem.n * data.y_bytes()});
 }
 
 inline emulate::Language language_of(const Device& device) {
@@ -98,7 +98,7 @@ inline void expect_exact(const std::vector<Case>& cases, const Device& device,
   std::vector<Program> programs;
   std::vector<emulate::Source> sources;
   for (const Case& c : cases) {
-    programs.push_back(lower(decide(c.expr, device), c.schedule));
+    programs.push_back(lower(decide(c.problem, device), c.schedule));
     const Program& program = programs.back();
     const bool hip = language_of(device) == emulate::Language::hip;
     sources.push_back({hip ? hip::emit(program) : cuda::emit(program), program.name});
@@ -107,10 +107,10 @@ inline void expect_exact(const std::vector<Case>& cases, const Device& device,
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = cases[i];
     for (unsigned seed = 1; seed <= orders; ++seed) {
-      const auto m = seed == 1 ? c.expr.max_m : 1 + seed * 5 % c.expr.max_m;
-      const auto data = LinearCase::integers(c.expr, m, seed);
+      const auto m = seed == 1 ? c.problem.m : 1 + seed * 5 % c.problem.m;
+      const auto data = LinearCase::integers(c.problem, m, seed);
       EXPECT_EQ(objection_to(c, device, programs[i], kernels[i], data, seed), "")
-          << to_string(c.expr) << "; " << m << " tokens; " << to_string(c.schedule);
+          << to_string(c.problem) << "; " << m << " tokens; " << to_string(c.schedule);
     }
   }
 }

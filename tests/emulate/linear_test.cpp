@@ -17,7 +17,7 @@
 
 #include "codegen/cuda/emit.h"
 #include "codegen/hip/emit.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "linear_emulated.h"
 #include "machine.h"
 #include "pipelines/schedule.h"
@@ -38,13 +38,15 @@ using testing::objection_to;
 
 TEST(Emulated, kernels_of_every_shape_of_schedule_are_exact) {
   std::vector<Case> cases;
-  for (const auto& [expr, schedule] : testing::lowered_cases()) cases.push_back({expr, schedule});
+  for (const auto& [problem, schedule] : testing::lowered_cases())
+    cases.push_back({problem, schedule});
   expect_exact(cases, device("h200"));
 }
 
 TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
   std::vector<Case> cases;
-  for (const auto& [expr, schedule] : testing::tile_cases(4)) cases.push_back({expr, schedule});
+  for (const auto& [problem, schedule] : testing::tile_cases(4))
+    cases.push_back({problem, schedule});
   expect_exact(cases, device("h200"));
 }
 
@@ -58,11 +60,11 @@ TEST(Emulated, tile_kernels_of_rounded_operands_are_exact) {
       ++turn;
       const auto* scale = ttype(type).scale;
       const bool bf16 = scale == &element("bfloat16") || scale == &element("e8m0");
-      for (const auto& [expr, schedule] :
+      for (const auto& [problem, schedule] :
            testing::tile_case(shape, ttype(type), bf16 ? Scalar::bf16 : Scalar::f16,
                               static_cast<Reduction>(turn % 3), Route::multiply_add, turn % 2 == 0,
                               3, warpgroups, {}, ScalePlace::rounded)) {
-        cases.push_back({expr, schedule});
+        cases.push_back({problem, schedule});
       }
     };
     for (const auto& shape : testing::kRoundedShapes) of_shape(shape, true);
@@ -147,7 +149,7 @@ std::string neighbour(const std::vector<Act>& acts, std::size_t i, int step) {
 bool shows_order(const Case& c, const Program& program) {
   const auto* decode = std::get_if<DecodeSchedule>(&c.schedule);
   const int slack = decode == nullptr ? 0 : decode->x_slack;
-  const bool twice = slack > 1 || (slack > 0 && c.expr.element != nullptr);
+  const bool twice = slack > 1 || (slack > 0 && c.problem.weight.element != nullptr);
   return program.threads > 32 && !twice;
 }
 
@@ -167,11 +169,12 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
   std::vector<std::string> lines;
   std::set<std::string> seen;
   std::vector<Case> all;
-  for (const auto& [expr, schedule] : testing::lowered_cases()) all.push_back({expr, schedule});
-  for (const auto& [expr, schedule] : testing::tile_cases(6)) all.push_back({expr, schedule});
-  for (const auto& [expr, schedule] : all) {
-    const Program program = lower(decide(expr, h200), schedule);
-    if (!shows_order({expr, schedule}, program)) continue;
+  for (const auto& [problem, schedule] : testing::lowered_cases())
+    all.push_back({problem, schedule});
+  for (const auto& [problem, schedule] : testing::tile_cases(6)) all.push_back({problem, schedule});
+  for (const auto& [problem, schedule] : all) {
+    const Program program = lower(decide(problem, h200), schedule);
+    if (!shows_order({problem, schedule}, program)) continue;
     const std::string text = cuda::emit(program);
     const auto acts = acts_of(text);
     for (std::size_t i = 0; i < acts.size(); ++i) {
@@ -180,14 +183,14 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
       // Without it a product joins the next one's group, for which the same waits wait.
       if (name == "mma_commit" && behind == "mma_begin") continue;
       if (waits_for_none(text, acts, i)) continue;
-      if (name == "barrier" && meets_at_products({expr, schedule}, program)) continue;
+      if (name == "barrier" && meets_at_products({problem, schedule}, program)) continue;
       // Threads run until they wait: what they do behind an arrival is done with it, here.
       if (name == "barrier" && before == "signal_arrive" && program.roles) continue;
       if (!seen.insert(before + " " + name + " " + behind).second) continue;
       auto mutant = text;
       lines.push_back(before + " | " + text.substr(acts[i].at, acts[i].length) + " | " + behind);
       mutant.replace(acts[i].at, acts[i].length, ";");
-      cases.push_back({expr, schedule});
+      cases.push_back({problem, schedule});
       programs.push_back(program);
       sources.push_back({mutant, program.name});
     }
@@ -198,7 +201,7 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
     const Case& c = cases[i];
     std::string why;
     for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
-      const auto data = LinearCase::integers(c.expr, c.expr.max_m, seed);
+      const auto data = LinearCase::integers(c.problem, c.problem.m, seed);
       why = objection_to(c, h200, programs[i], kernels[i], data, seed);
     }
     EXPECT_NE(why, "") << lines[i] << "; " << to_string(c.schedule);
@@ -207,8 +210,8 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
 
 TEST(Emulated, wave_kernels_of_every_shape_are_exact) {
   std::vector<Case> cases;
-  for (const auto& [expr, schedule] : testing::wave_cases(device("mi210"))) {
-    cases.push_back({expr, schedule});
+  for (const auto& [problem, schedule] : testing::wave_cases(device("mi210"))) {
+    cases.push_back({problem, schedule});
   }
   ASSERT_GT(cases.size(), 20U);
   expect_exact(cases, device("mi210"), 1);
@@ -229,7 +232,7 @@ TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
   };
   constexpr std::size_t kKernels = 8;
   std::size_t kernels_taken = 0;
-  std::vector<std::pair<Linear, WaveSchedule>> all;
+  std::vector<std::pair<Problem, WaveSchedule>> all;
   for (const std::size_t shape : {2, 7}) {  // of bytes, with waves along K
     for (const auto& of_bytes : testing::wave_case(
              testing::kWaveShapes[shape], ttype("uint4,group=64,scale=float16,zero=integer"),
@@ -239,20 +242,20 @@ TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
   }
   ASSERT_EQ(all.size(), 2U);
   for (const auto& of_halves : testing::wave_cases(mi300x, 4)) all.push_back(of_halves);
-  for (const auto& [expr, schedule] : all) {
+  for (const auto& [problem, schedule] : all) {
     // Waves keep step with themselves.
     if (schedule.waves() == 1 || schedule.reduction != Reduction::ordered) continue;
     if (++kernels_taken > kKernels) break;
-    const Program program = lower(decide(expr, mi300x), schedule);
+    const Program program = lower(decide(problem, mi300x), schedule);
     const std::string text = hip::emit(program), barrier = "barrier();";
     for (auto at = text.find(barrier, text.rfind("KERNEL(")); at != std::string::npos;
          at = text.find(barrier, at + 1)) {
-      add({expr, schedule}, program, text, at, barrier.size());
+      add({problem, schedule}, program, text, at, barrier.size());
     }
     if (kernels_taken > 1) continue;
     const std::regex fence("__builtin_amdgcn_fence\\([^)]*\\);");
     for (std::sregex_iterator found(text.begin(), text.end(), fence), end; found != end; ++found) {
-      add({expr, schedule}, program, text, static_cast<std::size_t>(found->position()),
+      add({problem, schedule}, program, text, static_cast<std::size_t>(found->position()),
           static_cast<std::size_t>(found->length()));
     }
   }
@@ -261,7 +264,7 @@ TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     std::string why;
     for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
-      const auto data = LinearCase::integers(cases[i].expr, cases[i].expr.max_m, seed);
+      const auto data = LinearCase::integers(cases[i].problem, cases[i].problem.m, seed);
       why = objection_to(cases[i], mi300x, programs[i], kernels[i], data, seed);
     }
     EXPECT_NE(why, "") << lines[i] << "; " << to_string(cases[i].schedule);
@@ -283,14 +286,15 @@ TEST_P(RandomKernels, are_exact) {
   while (cases.size() < 24) {
     try {
       const char* type = testing::kKindsOfTypes[random() % std::size(testing::kKindsOfTypes)];
-      Linear expr = linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
-                              among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32, 48, 100));
-      expr.bias = random() % 2 == 0, expr.gather = random() % 4 == 0;
-      auto all = candidates(decide(expr, small), random() % 2 == 0);
+      Problem problem =
+          linear_of(ttype(type), among(64, 200, 512, 1000), among(256, 328, 1024, 2048),
+                    among(Scalar::f16, Scalar::bf16), among(1, 8, 16, 32, 48, 100));
+      problem.set_bias(random() % 2 == 0), problem.permuted_columns = random() % 4 == 0;
+      auto all = candidates(decide(problem, small), random() % 2 == 0);
       std::erase_if(all, [](const Candidate& candidate) {
         return !candidate.dropped.empty() || is_dense(candidate.schedule);
       });
-      if (!all.empty()) cases.push_back({expr, all[random() % all.size()].schedule});
+      if (!all.empty()) cases.push_back({problem, all[random() % all.size()].schedule});
     } catch (const Unsupported&) {
       // wider than float16, or bfloat16 on Turing
     }
@@ -315,10 +319,10 @@ TEST(Emulated, DISABLED_first_choices_of_a_large_layer_are_exact) {
     std::vector<Case> cases;
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (std::int64_t m : {1, 8, 16, 32}) {
-        const Linear expr = linear_of(ttype(type), 4096, 4096, activation, m);
-        const auto all = candidates(decide(expr, h200));
+        const Problem problem = linear_of(ttype(type), 4096, 4096, activation, m);
+        const auto all = candidates(decide(problem, h200));
         for (std::size_t i = 0; i < 2 && all[i].dropped.empty(); ++i) {
-          cases.push_back({expr, all[i].schedule});
+          cases.push_back({problem, all[i].schedule});
         }
       }
     }

@@ -21,7 +21,8 @@ using testing::unproven_b200;
 
 TEST(EmulatedTensorMemory, kernels_of_every_kind_of_type_are_exact) {
   std::vector<Case> cases;
-  for (const auto& [expr, schedule] : testing::tensor_cases()) cases.push_back({expr, schedule});
+  for (const auto& [problem, schedule] : testing::tensor_cases())
+    cases.push_back({problem, schedule});
   ASSERT_GE(cases.size(), 16U);
   testing::expect_exact(cases, unproven_b200(), 3);
 }
@@ -47,12 +48,12 @@ std::vector<Act> acts_of(const std::string& text) {
 }
 
 TEST(EmulatedTensorMemory, kernels_that_lack_one_act_of_order_are_wrong) {
-  const auto [expr, schedule] =
+  const auto [problem, schedule] =
       testing::tensor_case(testing::kTensorShapes[1], ttype("uint4,group=128,scale=float16"),
                            Scalar::f16, Reduction::none, false, 6)
           .at(0);
-  const Case c{expr, schedule};
-  const Program program = lower(decide(expr, unproven_b200()), schedule);
+  const Case c{problem, schedule};
+  const Program program = lower(decide(problem, unproven_b200()), schedule);
   const std::string text = cuda::emit(program);
   const auto acts = acts_of(text);
   std::vector<emulate::Source> sources;
@@ -72,7 +73,7 @@ TEST(EmulatedTensorMemory, kernels_that_lack_one_act_of_order_are_wrong) {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     std::string why;
     for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
-      const auto data = LinearCase::integers(expr, expr.max_m, seed);
+      const auto data = LinearCase::integers(problem, problem.m, seed);
       why = objection_to(c, unproven_b200(), program, kernels[i], data, seed);
     }
     EXPECT_NE(why, "") << lines[i];

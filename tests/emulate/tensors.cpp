@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "expr/scalar.h"
 #include "instructions.h"
 #include "machine_state.h"
+#include "types/scalar.h"
 
 namespace ladder::emulate {
 namespace {

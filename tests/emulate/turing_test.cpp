@@ -47,9 +47,9 @@ TEST(EmulatedTuring, kernels_that_lack_one_barrier_are_wrong) {
   std::vector<Program> programs;
   std::vector<emulate::Source> sources;
   std::size_t taken = 0;
-  for (const auto& [expr, schedule] : testing::turing_shapes()) {
+  for (const auto& [problem, schedule] : testing::turing_shapes()) {
     // Lanes of one warp keep step.
-    const Program program = lower(decide(expr, t4), schedule);
+    const Program program = lower(decide(problem, t4), schedule);
     if (program.threads == 32) continue;
     const bool tiles = std::holds_alternative<TileSchedule>(schedule);
     if (taken >= (tiles ? kKernels : kKernels / 2)) continue;
@@ -57,7 +57,7 @@ TEST(EmulatedTuring, kernels_that_lack_one_barrier_are_wrong) {
     const std::string text = cuda::emit(program), barrier = "barrier();";
     for (auto at = text.find(barrier, text.find("extern \"C\"")); at != std::string::npos;
          at = text.find(barrier, at + 1)) {
-      cases.push_back({expr, schedule}), programs.push_back(program);
+      cases.push_back({problem, schedule}), programs.push_back(program);
       sources.push_back({std::string(text).replace(at, barrier.size(), ";"), program.name});
     }
   }
@@ -66,7 +66,7 @@ TEST(EmulatedTuring, kernels_that_lack_one_barrier_are_wrong) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     std::string why;
     for (unsigned seed = 1; seed <= 16 && why.empty(); ++seed) {
-      const auto data = testing::LinearCase::integers(cases[i].expr, cases[i].expr.max_m, seed);
+      const auto data = testing::LinearCase::integers(cases[i].problem, cases[i].problem.m, seed);
       why = testing::objection_to(cases[i], t4, programs[i], kernels[i], data, seed);
     }
     EXPECT_NE(why, "") << to_string(cases[i].schedule);

@@ -26,7 +26,7 @@ struct Loaded {
 
 /// As `device` has it, compiled for `target`; `holds` is in the machine code.
 template <class S>
-Loaded load(const std::pair<Linear, S>& each, const Device& device, const std::string& target,
+Loaded load(const std::pair<Problem, S>& each, const Device& device, const std::string& target,
             const std::string& holds = {}) {
   Program program = lower(decide(each.first, device), each.second);
   const MachineCode code = cuda::compile(cuda::emit(program), target);
@@ -75,13 +75,13 @@ inline std::string objection_to(const Loaded& loaded, const Schedule& schedule,
 
 /// Each of them exact, with all tokens and with fewer.
 template <class S>
-void expect_exact(const std::vector<std::pair<Linear, S>>& cases, const Device& device,
+void expect_exact(const std::vector<std::pair<Problem, S>>& cases, const Device& device,
                   const std::string& target, const std::string& holds = {}) {
   unsigned seed = 0;
   for (const auto& each : cases) {
     const auto what = to_string(each.first) + "; " + to_string(each.second);
     const Loaded loaded = load(each, device, target, holds);
-    for (const std::int64_t m : {each.first.max_m, 1 + ++seed * 5 % each.first.max_m}) {
+    for (const std::int64_t m : {each.first.m, 1 + ++seed * 5 % each.first.m}) {
       const auto data = LinearCase::integers(each.first, m, seed);
       ASSERT_EQ(objection_to(loaded, each.second, data), "") << what << "; " << m << " tokens";
     }

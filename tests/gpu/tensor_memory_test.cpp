@@ -17,7 +17,7 @@ namespace ladder {
 namespace {
 
 using testing::unproven_b200;
-using Cases = std::vector<std::pair<Linear, TileSchedule>>;
+using Cases = std::vector<std::pair<Problem, TileSchedule>>;
 
 class TensorMemoryOnGpu : public ::testing::Test {
  protected:
@@ -44,12 +44,12 @@ TEST_F(TensorMemoryOnGpu, first_choices_for_large_layers_are_exact) {
   for (const char* type :
        {"uint4,group=128,scale=float16", "nvfp4", "uint8,channel,scale=float32"}) {
     for (const std::int64_t m : {100, 256, 1024}) {
-      const Linear expr = linear_of(ttype(type), 1000, 4096, Scalar::f16, m);
-      const Decisions decisions = decide(expr, unproven_b200());
+      const Problem problem = linear_of(ttype(type), 1000, 4096, Scalar::f16, m);
+      const Decisions decisions = decide(problem, unproven_b200());
       for (const Candidate& c : candidates(decisions)) {
         const auto* tile = std::get_if<TileSchedule>(&c.schedule);
         if (tile == nullptr || !tile->tensor_memory || !c.dropped.empty()) continue;
-        cases.push_back({expr, *tile});
+        cases.push_back({problem, *tile});
         break;
       }
     }

@@ -46,11 +46,11 @@ TEST_F(TuringOnGpu, first_choices_for_large_layers_are_exact) {
   for (const char* type : {"uint4,group=128,scale=float16,zero=midpoint", "mxfp4",
                            "uint2,group=64,scale=float16", "uint3,group=128,scale=float16"}) {
     for (const std::int64_t m : {1, 16, 64, 200}) {
-      const Linear expr =
+      const Problem problem =
           linear_of(ttype(type), m > 16 ? 1000 : 4096, m > 16 ? 2048 : 4096, Scalar::f16, m);
-      const auto all = candidates(decide(expr, device("t4")));
+      const auto all = candidates(decide(problem, device("t4")));
       for (std::size_t i = 0; i < 2 && all[i].dropped.empty(); ++i) {
-        if (!is_dense(all[i].schedule)) cases.push_back({expr, all[i].schedule});
+        if (!is_dense(all[i].schedule)) cases.push_back({problem, all[i].schedule});
       }
     }
   }

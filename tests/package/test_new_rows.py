@@ -14,7 +14,7 @@ from ladder._C import explain
 
 ROOT = Path(__file__).parents[2]
 CPP = re.compile(r"^```cpp\n(.*?)^```", re.M | re.S)
-HEADERS = ["iostream", "compile.h", "device/device.h", "device/hint.h", "expr/linear.h"]
+HEADERS = ["iostream", "compile.h", "device/device.h", "device/hint.h", "expr/constructors.h"]
 
 
 def test_the_rows_that_new_type_quotes_are_rows_of_the_table():

@@ -63,9 +63,9 @@ class Robustness : public StoreTest {
     return schedules.back();
   }
   static std::string stored(const KernelStore& store, std::int64_t n) {
-    const Linear expr =
+    const Problem problem =
         expression(ttype("uint4,group=64,scale=float16"), n, 256, false, Scalar::f16, 1);
-    return store.plan(problem_of(expr, device_row(0), false)).value_or("");
+    return store.plan(plan_key(problem, device_row(0), false)).value_or("");
   }
 };
 

@@ -10,8 +10,7 @@
 #include "binding/inspect/inspect.h"
 #include "codegen/target.h"
 #include "compile.h"
-#include "expr/iterators.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/diversified.h"
 #include "pipelines/pruned.h"
 #include "program/traffic.h"
@@ -31,10 +30,6 @@ struct Request {
   bool all, dependent_launch;
   std::string activation_type;
 };
-
-std::string_view element_of(Scalar activation) {
-  return activation == Scalar::bf16 ? "bfloat16" : "float16";
-}
 
 std::string type_text(const TType& type, std::int64_t n, std::int64_t k) {
   std::ostringstream out;
@@ -129,36 +124,34 @@ std::vector<Section> explain(const Request& request) {
   const TType& type = ttype(request.weight);
   LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
                  "activation is ", request.activation, ", not float16 or bfloat16");
-  const Scalar activation = request.activation == "float16" ? Scalar::f16 : Scalar::bf16;
+  const Scalar activation = *scalar_of(element(request.activation));
   Device machine = device(request.device);
   machine.unproven = allows_unproven();
   LADDER_REQUIRE(!request.dependent_launch || machine.dependent_launch(), machine.name,
                  " starts no kernel before the preceding one has ended: no dependent launch");
-  const TType& plain = ttype(element_of(activation));
-
   std::vector<Section> out = {{"tType", type_text(type, request.n, request.k)}};
-  Linear expr = linear_of(type, request.n, request.k, activation, request.m);
-  expr.rounded_x = rounded_called(request.activation_type);
-  check(expr);
-  out.emplace_back("expression", to_string(expr) + '\n');
-  const auto form = normalise(linear_expr(request.m, request.n, request.k, {plain, type, plain}));
+  Problem problem = linear_of(type, request.n, request.k, activation, request.m);
+  problem.round_x(rounded_called(request.activation_type));
+  check(problem);
+  out.emplace_back("expression", to_string(problem) + '\n');
+  const auto form = matmul_form(tensor_expr(problem));
   out.emplace_back("matmul", to_string(form.expr) + '\n' + to_string(form) +
                                  "\na at (s, i, k): " + to_string(view_of_a(form).map) +
                                  "\nw at (s, j, k): " + to_string(view_of_b(form).map) + '\n');
   out.emplace_back("device", to_string(machine));
 
-  out.emplace_back("transforms", to_string(tile_plan(expr, machine)));
+  out.emplace_back("transforms", to_string(tile_plan(problem, machine)));
 
   const auto without_program = [&](const std::string& why) {
     std::ostringstream bound;
-    bound << "no schedule takes less than " << 1e6 * ruler_of(expr, machine).floor_seconds()
+    bound << "no schedule takes less than " << 1e6 * ruler_of(problem, machine).floor_seconds()
           << " us\n";
     out.emplace_back("bound", bound.str());
     out.emplace_back("program", why + '\n');
     return out;
   };
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
-  const Decisions decisions = decide(expr, machine);
+  const Decisions decisions = decide(problem, machine);
   auto all = candidates(decisions, request.dependent_launch);
   if (all.empty()) return without_program("no kernel serves it: there is no candidate");
   const double best_seconds = all.front().cost.seconds;

@@ -15,11 +15,6 @@
 namespace ladder::binding {
 namespace {
 
-/// What x of codes has to be for a weight whose activations are rounded so.
-ScalarType dtype_of(Scalar rounded) {
-  return rounded == Scalar::s8 ? ScalarType::Char : ScalarType::Float8E4M3;
-}
-
 Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const Tensor& image,
                     const std::optional<Tensor>& bias, std::int64_t weight, std::int64_t n,
                     ScalarType dtype) {

@@ -14,16 +14,11 @@ Tensor empty(std::span<const std::int64_t> shape, std::int32_t dtype, std::int32
 }
 
 Activation activation_of(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Half:
-      return {Scalar::f16, aoti_torch_dtype_float16(), Transform::dequantize_f16};
-    case ScalarType::BFloat16:
-      return {Scalar::bf16, aoti_torch_dtype_bfloat16(), Transform::dequantize_bf16};
-    case ScalarType::Float:
-      return {Scalar::f32, aoti_torch_dtype_float32(), Transform::dequantize_f32};
-    default:
-      fail<InvalidArgument>("x has dtype ", name(dtype), ", not float32, float16 or bfloat16");
-  }
+  const Scalar scalar = float_kind(dtype, "x");
+  return {scalar, stable::number_of(dtype),
+          scalar == Scalar::f16    ? Transform::dequantize_f16
+          : scalar == Scalar::bf16 ? Transform::dequantize_bf16
+                                   : Transform::dequantize_f32};
 }
 
 void require_image(const Tensor& image, const Session& session) {

@@ -41,7 +41,7 @@ Tensor product(const Tensor& x, const WeightArguments& parts, const std::optiona
   const std::int64_t k = x.size(x.dim() - 1);
   const WeightView view = view_weight(parts, ttype(type), k);
   check_g_idx(view);
-  const cpu::Float kind = float_kind(x.scalar_type(), "x");
+  const Scalar kind = float_kind(x.scalar_type(), "x");
   if (bias.has_value()) {
     require(*bias, "bias", x.scalar_type(), 1);
     LADDER_REQUIRE(bias->size(0) == view.n, "bias has ", bias->size(0), " numbers, not ", view.n,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "binding/torch/tensors.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 
@@ -53,21 +54,48 @@ void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& bod
   if (thrown) std::rethrow_exception(thrown);
 }
 
+namespace {
+
+struct Dtype {
+  ScalarType dtype;
+  std::string_view name;  ///< torch's
+  std::optional<Scalar> scalar = std::nullopt;
+};
+constexpr Dtype kDtypes[] = {
+    {ScalarType::Byte, "uint8", Scalar::u8},
+    {ScalarType::Char, "int8", Scalar::s8},
+    {ScalarType::Short, "int16"},
+    {ScalarType::Int, "int32", Scalar::s32},
+    {ScalarType::Long, "int64"},
+    {ScalarType::Half, "float16", Scalar::f16},
+    {ScalarType::BFloat16, "bfloat16", Scalar::bf16},
+    {ScalarType::Float, "float32", Scalar::f32},
+    {ScalarType::Double, "float64"},
+    {ScalarType::Bool, "bool"},
+    {ScalarType::Float8E4M3, "float8_e4m3fn", Scalar::e4m3},
+};
+
+const Dtype* row_of(ScalarType dtype) {
+  const auto* const row = std::ranges::find(kDtypes, dtype, &Dtype::dtype);
+  return row == std::end(kDtypes) ? nullptr : row;
+}
+
+}  // namespace
+
 std::string_view name(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Char: return "int8";
-    case ScalarType::Short: return "int16";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Long: return "int64";
-    case ScalarType::Half: return "float16";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::Bool: return "bool";
-    case ScalarType::Float8E4M3: return "float8_e4m3fn";
-    default: return "another dtype";
-  }
+  const Dtype* row = row_of(dtype);
+  return row != nullptr ? row->name : "another dtype";
+}
+
+std::optional<Scalar> scalar_of(ScalarType dtype) {
+  const Dtype* row = row_of(dtype);
+  return row != nullptr ? row->scalar : std::nullopt;
+}
+
+ScalarType dtype_of(Scalar scalar) {
+  const auto* const row = std::ranges::find(kDtypes, std::optional(scalar), &Dtype::scalar);
+  LADDER_CHECK(row != std::end(kDtypes), name_of(scalar), " is no dtype of torch");
+  return row->dtype;
 }
 
 void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, int dimensions) {
@@ -81,10 +109,8 @@ void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, 
 }
 
 ScalarType storage_dtype(const Element& format) {
-  if (format.name == "float16") return ScalarType::Half;
-  if (format.name == "bfloat16") return ScalarType::BFloat16;
-  if (format.name == "float32") return ScalarType::Float;
-  return ScalarType::Byte;
+  const auto scalar = scalar_of(format);
+  return scalar && bits_of(*scalar) > 8 ? dtype_of(*scalar) : ScalarType::Byte;
 }
 
 WeightView view_weight(const WeightArguments& arguments, const TType& type, std::int64_t k) {
@@ -145,15 +171,11 @@ void check_g_idx(const WeightView& weight) {
                    "] is ", weight.g_idx[column], ", not one of ", groups, " groups");
 }
 
-cpu::Float float_kind(ScalarType dtype, std::string_view argument) {
-  switch (dtype) {
-    case ScalarType::Float: return cpu::Float::float32;
-    case ScalarType::Half: return cpu::Float::float16;
-    case ScalarType::BFloat16: return cpu::Float::bfloat16;
-    default:
-      fail<InvalidArgument>(argument, " has dtype ", name(dtype),
-                            ", not float32, float16 or bfloat16");
-  }
+Scalar float_kind(ScalarType dtype, std::string_view argument) {
+  const auto scalar = scalar_of(dtype);
+  LADDER_REQUIRE(scalar == Scalar::f32 || scalar == Scalar::f16 || scalar == Scalar::bf16, argument,
+                 " has dtype ", name(dtype), ", not float32, float16 or bfloat16");
+  return *scalar;
 }
 
 }  // namespace ladder::binding

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "binding/torch/stable.h"
 #include "cpu/linear.h"
+#include "types/scalar.h"
 #include "types/weight.h"
 
 namespace ladder::binding {
@@ -20,6 +21,10 @@ void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& bod
 
 /// "float32", as Python prints it.
 std::string_view name(ScalarType dtype);
+/// What a dtype is in kernels; nothing for those that no kernel has.
+std::optional<Scalar> scalar_of(ScalarType dtype);
+/// The inverse, of scalars that have a dtype.
+ScalarType dtype_of(Scalar scalar);
 
 /// "[2, 3]".
 std::string shape(const Tensor& tensor);
@@ -57,6 +62,6 @@ cpu::Isa cpu_isa();
 void* current_stream(std::int32_t ordinal);
 
 /// The float dtypes of activations. Throws InvalidArgument for others.
-cpu::Float float_kind(ScalarType dtype, std::string_view argument);
+Scalar float_kind(ScalarType dtype, std::string_view argument);
 
 }  // namespace ladder::binding

@@ -12,31 +12,33 @@ namespace ladder::weights {
 namespace {
 
 /// Whether (code * 2^shift - zero) * 2^exponent is what every code stands for.
-bool is_arithmetic(const Linear& expr) {
-  if (expr.element != nullptr) return false;
-  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-    const double value = static_cast<double>(code << expr.shift) - expr.zero;
-    if (value_of(expr, code) != std::ldexp(value, expr.exponent)) return false;
+bool is_arithmetic(const Weight& weight) {
+  if (weight.element != nullptr) return false;
+  for (std::uint32_t code = 0; code < 1u << weight.bits; ++code) {
+    const double value = static_cast<double>(code << weight.shift) - weight.zero;
+    if (value_of(weight, code) != std::ldexp(value, weight.exponent)) return false;
   }
   return true;
 }
 
 /// `value(code)`, exact in f32: by arithmetic where that is right, else from a table in shared
 /// memory.
-std::string value_functions(const Linear& expr) {
+std::string value_functions(const Weight& weight) {
   std::ostringstream out;
-  if (is_arithmetic(expr)) {
+  if (is_arithmetic(weight)) {
     out << "DEVICE float value(u32 code, const float*) { return (float)((int)(code << "
-        << expr.shift << ") - " << expr.zero << ") * " << literal(std::ldexp(1.0, expr.exponent))
+        << weight.shift << ") - " << weight.zero << ") * "
+        << literal(std::ldexp(1.0, weight.exponent))
         << "; }\nconstexpr u32 kValues = 1;\n__device__ const u32 values_of_codes[kValues] = "
            "{0};\n";
     return out.str();
   }
   out << "DEVICE float value(u32 code, const float* values) { return values[code]; }\n"
-      << "constexpr u32 kValues = " << (1 << expr.bits)
+      << "constexpr u32 kValues = " << (1 << weight.bits)
       << ";\n__device__ const u32 values_of_codes[kValues] = {";
-  for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-    out << (code % 8 == 0 ? "\n  " : " ") << hex(to_bits(Scalar::f32, value_of(expr, code))) << ',';
+  for (std::uint32_t code = 0; code < 1u << weight.bits; ++code) {
+    out << (code % 8 == 0 ? "\n  " : " ") << hex(to_bits(Scalar::f32, value_of(weight, code)))
+        << ',';
   }
   out << "\n};\n";
   return out.str();
@@ -73,14 +75,14 @@ std::string reader(const std::string& name, Scalar scalar) {
 
 /// `weight(value, scale, zero)`, rounded where docs/format.md says; never contracted to one
 /// rounding.
-std::string weight_function(const Linear& expr) {
+std::string weight_function(const Weight& weight) {
   std::string text = "v";
-  if (expr.stored_zero == Zero::integer || expr.stored_zero == Zero::original) {
+  if (weight.stored_zero == Zero::integer || weight.stored_zero == Zero::original) {
     text = "__fsub_rn(" + text + ", zero)";
   }
-  if (expr.scale) text = "__fmul_rn(" + text + ", scale)";
-  if (expr.stored_zero == Zero::rescale) text = "__fsub_rn(" + text + ", zero)";
-  if (expr.scale2) text = "__fmul_rn(" + text + ", scale2)";
+  if (weight.scale) text = "__fmul_rn(" + text + ", scale)";
+  if (weight.stored_zero == Zero::rescale) text = "__fsub_rn(" + text + ", zero)";
+  if (weight.type.scale2 != nullptr) text = "__fmul_rn(" + text + ", scale2)";
   return "DEVICE float weight(float v, float scale, float zero, float scale2) { return " + text +
          "; }\n";
 }
@@ -111,12 +113,12 @@ std::string store_run(Scalar out_scalar) {
 
 }  // namespace
 
-std::string dequantize_source(const Linear& expr, Scalar out_scalar, std::string_view prelude) {
-  const int bits = expr.bits;
+std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::string_view prelude) {
+  const int bits = weight.bits;
   std::ostringstream helpers;
-  helpers << value_functions(expr) << weight_function(expr)
-          << reader("scale_at", expr.scale.value_or(Scalar::u8))
-          << reader("zero_at", expr.stored_zero == Zero::none ? Scalar::u8 : expr.zero_scalar())
+  helpers << value_functions(weight) << weight_function(weight)
+          << reader("scale_at", weight.scale.value_or(Scalar::u8))
+          << reader("zero_at", weight.stored_zero == Zero::none ? Scalar::u8 : weight.zero_scalar())
           << "typedef " << (out_scalar == Scalar::f32 ? "float" : "u16") << " Out;\n";
   auto text = tile_opening(bits, prelude, "dequantize",
                            "const u32* __restrict__ image, const void* __restrict__ scales, const "
@@ -128,10 +130,10 @@ std::string dequantize_source(const Linear& expr, Scalar out_scalar, std::string
       << "  for (u32 i = threadIdx.x; i < kValues; i += kThreads) {\n"
       << "    values[i] = as_float(values_of_codes[i]);\n  }\n"
       << codes_of_image(bits)
-      << "  const u32 group = " << (expr.group == 0 ? "k" : std::to_string(expr.group) + "u")
+      << "  const u32 group = " << (weight.group == 0 ? "k" : std::to_string(weight.group) + "u")
       << ", n_blocks = (n + 63) / 64;\n  const bool whole = "
-      << (expr.group % 8 == 0 ? "true" : "false") << ";  // no run of 8 codes crosses groups\n"
-      << "  const float second = " << (expr.scale2 ? "*scale2" : "1.0f") << ";\n"
+      << (weight.group % 8 == 0 ? "true" : "false") << ";  // no run of 8 codes crosses groups\n"
+      << "  const float second = " << (weight.type.scale2 != nullptr ? "*scale2" : "1.0f") << ";\n"
       << R"(  for (u32 i = threadIdx.x; i < 64 * 8 * kBlocks; i += kThreads) {
     const u32 row = i / (8 * kBlocks), run = i % (8 * kBlocks), column = column0 + 8 * run;
     if (row0 + row >= n || column >= k) continue;
@@ -146,8 +148,8 @@ std::string dequantize_source(const Linear& expr, Scalar out_scalar, std::string
       const u32 code = four[e / 4] >> 8 * (e % 4) & 255;
       const u32 at = whole || column + e >= k ? here : place(column + e);
       v[e] = weight(value(code, values), )"
-      << (expr.scale ? "scale_at(scales, at)" : "1.0f") << ", "
-      << (expr.stored_zero != Zero::none ? "zero_at(zeros, at)" : "0.0f") << R"(, second);
+      << (weight.scale ? "scale_at(scales, at)" : "1.0f") << ", "
+      << (weight.stored_zero != Zero::none ? "zero_at(zeros, at)" : "0.0f") << R"(, second);
     }
 )" << store_run(out_scalar)
       << "  }\n}\n";

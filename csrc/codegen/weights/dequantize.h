@@ -7,11 +7,11 @@
 #include <string>
 #include <string_view>
 
-#include "expr/linear.h"
+#include "expr/weight.h"
 
 namespace ladder::weights {
 
-std::string dequantize_source(const Linear& expr, Scalar out, std::string_view prelude);
+std::string dequantize_source(const Weight& weight, Scalar out, std::string_view prelude);
 std::string permute_source(int bits, std::string_view prelude);
 
 }  // namespace ladder::weights

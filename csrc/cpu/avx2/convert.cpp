@@ -20,25 +20,25 @@ __m128i to_bfloat16(__m256 value) {
   return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
 }
 
-void narrow_lanes(const float* from, Float dtype, void* to) {
+void narrow_lanes(const float* from, Scalar dtype, void* to) {
   const __m256 value = _mm256_loadu_ps(from);
-  if (dtype == Float::float32)
+  if (dtype == Scalar::f32)
     _mm256_storeu_ps(static_cast<float*>(to), value);
   else
     _mm_storeu_si128(static_cast<__m128i*>(to),
-                     dtype == Float::bfloat16 ? to_bfloat16(value)
-                                              : _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+                     dtype == Scalar::bf16 ? to_bfloat16(value)
+                                           : _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
 }  // namespace
 
-void widen(const void* from, Float dtype, std::int64_t count, float* to) {
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to) {
   const auto* p = static_cast<const std::uint8_t*>(from);
-  const std::int64_t size = dtype == Float::float32 ? 4 : 2;
+  const std::int64_t size = dtype == Scalar::f32 ? 4 : 2;
   const auto value = [&](const std::uint8_t* at) {
-    return dtype == Float::float32   ? Plain<Storage::float32>::one(at)
-           : dtype == Float::float16 ? Plain<Storage::float16>::one(at)
-                                     : Plain<Storage::bfloat16>::one(at);
+    return dtype == Scalar::f32   ? Plain<Storage::float32>::one(at)
+           : dtype == Scalar::f16 ? Plain<Storage::float16>::one(at)
+                                  : Plain<Storage::bfloat16>::one(at);
   };
   for (; count >= kLanes; count -= kLanes, to += kLanes, p += kLanes * size)
     _mm256_storeu_ps(to, value(p));
@@ -50,9 +50,9 @@ void widen(const void* from, Float dtype, std::int64_t count, float* to) {
   for (int i = 0; i < count; ++i) to[i] = last[i];
 }
 
-void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to) {
   auto* p = static_cast<std::uint8_t*>(to);
-  const std::int64_t size = dtype == Float::float32 ? 4 : 2;
+  const std::int64_t size = dtype == Scalar::f32 ? 4 : 2;
   for (; count >= kLanes; count -= kLanes, from += kLanes, p += kLanes * size)
     narrow_lanes(from, dtype, p);
   if (count == 0) return;

@@ -20,7 +20,7 @@ std::int64_t position(const Job& job, std::int64_t column) {
   return column - within + within % vectors * avx2::kLanes + within / vectors;
 }
 
-void arrange(const Job& job, const void* x, Float dtype, void* to) {
+void arrange(const Job& job, const void* x, Scalar dtype, void* to) {
   auto* out = static_cast<float*>(to);
   const int vectors = loops(job).vectors;
   if (vectors == 1) {
@@ -30,7 +30,7 @@ void arrange(const Job& job, const void* x, Float dtype, void* to) {
   }
   const __m256i strided =
       _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(vectors));
-  const std::int64_t size = dtype == Float::float32 ? 4 : 2, unit = vectors * avx2::kLanes;
+  const std::int64_t size = dtype == Scalar::f32 ? 4 : 2, unit = vectors * avx2::kLanes;
   for (std::int64_t begin = 0; begin < job.padded_k; begin += unit) {
     alignas(32) float natural[avx2::kBlock] = {};
     const std::int64_t left = job.k - begin;

@@ -12,12 +12,12 @@ inline __mmask16 first(std::int64_t count) {
   return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1);
 }
 
-inline __m512 widen_lanes(const void* from, std::int64_t index, Float dtype, __mmask16 mask) {
-  if (dtype == Float::float32)
+inline __m512 widen_lanes(const void* from, std::int64_t index, Scalar dtype, __mmask16 mask) {
+  if (dtype == Scalar::f32)
     return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(from) + index);
   const __m256i half =
       _mm256_maskz_loadu_epi16(mask, static_cast<const std::uint16_t*>(from) + index);
-  if (dtype == Float::float16) return _mm512_cvtph_ps(half);
+  if (dtype == Scalar::f16) return _mm512_cvtph_ps(half);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
@@ -32,21 +32,21 @@ inline __m256i to_bfloat16(__m512 value) {
 
 }  // namespace
 
-void widen(const void* from, Float dtype, std::int64_t count, float* to) {
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = first(count - i);
     _mm512_mask_storeu_ps(to + i, mask, widen_lanes(from, i, dtype, mask));
   }
 }
 
-void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = first(count - i);
     const __m512 value = _mm512_maskz_loadu_ps(mask, from + i);
-    if (dtype == Float::float32) {
+    if (dtype == Scalar::f32) {
       _mm512_mask_storeu_ps(static_cast<float*>(to) + i, mask, value);
     } else {
-      const __m256i half = dtype == Float::bfloat16
+      const __m256i half = dtype == Scalar::bf16
                                ? to_bfloat16(value)
                                : _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
       _mm256_mask_storeu_epi16(static_cast<std::uint16_t*>(to) + i, mask, half);
@@ -90,7 +90,7 @@ std::int64_t position(const Job& job, std::int64_t column) {
   return column - within + within % 8 * kLanes + within / 8;
 }
 
-void arrange(const Job& job, const void* x, Float dtype, void* to) {
+void arrange(const Job& job, const void* x, Scalar dtype, void* to) {
   auto* out = static_cast<float*>(to);
   const __m512i every_eighth =
       _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),

@@ -8,9 +8,9 @@
 namespace ladder::cpu::avx512 {
 
 std::int64_t position(const Job& job, std::int64_t column);
-void arrange(const Job& job, const void* x, Float dtype, void* out);
-void widen(const void* from, Float dtype, std::int64_t count, float* to);
-void narrow(const float* from, std::int64_t count, Float dtype, void* to);
+void arrange(const Job& job, const void* x, Scalar dtype, void* out);
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to);
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to);
 void look_up(const Tables& tables, const std::uint8_t* from, std::int64_t count, float* to);
 void gather(const float* values, std::int64_t size, const std::int32_t* index, std::int64_t count,
             float* to);

@@ -23,7 +23,7 @@ bool fits(const Job& job) {
   return !job.integer_zeros || (job.grouping == Grouping::blocks && job.bits <= 6);
 }
 
-void arrange(const Job& job, const void* x, Float, void* out) {
+void arrange(const Job& job, const void* x, Scalar, void* out) {
   const auto* from = static_cast<const std::uint16_t*>(x);
   auto* to = static_cast<std::uint16_t*>(out);
   // Word 2 j + h of vector i is column 8 j + i + 4 h: lanes below 8 lie in the first 64 columns.

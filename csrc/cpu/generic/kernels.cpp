@@ -16,36 +16,36 @@ namespace {
 constexpr int kLanes = 8;             // partial sums per product
 constexpr std::int64_t kPiece = 256;  // columns decoded at once: 1 KiB, a multiple of 32
 
-float widen_one(const std::uint8_t* from, std::int64_t index, Float dtype) {
-  if (dtype == Float::float32) {
+float widen_one(const std::uint8_t* from, std::int64_t index, Scalar dtype) {
+  if (dtype == Scalar::f32) {
     float value;
     std::memcpy(&value, from + index * 4, 4);
     return value;
   }
   std::uint16_t bits;
   std::memcpy(&bits, from + index * 2, 2);
-  return dtype == Float::float16 ? from_float16(bits) : from_bfloat16(bits);
+  return dtype == Scalar::f16 ? from_float16(bits) : from_bfloat16(bits);
 }
 
-void widen(const void* from, Float dtype, std::int64_t count, float* to) {
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i)
     to[i] = widen_one(static_cast<const std::uint8_t*>(from), i, dtype);
 }
 
-void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
-  if (dtype == Float::float32) {
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to) {
+  if (dtype == Scalar::f32) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint16_t bits = dtype == Float::float16 ? to_float16(from[i]) : to_bfloat16(from[i]);
+    const std::uint16_t bits = dtype == Scalar::f16 ? to_float16(from[i]) : to_bfloat16(from[i]);
     std::memcpy(static_cast<std::uint8_t*>(to) + i * 2, &bits, 2);
   }
 }
 
 std::int64_t position(const Job&, std::int64_t column) { return column; }
 
-void arrange(const Job& job, const void* x, Float dtype, void* out) {
+void arrange(const Job& job, const void* x, Scalar dtype, void* out) {
   widen(x, dtype, job.k, static_cast<float*>(out));
 }
 
@@ -53,9 +53,9 @@ void arrange(const Job& job, const void* x, Float dtype, void* out) {
 void decode_codes(const Job& job, const std::uint8_t* row, std::int64_t begin, std::int64_t count,
                   float* out) {
   if (job.storage != Storage::codes) {
-    const Float dtype = job.storage == Storage::float32   ? Float::float32
-                        : job.storage == Storage::float16 ? Float::float16
-                                                          : Float::bfloat16;
+    const Scalar dtype = job.storage == Storage::float32   ? Scalar::f32
+                         : job.storage == Storage::float16 ? Scalar::f16
+                                                           : Scalar::bf16;
     widen(row + begin * job.bits / 8, dtype, count, out);
     return;
   }

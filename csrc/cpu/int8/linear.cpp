@@ -18,7 +18,7 @@ namespace {
 /// So much of x, arranged, is multiplied by all rows before the next tokens are.
 constexpr std::int64_t kTokenBytes = 4 * 1024 * 1024;
 
-std::int64_t size_of(Float dtype) { return dtype == Float::float32 ? 4 : 2; }
+std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 /// A weight as these kernels see it: scales and zeros are read by what cpu::linear reads them with.
 struct Packed {

@@ -17,12 +17,12 @@ uint16x4_t to_bfloat16(float32x4_t value) {
   return vshrn_n_u32(vbslq_u32(vceqq_f32(value, value), rounded, quiet), 16);
 }
 
-void narrow_lanes(const float* from, Float dtype, std::uint8_t* to) {
+void narrow_lanes(const float* from, Scalar dtype, std::uint8_t* to) {
   const float32x4_t low = vld1q_f32(from), high = vld1q_f32(from + 4);
-  if (dtype == Float::float32) {
+  if (dtype == Scalar::f32) {
     vst1q_u8(to, vreinterpretq_u8_f32(low));
     vst1q_u8(to + 16, vreinterpretq_u8_f32(high));
-  } else if (dtype == Float::bfloat16) {
+  } else if (dtype == Scalar::bf16) {
     vst1q_u8(to, vreinterpretq_u8_u16(vcombine_u16(to_bfloat16(low), to_bfloat16(high))));
   } else {
     vst1q_u8(to, vreinterpretq_u8_f16(vcvt_high_f16_f32(vcvt_f16_f32(low), high)));
@@ -45,19 +45,17 @@ void widen_all(const std::uint8_t* p, std::int64_t count, float* to) {
 
 }  // namespace
 
-void widen(const void* from, Float dtype, std::int64_t count, float* to) {
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to) {
   const auto* p = static_cast<const std::uint8_t*>(from);
-  switch (dtype) {
-    case Float::float32: return widen_all<Plain<Storage::float32>>(p, count, to);
-    case Float::float16: return widen_all<Plain<Storage::float16>>(p, count, to);
-    case Float::bfloat16: return widen_all<Plain<Storage::bfloat16>>(p, count, to);
-  }
+  if (dtype == Scalar::f32) return widen_all<Plain<Storage::float32>>(p, count, to);
+  if (dtype == Scalar::f16) return widen_all<Plain<Storage::float16>>(p, count, to);
+  widen_all<Plain<Storage::bfloat16>>(p, count, to);
 }
 
-void narrow(const float* from, std::int64_t count, Float dtype, void* to) {
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to) {
   constexpr std::int64_t kLanes = 8;
   auto* p = static_cast<std::uint8_t*>(to);
-  const std::int64_t size = dtype == Float::float32 ? 4 : 2;
+  const std::int64_t size = dtype == Scalar::f32 ? 4 : 2;
   for (; count >= kLanes; count -= kLanes, from += kLanes, p += kLanes * size)
     narrow_lanes(from, dtype, p);
   if (count == 0) return;

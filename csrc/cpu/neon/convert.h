@@ -7,8 +7,8 @@
 
 namespace ladder::cpu::neon {
 
-void widen(const void* from, Float dtype, std::int64_t count, float* to);
-void narrow(const float* from, std::int64_t count, Float dtype, void* to);
+void widen(const void* from, Scalar dtype, std::int64_t count, float* to);
+void narrow(const float* from, std::int64_t count, Scalar dtype, void* to);
 void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
               std::int64_t tokens, float* y, std::int64_t y_stride);
 

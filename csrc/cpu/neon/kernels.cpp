@@ -59,7 +59,7 @@ const neon::Loops& loops(const Job& job) {
 
 std::int64_t position(const Job&, std::int64_t column) { return column; }
 
-void arrange(const Job& job, const void* x, Float dtype, void* to) {
+void arrange(const Job& job, const void* x, Scalar dtype, void* to) {
   auto* out = static_cast<float*>(to);
   neon::widen(x, dtype, job.k, out);
   for (std::int64_t i = job.k; i < job.padded_k; ++i) out[i] = 0;

@@ -19,8 +19,8 @@ namespace ladder {
 void DecodeLowering::declare_activations() {
   const auto parts = staged_parts(schedule_), columns = staged_columns(schedule_);
   x_tile_ = buffer("x_tile", Level::shared, operand_, shared_.activations);
-  x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
-  if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
+  x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
+  if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   x_warp_ = view(x_tile_,
                  {schedule_.warps_k, schedule_.sharers > 0 ? kTokens : parts * schedule_.tokens,
                   columns - (schedule_.warps_k - 1) * warp_columns()},

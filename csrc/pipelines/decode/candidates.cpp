@@ -24,13 +24,13 @@ struct Warps {
 
 /// The least that the tokens of the expression fill: whole instructions.
 int tokens_of(const Decisions& decisions) {
-  return static_cast<int>(round_up(decisions.expr.max_m, decisions.whole.core.instruction->n));
+  return static_cast<int>(round_up(decisions.problem.m, decisions.whole.core.instruction->n));
 }
 
 /// The fewest row units, from `least` on, of which a lane has whole granules of words.
 int whole_units(int least, const Decisions& decisions) {
   const auto granule = decisions.whole.hint.granularity_bytes;
-  while (least < kUnits && least * decisions.expr.bits * 4 % granule != 0) least *= 2;
+  while (least < kUnits && least * decisions.problem.weight.bits * 4 % granule != 0) least *= 2;
   return least;
 }
 
@@ -44,20 +44,21 @@ DecodeSchedule block_by_block(DecodeSchedule s, const Decisions& decisions) {
 
 /// As many as leave one wave of the `places` for CTAs, of experts also where there are more items
 /// than expected; all rows of a product at most.
-int sweeps_of(const DecodeSchedule& s, const Linear& expr, int splits, std::int64_t places) {
-  const auto tiles = s.tiles(expr.n);
-  const auto products = expr.experts ? expr.experts->items + expr.experts->deviation : 1;
+int sweeps_of(const DecodeSchedule& s, const Problem& problem, int splits, std::int64_t places) {
+  const auto tiles = s.tiles(problem.n);
+  const auto products =
+      problem.experts() ? problem.experts()->items + problem.experts()->deviation : 1;
   const auto of_product = std::max<std::int64_t>(places / (products * splits), 1);
   return static_cast<int>(ceil_div(tiles, of_product));
 }
 
 /// Every split of K into rounds, through registers or rings of 2 to `stages` rounds.
 template <class Add>
-void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int stages, Route route,
-                int resident, const Add& add) {
+void add_rounds(const Problem& problem, int tokens, int blocks, Warps warps, int stages,
+                Route route, int resident, const Add& add) {
   for (int splits : {1, 2, 4, 8, 14, 28}) {
     const auto columns = kBlock * blocks * warps.k * splits;
-    const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
+    const auto rounds = static_cast<int>(ceil_div(round_up(problem.k, kBlock), columns));
     if (rounds == 1) continue;
     for (int ring = 1; ring <= stages; ++ring) {
       const auto split = ring == 1 ? Reduction::ordered : Reduction::cluster;
@@ -71,11 +72,13 @@ void add_rounds(const Linear& expr, int tokens, int blocks, Warps warps, int sta
 /// the image per warp, or one where two do not fit. Rows of more than one wave are for sweeps.
 template <class Add>
 void add_flowing(const Decisions& decisions, Route route, const Add& add) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   if (!device.copies_to_shared()) return;
   // Zero points of many groups leave no registers for signals: all would spill.
-  if (expr.groups() > 1 && expr.group_size() < kBlock && expr.stored_zero != Zero::none) return;
+  if (problem.groups() > 1 && problem.group_size() < kBlock &&
+      problem.weight.stored_zero != Zero::none)
+    return;
   constexpr int kDepth = 2, kRounds = 4;
   for (Warps warps : {Warps{4, 2}, {2, 4}, {1, 8}, {4, 4}}) {
     for (int resident : {1, 2}) {
@@ -83,13 +86,14 @@ void add_flowing(const Decisions& decisions, Route route, const Add& add) {
         DecodeSchedule s{tokens_of(decisions), warps.n, warps.k, blocks,  1, 1,
                          Reduction::none,      route,   false,   resident};
         s.depth = kDepth, s.x_rounds = kRounds, s.x_slack = device.signals() ? 1 : 0;
-        const auto parts =
-            std::int64_t{device.multiprocessors} * resident / (s.tiles(expr.n) * expr.products());
+        const auto parts = std::int64_t{device.multiprocessors} * resident /
+                           (s.tiles(problem.n) * problem.products());
         if (parts == 0) continue;
         const auto columns = s.round_columns() * parts;
-        s.rounds = static_cast<int>(round_up(ceil_div(round_up(expr.k, kBlock), columns), kDepth));
+        s.rounds =
+            static_cast<int>(round_up(ceil_div(round_up(problem.k, kBlock), columns), kDepth));
         if (s.rounds < kFewestFlowingRounds) continue;
-        const auto splits = s.splits(expr.k);
+        const auto splits = s.splits(problem.k);
         s.reduction = splits == 1   ? Reduction::none
                       : splits == 2 ? Reduction::cluster
                                     : Reduction::ordered;
@@ -108,12 +112,12 @@ void add_flowing(const Decisions& decisions, Route route, const Add& add) {
 // activations before all weights of the first rounds are asked for.
 template <class Add>
 void add_engine(const Decisions& decisions, int blocks, int splits, Route route, const Add& add) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const int tokens = tokens_of(decisions);
   constexpr int kWarps = 16, kDepth = 2;
   const auto columns = kBlock * blocks * kWarps * splits;
-  const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
+  const auto rounds = static_cast<int>(ceil_div(round_up(problem.k, kBlock), columns));
   if (rounds > kMostDeepRounds) return;
   const auto reduction = splits == 1 ? Reduction::none : Reduction::cluster;
   // Few rows: registers for two blocks a round, and no more than the multiprocessors have work for.
@@ -122,7 +126,7 @@ void add_engine(const Decisions& decisions, int blocks, int splits, Route route,
     for (int sharers : {1, 2}) {
       DecodeSchedule s{tokens, 1, kWarps, blocks, rounds, 1, reduction, route, false, 1};
       s.units = units, s.depth = depth, s.sharers = sharers;
-      s.sweeps = sweeps_of(s, expr, splits, device.multiprocessors);
+      s.sweeps = sweeps_of(s, problem, splits, device.multiprocessors);
       // One warp adds up a sweep while the others go on with the next.
       if (s.sweeps > 1) s.sum_places = 2;
       if (!objection(s, decisions).empty()) s.sum_places = 1;
@@ -139,13 +143,13 @@ void add_engine(const Decisions& decisions, int blocks, int splits, Route route,
 }  // namespace
 
 std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool dependent_launch) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   std::vector<DecodeSchedule> all;
-  if (expr.max_m > kMostDecodeTokens) return all;
+  if (problem.m > kMostDecodeTokens) return all;
   const int tokens = tokens_of(decisions);
   // Operands with scales of wider groups are there to ask for: nothing measured favours them.
-  const bool both_places = usual_scale_place(expr) == ScalePlace::operands;
+  const bool both_places = usual_scale_place(problem) == ScalePlace::operands;
   auto add = [&](DecodeSchedule schedule) {
     schedule.dependent_launch = dependent_launch;
     all.push_back(schedule);
@@ -156,7 +160,8 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {
     // Wider codes gain nothing: memory holds them up, or masks for pairs that lie apart.
     constexpr int kWidestInDigits = 2;
-    if (route == Route::digits && (expr.max_m != 1 || expr.bits > kWidestInDigits)) continue;
+    if (route == Route::digits && (problem.m != 1 || problem.weight.bits > kWidestInDigits))
+      continue;
     for (int resident : {1, 2, 3, 4}) {
       // All of a block's weight at once.
       for (int blocks : {1, 2, 4}) {
@@ -168,7 +173,7 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
       }
       for (int blocks : {1, 2}) {
         for (Warps warps : {Warps{4, 2}, {4, 1}, {2, 4}, {2, 2}}) {
-          add_rounds(expr, tokens, blocks, warps, 3, route, resident, add);
+          add_rounds(problem, tokens, blocks, warps, 3, route, resident, add);
         }
       }
     }
@@ -176,7 +181,7 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
     if (route == Route::multiply_add && tokens <= kFewTokens) {
       for (int blocks : {1, 2}) {
         for (Warps warps : {Warps{2, 2}, {1, 4}}) {
-          add_rounds(expr, tokens, blocks, warps, 1, route, 5, add);
+          add_rounds(problem, tokens, blocks, warps, 1, route, 5, add);
         }
       }
     }
@@ -185,7 +190,7 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
     for (int splits : {1, 2}) {
       for (Warps warps : {Warps{1, 8}, {1, 16}}) {
         const auto columns = kBlock * 2 * warps.k * splits;
-        const auto rounds = static_cast<int>(ceil_div(round_up(expr.k, kBlock), columns));
+        const auto rounds = static_cast<int>(ceil_div(round_up(problem.k, kBlock), columns));
         if (rounds > kMostDeepRounds) continue;
         for (int units : {2, 4}) {
           for (int depth : {2, 4}) {
@@ -204,7 +209,7 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
                                   units,
                                   depth};
               const auto at_once = std::int64_t{device.multiprocessors} * resident;
-              deep.sweeps = sweeps_of(deep, expr, splits, at_once);
+              deep.sweeps = sweeps_of(deep, problem, splits, at_once);
               // A barrier less in each sweep, where there is room.
               if (deep.sweeps > 1) deep.sum_places = 2;
               if (!objection(deep, decisions).empty()) deep.sum_places = 1;
@@ -217,7 +222,8 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
   }
   if (device.bulk_copy()) {
     // Rounds of half the size, where words or operands take many registers.
-    const bool finer = expr.element != nullptr || expr.bits % 2 != 0 || expr.max_m > 8;
+    const bool finer =
+        problem.weight.element != nullptr || problem.weight.bits % 2 != 0 || problem.m > 8;
     for (Route route : {Route::in_place, Route::multiply_add}) {
       for (int blocks : {2, 1}) {
         if (blocks == 1 && !finer) continue;

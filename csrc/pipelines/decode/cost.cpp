@@ -28,7 +28,7 @@ const fitted::Way& way_of(const DecodeSchedule& s) {
 
 Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   using namespace fitted;
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const Carried carried = carried_to(device);
   const double activations =
@@ -37,60 +37,61 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double columns = static_cast<double>(s.tokens) / mma.n;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = static_cast<double>(kBlock) / mma.k;  // of a block
-  const double unit = kAlu * decoding_cycles(expr, s.route, s.scale_place) +
-                      scaled_sums_cycles(expr, s) +
+  const double unit = kAlu * decoding_cycles(problem, s.route, s.scale_place) +
+                      scaled_sums_cycles(problem, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
                       kLoadMatrix * steps * columns / s.units;
-  const auto products = static_cast<double>(expr.products());
-  const double units = products *
-                       static_cast<double>(round_up(expr.n, kBlock) * round_up(expr.k, kBlock)) /
-                       1024;  // of 16 rows and 64 columns
-  const double blocks = products * static_cast<double>(s.tiles(expr.n) * s.splits(expr.k));
+  const auto products = static_cast<double>(problem.products());
+  const double units =
+      products * static_cast<double>(round_up(problem.n, kBlock) * round_up(problem.k, kBlock)) /
+      1024;  // of 16 rows and 64 columns
+  const double blocks = products * static_cast<double>(s.tiles(problem.n) * s.splits(problem.k));
   const double per_device = blocks / device.multiprocessors;
   const double moved =
-      carried.from_l2 * (activations * static_cast<double>(expr.max_m * s.block_columns() *
-                                                           bytes_of(expr.activation)) +
+      carried.from_l2 * (activations * static_cast<double>(problem.m * s.block_columns() *
+                                                           bytes_of(problem.activation())) +
                          (s.reduction == Reduction::ordered
                               ? kSums * static_cast<double>(s.block_rows() * s.tokens * 8)
                               : 0));
   Cost out{};
   out.memory_seconds =
-      (least_bytes(expr, expr.max_m) + blocks * moved) / device.global.bytes_per_second;
+      (least_bytes(problem, problem.m) + blocks * moved) / device.global.bytes_per_second;
   out.issue_seconds = units * unit / (carried.clock * device.schedulers * device.multiprocessors);
-  out.shared_seconds = static_cast<double>(shared_wavefronts(s, expr)) * blocks /
+  out.shared_seconds = static_cast<double>(shared_wavefronts(s, problem)) * blocks /
                        (carried.clock * device.multiprocessors);
   const Way& way = way_of(s);
   const double waves = std::max(per_device / s.blocks_per_multiprocessor, 1.0);
   // A block that loads all it has at once costs by what it loads.
   const double block_bytes =
-      static_cast<double>(s.block_rows() * s.block_columns()) * expr.bits / 8;
+      static_cast<double>(s.block_rows() * s.block_columns()) * problem.weight.bits / 8;
   const double share = s.rounds == 1 ? std::max(1.0, block_bytes / carried.wave_bytes) : 1.0;
   out.fixed_seconds =
       1e-6 *
-      (way.fixed + (way.per_wave * share + 1e6 * table_seconds(expr, carried.clock)) * waves +
+      (way.fixed + (way.per_wave * share + 1e6 * table_seconds(problem, carried.clock)) * waves +
        (s.reduction == Reduction::cluster ? way.cluster : 0));
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;
-  if (expr.experts && s.sweeps > 1) {
+  if (problem.experts() && s.sweeps > 1) {
     // CTAs that go over many rows do not share what is left, and some of a product have fewer.
-    const double rows = static_cast<double>(s.tiles(expr.n) * s.sweeps * s.block_rows());
-    uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(expr.n);
+    const double rows = static_cast<double>(s.tiles(problem.n) * s.sweeps * s.block_rows());
+    uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(problem.n);
     uneven_power = 1;
   }
   const double tail = std::ceil(waves) / waves;
   // Memory and instructions overlap in part: more than the larger, less than the sum.
   const double issue = way.issue * (s.tokens > 8 ? way.wide : 1);
   const double instructions = std::max(issue * out.issue_seconds, out.shared_seconds);
-  const bool chains = lookups_per_pair(expr) > 0 || (s.depth > 0 && s.tokens <= 8 &&
-                                                     decoding_kind(expr) == Decoding::Kind::fields);
+  const bool chains =
+      lookups_per_pair(problem) > 0 ||
+      (s.depth > 0 && s.tokens <= 8 && decoding_kind(problem) == Decoding::Kind::fields);
   const double of_chains = s.x_slack > 0 ? kOverlapOfChainsApart : kOverlapOfChains;
   const double overlap = chains ? std::min(way.overlap, of_chains) : way.overlap;
   const double both = std::pow(
       std::pow(out.memory_seconds, overlap) + std::pow(instructions, overlap), 1 / overlap);
   out.seconds = both *
                     std::pow(std::max(carried.hiding_warps / warps, 1.0),
-                             way.latency + lookup_latency(expr)) *
+                             way.latency + lookup_latency(problem)) *
                     std::pow(uneven, uneven_power) * std::pow(tail, way.tail) +
                 out.fixed_seconds;
   return out;

@@ -74,7 +74,7 @@ void DecodeLowering::declare() {
   program_.threads = kLanes * s.warps_n * s.warps_k;
   program_.blocks_per_multiprocessor = s.blocks_per_multiprocessor;
   program_.tiles_in_cluster = s.sharers > 1;
-  const auto splits = s.splits(expr_.k), tiles = s.tiles(expr_.n);
+  const auto splits = s.splits(problem_.k), tiles = s.tiles(problem_.n);
   declare_kernel(
       splits, tiles,
       s.reduction == Reduction::cluster ? static_cast<int>(splits) : std::max(s.sharers, 1),
@@ -104,14 +104,14 @@ LinearLowering::Tiling DecodeLowering::tiling() const {
           .running = groups_ > 1 || schedule_.rounds > 1};
 }
 
-Workspace workspace_of(const Linear& expr, const DecodeSchedule& schedule) {
+Workspace workspace_of(const Problem& problem, const DecodeSchedule& schedule) {
   if (schedule.reduction != Reduction::ordered) return {};
-  const auto tiles = schedule.tiles(expr.n);
-  return {tiles * schedule.splits(expr.k) * schedule.tokens * schedule.block_rows(), tiles};
+  const auto tiles = schedule.tiles(problem.n);
+  return {tiles * schedule.splits(problem.k) * schedule.tokens * schedule.block_rows(), tiles};
 }
 
 Program lower(const Decisions& decisions, const DecodeSchedule& schedule) {
-  return DecodeLowering(decisions.expr, schedule, decisions.of(schedule.route)).run();
+  return DecodeLowering(decisions.problem, schedule, decisions.of(schedule.route)).run();
 }
 
 }  // namespace ladder

@@ -28,11 +28,11 @@ namespace ladder {
 
 class DecodeLowering : LinearLowering {
  public:
-  DecodeLowering(const Linear& expr, const DecodeSchedule& schedule,
+  DecodeLowering(const Problem& problem, const DecodeSchedule& schedule,
                  const OperandDecisions& decisions)
-      : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
+      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
         schedule_(schedule),
-        shared_(shared_memory(schedule, expr)) {}
+        shared_(shared_memory(schedule, problem)) {}
 
   /// The whole program; once per object.
   Program run();

@@ -11,7 +11,7 @@
 namespace ladder {
 
 std::string misaligned(const DecodeSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
   const Hint& hint = decisions.of(s.route).hint;
   const auto rows = s.block_rows() / s.warps_n, columns = kBlock * s.blocks_per_warp;
@@ -23,16 +23,16 @@ std::string misaligned(const DecodeSchedule& s, const Decisions& decisions) {
                   " x ", mma.k);
   }
   // As they come from global memory: digits are made of whole runs, and are shorter.
-  const auto row_bytes = staged_columns(s) * bytes_of(expr.activation);
+  const auto row_bytes = staged_columns(s) * bytes_of(problem.activation());
   if (s.tokens % hint.shape[0] != 0 || row_bytes % hint.run_bytes() != 0) {
     return joined("activations of ", s.tokens, " rows of ", row_bytes,
                   " bytes are not whole tiles of the hint, ", hint.shape[0], " runs of ",
                   hint.run_bytes());
   }
   // Of one block of the image, each 32-bit word of which has as many bits of every lane.
-  const auto lane_bytes = std::int64_t{4} * s.units * expr.bits;
+  const auto lane_bytes = std::int64_t{4} * s.units * problem.weight.bits;
   if (lane_bytes % hint.granularity_bytes != 0) {
-    return joined(s.units, " row units of ", expr.bits, " bits are not whole pieces of ",
+    return joined(s.units, " row units of ", problem.weight.bits, " bits are not whole pieces of ",
                   hint.granularity_bytes, " bytes");
   }
   return {};

@@ -40,26 +40,26 @@ std::string not_counts(const DecodeSchedule& s) {
 }  // namespace
 
 std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const OperandDecisions& operands = decisions.of(s.route);
   if (auto why = not_counts(s); !why.empty()) return why;
-  if (expr.max_m > kMostDecodeTokens) {
-    return joined("decodes for ", kMostDecodeTokens, " tokens, not ", expr.max_m);
+  if (problem.m > kMostDecodeTokens) {
+    return joined("decodes for ", kMostDecodeTokens, " tokens, not ", problem.m);
   }
-  if (auto why = not_while_multiplying(operands, expr.max_m); !why.empty()) return why;
-  const auto splits = s.splits(expr.k), group = expr.group_size();
+  if (auto why = not_while_multiplying(operands, problem.m); !why.empty()) return why;
+  const auto splits = s.splits(problem.k), group = problem.group_size();
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;
-  if (s.tokens < expr.max_m) return joined("serves ", s.tokens, " tokens of ", expr.max_m);
-  if (s.tiles(expr.n) > kMostTilesOfRows) {
-    return joined(s.tiles(expr.n), " tiles of rows, of at most ", kMostTilesOfRows);
+  if (s.tokens < problem.m) return joined("serves ", s.tokens, " tokens of ", problem.m);
+  if (s.tiles(problem.n) > kMostTilesOfRows) {
+    return joined(s.tiles(problem.n), " tiles of rows, of at most ", kMostTilesOfRows);
   }
   if (auto why = reduction_objection(s.reduction, splits, s.block_rows(), device); !why.empty()) {
     return why;
   }
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
   if (s.sharers > 0) {
-    const auto rows = expr.k * bytes_of(expr.activation);
+    const auto rows = problem.k * bytes_of(problem.activation());
     if (!device.bulk_copy()) return "no copy engine";
     if (s.route == Route::digits) return "digits are made by threads";
     if (s.x_rounds > 0 &&
@@ -68,9 +68,9 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
                     s.sweeps);
     }
     if (s.stages > 1) return "the engine brings activations before rounds in registers";
-    if (expr.gather || rows % operands.hint.granularity_bytes != 0 ||
-        expr.k % s.block_columns() != 0) {
-      return joined(expr.k, " columns are not whole rows of ", s.block_columns());
+    if (problem.permuted_columns || rows % operands.hint.granularity_bytes != 0 ||
+        problem.k % s.block_columns() != 0) {
+      return joined(problem.k, " columns are not whole rows of ", s.block_columns());
     }
     if (s.sharers > 1 && (s.reduction == Reduction::cluster || s.sharers > device.max_cluster)) {
       return joined("a cluster of ", s.sharers, " tiles");
@@ -80,13 +80,13 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
     if (kUnits % s.units != 0) return joined(s.units, " row units do not divide ", kUnits);
     if (s.warps_n != 1 || s.stages != 1) return "parts of blocks are for one warp along N";
     const auto whole_words = [&](Scalar scalar) { return bits_of(scalar) * 2 * s.units % 32 == 0; };
-    if (expr.scale && !whole_words(*expr.scale)) {
-      return joined("scales of ", 2 * s.units, " rows of ", name_of(*expr.scale),
+    if (problem.weight.scale && !whole_words(*problem.weight.scale)) {
+      return joined("scales of ", 2 * s.units, " rows of ", name_of(*problem.weight.scale),
                     " are not whole words");
     }
-    if (expr.stored_zero != Zero::none && !whole_words(expr.zero_scalar())) {
-      return joined("zero points of ", 2 * s.units, " rows of ", name_of(expr.zero_scalar()),
-                    " are not whole words");
+    if (problem.weight.stored_zero != Zero::none && !whole_words(problem.weight.zero_scalar())) {
+      return joined("zero points of ", 2 * s.units, " rows of ",
+                    name_of(problem.weight.zero_scalar()), " are not whole words");
     }
   }
   if (auto why = misaligned(s, decisions); !why.empty()) return why;
@@ -130,7 +130,7 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
     return "sweeps are for a depth, and for sums that wait in shared memory";
   }
   if (s.stages > 1 && (s.stages > s.rounds + 1 || !device.async_copy())) return "idle stages";
-  if (expr.groups() > 1) {
+  if (problem.groups() > 1) {
     if (group >= warp_columns) {
       const auto sharing = group / warp_columns;
       const auto per_block = std::int64_t{s.rounds} * s.warps_k;
@@ -148,22 +148,24 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
   }
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   if (s.route == Route::digits) {
-    if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
-    if (expr.max_m != 1) return joined(expr.max_m, " tokens have more digits than rows");
+    if (problem.weight.element != nullptr)
+      return joined(problem.weight.element->name, " is no integer");
+    if (problem.m != 1) return joined(problem.m, " tokens have more digits than rows");
     if (s.tokens != kMostDigits) return joined(s.tokens, " rows for ", kMostDigits, " digits");
-    if (expr.stored_zero != Zero::none) return "a stored zero point";
-    for (int offset : byte_plan(expr.bits).offset) {
-      if (offset < expr.shift && expr.zero % 2 != 0) return "a zero point between two bytes";
-      if (std::ldexp(expr.zero, offset - expr.shift) > 128) {
-        return joined("a zero point of ", expr.zero, " is no byte");
+    if (problem.weight.stored_zero != Zero::none) return "a stored zero point";
+    for (int offset : byte_plan(problem.weight.bits).offset) {
+      if (offset < problem.weight.shift && problem.weight.zero % 2 != 0)
+        return "a zero point between two bytes";
+      if (std::ldexp(problem.weight.zero, offset - problem.weight.shift) > 128) {
+        return joined("a zero point of ", problem.weight.zero, " is no byte");
       }
     }
   }
   const int threads = kLanes * s.warps_n * s.warps_k;
   if (auto why = pairs_objection(threads, s.block_rows()); !why.empty()) return why;
   // Blocks have a place of their own for the largest exponent of bf16 digits.
-  const bool largest = s.route == Route::digits && expr.activation == Scalar::bf16;
-  const auto bytes = shared_bytes(s, expr) + (largest ? kSharedAlignment : 0);
+  const bool largest = s.route == Route::digits && problem.activation() == Scalar::bf16;
+  const auto bytes = shared_bytes(s, problem) + (largest ? kSharedAlignment : 0);
   if (auto why = residence_objection(threads, bytes, s.blocks_per_multiprocessor, device);
       !why.empty()) {
     return why;
@@ -174,12 +176,12 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
   // signals and rounds keep; the compiler has the last word.
   const auto sums = (s.rounds > 1 || group < warp_columns ? 2 : 1) * s.units * s.tokens / 2;
   const auto in_flight = s.depth > 0 ? s.depth : s.stages == 1 && s.rounds > 1 ? 2 : 1;
-  const auto registers = in_flight * s.units * expr.bits * s.blocks_per_warp + sums + 16 +
+  const auto registers = in_flight * s.units * problem.weight.bits * s.blocks_per_warp + sums + 16 +
                          (s.rounds > 1 && s.route != Route::multiply_add
                               ? s.tokens / 2 * (s.sweeps > 1 && s.x_rounds == 0 ? s.rounds : 2)
                               : 0) +
-                         decoding_registers(expr, s.scale_place) +
-                         (s.x_slack > 0 ? kSignalRegisters : 0) + round_registers(s, expr);
+                         decoding_registers(problem, s.scale_place) +
+                         (s.x_slack > 0 ? kSignalRegisters : 0) + round_registers(s, problem);
   if (registers * threads * s.blocks_per_multiprocessor > device.registers) {
     return joined(registers, " registers a thread");
   }

@@ -11,10 +11,10 @@ namespace ladder {
 /// Cycles in which a quarter of a multiprocessor issues the scaling of sums of one unit, 16 rows by
 /// 64 columns, all of which count: they wait for the matrix instruction. 0 unless it was chosen
 /// where operands have the scales by themselves; other groups are wide, or have nothing to choose.
-double scaled_sums_cycles(const Linear& expr, const DecodeSchedule& schedule);
+double scaled_sums_cycles(const Problem& problem, const DecodeSchedule& schedule);
 
 /// Registers of a thread that the rounds of `schedule` add to decoding_registers(): deep ones, in
 /// sweeps or by the engine, and those that warps are apart by.
-int round_registers(const DecodeSchedule& schedule, const Linear& expr);
+int round_registers(const DecodeSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

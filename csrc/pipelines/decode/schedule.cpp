@@ -50,8 +50,8 @@ struct Spelling {
 
 }  // namespace
 
-CtaGrid grid_of(const DecodeSchedule& s, const Linear& expr) {
-  return {.tiles = s.tiles(expr.n), .token_tiles = 1, .splits = s.splits(expr.k)};
+CtaGrid grid_of(const DecodeSchedule& s, const Problem& problem) {
+  return {.tiles = s.tiles(problem.n), .token_tiles = 1, .splits = s.splits(problem.k)};
 }
 
 std::string to_string(const DecodeSchedule& schedule) { return spelled<Spelling>(schedule); }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/cost.h"
 #include "schedule/decisions.h"
 #include "schedule/route.h"
@@ -66,7 +66,7 @@ std::string to_string(const DecodeSchedule& schedule);
 std::optional<DecodeSchedule> decode_schedule_of(std::string_view text);
 std::string objection(const DecodeSchedule& schedule, const Decisions& decisions);
 Cost cost(const DecodeSchedule& schedule, const Decisions& decisions);
-CtaGrid grid_of(const DecodeSchedule& schedule, const Linear& expr);
+CtaGrid grid_of(const DecodeSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool dependent_launch);
 

@@ -10,8 +10,8 @@
 
 namespace ladder {
 
-std::int64_t staged_bytes(const DecodeSchedule& s, const Linear& expr) {
-  return s.route == Route::digits ? 1 : bytes_of(expr.activation);
+std::int64_t staged_bytes(const DecodeSchedule& s, const Problem& problem) {
+  return s.route == Route::digits ? 1 : bytes_of(problem.activation());
 }
 
 bool engine_by_rounds(const DecodeSchedule& s) { return s.sharers > 0 && s.x_rounds > 0; }
@@ -28,21 +28,22 @@ bool keeps_block_sums(const DecodeSchedule& s) {
   return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
 }
 
-std::int64_t groups_of_round(const DecodeSchedule& s, const Linear& expr) {
+std::int64_t groups_of_round(const DecodeSchedule& s, const Problem& problem) {
   const std::int64_t columns = kBlock * s.blocks_per_warp;
-  return expr.groups() == 1 ? 1 : std::max<std::int64_t>(columns / expr.group_size(), 1);
+  return problem.groups() == 1 ? 1 : std::max<std::int64_t>(columns / problem.group_size(), 1);
 }
 
-SharedMemory shared_memory(const DecodeSchedule& s, const Linear& expr) {
+SharedMemory shared_memory(const DecodeSchedule& s, const Problem& problem) {
   SharedMemory out{};
   if (s.stages > 1) {
     const std::int64_t warps = std::int64_t{s.stages} * s.warps_n * s.warps_k;
-    out.words = warps * s.blocks_per_warp * expr.bits * 128;
-    out.per_group = warps * groups_of_round(s, expr) * 256;  // each lane's own copy of its rows'
+    out.words = warps * s.blocks_per_warp * problem.weight.bits * 128;
+    out.per_group = warps * groups_of_round(s, problem) * 256;  // each lane's own copy of its rows'
   }
-  out.x_pitch = staged_columns(s) + kActivationPadBytes / staged_bytes(s, expr);
+  out.x_pitch = staged_columns(s) + kActivationPadBytes / staged_bytes(s, problem);
   out.activations = staged_parts(s) * s.tokens * out.x_pitch;
-  if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
+  if (decoding_kind(problem) == Decoding::Kind::table)
+    out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.block_rows() + kSumPad;
   const auto of_one = s.tokens * out.sum_pitch;
   out.sums = s.sum_places * s.warps_k * of_one;
@@ -53,14 +54,17 @@ SharedMemory shared_memory(const DecodeSchedule& s, const Linear& expr) {
   return out;
 }
 
-std::int64_t shared_bytes(const DecodeSchedule& s, const Linear& expr) {
-  const SharedMemory m = shared_memory(s, expr);
+std::int64_t shared_bytes(const DecodeSchedule& s, const Problem& problem) {
+  const SharedMemory m = shared_memory(s, problem);
   const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
     return round_up(elements * bytes, kSharedAlignment);
   };
-  return buffer(m.words, 4) + (expr.scale ? buffer(m.per_group, bytes_of(*expr.scale)) : 0) +
-         (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0) +
-         buffer(m.activations, staged_bytes(s, expr)) + buffer(m.table, 4) +
+  return buffer(m.words, 4) +
+         (problem.weight.scale ? buffer(m.per_group, bytes_of(*problem.weight.scale)) : 0) +
+         (problem.weight.stored_zero != Zero::none
+              ? buffer(m.per_group, bytes_of(problem.weight.zero_scalar()))
+              : 0) +
+         buffer(m.activations, staged_bytes(s, problem)) + buffer(m.table, 4) +
          (m.sums_over_words ? 0 : buffer(m.sums, 4)) + buffer(m.block_sums, 4) +
          m.signals * kSignalBytes;
 }

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/decode/schedule.h"
 #include "pipelines/linear/padding.h"
 
@@ -16,7 +16,7 @@ namespace ladder {
 constexpr std::int64_t kWarpsReadByPeers = 2;
 
 /// Bytes of an element of x as it is staged: one of each digit, or the whole.
-std::int64_t staged_bytes(const DecodeSchedule& schedule, const Linear& expr);
+std::int64_t staged_bytes(const DecodeSchedule& schedule, const Problem& problem);
 /// The engine brings the activations of each round by themselves.
 bool engine_by_rounds(const DecodeSchedule& schedule);
 /// Parts of activations that shared memory has room for, and the columns of one: all in one part,
@@ -26,7 +26,7 @@ std::int64_t staged_columns(const DecodeSchedule& schedule);
 /// The peers of a cluster read sums of the block, one for each sweep, rather than those of warps.
 bool keeps_block_sums(const DecodeSchedule& schedule);
 /// Groups whose scales and zero points one warp needs in one round.
-std::int64_t groups_of_round(const DecodeSchedule& schedule, const Linear& expr);
+std::int64_t groups_of_round(const DecodeSchedule& schedule, const Problem& problem);
 
 /// The buffers of a block, in elements, in the order in which they lie; 0: there is none.
 struct SharedMemory {
@@ -41,9 +41,9 @@ struct SharedMemory {
   std::int64_t block_sums;   ///< f32, for the peers of a cluster
   std::int64_t signals;
 };
-SharedMemory shared_memory(const DecodeSchedule& schedule, const Linear& expr);
+SharedMemory shared_memory(const DecodeSchedule& schedule, const Problem& problem);
 
 /// Bytes of shared memory that a block asks for, to the byte.
-std::int64_t shared_bytes(const DecodeSchedule& schedule, const Linear& expr);
+std::int64_t shared_bytes(const DecodeSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

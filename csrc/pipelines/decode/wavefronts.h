@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/decode/schedule.h"
 
 namespace ladder {
@@ -12,6 +12,6 @@ namespace ladder {
 /// written once and read by load-matrix in every warp, with the padding that the schedule gives
 /// their rows, weights of the ring written and read once, and look-ups in a table, each copy of
 /// which lies in a bank of its own. Sums come on top.
-std::int64_t shared_wavefronts(const DecodeSchedule& schedule, const Linear& expr);
+std::int64_t shared_wavefronts(const DecodeSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

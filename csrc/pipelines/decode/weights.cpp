@@ -8,15 +8,15 @@ namespace ladder {
 
 Layout DecodeLowering::word_layout() const {
   return spatial({schedule_.warps_n, 1, 1, 1, 1}) * spatial({1, schedule_.warps_k, 1, 1, 1}) *
-         local({1, schedule_.blocks_per_warp / word_parts(), expr_.bits * schedule_.units / kUnits,
-                1, 1}) *
+         local({1, schedule_.blocks_per_warp / word_parts(),
+                problem_.weight.bits * schedule_.units / kUnits, 1, 1}) *
          spatial({1, 1, 1, kLanes, 1}) * local({1, 1, 1, 1, 4});
 }
 
 Affine DecodeLowering::row_block(const Affine& sweep) const {
   const auto parts = kUnits / schedule_.units;
   return Affine::of(kTile, schedule_.warps_n, parts) +
-         times(sweep, schedule_.tiles(expr_.n) * schedule_.warps_n / parts);
+         times(sweep, schedule_.tiles(problem_.n) * schedule_.warps_n / parts);
 }
 
 Affine DecodeLowering::block_part() const {
@@ -27,7 +27,7 @@ Affine DecodeLowering::block_part() const {
 std::vector<Affine> DecodeLowering::word_origin(const Affine& round, const Affine& sweep) const {
   const auto blocks = round_blocks() / word_parts();
   return {row_block(sweep), Affine::of(kSplit, blocks * schedule_.rounds) + times(round, blocks),
-          times(block_part(), expr_.bits * schedule_.units / kUnits), 0, 0};
+          times(block_part(), problem_.weight.bits * schedule_.units / kUnits), 0, 0};
 }
 
 std::vector<Affine> DecodeLowering::group_origin(const Affine& round, const Affine& sweep) const {
@@ -35,9 +35,9 @@ std::vector<Affine> DecodeLowering::group_origin(const Affine& round, const Affi
 }
 
 void DecodeLowering::declare_weights() {
-  const int b = expr_.bits;
-  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
-  const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
+  const int b = problem_.weight.bits;
+  const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
+  const auto k_blocks = round_up(problem_.k, kBlock) / kBlock;
   // Part p has every block of the image that is p modulo their number.
   const std::int64_t parts = word_parts();
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -59,7 +59,7 @@ void DecodeLowering::declare_weights() {
 // the same element from global memory, each keeps its own in shared memory.
 void DecodeLowering::declare_per_group(std::int64_t n_blocks) {
   const std::int64_t warps_k = schedule_.warps_k;
-  groups_ = groups_of_round(schedule_, expr_);
+  groups_ = groups_of_round(schedule_, problem_);
   const GroupOrder order = group_order(warp_columns(), warps_k, schedule_.rounds);
   first_group_ = order.first;
   const auto of_lanes = local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
@@ -70,7 +70,7 @@ void DecodeLowering::declare_per_group(std::int64_t n_blocks) {
   const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
                     lifted(local({2 * schedule_.units}) * spatial({8}) * replicated(4, 1));
   for (PerGroup& part : per_group_) {
-    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
     for (int i = 0; i < group_depth(); ++i) {
       part.pieces.push_back(
@@ -159,7 +159,8 @@ void DecodeLowering::take_next(Body& body) {
 // Shared memory for `stages` rounds: what each thread copies and later reads itself.
 void DecodeLowering::declare_ring() {
   declare_weights();
-  const std::int64_t b = expr_.bits, stages = schedule_.stages, warps_n = schedule_.warps_n;
+  const std::int64_t b = problem_.weight.bits, stages = schedule_.stages,
+                     warps_n = schedule_.warps_n;
   const auto words = round_blocks() * b * 128;  // of one row of blocks
   ring_buffer_ = buffer("ring", Level::shared, Scalar::u32, shared_.words);
   if (shared_.sums_over_words) sums_.over = ring_buffer_;

@@ -27,10 +27,10 @@ std::optional<DenseSchedule> dense_schedule_of(std::string_view text) {
 }
 
 std::string objection(const DenseSchedule&, const Decisions& decisions) {
-  const auto m = decisions.expr.max_m;
-  if (decisions.expr.has_bytes_of_x())
+  const auto m = decisions.problem.m;
+  if (decisions.problem.has_bytes_of_x())
     return "a dense product of activations that were rounded to bytes";
-  if (decisions.expr.experts) return "a dense product of one weight, not of experts";
+  if (decisions.problem.experts()) return "a dense product of one weight, not of experts";
   return m > kMostDecodeTokens
              ? ""
              : joined("a dense product of ", m, " tokens, of more than ", kMostDecodeTokens);

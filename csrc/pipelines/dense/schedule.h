@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/cost.h"
 #include "schedule/decisions.h"
 

@@ -19,17 +19,18 @@ constexpr double kLargestByte = 127;  // of s8
 
 Statement LinearLowering::declare_table(std::int64_t words) {
   const auto table = buffer("code_table", Level::shared, Scalar::u32, words);
-  table_ = view(table, {table_entries(expr_.bits), kLanes}, {kLanes, 1});
-  return {FillTable{table_, expr_.bits, decoding_.table}};
+  table_ = view(table, {table_entries(problem_.weight.bits), kLanes}, {kLanes, 1});
+  return {FillTable{table_, problem_.weight.bits, decoding_.table}};
 }
 
 bool LinearLowering::zeros_by_product() const {
-  return expr_.stored_zero == Zero::original || expr_.stored_zero == Zero::rescale ||
-         (expr_.stored_zero == Zero::integer && takes_zero_product(expr_, route_));
+  return problem_.weight.stored_zero == Zero::original ||
+         problem_.weight.stored_zero == Zero::rescale ||
+         (problem_.weight.stored_zero == Zero::integer && takes_zero_product(problem_, route_));
 }
 
 CodeBytes LinearLowering::bytes_of_codes() const {
-  return code_bytes(expr_, route_, instruction_.takes_unsigned());
+  return code_bytes(problem_, route_, instruction_.takes_unsigned());
 }
 
 Scalar LinearLowering::byte_scalar() const {
@@ -39,14 +40,14 @@ Scalar LinearLowering::byte_scalar() const {
 
 bool LinearLowering::reads_ones() const {
   return decoding_.rounded && decoding_.kind == Decoding::Kind::integers &&
-         operand_ == Scalar::f16 && expr_.stored_zero == Zero::none;
+         operand_ == Scalar::f16 && problem_.weight.stored_zero == Zero::none;
 }
 
 // Else the largest power of two that the multiply-add can give to (code - zero).
 int LinearLowering::operand_exponent() const {
   if (reads_ones()) return 0;
-  const int largest = expr_.activation == Scalar::f16 ? 15 : 127;
-  return largest + linear_exponent(expr_.activation) - expr_.shift;
+  const int largest = problem_.activation() == Scalar::f16 ? 15 : 127;
+  return largest + linear_exponent(problem_.activation()) - problem_.weight.shift;
 }
 
 void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
@@ -61,26 +62,27 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (operand_ == Scalar::e4m3) {
-    o.scale_exponent[0] = o.scale_exponent[1] = expr_.element != nullptr
-                                                    ? kByteBias - expr_.element->bias
-                                                    : expr_.exponent - kWholeExponent;
+    o.scale_exponent[0] = o.scale_exponent[1] = problem_.weight.element != nullptr
+                                                    ? kByteBias - problem_.weight.element->bias
+                                                    : problem_.weight.exponent - kWholeExponent;
   } else if (has_bytes(route_)) {
     const CodeBytes bytes = bytes_of_codes();
     for (std::size_t parity = 0; parity < 2; ++parity) {
-      o.scale_exponent[parity] = expr_.exponent + expr_.shift - bytes.plan.offset[parity];
+      o.scale_exponent[parity] =
+          problem_.weight.exponent + problem_.weight.shift - bytes.plan.offset[parity];
       zero[parity] = bytes.zero[parity];
     }
   } else if (decoding_.kind != Decoding::Kind::integers) {
     o.scale_exponent[0] = o.scale_exponent[1] = -decoding_.exponent;
   } else if (route_ == Route::in_place) {
-    const InPlace& codes = in_place(expr_.bits, expr_.activation);
+    const InPlace& codes = in_place(problem_.weight.bits, problem_.activation());
     for (int parity = 0; parity < 2; ++parity) {
-      o.scale_exponent[parity] = expr_.exponent - codes.exponent[parity];
-      zero[parity] = -codes.base - std::ldexp(expr_.zero, codes.exponent[parity]);
+      o.scale_exponent[parity] = problem_.weight.exponent - codes.exponent[parity];
+      zero[parity] = -codes.base - std::ldexp(problem_.weight.zero, codes.exponent[parity]);
     }
   } else {
     const int exponent = decoding_.rounded ? 0 : operand_exponent();
-    o.scale_exponent[0] = o.scale_exponent[1] = expr_.exponent - exponent;
+    o.scale_exponent[0] = o.scale_exponent[1] = problem_.weight.exponent - exponent;
   }
   if (zeros_by_product()) {
     // Minus one in the unit of the sums: stored zero points multiply the sum of the activations.
@@ -90,8 +92,8 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   }
   // Operands have their scales; or scales of e8m0 times the unit would be infinite, and NaN where a
   // group's sum is zero.
-  const bool large =
-      expr_.scale == Scalar::e8m0 && std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
+  const bool large = problem_.weight.scale == Scalar::e8m0 &&
+                     std::max(o.scale_exponent[0], o.scale_exponent[1]) > 0;
   for (int parity = 0; (decoding_.scaled || large) && parity < 2; ++parity) {
     o.last_exponent[parity] = std::exchange(o.scale_exponent[parity], 0);
   }
@@ -117,11 +119,11 @@ void LinearLowering::begin_sums(Body& body) {
 }
 
 void LinearLowering::prepare_group(Body& body) {
-  if (expr_.stored_zero != Zero::integer || zeros_by_product()) return;
+  if (problem_.weight.stored_zero != Zero::integer || zeros_by_product()) return;
   Operands& o = operands_;
   const bool bytes = has_bytes(route_);
   if (o.zeros < 0) {
-    o.zeros = reg("zero_operand", bytes ? Scalar::u8 : expr_.activation, o.zeros_layout);
+    o.zeros = reg("zero_operand", bytes ? Scalar::u8 : problem_.activation(), o.zeros_layout);
   }
   emit(body, ZeroOperand{o.zeros, zero_rows(), o.group,
                          bytes ? bytes_of_codes().plan.offset[0] : operand_exponent()});
@@ -156,15 +158,16 @@ void LinearLowering::multiply_step(Body& body, const Product& product) {
 void LinearLowering::decode_step(Body& body) {
   const Operands& o = operands_;
   if (has_bytes(route_)) {
-    UnpackBytes codes{o.a, words_, o.block, o.in_block, expr_.bits, expr_.three};
-    if (expr_.element != nullptr) {
-      codes.mantissa_bits = expr_.element->mantissa_bits;
+    UnpackBytes codes{
+        o.a, words_, o.block, o.in_block, problem_.weight.bits, problem_.weight.three};
+    if (problem_.weight.element != nullptr) {
+      codes.mantissa_bits = problem_.weight.element->mantissa_bits;
     } else if (operand_ == Scalar::e4m3) {
-      codes.shift = expr_.shift;
+      codes.shift = problem_.weight.shift;
     }
-    if (subtracts_zero(expr_, route_)) {
+    if (subtracts_zero(problem_, route_)) {
       codes.zeros = o.zeros;
-      codes.zero = expr_.zero << bytes_of_codes().plan.offset[0] >> expr_.shift;
+      codes.zero = problem_.weight.zero << bytes_of_codes().plan.offset[0] >> problem_.weight.shift;
     } else if (operand_ != Scalar::e4m3) {
       codes.below_sign = bytes_of_codes().below_sign;
     }
@@ -174,9 +177,10 @@ void LinearLowering::decode_step(Body& body) {
   switch (decoding_.kind) {
     case Decoding::Kind::integers: {
       const bool in_place = route_ == Route::in_place;
-      emit(body, Unpack{o.a, words_, o.block, o.in_block, expr_.bits, in_place,
-                        in_place ? 0 : expr_.zero, in_place ? 0 : operand_exponent(),
-                        in_place ? 0 : expr_.shift, o.zeros, expr_.three, reads_ones()});
+      emit(body, Unpack{o.a, words_, o.block, o.in_block, problem_.weight.bits, in_place,
+                        in_place ? 0 : problem_.weight.zero, in_place ? 0 : operand_exponent(),
+                        in_place ? 0 : problem_.weight.shift, o.zeros, problem_.weight.three,
+                        reads_ones()});
       break;
     }
     case Decoding::Kind::fields:
@@ -184,7 +188,7 @@ void LinearLowering::decode_step(Body& body) {
                              decoding_.scaled && !decoding_.rounded ? scale_rows() : -1, o.group});
       break;
     case Decoding::Kind::table:
-      emit(body, Lookup{o.a, words_, o.block, o.in_block, expr_.bits, table_});
+      emit(body, Lookup{o.a, words_, o.block, o.in_block, problem_.weight.bits, table_});
       break;
   }
   if (!decoding_.rounded) return;
@@ -197,7 +201,7 @@ void LinearLowering::end_group(Body& body) {
   for (int i = 0; o.zero_in_steps() && !zeros_by_product() && i < o.zero_products; ++i) {
     emit(body, Add{acc_, o.zero_sum});
   }
-  if (expr_.stored_zero != Zero::rescale) subtract_zeros(body);
+  if (problem_.weight.stored_zero != Zero::rescale) subtract_zeros(body);
   if (!decoding_.scaled) {
     emit(body, Scale{o.total,
                      acc_,
@@ -207,7 +211,7 @@ void LinearLowering::end_group(Body& body) {
                      o.total != acc_ && !o.open,
                      o.biased});
   }
-  if (expr_.stored_zero == Zero::rescale) subtract_zeros(body);
+  if (problem_.weight.stored_zero == Zero::rescale) subtract_zeros(body);
 }
 
 // The sum of the activations is in the unit of the accumulator, whose scale brings it to 1; after
@@ -215,12 +219,12 @@ void LinearLowering::end_group(Body& body) {
 void LinearLowering::subtract_zeros(Body& body) {
   if (!zeros_by_product()) return;
   const Operands& o = operands_;
-  const bool scaled = expr_.stored_zero == Zero::rescale;
+  const bool scaled = problem_.weight.stored_zero == Zero::rescale;
   int less = 0;
   if (has_bytes(route_)) {
     // With a flipped sign codes are less the middle of all.
     const CodeBytes bytes = bytes_of_codes();
-    if (bytes.has_sign && !bytes.below_sign) less = 1 << (expr_.bits - 1);
+    if (bytes.has_sign && !bytes.below_sign) less = 1 << (problem_.weight.bits - 1);
   }
   emit(body, Offset{scaled ? o.total : acc_,
                     zero_rows(),
@@ -234,30 +238,33 @@ void LinearLowering::end_sums(Body& body) {
   const Operands& o = operands_;
   if (o.open) end_group(body);
   acc_ = o.total;
-  if (digits()) emit(body, JoinDigits{acc_, unit_, expr_.activation});
+  if (digits()) emit(body, JoinDigits{acc_, unit_, problem_.activation()});
   if (o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
   emit(body, Scale{acc_, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
 }
 
 void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
   const Layout layout = program_.registers[sum_].layout;
-  if (expr_.scale2) {
-    const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
-    emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
-    emit(body, Multiply{sum_, scale2});
-  }
-  if (expr_.has_bytes_of_x()) {
-    const auto of_tokens = reg("scale_of_tokens", Scalar::f32, layout);
-    emit(body, Load{of_tokens,
-                    view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}),
-                    {0, 0, sums_.first_token}});
-    emit(body, Multiply{sum_, of_tokens});
-  }
-  if (expr_.bias) {
-    const auto bias = reg("bias_of_rows", expr_.y_scalar(), layout);
-    emit(body, Load{bias, view(bias_, {1, expr_.n, layout.shape[2]}, {0, 1, 0}), {0, first, 0}});
-    emit(body, Add{sum_, bias});
-  }
+  const auto take = Match{
+      [&](const SecondScale&) {
+        const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
+        emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
+        emit(body, Multiply{sum_, scale2});
+      },
+      [&](const ScaleOfToken&) {
+        const auto of_tokens = reg("scale_of_tokens", Scalar::f32, layout);
+        emit(body, Load{of_tokens,
+                        view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}),
+                        {0, 0, sums_.first_token}});
+        emit(body, Multiply{sum_, of_tokens});
+      },
+      [&](const Bias&) {
+        const auto bias = reg("bias_of_rows", problem_.formats.bias, layout);
+        emit(body,
+             Load{bias, view(bias_, {1, problem_.n, layout.shape[2]}, {0, 1, 0}), {0, first, 0}});
+        emit(body, Add{sum_, bias});
+      }};
+  for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
 }
 
 }  // namespace ladder

@@ -25,12 +25,15 @@ SignalId LinearLowering::signal(Body& body, Signal signal) {
   return id;
 }
 
-bool LinearLowering::whole_pieces() const { return !digits() && has_whole_pieces(expr_, granule_); }
+bool LinearLowering::whole_pieces() const {
+  return !digits() && has_whole_pieces(problem_, granule_);
+}
 
 void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster,
                                     bool dependent_launch, Reduction reduction) {
-  program_.name = "linear_" + (expr_.element != nullptr ? std::string(expr_.element->name)
-                                                        : "u" + std::to_string(expr_.bits));
+  program_.name =
+      "linear_" + (problem_.weight.element != nullptr ? std::string(problem_.weight.element->name)
+                                                      : "u" + std::to_string(problem_.weight.bits));
   program_.cluster = cluster;
   program_.dependent_launch = dependent_launch;
   variable("split", splits);
@@ -40,27 +43,29 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   const auto constant = [&](const char* name, Scalar scalar) {
     return buffer(name, Level::global, scalar, 0, true);
   };
-  if (expr_.scale) per_group_.push_back({"scale", *expr_.scale, constant("scales", *expr_.scale)});
-  if (expr_.stored_zero != Zero::none) {
+  if (problem_.weight.scale)
     per_group_.push_back(
-        {"zero_point", expr_.zero_scalar(), constant("zeros", expr_.zero_scalar())});
+        {"scale", *problem_.weight.scale, constant("scales", *problem_.weight.scale)});
+  if (problem_.weight.stored_zero != Zero::none) {
+    per_group_.push_back({"zero_point", problem_.weight.zero_scalar(),
+                          constant("zeros", problem_.weight.zero_scalar())});
   }
-  if (expr_.scale2) scale2_ = constant("scale2", Scalar::f32);
-  if (expr_.bias) {
+  if (problem_.has_scale2()) scale2_ = constant("scale2", Scalar::f32);
+  if (problem_.has_bias()) {
     // Training may have written it a moment ago: a dependent launch reads it after its wait. Loads
     // of the read-only path the assembler would move before that.
-    bias_ = buffer("bias", Level::global, expr_.y_scalar(), 0, !dependent_launch);
+    bias_ = buffer("bias", Level::global, problem_.formats.bias, 0, !dependent_launch);
     program_.buffers[bias_].optional = true;
   }
-  if (expr_.gather) gather_ = constant("gather", Scalar::u32);
-  x_ = buffer("x", Level::global, expr_.x_scalar());
-  if (expr_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
-  y_ = buffer("y", Level::global, expr_.y_scalar());
+  if (problem_.permuted_columns) gather_ = constant("gather", Scalar::u32);
+  x_ = buffer("x", Level::global, problem_.formats.x);
+  if (problem_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
+  y_ = buffer("y", Level::global, problem_.formats.y);
   if (reduction == Reduction::ordered) {
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
     counters_ = buffer("counters", Level::global, Scalar::u32);
   }
-  if (expr_.experts) declare_items();
+  if (problem_.experts()) declare_items();
 }
 
 // What a weight has lies in its image, all parts of which are as far apart as the images are.
@@ -71,27 +76,28 @@ void LinearLowering::declare_items() {
   };
   const auto of_image = [&](BufferId id) {
     if (id >= 0) {
-      shift(id, Items::By::weight, expr_.experts->bytes / bytes_of(program_.buffers[id].scalar));
+      shift(id, Items::By::weight,
+            problem_.experts()->bytes / bytes_of(program_.buffers[id].scalar));
     }
   };
   of_image(weight_);
   for (const PerGroup& numbers : per_group_) of_image(numbers.buffer);
   of_image(scale2_);
   of_image(gather_);
-  shift(bias_, Items::By::weight, round_up(expr_.n, kBiasOfExpert));
-  shift(x_, Items::By::row, expr_.k);
+  shift(bias_, Items::By::weight, round_up(problem_.n, kBiasOfExpert));
+  shift(x_, Items::By::row, problem_.k);
   shift(x_scales_, Items::By::row, 1);
-  shift(y_, Items::By::row, expr_.n);
+  shift(y_, Items::By::row, problem_.n);
   program_.items = std::move(items);
 }
 
 // `sharing` warps in the order of K belong to one group.
 LinearLowering::GroupOrder LinearLowering::group_order(std::int64_t columns, std::int64_t warps_k,
                                                        std::int64_t rounds) const {
-  if (expr_.groups() == 1) {
+  if (problem_.groups() == 1) {
     return {replicated(warps_k, 5), [](const Affine&) { return Affine(0); }};
   }
-  const auto group = expr_.group_size();
+  const auto group = problem_.group_size();
   const auto sharing = std::max<std::int64_t>(group / columns, 1);
   const auto groups = std::max<std::int64_t>(columns / group, 1);
   const auto per_block = rounds * warps_k;  // warps' columns of a thread block

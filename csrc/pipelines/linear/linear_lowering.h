@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "layout/digits.h"
 #include "pipelines/linear/image_fit.h"
 #include "program/program.h"
@@ -25,16 +25,16 @@ class LinearLowering {
  protected:
   using Body = std::vector<Statement>;
 
-  LinearLowering(const Linear& expr, const OperandDecisions& decisions, Route route,
+  LinearLowering(const Problem& problem, const OperandDecisions& decisions, Route route,
                  ScalePlace scale_place)
-      : expr_(expr),
+      : problem_(problem),
         route_(route),
         instruction_(*decisions.core.instruction),
         operand_(operand_scalar(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
         decoding_(instruction_.subnormals
-                      ? decoding_of(expr, scale_place)
-                      : without_subnormals(decoding_of(expr, scale_place), expr)) {}
+                      ? decoding_of(problem, scale_place)
+                      : without_subnormals(decoding_of(problem, scale_place), problem)) {}
 
   // linear_lowering.cpp: declarations, whose numbers are in order of the calls, and the statements
   // around them. Names are made unique with an underscore, since each becomes one of the target's.
@@ -78,7 +78,7 @@ class LinearLowering {
     std::function<Affine(const Affine&)> first;  ///< group of the first warp, by round
   };
   GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t rounds) const;
-  RegisterId scale_rows() const { return expr_.scale ? per_group_.front().rows : -1; }
+  RegisterId scale_rows() const { return problem_.weight.scale ? per_group_.front().rows : -1; }
   RegisterId zero_rows() const { return per_group_.back().rows; }
 
   // codes.cpp: the products of a group of columns, whose scale and zero point are those of
@@ -190,7 +190,7 @@ class LinearLowering {
   /// Rounds `sum_` and writes it to y from row `first`.
   void finish(Body& body, const Affine& first);
 
-  const Linear& expr_;
+  const Problem& problem_;
   const Route route_;
   const MatrixInstruction& instruction_;
   const Scalar operand_;  // of the activations

@@ -65,8 +65,8 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
   return {};
 }
 
-bool has_whole_pieces(const Linear& expr, int granule) {
-  return !expr.gather && expr.k * bytes_of(expr.x_scalar()) % granule == 0;
+bool has_whole_pieces(const Problem& problem, int granule) {
+  return !problem.permuted_columns && problem.k * bytes_of(problem.formats.x) % granule == 0;
 }
 
 std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
@@ -92,39 +92,40 @@ std::string floats_objection(const Element& e) {
 
 /// Codes less their zero point are whole numbers that e4m3 holds as they are. Other zero points
 /// would multiply sums of x, which the instruction keeps too few bits of to subtract.
-std::string wholes_objection(const Linear& expr) {
-  if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
+std::string wholes_objection(const Problem& problem) {
+  if (problem.weight.stored_zero == Zero::original || problem.weight.stored_zero == Zero::rescale) {
     return "zero points that are no whole numbers beside sums of e4m3";
   }
-  const int code = ((1 << expr.bits) - 1) << expr.shift;
-  const bool stored = expr.stored_zero == Zero::integer;
-  const int zero = stored ? 1 << expr.bits : expr.zero;  // the largest
+  const int code = ((1 << problem.weight.bits) - 1) << problem.weight.shift;
+  const bool stored = problem.weight.stored_zero == Zero::integer;
+  const int zero = stored ? 1 << problem.weight.bits : problem.weight.zero;  // the largest
   const int most = std::max(stored ? code : code - zero, zero);
   return most <= kMostWhole
              ? ""
-             : joined("codes of ", expr.bits, " bits are up to ", most,
+             : joined("codes of ", problem.weight.bits, " bits are up to ", most,
                       " from their zero point, and e4m3 has whole numbers up to ", kMostWhole);
 }
 
 /// Sums of a group of integers are whole numbers of 32 bits.
-std::string bytes_objection(const Linear& expr, const MatrixInstruction& row) {
-  if (expr.element != nullptr) return floats_objection(*expr.element);
-  if (expr.rounded_x == Scalar::e4m3) return wholes_objection(expr);
+std::string bytes_objection(const Problem& problem, const MatrixInstruction& row) {
+  if (problem.weight.element != nullptr) return floats_objection(*problem.weight.element);
+  if (problem.rounded_x() == Scalar::e4m3) return wholes_objection(problem);
   constexpr std::int64_t kLargestProduct = 128 * 255;
   const auto most = std::numeric_limits<std::int32_t>::max() / kLargestProduct;
-  if (expr.group_size() > most) {
-    return joined("sums of ", expr.group_size(), " products, of at most ", most);
+  if (problem.group_size() > most) {
+    return joined("sums of ", problem.group_size(), " products, of at most ", most);
   }
-  if (expr.stored_zero == Zero::original) return "zero points that are no whole numbers";
-  const CodeBytes bytes = code_bytes(expr, Route::bytes, row.takes_unsigned());
-  if (bytes.has_sign && !bytes.below_sign && expr.stored_zero == Zero::rescale) {
-    return joined("scaled zero points of codes of ", expr.bits, " bits, of which ", row.name,
-                  " takes none without a sign");
+  if (problem.weight.stored_zero == Zero::original) return "zero points that are no whole numbers";
+  const CodeBytes bytes = code_bytes(problem, Route::bytes, row.takes_unsigned());
+  if (bytes.has_sign && !bytes.below_sign && problem.weight.stored_zero == Zero::rescale) {
+    return joined("scaled zero points of codes of ", problem.weight.bits, " bits, of which ",
+                  row.name, " takes none without a sign");
   }
   for (std::size_t parity = 0; parity < 2; ++parity) {
-    const bool stored = takes_zero_product(expr, Route::bytes) && expr.stored_zero != Zero::none;
-    const double zero =
-        stored ? std::ldexp(1.0, bytes.plan.offset[parity] - expr.shift) : -bytes.zero[parity];
+    const bool stored =
+        takes_zero_product(problem, Route::bytes) && problem.weight.stored_zero != Zero::none;
+    const double zero = stored ? std::ldexp(1.0, bytes.plan.offset[parity] - problem.weight.shift)
+                               : -bytes.zero[parity];
     if (zero != std::floor(zero) || std::fabs(zero) > 128) {
       return joined("a zero point of ", zero, " is no byte");
     }
@@ -135,50 +136,52 @@ std::string bytes_objection(const Linear& expr, const MatrixInstruction& row) {
 }  // namespace
 
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
-  if ((route == Route::bytes) != expr.has_bytes_of_x()) {
-    return joined("activations of ", name_of(expr.x_scalar()), " by ",
+  const Problem& problem = decisions.problem;
+  if ((route == Route::bytes) != problem.has_bytes_of_x()) {
+    return joined("activations of ", name_of(problem.formats.x), " by ",
                   kRoutes[static_cast<std::size_t>(route)]);
   }
   const MatrixInstruction& row = *decisions.of(route).core.instruction;
-  if (route == Route::bytes) return bytes_objection(expr, row);
-  if (!row.subnormals && expr.activation == Scalar::f16 &&
-      (place == ScalePlace::usual ? usual_scale_place(expr) : place) == ScalePlace::operands) {
+  if (route == Route::bytes) return bytes_objection(problem, row);
+  if (!row.subnormals && problem.activation() == Scalar::f16 &&
+      (place == ScalePlace::usual ? usual_scale_place(problem) : place) == ScalePlace::operands) {
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
   }
   if (place == ScalePlace::rounded) {
-    if (decisions.expr.max_m < kFewestOfRounded) {
+    if (decisions.problem.m < kFewestOfRounded) {
       return joined("operands are rounded from ", kFewestOfRounded, " tokens on, not at ",
-                    decisions.expr.max_m);
+                    decisions.problem.m);
     }
     if (route != Route::multiply_add || row.fragment != Fragment::warp) {
       return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],
                     " are not rounded");
     }
-    if (auto why = no_rounded_operands(expr); !why.empty()) return why;
+    if (auto why = no_rounded_operands(problem); !why.empty()) return why;
   }
   if (place == ScalePlace::operands) {
-    if (auto why = no_scaled_operands(expr); !why.empty()) return why;
+    if (auto why = no_scaled_operands(problem); !why.empty()) return why;
   }
-  if (place == ScalePlace::sums && !expr.scale) return "no scales for sums";
+  if (place == ScalePlace::sums && !problem.weight.scale) return "no scales for sums";
   if (route == Route::in_place) {
-    if (!row.subnormals && expr.activation == Scalar::f16) {
+    if (!row.subnormals && problem.activation() == Scalar::f16) {
       return joined(row.name, " reads codes in place, which are subnormals, as zero");
     }
-    if (expr.element != nullptr) return joined(expr.element->name, " is no integer");
-    if (expr.shift != 0) return "a zero point between two codes";
-    if (!fits_in_place(expr.bits, expr.activation)) {
-      return joined("codes of ", expr.bits, " bits are no ", name_of(expr.activation), " in place");
+    if (problem.weight.element != nullptr)
+      return joined(problem.weight.element->name, " is no integer");
+    if (problem.weight.shift != 0) return "a zero point between two codes";
+    if (!fits_in_place(problem.weight.bits, problem.activation())) {
+      return joined("codes of ", problem.weight.bits, " bits are no ",
+                    name_of(problem.activation()), " in place");
     }
-    const InPlace& codes = in_place(expr.bits, expr.activation);
-    if ((expr.zero != 0 || codes.base != 0) && expr.stored_zero != Zero::none) {
+    const InPlace& codes = in_place(problem.weight.bits, problem.activation());
+    if ((problem.weight.zero != 0 || codes.base != 0) && problem.weight.stored_zero != Zero::none) {
       return "a constant and a stored zero point";
     }
     for (int exponent : codes.exponent) {
-      const double zero = codes.base + std::ldexp(expr.zero, exponent);
-      if (to_number(expr.activation, to_bits(expr.activation, zero)) != zero) {
-        return joined("a zero point of ", expr.zero, " is no ", name_of(expr.activation),
-                      " in place");
+      const double zero = codes.base + std::ldexp(problem.weight.zero, exponent);
+      if (to_number(problem.activation(), to_bits(problem.activation(), zero)) != zero) {
+        return joined("a zero point of ", problem.weight.zero, " is no ",
+                      name_of(problem.activation()), " in place");
       }
     }
   }

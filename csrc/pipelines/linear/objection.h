@@ -41,7 +41,7 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
                                 const Device& device);
 
 /// Rows of activations may be copied asynchronously, in whole granules of so many bytes.
-bool has_whole_pieces(const Linear& expr, int granule);
+bool has_whole_pieces(const Problem& problem, int granule);
 
 /// Threads add up `rows` rows in pairs.
 std::string pairs_objection(std::int64_t threads, std::int64_t rows);

@@ -89,10 +89,10 @@ void LinearLowering::add_parts(Body& body, std::int64_t count, std::int64_t firs
 
 void LinearLowering::finish(Body& body, const Affine& first) {
   const auto out =
-      expr_.wide_y ? sum_ : reg("out", expr_.activation, program_.registers[sum_].layout);
-  const auto y = view(y_, {1, expr_.n, kTokens}, {0, 1, expr_.n});
+      problem_.wide_y() ? sum_ : reg("out", problem_.activation(), program_.registers[sum_].layout);
+  const auto y = view(y_, {1, problem_.n, kTokens}, {0, 1, problem_.n});
   scale_and_bias(body, first);
-  if (!expr_.wide_y) emit(body, Cast{out, sum_});
+  if (!problem_.wide_y()) emit(body, Cast{out, sum_});
   emit(body, Store{out, y, {0, first, sums_.first_token}});
 }
 

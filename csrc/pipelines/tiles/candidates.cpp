@@ -46,34 +46,35 @@ constexpr int kTokensOfWarpgroups[] = {256, 192, 128, 64, 32}, kUsualTokens = 12
 constexpr int kFewestWarps = 4, kMostWarps = 16;
 
 /// A warpgroup has registers for the sums of so many tokens, of one unit of rows a warp.
-bool has_registers(int tokens, const Linear& expr) {
+bool has_registers(int tokens, const Problem& problem) {
   const TileSchedule s{.rows = static_cast<int>(kBlock),
                        .tokens = tokens,
                        .columns = 2 * static_cast<int>(kBlock),
                        .warps_n = kUnits,
                        .warps_m = 1,
                        .k_tiles = 1,
-                       .route = expr.has_bytes_of_x() ? Route::bytes : Route::multiply_add,
+                       .route = problem.has_bytes_of_x() ? Route::bytes : Route::multiply_add,
                        .ctas_per_sm = 1,
                        .warpgroups = true};
-  return tile_registers(s, expr) <= kMostRegisters;
+  return tile_registers(s, problem) <= kMostRegisters;
 }
 
 }  // namespace
 
 std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_launch) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   std::vector<TileSchedule> all;
-  const bool bytes = expr.has_bytes_of_x();
-  if ((expr.max_m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
+  const bool bytes = problem.has_bytes_of_x();
+  if ((problem.m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
   std::vector<ScalePlace> scale_places{ScalePlace::usual};
-  if (usual_scale_place(expr) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
-  if (expr.groups() > 1 && expr.max_m >= kFewestOfRounded && no_rounded_operands(expr).empty()) {
+  if (usual_scale_place(problem) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
+  if (problem.groups() > 1 && problem.m >= kFewestOfRounded &&
+      no_rounded_operands(problem).empty()) {
     scale_places.push_back(ScalePlace::rounded);
   }
   // In place takes one more product for each 16 rows of a warp where there is a zero point.
-  const bool in_place = expr.element == nullptr && expr.zero == 0;
+  const bool in_place = problem.weight.element == nullptr && problem.weight.zero == 0;
 
   const auto stages_tried =
       device.async_copy() ? std::span<const int>(kStages) : kStagesOfCopiesAtOnce;
@@ -94,17 +95,18 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
     }
   };
   const auto add_splits = [&](TileSchedule s) {
-    const auto tiles = ceil_div(round_up(expr.n, kBlock), s.rows) * s.token_tiles * expr.products();
-    const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.columns);
+    const auto tiles =
+        ceil_div(round_up(problem.n, kBlock), s.rows) * s.token_tiles * problem.products();
+    const auto k_tiles = ceil_div(round_up(problem.k, kBlock), s.columns);
     const auto most = std::min(k_tiles / kFewestTiles, kMostSplits);
     const auto places = device.multiprocessors * (s.warpgroups ? s.ctas_per_sm : 1);
     for (const auto splits : splits_for(tiles, k_tiles, places, most, 2)) {
       // Groups of several k-tiles stay whole.
-      const auto sharing = expr.groups() == 1 ? 1 : expr.group_size() / s.columns;
+      const auto sharing = problem.groups() == 1 ? 1 : problem.group_size() / s.columns;
       const auto of_cta = ceil_div(k_tiles, splits);
       s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_cta, std::max<std::int64_t>(sharing, 1))
                                               : of_cta);
-      const auto parts = grid_of(s, expr).splits;
+      const auto parts = grid_of(s, problem).splits;
       // Larger clusters leave multiprocessors without one.
       const auto largest = s.warpgroups ? kMostOfWarpgroups : device.max_cluster;
       const bool cluster = parts <= largest && s.rows % (2 * parts) == 0;
@@ -116,14 +118,14 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   };
 
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
-  if (const auto* row = warpgroup_instruction(expr.x_scalar(), device)) {
+  if (const auto* row = warpgroup_instruction(problem.formats.x, device)) {
     std::int64_t last = 0;
     for (const int most : kTokensOfWarpgroups) {
-      const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
-      auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{row->n});
+      const auto token_tiles = ceil_div(problem.m, std::int64_t{most});
+      auto tokens = round_up(ceil_div(problem.m, token_tiles), std::int64_t{row->n});
       while (!row->takes_tokens(tokens)) tokens += row->n;
       if (tokens == last) continue;
-      if (most < kUsualTokens && has_registers(static_cast<int>(last), expr)) break;
+      if (most < kUsualTokens && has_registers(static_cast<int>(last), problem)) break;
       last = tokens;
       for (const auto& [rows, warps] : kWarpgroupTiles) {
         for (const int columns : {128, bytes ? 256 : 64}) {
@@ -149,12 +151,12 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
 
   // In tensor memory, which holds one set of sums: where a user asks for what nobody has run.
   const auto* tensors =
-      device.unproven ? tensor_memory_instruction(expr.x_scalar(), device) : nullptr;
+      device.unproven ? tensor_memory_instruction(problem.formats.x, device) : nullptr;
   std::int64_t last_of_tensors = 0;
   for (const int most : kTokensOfTensors) {
     if (tensors == nullptr) break;
-    const auto token_tiles = ceil_div(expr.max_m, std::int64_t{most});
-    const auto tokens = round_up(ceil_div(expr.max_m, token_tiles), std::int64_t{tensors->n});
+    const auto token_tiles = ceil_div(problem.m, std::int64_t{most});
+    const auto tokens = round_up(ceil_div(problem.m, token_tiles), std::int64_t{tensors->n});
     if (tokens == std::exchange(last_of_tensors, tokens)) continue;
     for (const auto& [rows, warps] : kTensorTiles) {
       add_splits({.rows = rows,
@@ -172,12 +174,12 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   }
 
   // As few tiles of tokens as the most that a CTA has allows, and twice as many.
-  const auto fewest = ceil_div(expr.max_m, std::int64_t{kMostTokensOfCta});
+  const auto fewest = ceil_div(problem.m, std::int64_t{kMostTokensOfCta});
   const auto& instruction =
       *decisions.of(bytes ? Route::bytes : Route::multiply_add).core.instruction;
   const std::int64_t pair = 2 * instruction.n;  // what load-matrix brings
   for (const std::int64_t token_tiles : {fewest, 2 * fewest}) {
-    const auto tokens = static_cast<int>(round_up(ceil_div(expr.max_m, token_tiles), pair));
+    const auto tokens = static_cast<int>(round_up(ceil_div(problem.m, token_tiles), pair));
     if (token_tiles > fewest && tokens < 32) continue;
     for (const WarpTile warp : kWarpTiles) {
       if (tokens % warp.tokens != 0) continue;

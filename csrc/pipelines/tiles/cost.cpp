@@ -50,24 +50,24 @@ double fullest(double ctas, double places) { return std::ceil(ctas / places) * p
 
 Cost cost(const TileSchedule& s, const Decisions& decisions) {
   if (s.warpgroups) return cost_of_warpgroups(s, decisions);
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const auto carried = fitted::carried_to(device);
   const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
-  const CtaGrid grid = grid_of(s, expr);
-  const double ctas = static_cast<double>(grid.count() * expr.products());
+  const CtaGrid grid = grid_of(s, problem);
+  const double ctas = static_cast<double>(grid.count() * problem.products());
   const double steps = static_cast<double>(s.columns) / mma.k;  // of a k-tile
   const double units = static_cast<double>(s.units()),
                tokens = static_cast<double>(s.warp_tokens());
-  const double groups = static_cast<double>(groups_of_tile(s, expr));
-  const bool totals = keeps_totals(s, expr);
-  const bool product = takes_zero_product(expr, s.route);
+  const double groups = static_cast<double>(groups_of_tile(s, problem));
+  const bool totals = keeps_totals(s, problem);
+  const bool product = takes_zero_product(problem, s.route);
 
   // Cycles of one scheduler for one k-tile of one warp.
   const double mma_cycles = matrix_cycles(device, mma);
   const double products = (units + (product ? 1 : 0)) * tokens / mma.n * steps;
-  const double decoding = kBeside * units * decoding_cycles(expr, s.route, s.scale_place) * steps /
-                          (static_cast<double>(kBlock) / mma.k);
+  const double decoding = kBeside * units * decoding_cycles(problem, s.route, s.scale_place) *
+                          steps / (static_cast<double>(kBlock) / mma.k);
   const double scaling = totals ? groups * units * (tokens / 2 + kScaleCycles) : 0;
   const double loads = kLoadMatrixCycles * steps * tokens / 16;
   const double warp = products * mma_cycles + decoding + scaling + loads + kTileCycles;
@@ -82,9 +82,9 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
   Cost out{};
   out.issue_seconds = warp * s.k_tiles * warps * ctas * alone /
                       (carried.clock * device.schedulers * device.multiprocessors);
-  const double bytes = least_bytes(expr, expr.max_m);
-  const double tile_codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
-  const double x_bytes = static_cast<double>(s.tokens) * s.columns * bytes_of(expr.x_scalar());
+  const double bytes = least_bytes(problem, problem.m);
+  const double tile_codes = static_cast<double>(s.rows) * s.columns * problem.weight.bits / 8;
+  const double x_bytes = static_cast<double>(s.tokens) * s.columns * bytes_of(problem.formats.x);
   const double sums = static_cast<double>(s.rows) * s.tokens * 4 * (grid.splits > 1 ? 2 : 0) *
                       (s.reduction == Reduction::ordered ? 1 : 0.5);
   const double filled = ctas * (s.k_tiles * (tile_codes + x_bytes) + sums);
@@ -94,7 +94,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
       std::min(in_flight / (kBytesInFlight * carried.wave_bytes / fitted::kWaveBytes), 1.0);
   out.memory_seconds =
       std::max(bytes / device.global.bytes_per_second / hidden, fill > 0 ? filled / fill : 0);
-  const double read = tokens * mma.k * bytes_of(expr.x_scalar()) * steps;  // by load-matrix
+  const double read = tokens * mma.k * bytes_of(problem.formats.x) * steps;  // by load-matrix
   out.shared_seconds = (read * warps + 2 * (tile_codes + x_bytes)) * s.k_tiles * ctas /
                        device.shared_bytes_per_second();
   out.fixed_seconds = kLaunch + (s.reduction == Reduction::cluster   ? kCluster

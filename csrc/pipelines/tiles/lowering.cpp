@@ -36,7 +36,7 @@ Program TileLowering::run() {
   if (s_.tensor_memory) declare_tensors();
   operands_.open = open();
   operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
-                     summed_columns(s_, expr_) <= kMostBiased;
+                     summed_columns(s_, problem_) <= kMostBiased;
   if (s_.tensor_memory) {
     if (open()) prepare_group(body);  // sums begin at their first product
   } else {
@@ -81,7 +81,7 @@ LinearLowering::Tiling TileLowering::tiling() const {
           .fit = fit_,
           .tokens = s_.tensor_memory ? tokens_of_load(s_) : s_.warp_tokens(),
           .b_in_registers = warpgroup_ == nullptr,
-          .running = keeps_totals(s_, expr_)};
+          .running = keeps_totals(s_, problem_)};
 }
 
 void TileLowering::k_tile(Body& body) {
@@ -89,7 +89,7 @@ void TileLowering::k_tile(Body& body) {
   begin_k_tile(body, k_tile);
   if (!whole_row()) load_groups(body, k_tile);
   if (s_.tensor_memory) return tensor_tile(body, k_tile);
-  const auto columns = summed_columns(s_, expr_);
+  const auto columns = summed_columns(s_, problem_);
   if (decoding_.scaled) {
     scaled_operands(body, k_tile);
   } else if (columns >= kBlock) {
@@ -149,7 +149,7 @@ void TileLowering::scaled_operands(Body& body, const Affine& k_tile) {
 Affine TileLowering::group_of_step(const Affine& block, const Affine& step, std::int64_t turn,
                                    std::int64_t in_turn) const {
   if (groups_ == 1) return 0;
-  const auto columns = expr_.group_size();
+  const auto columns = problem_.group_size();
   if (columns >= kBlock) return divided(block, columns / kBlock);
   const auto steps = columns / instruction_.k;  // of a group
   const auto in_block = steps <= in_turn ? times(step, in_turn / steps) + Affine(turn / steps)
@@ -218,7 +218,7 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   operands_.a = stages_of_a_[turn];
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
   // Between two waits for all products; where they run on over k-tiles, without end.
-  const auto steps = (one_sum() ? s_.columns : summed_columns(s_, expr_)) / instruction_.k;
+  const auto steps = (one_sum() ? s_.columns : summed_columns(s_, problem_)) / instruction_.k;
   if (steps > in_turn || (s_.producers && one_sum())) {
     emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
   }
@@ -246,15 +246,15 @@ void TileLowering::end_products(Body& body) {
   end_group(body);
 }
 
-Workspace workspace_of(const Linear& expr, const TileSchedule& s) {
+Workspace workspace_of(const Problem& problem, const TileSchedule& s) {
   if (s.reduction != Reduction::ordered) return {};
-  const CtaGrid grid = grid_of(s, expr);
+  const CtaGrid grid = grid_of(s, problem);
   const auto tiles = grid.tiles * grid.token_tiles;
   return {tiles * grid.splits * s.tokens * s.rows, tiles};
 }
 
 Program lower(const Decisions& decisions, const TileSchedule& schedule) {
-  return TileLowering(decisions.expr, schedule, decisions.of(schedule.route), *decisions.device)
+  return TileLowering(decisions.problem, schedule, decisions.of(schedule.route), *decisions.device)
       .run();
 }
 

@@ -18,15 +18,15 @@ namespace ladder {
 
 class TileLowering : LinearLowering {
  public:
-  TileLowering(const Linear& expr, const TileSchedule& schedule, const OperandDecisions& decisions,
-               const Device& device)
-      : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
+  TileLowering(const Problem& problem, const TileSchedule& schedule,
+               const OperandDecisions& decisions, const Device& device)
+      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
         s_(schedule),
-        grid_(grid_of(schedule, expr)),
-        memory_(tile_memory(schedule, expr)),
-        groups_(groups_of_tile(schedule, expr)),
+        grid_(grid_of(schedule, problem)),
+        memory_(tile_memory(schedule, problem)),
+        groups_(groups_of_tile(schedule, problem)),
         fit_(instruction_, schedule.units()),
-        warpgroup_(product_row(schedule, expr, device)) {
+        warpgroup_(product_row(schedule, problem, device)) {
     if (s_.producers) program_.roles = roles_of(s_, device);
   }
 
@@ -36,7 +36,7 @@ class TileLowering : LinearLowering {
  private:
   // lowering.cpp
   /// One group is all of K.
-  bool whole_row() const { return expr_.groups() == 1; }
+  bool whole_row() const { return problem_.groups() == 1; }
   /// Its scale multiplies once, at the end.
   bool open() const { return whole_row() && !decoding_.scaled && operand_ != Scalar::e4m3; }
   /// Products are added to the same sums until the last column, which nothing scales before.

@@ -18,7 +18,7 @@ std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
   if (!s.producers) return {};
   if (!s.warpgroups) return "producers without warpgroups";
   const int granule = decisions.of(s.route).hint.granularity_bytes;
-  if (!has_whole_pieces(decisions.expr, granule)) {
+  if (!has_whole_pieces(decisions.problem, granule)) {
     return joined("producers copy whole pieces of ", granule, " bytes");
   }
   const Roles roles = roles_of(s, *decisions.device);
@@ -31,17 +31,17 @@ std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
 /// What tensor memory serves so far: one set of sums, of operands that a warp has whole.
 std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions) {
   if (!s.tensor_memory) return {};
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   if (!s.warpgroups || !s.producers) return "tensor memory without producers";
-  if (tensor_memory_instruction(expr.x_scalar(), device) == nullptr) {
-    return joined("no products of ", name_of(expr.x_scalar()), " in tensor memory");
+  if (tensor_memory_instruction(problem.formats.x, device) == nullptr) {
+    return joined("no products of ", name_of(problem.formats.x), " in tensor memory");
   }
   if (!device.unproven) return "tensor memory, which nobody has run: LADDER_UNPROVEN=1 allows it";
-  if (s.route != Route::multiply_add || takes_zero_product(expr, s.route)) {
+  if (s.route != Route::multiply_add || takes_zero_product(problem, s.route)) {
     return "tensor memory has no sums of zero points";
   }
-  if (keeps_totals(s, expr)) return "tensor memory has one set of sums: no group's scale fits";
+  if (keeps_totals(s, problem)) return "tensor memory has one set of sums: no group's scale fits";
   if (s.units() != 2) return joined(s.units(), " units a warp, which has lanes for 2");
   if (s.columns != 2 * kBlock) {
     return joined("k-tiles of ", s.columns, " columns, not of ", kOperandPlaces, " blocks");
@@ -69,7 +69,7 @@ std::string not_counts(const TileSchedule& s) {
 /// Warps have whole units, and where no warpgroups multiply, a lane's words of them are where
 /// layouts can say: the cost of others is fitted to no kernel.
 std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const OperandDecisions& operands = decisions.of(s.route);
   const MatrixInstruction& mma = *operands.core.instruction;
   if (s.rows % kBlock != 0 || s.columns % kBlock != 0) {
@@ -80,14 +80,14 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
                   " warps is not whole instructions of ", mma.m, " x ", mma.n);
   }
   if (s.warpgroups) {
-    const auto* row = product_row(s, expr, *decisions.device);
+    const auto* row = product_row(s, problem, *decisions.device);
     if (row == nullptr) return "no instruction of warpgroups";
     if (s.warps_n % (row->lanes() / mma.lanes()) != 0 || s.warps_m != 1) {
       return joined(s.warps_n, " x ", s.warps_m, " warps are no warpgroups along the rows");
     }
     if (s.tokens > row->most_n) return joined(s.tokens, " tokens, of at most ", row->most_n);
     if (!row->takes_tokens(s.tokens)) return joined(row->name, " has no ", s.tokens, " tokens");
-    const auto panel = tile_memory(s, expr).x_pitch;
+    const auto panel = tile_memory(s, problem).x_pitch;
     if (s.columns % panel != 0) {
       return joined(s.columns, " columns are not whole panels of ", panel);
     }
@@ -96,9 +96,10 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
   if (units > kUnits || kUnits % units != 0) {
     return joined(units, " row units a warp, not 1, 2 or 4 of a block");
   }
-  if (!s.warpgroups && !has_chunks(units, expr.bits)) {
-    return joined(units, " row units of ", expr.bits, " bits are neither whole pieces of ",
-                  4 * kChunkWords, " bytes nor equal parts of one");
+  if (!s.warpgroups && !has_chunks(units, problem.weight.bits)) {
+    return joined(units, " row units of ", problem.weight.bits,
+                  " bits are neither whole pieces of ", 4 * kChunkWords,
+                  " bytes nor equal parts of one");
   }
   return {};
 }
@@ -108,8 +109,8 @@ std::string bad_warps(const TileSchedule& s, const Decisions& decisions) {
 /// instruction themselves, so that of the decision only the tokens concern them that no kernel
 /// serves. Where activations are bytes no library multiplies.
 std::string converted_elsewhere(const TileSchedule& s, const Decisions& decisions) {
-  const auto tokens = decisions.expr.max_m;
-  if (decisions.expr.has_bytes_of_x()) return {};
+  const auto tokens = decisions.problem.m;
+  if (decisions.problem.has_bytes_of_x()) return {};
   const bool served = no_kernel(ConvertPlace::shared_to_registers, tokens).empty();
   if (s.warpgroups && served) return {};
   if (auto why = too_many_for_warps(tokens); served && !why.empty()) return why;
@@ -117,9 +118,9 @@ std::string converted_elsewhere(const TileSchedule& s, const Decisions& decision
 }
 
 std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits) {
-  const Linear& expr = decisions.expr;
-  if (expr.groups() == 1) return {};
-  const auto group = expr.group_size();
+  const Problem& problem = decisions.problem;
+  if (problem.groups() == 1) return {};
+  const auto group = problem.group_size();
   const int step = decisions.of(s.route).core.instruction->k;
   if (group % step != 0) {
     return joined("groups of ", group, " columns are no whole k-steps of ", step);
@@ -157,30 +158,30 @@ std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const Ct
 }  // namespace
 
 std::string objection(const TileSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for one token";
   if (auto why = converted_elsewhere(s, decisions); !why.empty()) return why;
   if (!device.copies_to_shared()) return "no copies by threads to shared memory";
   if (s.dependent_launch && !device.dependent_launch()) return "no dependent launch";
-  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
-    return joined("serves ", tokens, " tokens of ", expr.max_m);
+  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
+    return joined("serves ", tokens, " tokens of ", problem.m);
   }
   if (s.stages > s.k_tiles) return "idle stages";
   if (auto why = bad_warps(s, decisions); !why.empty()) return why;
   if (auto why = bad_producers(s, decisions); !why.empty()) return why;
   if (auto why = bad_tensor_memory(s, decisions); !why.empty()) return why;
-  const CtaGrid grid = grid_of(s, expr);
+  const CtaGrid grid = grid_of(s, problem);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   const auto threads = s.cta_threads();
-  if (auto why = residence_objection(threads, shared_bytes(s, expr), s.ctas_per_sm, device);
+  if (auto why = residence_objection(threads, shared_bytes(s, problem), s.ctas_per_sm, device);
       !why.empty()) {
     return why;
   }
-  const auto registers = tile_registers(s, expr);
+  const auto registers = tile_registers(s, problem);
   const std::int64_t most =
       s.producers
           ? roles_of(s, device).consumer_registers

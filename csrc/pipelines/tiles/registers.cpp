@@ -35,38 +35,38 @@ std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
 
 }  // namespace
 
-std::int64_t tile_registers(const TileSchedule& s, const Linear& expr) {
-  const bool totals = keeps_totals(s, expr);
+std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
+  const bool totals = keeps_totals(s, problem);
   const auto of_unit = s.warp_tokens() / 2;  // sums of 16 rows
-  const bool zeros = expr.stored_zero != Zero::none;
-  const bool product = takes_zero_product(expr, s.route);
+  const bool zeros = problem.weight.stored_zero != Zero::none;
+  const bool product = takes_zero_product(problem, s.route);
   const auto sums = s.tensor_memory
                         ? s.units() * tokens_of_load(s) / 2
                         : (totals ? 2 : 1) * s.units() * of_unit + (product ? of_unit : 0);
   // Words of two blocks: those of the next are loaded while the last are multiplied.
-  const auto words =
-      std::max(s.units() * (2 * expr.bits + expr.bits % 2 * kOddWidth), kFewestWords);
+  const auto words = std::max(
+      s.units() * (2 * problem.weight.bits + problem.weight.bits % 2 * kOddWidth), kFewestWords);
   const auto operands =
       s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
-  const auto groups = groups_of_tile(s, expr);
-  const bool narrow = totals && expr.group_size() < kBlock;
-  const bool e4m3 = expr.rounded_x == Scalar::e4m3;
-  const bool integers = e4m3 && expr.element == nullptr;
+  const auto groups = groups_of_tile(s, problem);
+  const bool narrow = totals && problem.group_size() < kBlock;
+  const bool e4m3 = problem.rounded_x() == Scalar::e4m3;
+  const bool integers = e4m3 && problem.weight.element == nullptr;
   const bool of_warpgroups = integers && s.warpgroups;
-  const bool several = narrow || (of_warpgroups && summed_columns(s, expr) < s.columns);
+  const bool several = narrow || (of_warpgroups && summed_columns(s, problem) < s.columns);
   const double share = narrow && of_warpgroups ? kNarrowWholes : kNarrowGroups;
   const auto begun =
       several ? share * static_cast<double>(s.units() * of_unit) +
                     (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
               : 0;
-  const bool floats = decoding_kind(expr) == Decoding::Kind::fields || (of_warpgroups && narrow);
+  const bool floats = decoding_kind(problem) == Decoding::Kind::fields || (of_warpgroups && narrow);
   const auto of_groups =
       static_cast<std::int64_t>(begun) + (zeros && groups > 1 ? kZerosOfGroups : 0) +
       (totals && floats ? kScaledFloats : 0) + (e4m3 && !s.warpgroups ? kFloatsOfWarps : 0) +
       (integers && !s.warpgroups ? sums / 4 : 0);
   const auto products =
-      sums + words + operands + of_groups + decoding_registers(expr, s.scale_place);
-  return kOthers + std::max(products, sum_registers(s, grid_of(s, expr)));
+      sums + words + operands + of_groups + decoding_registers(problem, s.scale_place);
+  return kOthers + std::max(products, sum_registers(s, grid_of(s, problem)));
 }
 
 }  // namespace ladder

@@ -13,6 +13,6 @@ constexpr std::int64_t kMostRegisters = 244;
 
 /// Registers of a thread: sums, words, operands, and what addresses and decoding keep. An estimate;
 /// the compiler has the last word.
-std::int64_t tile_registers(const TileSchedule& schedule, const Linear& expr);
+std::int64_t tile_registers(const TileSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

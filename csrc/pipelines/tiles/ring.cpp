@@ -15,9 +15,9 @@ void TileLowering::declare_ring() {
 }
 
 void TileLowering::declare_words() {
-  const std::int64_t b = expr_.bits, stages = s_.stages;
-  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
-  const auto k_words = round_up(expr_.k, kBlock) / kBlock * b * 128;
+  const std::int64_t b = problem_.weight.bits, stages = s_.stages;
+  const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
+  const auto k_words = round_up(problem_.k, kBlock) / kBlock * b * 128;
   const auto tile_words = blocks() * b * 128;  // of one row of blocks
   const auto words = buffer("ring", Level::shared, Scalar::u32, memory_.words);
   sums_.over = words;
@@ -30,15 +30,16 @@ void TileLowering::declare_words() {
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},
                     {tile_words, b * 128, 128, 4, 1});
-  words_ = reg("words", Scalar::u32,
-               warps_over(0, fit_.warps_of_words(expr_.bits)) * fit_.words(expr_.bits));
+  words_ = reg(
+      "words", Scalar::u32,
+      warps_over(0, fit_.warps_of_words(problem_.weight.bits)) * fit_.words(problem_.weight.bits));
 }
 
 void TileLowering::declare_groups() {
-  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
+  const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
   for (PerGroup& part : per_group_) {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
-    const bool zeros = &part != &per_group_.front() || !expr_.scale;
+    const bool zeros = &part != &per_group_.front() || !problem_.weight.scale;
     const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
     part.loaded = reg(
         part.name + "_table", part.scalar,
@@ -46,7 +47,7 @@ void TileLowering::declare_groups() {
     part.rows =
         reg(part.name, part.scalar,
             spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(groups_, of_a));
-    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
     if (whole_row()) continue;
     const auto ring = buffer(part.name + "_ring", Level::shared, part.scalar, memory_.per_group);
@@ -54,14 +55,14 @@ void TileLowering::declare_groups() {
         view(ring, {s_.stages * groups_, row_blocks(), 8, 4, 8}, {s_.rows, kBlock, 8, 0, 1});
     group_copies_.push_back(
         {view(ring, {groups_, s_.rows}, {s_.rows, 1}),
-         view(part.buffer, {expr_.groups(), n_blocks * kBlock}, {n_blocks * kBlock, 1})});
+         view(part.buffer, {problem_.groups(), n_blocks * kBlock}, {n_blocks * kBlock, 1})});
   }
 }
 
 void TileLowering::declare_activations() {
   const auto x = buffer("x_ring", Level::shared, operand_, memory_.activations);
-  x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
-  if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
+  x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
+  if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   if (warpgroup_ == nullptr) {
     x_tile_ = view(x, {s_.tokens, s_.columns}, {memory_.x_pitch, 1});
     x_ring_ = view(x, {1, s_.stages * s_.tokens, s_.columns}, {0, memory_.x_pitch, 1});
@@ -90,7 +91,7 @@ ViewId TileLowering::at_stage(ViewId of, const Affine& k_tile, std::int64_t elem
 
 void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& guard,
                                 std::int64_t below) {
-  const auto tile_words = blocks() * expr_.bits * 128;
+  const auto tile_words = blocks() * problem_.weight.bits * 128;
   emit(body, CopyAsync{at_stage(word_tile_, k_tile, row_blocks() * tile_words),
                        weight_rows_,
                        {first_row(row_blocks()),
@@ -107,7 +108,7 @@ void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& 
 }
 
 Affine TileLowering::first_group(const Affine& k_tile) const {
-  const auto group = expr_.group_size();
+  const auto group = problem_.group_size();
   if (group <= s_.columns) {
     return Affine::of(kSplit, groups_ * s_.k_tiles) + times(k_tile, groups_);
   }
@@ -190,7 +191,7 @@ void TileLowering::load_groups(Body& body, const Affine& k_tile) {
 
 void TileLowering::load_words(Body& body, const Affine& k_tile, const Affine& block) {
   const std::vector<Affine> at{times(stage_of(k_tile), row_blocks()), block, 0, 0, 0};
-  if (has_chunks(s_.units(), expr_.bits)) {
+  if (has_chunks(s_.units(), problem_.weight.bits)) {
     emit(body, Load{words_, word_ring_, at});
   } else {
     emit(body, LoadUnits{words_, word_ring_, at});

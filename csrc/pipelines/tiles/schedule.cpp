@@ -47,22 +47,22 @@ std::optional<TileSchedule> tile_schedule_of(std::string_view text) {
   return read_schedule<Spelling, TileSchedule>(text);
 }
 
-CtaGrid grid_of(const TileSchedule& s, const Linear& expr) {
-  return {.tiles = ceil_div(round_up(expr.n, kBlock), s.rows),
+CtaGrid grid_of(const TileSchedule& s, const Problem& problem) {
+  return {.tiles = ceil_div(round_up(problem.n, kBlock), s.rows),
           .token_tiles = s.token_tiles,
-          .splits = ceil_div(round_up(expr.k, kBlock), std::int64_t{s.k_tiles} * s.columns),
+          .splits = ceil_div(round_up(problem.k, kBlock), std::int64_t{s.k_tiles} * s.columns),
           .together = tiles_together(s.token_tiles, s.tokens)};
 }
 
-std::int64_t groups_of_tile(const TileSchedule& s, const Linear& expr) {
-  return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
+std::int64_t groups_of_tile(const TileSchedule& s, const Problem& problem) {
+  return problem.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / problem.group_size(), 1);
 }
 
-const MatrixInstruction* product_row(const TileSchedule& s, const Linear& expr,
+const MatrixInstruction* product_row(const TileSchedule& s, const Problem& problem,
                                      const Device& device) {
   if (!s.warpgroups) return nullptr;
-  return s.tensor_memory ? tensor_memory_instruction(expr.x_scalar(), device)
-                         : warpgroup_instruction(expr.x_scalar(), device);
+  return s.tensor_memory ? tensor_memory_instruction(problem.formats.x, device)
+                         : warpgroup_instruction(problem.formats.x, device);
 }
 
 std::int64_t tensor_columns(const TileSchedule& s) {
@@ -90,48 +90,53 @@ int operand_stages(const TileSchedule& s) {
   return s.units() == 1 && s.route != Route::bytes ? 4 : 2;  // a block has two steps of bytes
 }
 
-std::int64_t summed_columns(const TileSchedule& s, const Linear& expr) {
-  const auto group = expr.groups() == 1 ? s.columns : s.columns / groups_of_tile(s, expr);
-  if (expr.rounded_x != Scalar::e4m3 || group <= kMostSummed) return group;
+std::int64_t summed_columns(const TileSchedule& s, const Problem& problem) {
+  const auto group = problem.groups() == 1 ? s.columns : s.columns / groups_of_tile(s, problem);
+  if (problem.rounded_x() != Scalar::e4m3 || group <= kMostSummed) return group;
   return group % kMostSummed == 0 ? kMostSummed : kBlock;
 }
 
-bool keeps_totals(const TileSchedule& s, const Linear& expr) {
-  if (expr.rounded_x == Scalar::e4m3) return true;
+bool keeps_totals(const TileSchedule& s, const Problem& problem) {
+  if (problem.rounded_x() == Scalar::e4m3) return true;
   if (s.scale_place == ScalePlace::rounded) return false;
-  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others only rounded
-  return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
+  const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others only rounded
+  return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
 }
 
-TileMemory tile_memory(const TileSchedule& s, const Linear& expr) {
+TileMemory tile_memory(const TileSchedule& s, const Problem& problem) {
   TileMemory out{};
-  out.words = std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * expr.bits * 128;
+  out.words =
+      std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * problem.weight.bits * 128;
   // One group of all columns is loaded once, to registers.
-  if (expr.groups() > 1) out.per_group = s.stages * groups_of_tile(s, expr) * s.rows;
-  const auto pad = kActivationPadBytes / bytes_of(expr.x_scalar());
+  if (problem.groups() > 1) out.per_group = s.stages * groups_of_tile(s, problem) * s.rows;
+  const auto pad = kActivationPadBytes / bytes_of(problem.formats.x);
   if (s.warpgroups) {
-    out.x_pitch = kSwizzledBytes / bytes_of(expr.x_scalar());
+    out.x_pitch = kSwizzledBytes / bytes_of(problem.formats.x);
     out.activations = std::int64_t{s.stages} * s.tokens * s.columns;
   } else {
     out.x_pitch = s.columns + pad;
     out.activations = std::int64_t{s.stages} * s.tokens * out.x_pitch;
   }
-  if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
+  if (decoding_kind(problem) == Decoding::Kind::table)
+    out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.rows + kSumPad;
   out.sums = s.tokens * out.sum_pitch;
   return out;
 }
 
-std::int64_t shared_bytes(const TileSchedule& s, const Linear& expr) {
-  const TileMemory m = tile_memory(s, expr);
+std::int64_t shared_bytes(const TileSchedule& s, const Problem& problem) {
+  const TileMemory m = tile_memory(s, problem);
   const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
     return round_up(elements * bytes, kSharedAlignment);
   };
   const auto ring =
-      buffer(m.words, 4) + (expr.scale ? buffer(m.per_group, bytes_of(*expr.scale)) : 0) +
-      (expr.stored_zero != Zero::none ? buffer(m.per_group, bytes_of(expr.zero_scalar())) : 0);
+      buffer(m.words, 4) +
+      (problem.weight.scale ? buffer(m.per_group, bytes_of(*problem.weight.scale)) : 0) +
+      (problem.weight.stored_zero != Zero::none
+           ? buffer(m.per_group, bytes_of(problem.weight.zero_scalar()))
+           : 0);
   const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
-                   buffer(m.activations, bytes_of(expr.x_scalar())) + buffer(m.table, 4);
+                   buffer(m.activations, bytes_of(problem.formats.x)) + buffer(m.table, 4);
   const auto signals = (s.producers ? 2 * s.stages * kSignalBytes : 0) +
                        (s.tensor_memory ? kOperandPlaces * kSignalBytes + kTensorSlotBytes : 0);
   return std::max(all, buffer(m.sums, 4)) + signals;

@@ -38,7 +38,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "pipelines/cost.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
@@ -85,14 +85,14 @@ std::string objection(const TileSchedule& schedule, const Decisions& decisions);
 Cost cost(const TileSchedule& schedule, const Decisions& decisions);
 /// That of schedules whose warpgroups multiply.
 Cost cost_of_warpgroups(const TileSchedule& schedule, const Decisions& decisions);
-CtaGrid grid_of(const TileSchedule& schedule, const Linear& expr);
+CtaGrid grid_of(const TileSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_launch);
 
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
-std::int64_t groups_of_tile(const TileSchedule& schedule, const Linear& expr);
+std::int64_t groups_of_tile(const TileSchedule& schedule, const Problem& problem);
 /// The instruction by which warpgroups multiply; null where they do not, or `device` has none.
-const MatrixInstruction* product_row(const TileSchedule& schedule, const Linear& expr,
+const MatrixInstruction* product_row(const TileSchedule& schedule, const Problem& problem,
                                      const Device& device);
 /// Places of operands in tensor memory, each of the columns of a block of the image.
 constexpr int kOperandPlaces = 2;
@@ -106,9 +106,9 @@ Roles roles_of(const TileSchedule& schedule, const Device& device);
 int operand_stages(const TileSchedule& schedule);
 /// Columns of a k-tile whose sums are added up to others: those of a group, but of e4m3, whose
 /// products keep few bits of sums, no more than 128.
-std::int64_t summed_columns(const TileSchedule& schedule, const Linear& expr);
+std::int64_t summed_columns(const TileSchedule& schedule, const Problem& problem);
 /// Sums are added up in registers of their own, in which their products are not.
-bool keeps_totals(const TileSchedule& schedule, const Linear& expr);
+bool keeps_totals(const TileSchedule& schedule, const Problem& problem);
 
 /// The buffers of a CTA, in elements, in the order in which they lie; 0: there is none.
 struct TileMemory {
@@ -120,8 +120,8 @@ struct TileMemory {
   std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
   std::int64_t sums;         ///< f32; they take the place of all that is above
 };
-TileMemory tile_memory(const TileSchedule& schedule, const Linear& expr);
+TileMemory tile_memory(const TileSchedule& schedule, const Problem& problem);
 /// Bytes of shared memory that a CTA asks for, to the byte.
-std::int64_t shared_bytes(const TileSchedule& schedule, const Linear& expr);
+std::int64_t shared_bytes(const TileSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

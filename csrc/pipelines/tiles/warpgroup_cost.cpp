@@ -58,19 +58,19 @@ double cluster_share(const Device& device, std::int64_t ctas) {
 }  // namespace
 
 Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const auto carried = fitted::carried_to(device);
-  const MatrixInstruction& row = *product_row(s, expr, device);
-  const CtaGrid grid = grid_of(s, expr);
+  const MatrixInstruction& row = *product_row(s, problem, device);
+  const CtaGrid grid = grid_of(s, problem);
   const Pace pace = pace_of(s);
   const auto units = static_cast<double>(s.units()), tokens = static_cast<double>(s.tokens);
   const double steps = static_cast<double>(s.columns) / row.k;  // of a k-tile
   const double warps = s.warps_n, groups = warps * 32 / row.lanes();
-  const bool product = takes_zero_product(expr, s.route);
+  const bool product = takes_zero_product(problem, s.route);
 
   const bool cluster = s.reduction == Reduction::cluster;
-  const double ctas = static_cast<double>(grid.count() * expr.products());
+  const double ctas = static_cast<double>(grid.count() * problem.products());
   const double places =
       std::round(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
   const double waves = std::ceil(ctas / (places * s.ctas_per_sm));
@@ -85,15 +85,15 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const double products = std::max(pace.product * 2 * row.m * tokens * row.k / rate, least) *
                           instructions_of_step * groups * steps * resident;
   const double decoding =
-      kDecoding * units * decoding_cycles(expr, s.route, s.scale_place) * s.columns / kBlock;
+      kDecoding * units * decoding_cycles(problem, s.route, s.scale_place) * s.columns / kBlock;
   const double scaling =
-      keeps_totals(s, expr) ? kScaling * units * tokens / 2 * groups_of_tile(s, expr) : 0;
+      keeps_totals(s, problem) ? kScaling * units * tokens / 2 * groups_of_tile(s, problem) : 0;
   const double storing = s.tensor_memory ? kStoreCycles * units * steps : 0;
   const double instructions =
       (decoding + scaling + storing + kStepCycles * steps + pace.tile_cycles) * warps /
       device.schedulers * resident;
-  const double codes = static_cast<double>(s.rows) * s.columns * expr.bits / 8;
-  const double x = tokens * s.columns * bytes_of(expr.x_scalar());
+  const double codes = static_cast<double>(s.rows) * s.columns * problem.weight.bits / 8;
+  const double x = tokens * s.columns * bytes_of(problem.formats.x);
   const double copies = (codes + x) / kFill * resident;
   const double k_tile = std::pow(std::pow(products, kOverlap) + std::pow(instructions, kOverlap) +
                                      std::pow(copies, kOverlap),
@@ -105,7 +105,7 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const double cycles = waves * s.k_tiles / carried.clock;
   out.issue_seconds = k_tile * cycles;
   out.shared_seconds = copies * cycles;
-  out.memory_seconds = least_bytes(expr, expr.max_m) / device.global.bytes_per_second;
+  out.memory_seconds = least_bytes(problem, problem.m) / device.global.bytes_per_second;
   out.fixed_seconds = kLaunch + (cluster ? kCluster * waves : 0);
   if (s.producers && s.dependent_launch) out.fixed_seconds += kWeightsAhead;
   if (s.reduction == Reduction::ordered) {

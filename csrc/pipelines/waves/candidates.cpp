@@ -17,16 +17,16 @@ constexpr std::int64_t kMostSplits = 32;
 }  // namespace
 
 std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   std::vector<WaveSchedule> all;
-  const bool in_place = expr.element == nullptr && expr.zero == 0;
+  const bool in_place = problem.weight.element == nullptr && problem.weight.zero == 0;
   const bool both_places =
-      !expr.has_bytes_of_x() && usual_scale_place(expr) == ScalePlace::operands;
+      !problem.has_bytes_of_x() && usual_scale_place(problem) == ScalePlace::operands;
 
   const auto add = [&](WaveSchedule s) {
     for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
-      if ((route == Route::bytes) != expr.has_bytes_of_x()) continue;
+      if ((route == Route::bytes) != problem.has_bytes_of_x()) continue;
       if (route == Route::in_place && !in_place) continue;
       s.route = route;
       for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
@@ -38,22 +38,23 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   };
   const auto add_splits = [&](WaveSchedule s) {
     const auto tiles =
-        ceil_div(round_up(expr.n, kBlock), s.rows()) * s.token_tiles * expr.products();
-    const auto k_tiles = ceil_div(round_up(expr.k, kBlock), s.tile_columns());
+        ceil_div(round_up(problem.n, kBlock), s.rows()) * s.token_tiles * problem.products();
+    const auto k_tiles = ceil_div(round_up(problem.k, kBlock), s.tile_columns());
     const auto places = std::int64_t{device.multiprocessors} * s.groups_per_cu;
     for (const auto splits :
          splits_for(tiles, k_tiles, places, std::min(k_tiles, kMostSplits), 3)) {
       // Groups of several k-tiles stay whole.
-      const auto sharing =
-          expr.groups() == 1 ? 1 : std::max<std::int64_t>(expr.group_size() / s.tile_columns(), 1);
+      const auto sharing = problem.groups() == 1
+                               ? 1
+                               : std::max<std::int64_t>(problem.group_size() / s.tile_columns(), 1);
       const auto of_group = ceil_div(k_tiles, splits);
       s.k_tiles = static_cast<int>(splits > 1 ? round_up(of_group, sharing) : of_group);
-      s.reduction = grid_of(s, expr).splits == 1 ? Reduction::none : Reduction::ordered;
+      s.reduction = grid_of(s, problem).splits == 1 ? Reduction::none : Reduction::ordered;
       add(s);
     }
   };
 
-  const auto tokens = static_cast<int>(round_up(expr.max_m, kToken));
+  const auto tokens = static_cast<int>(round_up(problem.m, kToken));
   for (const int token_tiles : {1, 2, 4, 8}) {
     const auto of_group = static_cast<int>(round_up(ceil_div(tokens, token_tiles), kToken));
     if (token_tiles > 1 && of_group < 2 * kToken) continue;
@@ -67,7 +68,7 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
           if (waves > kMostWaves || (waves_k > 1 && waves_m > 1)) continue;
           for (const int columns : {64, 128, 256}) {
             // More groups of columns have more scales than registers.
-            const bool narrow = expr.groups() > 1 && expr.group_size() < kBlock;
+            const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
             if (narrow && columns > kBlock) continue;
             for (const int per_cu : {1, 2, 4, 8}) {
               // From one wave for each SIMD to all that there is room for.

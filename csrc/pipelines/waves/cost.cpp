@@ -33,11 +33,11 @@ double fullest(double groups, double places) {
 }  // namespace
 
 Cost cost(const WaveSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
-  const CtaGrid grid = grid_of(s, expr);
-  const double groups = static_cast<double>(grid.count() * expr.products());
+  const CtaGrid grid = grid_of(s, problem);
+  const double groups = static_cast<double>(grid.count() * problem.products());
   const double steps = static_cast<double>(s.columns) / row.k, tokens = s.wave_tokens();
   const double pieces = static_cast<double>(kWaveRows) / row.m;
 
@@ -48,17 +48,18 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const double faster = bytes ? device.i8_flops / device.f16_flops : 1;
   const double matrix_clocks =
       static_cast<double>(row.m) * row.n * row.k / (faster * device.f16_lanes / device.schedulers);
-  const bool product = bytes ? takes_zero_product(expr, s.route) ||
-                                   code_bytes(expr, s.route, row.takes_unsigned()).zero[0] != 0
-                             : s.route == Route::in_place && expr.activation == Scalar::bf16;
+  const bool product = bytes ? takes_zero_product(problem, s.route) ||
+                                   code_bytes(problem, s.route, row.takes_unsigned()).zero[0] != 0
+                             : s.route == Route::in_place && problem.activation() == Scalar::bf16;
   const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
-  const double operations = decoding_cycles(expr, s.route, s.scale_place) / kIntegerCycles *
+  const double operations = decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles *
                             (kWaveRows / 16.0) / 2 * (static_cast<double>(s.columns) / kBlock);
-  const bool by_f32 = expr.activation == Scalar::bf16 && s.route == Route::multiply_add;
+  const bool by_f32 = problem.activation() == Scalar::bf16 && s.route == Route::multiply_add;
   const double packed = by_f32 ? 2.2 : 1;
-  const double scaling = keeps_totals(s, expr) ? static_cast<double>(groups_of_wave(s, expr)) *
-                                                     (2 * tokens + 4 * pieces)
-                                               : 0;
+  const double scaling =
+      keeps_totals(s, problem)
+          ? static_cast<double>(groups_of_wave(s, problem)) * (2 * tokens + 4 * pieces)
+          : 0;
   const double loads = 2 * tokens / row.n * steps;
   const double vector = (operations * packed + scaling + loads) * kIssueClocks + kTileClocks;
   const double waves = static_cast<double>(s.waves());
@@ -70,11 +71,11 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   out.issue_seconds = (std::max(products, vector) + 0.2 * std::min(products, vector)) * alone *
                       s.k_tiles * waves * groups /
                       (device.clock() * device.schedulers * device.multiprocessors);
-  const double least = least_bytes(expr, expr.max_m);
-  const double tile_codes =
-      static_cast<double>(s.rows()) * static_cast<double>(s.tile_columns()) * expr.bits / 8;
+  const double least = least_bytes(problem, problem.m);
+  const double tile_codes = static_cast<double>(s.rows()) * static_cast<double>(s.tile_columns()) *
+                            problem.weight.bits / 8;
   const double x_bytes = static_cast<double>(s.tokens) * static_cast<double>(s.tile_columns()) *
-                         bytes_of(expr.x_scalar());
+                         bytes_of(problem.formats.x);
   const double in_flight = resident * (tile_codes + x_bytes) * (s.k_tiles > 1 ? 1 : 0.5);
   const double hidden = std::min(in_flight / kBytesInFlight, 1.0);
   const double sums = static_cast<double>(s.rows()) * s.tokens * 4;
@@ -84,7 +85,7 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   if (const double rate = device.l2.bytes_per_second; rate > 0) {
     out.memory_seconds = std::max(out.memory_seconds, through_cache / rate);
   }
-  const double read = tokens * row.k * bytes_of(expr.x_scalar()) * steps * waves;
+  const double read = tokens * row.k * bytes_of(problem.formats.x) * steps * waves;
   out.shared_seconds = (read + x_bytes) * s.k_tiles * groups / device.shared_bytes_per_second();
   out.fixed_seconds = kLaunch + (s.reduction == Reduction::ordered ? kTicket : 0);
   const double uneven = fullest(groups, device.multiprocessors);

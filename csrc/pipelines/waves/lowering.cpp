@@ -65,7 +65,7 @@ LinearLowering::Tiling WaveLowering::tiling() const {
           .sum_warps = spatial({1, s_.waves_n, 1}) * spatial({1, 1, s_.waves_m}) * along_k,
           .fit = fit_,
           .tokens = s_.wave_tokens(),
-          .running = keeps_totals(s_, expr_)};
+          .running = keeps_totals(s_, problem_)};
 }
 
 void WaveLowering::multiply(Body& body, const Affine& k_tile) {
@@ -82,15 +82,15 @@ void WaveLowering::multiply(Body& body, const Affine& k_tile) {
   emit(body, For{steps_.group, groups_, std::move(per_group)});
 }
 
-Workspace workspace_of(const Linear& expr, const WaveSchedule& s) {
+Workspace workspace_of(const Problem& problem, const WaveSchedule& s) {
   if (s.reduction != Reduction::ordered) return {};
-  const CtaGrid grid = grid_of(s, expr);
+  const CtaGrid grid = grid_of(s, problem);
   const auto tiles = grid.tiles * grid.token_tiles;
   return {tiles * grid.splits * s.tokens * s.rows(), tiles};
 }
 
 Program lower(const Decisions& decisions, const WaveSchedule& schedule) {
-  return WaveLowering(decisions.expr, schedule, decisions.of(schedule.route)).run();
+  return WaveLowering(decisions.problem, schedule, decisions.of(schedule.route)).run();
 }
 
 }  // namespace ladder

@@ -16,12 +16,13 @@ namespace ladder {
 
 class WaveLowering : LinearLowering {
  public:
-  WaveLowering(const Linear& expr, const WaveSchedule& schedule, const OperandDecisions& decisions)
-      : LinearLowering(expr, decisions, schedule.route, schedule.scale_place),
+  WaveLowering(const Problem& problem, const WaveSchedule& schedule,
+               const OperandDecisions& decisions)
+      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
         s_(schedule),
-        grid_(grid_of(schedule, expr)),
-        memory_(wave_memory(schedule, expr)),
-        groups_(groups_of_wave(schedule, expr)),
+        grid_(grid_of(schedule, problem)),
+        memory_(wave_memory(schedule, problem)),
+        groups_(groups_of_wave(schedule, problem)),
         blocks_(schedule.columns / kBlock),
         fit_(instruction_, 2 * kUnits) {}
 
@@ -30,7 +31,7 @@ class WaveLowering : LinearLowering {
 
  private:
   /// One group is all of K: its scale multiplies once, at the end.
-  bool whole_row() const { return expr_.groups() == 1; }
+  bool whole_row() const { return problem_.groups() == 1; }
   void declare();
   Tiling tiling() const;
   /// The workgroup's first row, in units of which a tile has `factor`, and its first token.

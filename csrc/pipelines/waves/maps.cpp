@@ -15,7 +15,7 @@ namespace ladder {
 std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions) {
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   const ImageFit fit(row, 2 * kUnits);
-  const auto pitch = wave_memory(s, decisions.expr).x_pitch;
+  const auto pitch = wave_memory(s, decisions.problem).x_pitch;
   const std::string name(row.name), of_step = " of " + std::to_string(row.k) + ")";
   return {
       {"A of " + name + ": (lane, slot) to (row, k)", index_map(row.a())},
@@ -25,7 +25,7 @@ std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions)
        index_map(fit.a())},
       {"words of a wave in a block of 64 columns: to (block of rows, 1, chunk, lane of the image, "
        "word)",
-       index_map(fit.words(decisions.expr.bits))},
+       index_map(fit.words(decisions.problem.weight.bits))},
       {"activations: to (1, token, column" + of_step, index_map(fit.b(s.wave_tokens()))},
       {"activations in shared memory: (token, column) to element",
        index_map({s.tokens, s.tile_columns()},

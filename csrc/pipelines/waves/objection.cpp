@@ -40,9 +40,10 @@ std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
 
 /// A wave's columns of a k-tile belong to one group or to whole ones, and so do those of its
 /// neighbours and of the other parts of K.
-std::string bad_groups(const WaveSchedule& s, const Linear& expr, int step, std::int64_t splits) {
-  if (expr.groups() == 1) return {};
-  const auto group = expr.group_size();
+std::string bad_groups(const WaveSchedule& s, const Problem& problem, int step,
+                       std::int64_t splits) {
+  if (problem.groups() == 1) return {};
+  const auto group = problem.group_size();
   const auto why = joined("groups of ", group, " do not follow ", s.waves_k, " waves of ",
                           s.columns, " columns in ", s.k_tiles, " k-tiles");
   if (group <= s.columns) {
@@ -73,46 +74,48 @@ std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& d
 }  // namespace
 
 std::string objection(const WaveSchedule& s, const Decisions& decisions) {
-  const Linear& expr = decisions.expr;
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
-  if (!expr.has_bytes_of_x()) {  // by bytes no library multiplies
-    if (auto why = not_while_multiplying(decisions.whole, expr.max_m); !why.empty()) return why;
+  if (!problem.has_bytes_of_x()) {  // by bytes no library multiplies
+    if (auto why = not_while_multiplying(decisions.whole, problem.m); !why.empty()) return why;
   }
-  if (auto why = too_many_for_warps(expr.max_m); !why.empty()) return why;
+  if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
-  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < expr.max_m) {
-    return joined("serves ", tokens, " tokens of ", expr.max_m);
+  if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
+    return joined("serves ", tokens, " tokens of ", problem.m);
   }
-  const CtaGrid grid = grid_of(s, expr);
-  if (auto why = bad_groups(s, expr, row.k, grid.splits); !why.empty()) return why;
+  const CtaGrid grid = grid_of(s, problem);
+  if (auto why = bad_groups(s, problem, row.k, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, grid, device); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
-  if (s.route == Route::in_place && (expr.zero != 0 || expr.stored_zero != Zero::none)) {
+  if (s.route == Route::in_place &&
+      (problem.weight.zero != 0 || problem.weight.stored_zero != Zero::none)) {
     return "a zero point in place would be another one for each parity of rows";
   }
-  if (s.route == Route::in_place && expr.activation == Scalar::bf16 && expr.group_size() == row.k) {
+  if (s.route == Route::in_place && problem.activation() == Scalar::bf16 &&
+      problem.group_size() == row.k) {
     return joined("in place, groups of ", row.k,
                   " columns take one more product each: clang spills");
   }
-  if (!row.subnormals && expr.element != nullptr) {
+  if (!row.subnormals && problem.weight.element != nullptr) {
     try {
-      without_subnormals(decoding_of(expr, s.scale_place), expr);
+      without_subnormals(decoding_of(problem, s.scale_place), problem);
     } catch (const Unsupported& error) {
       return error.what();
     }
   }
   const auto threads = s.threads();
-  if (auto why = residence_objection(threads, shared_bytes(s, expr), s.groups_per_cu, device);
+  if (auto why = residence_objection(threads, shared_bytes(s, problem), s.groups_per_cu, device);
       !why.empty()) {
     return why;
   }
   const auto waves_of_simd =
       std::max<std::int64_t>(s.waves() * s.groups_per_cu / device.schedulers, 1);
   const auto most = kMostRegisters / waves_of_simd;
-  const auto registers = wave_registers(s, expr);
+  const auto registers = wave_registers(s, problem);
   if (registers > most) return joined(registers, " registers a lane, of at most ", most);
   return {};
 }

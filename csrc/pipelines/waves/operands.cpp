@@ -8,20 +8,20 @@
 namespace ladder {
 
 void WaveLowering::declare_weights() {
-  const std::int64_t b = expr_.bits;
-  const auto n_blocks = round_up(expr_.n, kBlock) / kBlock;
-  const auto k_blocks = round_up(expr_.k, kBlock) / kBlock;
+  const std::int64_t b = problem_.weight.bits;
+  const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
+  const auto k_blocks = round_up(problem_.k, kBlock) / kBlock;
   image_ =
       view(weight_, {n_blocks, k_blocks, b, kLanes, 4}, {k_blocks * b * 128, b * 128, 128, 4, 1});
   const Layout waves = spatial({s_.waves_n, 1, 1, 1, 1}) * replicated(s_.waves_m, 5) *
                        spatial({1, s_.waves_k, 1, 1, 1});
-  const Layout words = waves * local({1, blocks_, 1, 1, 1}) * fit_.words(expr_.bits);
+  const Layout words = waves * local({1, blocks_, 1, 1, 1}) * fit_.words(problem_.weight.bits);
   words_ = reg("words", Scalar::u32, words);
   if (s_.k_tiles > 1) next_words_ = reg("next_words", Scalar::u32, words);
   order_ = group_order(s_.columns, s_.waves_k, s_.k_tiles);
   for (PerGroup& part : per_group_) {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
-    const bool zeros = &part != &per_group_.front() || !expr_.scale;
+    const bool zeros = &part != &per_group_.front() || !problem_.weight.scale;
     const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
     const Layout loaded = spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) *
                           order_.over_k * fit_.loaded(groups_, of_a);
@@ -29,7 +29,7 @@ void WaveLowering::declare_weights() {
     part.rows = reg(part.name, part.scalar,
                     spatial({1, s_.waves_n}) * replicated(s_.waves_m * s_.waves_k, 2) *
                         fit_.rows(groups_, of_a));
-    part.table = view(part.buffer, {expr_.groups(), n_blocks, 8, 4, 8},
+    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
     if (!whole_row() && s_.k_tiles > 1) part.next = reg("next_" + part.name, part.scalar, loaded);
   }
@@ -68,8 +68,8 @@ void WaveLowering::declare_activations() {
   // The barrier of the last k-tile freed the stage before the one it is in.
   const auto last_stage = (s_.k_tiles - 1) % 2 * s_.tokens * memory_.x_pitch;
   sums_.read_last = memory_.sums * 4 > last_stage * bytes_of(operand_);
-  x_rows_ = view(x_, {kTokens, expr_.k}, {expr_.k, 1});
-  if (expr_.gather) x_order_ = view(gather_, {expr_.k}, {1});
+  x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
+  if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
   x_wave_ = view(x, {s_.waves_k, 2 * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
   if (!whole_pieces()) return;

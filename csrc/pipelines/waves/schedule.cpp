@@ -42,69 +42,72 @@ std::optional<WaveSchedule> wave_schedule_of(std::string_view text) {
   return read_schedule<Spelling, WaveSchedule>(text);
 }
 
-CtaGrid grid_of(const WaveSchedule& s, const Linear& expr) {
-  return {.tiles = ceil_div(round_up(expr.n, kBlock), s.rows()),
+CtaGrid grid_of(const WaveSchedule& s, const Problem& problem) {
+  return {.tiles = ceil_div(round_up(problem.n, kBlock), s.rows()),
           .token_tiles = s.token_tiles,
-          .splits = ceil_div(round_up(expr.k, kBlock), s.k_tiles * s.tile_columns())};
+          .splits = ceil_div(round_up(problem.k, kBlock), s.k_tiles * s.tile_columns())};
 }
 
-std::int64_t groups_of_wave(const WaveSchedule& s, const Linear& expr) {
-  return expr.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / expr.group_size(), 1);
+std::int64_t groups_of_wave(const WaveSchedule& s, const Problem& problem) {
+  return problem.groups() == 1 ? 1 : std::max<std::int64_t>(s.columns / problem.group_size(), 1);
 }
 
-bool keeps_totals(const WaveSchedule& s, const Linear& expr) {
-  const bool fields = decoding_kind(expr) == Decoding::Kind::fields;  // others are never scaled
-  return expr.groups() > 1 && !(fields && decoding_of(expr, s.scale_place).scaled);
+bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
+  const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others are never scaled
+  return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
 }
 
-WaveMemory wave_memory(const WaveSchedule& s, const Linear& expr) {
+WaveMemory wave_memory(const WaveSchedule& s, const Problem& problem) {
   WaveMemory out{};
-  out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(expr.x_scalar());
+  out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(problem.formats.x);
   out.activations = kStages * s.tokens * out.x_pitch;
-  if (decoding_kind(expr) == Decoding::Kind::table) out.table = table_entries(expr.bits) * kLanes;
+  if (decoding_kind(problem) == Decoding::Kind::table)
+    out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.rows() + kSumPad;
   if (s.waves_k > 1) out.sums = s.waves_k * s.tokens * out.sum_pitch;
   return out;
 }
 
-std::int64_t shared_bytes(const WaveSchedule& s, const Linear& expr) {
-  const WaveMemory m = wave_memory(s, expr);
+std::int64_t shared_bytes(const WaveSchedule& s, const Problem& problem) {
+  const WaveMemory m = wave_memory(s, problem);
   const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
     return round_up(elements * bytes, kSharedAlignment);
   };
-  return std::max(buffer(m.activations, bytes_of(expr.x_scalar())) + buffer(m.table, 4),
+  return std::max(buffer(m.activations, bytes_of(problem.formats.x)) + buffer(m.table, 4),
                   buffer(m.sums, 4));
 }
 
-std::int64_t wave_registers(const WaveSchedule& s, const Linear& expr) {
+std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   // Of addresses, the loop and values between instructions.
   constexpr std::int64_t kOthers = 40;
   const auto sums = kWaveRows * s.wave_tokens() / kWaveLanes;
-  const bool zeros = expr.stored_zero != Zero::none || expr.zero != 0 ||
-                     (s.route == Route::in_place && expr.activation == Scalar::bf16) ||
-                     (s.route == Route::bytes && expr.bits > kMostOffsetBits);
-  const auto words = 2 * kUnits * expr.bits * (s.columns / kBlock);  // and those of the next k-tile
+  const bool zeros = problem.weight.stored_zero != Zero::none || problem.weight.zero != 0 ||
+                     (s.route == Route::in_place && problem.activation() == Scalar::bf16) ||
+                     (s.route == Route::bytes && problem.weight.bits > kMostOffsetBits);
+  const auto words =
+      2 * kUnits * problem.weight.bits * (s.columns / kBlock);  // and those of the next k-tile
   const auto operands = 4 * kUnits + s.wave_tokens() / 8;
   const auto staged =
-      ceil_div(s.tokens * s.tile_columns() * bytes_of(expr.x_scalar()), 4 * s.threads());
+      ceil_div(s.tokens * s.tile_columns() * bytes_of(problem.formats.x), 4 * s.threads());
   // Of a lane's rows: 32 of sums, 8 of operands; those of the next k-tile, and f32 of one group.
   const auto of_rows = [&](std::int64_t rows, Scalar scalar) {
-    return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, expr) *
-           (expr.groups() > 1 ? 2 : 1);
+    return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, problem) *
+           (problem.groups() > 1 ? 2 : 1);
   };
-  const bool operands_scaled =
-      decoding_kind(expr) == Decoding::Kind::fields && decoding_of(expr, s.scale_place).scaled;
-  std::int64_t scales = expr.groups() > 1 ? 32 : 0;
-  if (expr.scale) scales += of_rows(operands_scaled ? 8 : 32, *expr.scale);
-  if (expr.stored_zero != Zero::none) {
-    scales += of_rows(expr.stored_zero == Zero::integer ? 8 : 32, expr.zero_scalar());
+  const bool operands_scaled = decoding_kind(problem) == Decoding::Kind::fields &&
+                               decoding_of(problem, s.scale_place).scaled;
+  std::int64_t scales = problem.groups() > 1 ? 32 : 0;
+  if (problem.weight.scale) scales += of_rows(operands_scaled ? 8 : 32, *problem.weight.scale);
+  if (problem.weight.stored_zero != Zero::none) {
+    scales +=
+        of_rows(problem.weight.stored_zero == Zero::integer ? 8 : 32, problem.weight.zero_scalar());
   }
   // Sums of narrow groups begin before those of the last group are scaled.
-  const bool narrow = keeps_totals(s, expr) && expr.group_size() < kBlock;
+  const bool narrow = keeps_totals(s, problem) && problem.group_size() < kBlock;
   const auto begun = narrow ? 3 * sums / 4 : 0;
-  return begun + kOthers + (keeps_totals(s, expr) ? 2 : 1) * sums +
+  return begun + kOthers + (keeps_totals(s, problem) ? 2 : 1) * sums +
          (zeros ? s.wave_tokens() / 4 : 0) + words + operands + staged + scales +
-         decoding_registers(expr, s.scale_place);
+         decoding_registers(problem, s.scale_place);
 }
 
 }  // namespace ladder

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
-#include "expr/linear.h"
+#include "expr/problem.h"
 #include "layout/index_map.h"
 #include "pipelines/cost.h"
 #include "schedule/decisions.h"
@@ -59,14 +59,14 @@ std::string to_string(const WaveSchedule& schedule);
 std::optional<WaveSchedule> wave_schedule_of(std::string_view text);
 std::string objection(const WaveSchedule& schedule, const Decisions& decisions);
 Cost cost(const WaveSchedule& schedule, const Decisions& decisions);
-CtaGrid grid_of(const WaveSchedule& schedule, const Linear& expr);
+CtaGrid grid_of(const WaveSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<WaveSchedule> wave_space(const Decisions& decisions);
 
 /// Groups of columns whose scales a wave has in a k-tile; 1 where a group has several k-tiles.
-std::int64_t groups_of_wave(const WaveSchedule& schedule, const Linear& expr);
+std::int64_t groups_of_wave(const WaveSchedule& schedule, const Problem& problem);
 /// The sums of groups are added up in registers of their own.
-bool keeps_totals(const WaveSchedule& schedule, const Linear& expr);
+bool keeps_totals(const WaveSchedule& schedule, const Problem& problem);
 
 /// The buffers of a workgroup, in elements, in the order in which they lie.
 struct WaveMemory {
@@ -76,9 +76,9 @@ struct WaveMemory {
   std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
   std::int64_t sums;         ///< f32, of waves along K; they take the place of all that is above
 };
-WaveMemory wave_memory(const WaveSchedule& schedule, const Linear& expr);
+WaveMemory wave_memory(const WaveSchedule& schedule, const Problem& problem);
 /// Bytes of shared memory that a workgroup asks for, to the byte.
-std::int64_t shared_bytes(const WaveSchedule& schedule, const Linear& expr);
+std::int64_t shared_bytes(const WaveSchedule& schedule, const Problem& problem);
 /// From an instruction's registers to shared memory and the weight image, each as a function of
 /// (lane, slot) or of coordinates. All but that of shared memory, whose rows are padded, are
 /// bijections.
@@ -91,6 +91,6 @@ std::vector<NamedMap> maps_of(const WaveSchedule& schedule, const Decisions& dec
 std::string to_string(const std::vector<NamedMap>& maps);
 
 /// Registers of a lane, about.
-std::int64_t wave_registers(const WaveSchedule& schedule, const Linear& expr);
+std::int64_t wave_registers(const WaveSchedule& schedule, const Problem& problem);
 
 }  // namespace ladder

@@ -7,25 +7,26 @@
 #include "codegen/cuda/toolchain.h"
 #include "codegen/target.h"
 #include "compile.h"
+#include "integer_layer.h"
 
 namespace ladder {
 namespace {
 
-const Linear kExpr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
+const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 8192, 8192);
 constexpr DecodeSchedule kOnce{8, 1, 4, 2, 1, 1, Reduction::ordered, Route::multiply_add, false, 4};
 constexpr DecodeSchedule kRing{8, 4, 1, 2, 8, 2, Reduction::cluster, Route::in_place, true, 3};
 
 TEST(Emit, equal_programs_give_equal_text_that_includes_nothing) {
-  const auto first = compile(decide(kExpr, device("h200")), kRing);
-  EXPECT_EQ(first.source, compile(decide(kExpr, device("h200")), kRing).source);
+  const auto first = compile(decide(kProblem, device("h200")), kRing);
+  EXPECT_EQ(first.source, compile(decide(kProblem, device("h200")), kRing).source);
   EXPECT_THAT(first.source, ::testing::Not(::testing::HasSubstr("#include")));
 }
 
 TEST(Emit, a_codes_pair_is_one_mask_and_at_most_one_multiply_add) {
-  EXPECT_THAT(compile(decide(kExpr, device("h200")), kRing).source,
+  EXPECT_THAT(compile(decide(kProblem, device("h200")), kRing).source,
               ::testing::HasSubstr("a[1] = (words[0] & 0x00f000f0u);\n"));
   // 2^11 as the multiplier of offset 4, and -8 * 2^-9.
-  EXPECT_THAT(compile(decide(kExpr, device("a100")), kOnce).source,
+  EXPECT_THAT(compile(decide(kProblem, device("a100")), kOnce).source,
               ::testing::HasSubstr(
                   "a[1] = fma_f16((words[0] & 0x00f000f0u), 0x68006800u, 0xa400a400u);\n"));
 }
@@ -36,11 +37,11 @@ TEST(Emit, a_bias_is_read_in_pieces_of_a_word_at_most) {
   int seen = 0;
   for (std::int64_t n : {8192, 200, 101}) {
     for (std::int64_t m : {1, 8, 16, 32}) {
-      Linear expr{4, 8, 128, Scalar::f16, m, n, 8192};
-      expr.bias = true;
-      for (const auto& [schedule, cost, dropped] : candidates(decide(expr, device("h200")))) {
+      Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, m, n, 8192);
+      problem.set_bias(true);
+      for (const auto& [schedule, cost, dropped] : candidates(decide(problem, device("h200")))) {
         if (!dropped.empty() || ++seen % 8 != 0) continue;
-        const auto text = compile(decide(expr, device("h200")), schedule).source;
+        const auto text = compile(decide(problem, device("h200")), schedule).source;
         const auto first = text.find("bias_of_rows = load");
         const auto load = text.substr(first, text.find("{  // ", first) - first);
         EXPECT_THAT(load, ::testing::Not(::testing::ContainsRegex("Words[24]"))) << load;
@@ -52,24 +53,24 @@ TEST(Emit, a_bias_is_read_in_pieces_of_a_word_at_most) {
 
 TEST(Compile, a_schedule_that_the_device_cannot_run_is_refused_with_the_reason) {
   EXPECT_THAT(
-      [] { compile(decide(kExpr, device("a100")), kRing); },
+      [] { compile(decide(kProblem, device("a100")), kRing); },
       ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("a cluster of 8, of at most 1")));
 }
 
 TEST(Compile, every_device_with_a_target_gets_a_schedule_and_others_are_refused) {
   for (const Device& row : devices()) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      Linear expr = kExpr;
-      expr.activation = activation;
+      Problem problem = kProblem;
+      problem.set_activation(activation);
       const bool has_target = no_target(row).empty();
       if (has_target && tile_instruction(activation, row) == nullptr) {  // Turing, bf16
-        EXPECT_THAT([&] { compile(expr, row); },
+        EXPECT_THAT([&] { compile(problem, row); },
                     ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr(
                         "no instruction of " + std::string(row.name) + " multiplies")));
       } else if (has_target) {
-        EXPECT_NO_THROW(compile(expr, row)) << row.name;
+        EXPECT_NO_THROW(compile(problem, row)) << row.name;
       } else {
-        EXPECT_THAT([&] { compile(expr, row); },
+        EXPECT_THAT([&] { compile(problem, row); },
                     ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr(
                         "no target writes kernels for " + std::string(row.name))));
       }
@@ -82,12 +83,14 @@ TEST(Toolchain, kernels_for_every_architecture_compile_without_spills) {
   if (cuda::compiler_version().empty()) GTEST_SKIP() << "no libnvrtc on this machine";
   for (const char* name : {"a100", "l40s", "h200", "b200"}) {
     const Device& row = device(name);
-    const auto binary = cuda::compile(compile(decide(kExpr, row), kOnce).source, row.architecture);
+    const auto binary =
+        cuda::compile(compile(decide(kProblem, row), kOnce).source, row.architecture);
     EXPECT_EQ(binary.spill_bytes, 0) << name;
     EXPECT_GT(binary.registers, 0) << name;
     EXPECT_EQ(binary.bytes.substr(1, 3), "ELF") << name;
   }
-  const auto ring = cuda::compile(compile(decide(kExpr, device("h200")), kRing).source, "sm_90a");
+  const auto ring =
+      cuda::compile(compile(decide(kProblem, device("h200")), kRing).source, "sm_90a");
   EXPECT_EQ(ring.spill_bytes, 0);
 }
 

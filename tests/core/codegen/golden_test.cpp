@@ -10,17 +10,18 @@
 
 #include "codegen/cuda/prelude.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
+#include "integer_layer.h"
 
 namespace ladder {
 namespace {
 
 /// Compares with golden/`name`.cu, or writes it. The prelude is the same for all and left out.
 template <class S = DecodeSchedule>
-void expect_golden(const std::string& name, const Linear& expr, const S& schedule,
+void expect_golden(const std::string& name, const Problem& problem, const S& schedule,
                    const char* on = "h200") {
-  const auto source = compile(decide(expr, device(on)), schedule).source;
-  const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(expr) + "\n// " +
+  const auto source = compile(decide(problem, device(on)), schedule).source;
+  const auto text = "// SPDX-License-Identifier: Apache-2.0\n// " + to_string(problem) + "\n// " +
                     to_string(schedule) + source.substr(cuda::prelude().size());
   const auto path = LADDER_GOLDEN "/" + name + ".cu";
   if (std::getenv("LADDER_RENEW_GOLDEN") != nullptr) {
@@ -33,17 +34,18 @@ void expect_golden(const std::string& name, const Linear& expr, const S& schedul
 }
 
 TEST(Golden, one_round_in_a_cluster) {
-  expect_golden("one_round", {3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16},
+  expect_golden("one_round",
+                testing::integer_layer(3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16),
                 {8, 1, 2, 1, 1, 1, Reduction::cluster, Route::multiply_add, true, 4});
 }
 
 TEST(Golden, rounds_through_registers_summed_in_order) {
-  expect_golden("register_rounds", {4, 8, 128, Scalar::f16, 8, 256, 512},
+  expect_golden("register_rounds", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, 512),
                 {8, 2, 2, 1, 2, 1, Reduction::ordered, Route::multiply_add, false, 2});
 }
 
 TEST(Golden, a_ring_of_rounds_in_place) {
-  expect_golden("ring", {4, 8, 128, Scalar::f16, 8, 128, 512},
+  expect_golden("ring", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, 512),
                 {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
 }
 
@@ -58,14 +60,15 @@ TEST(Golden, a_table_in_shared_memory) {
 }
 
 TEST(Golden, stored_zero_points_a_bias_and_permuted_columns) {
-  Linear expr =
+  Problem problem =
       linear_of(ttype("uint4,group=64,scale=bfloat16,zero=integer"), 64, 128, Scalar::f16, 8);
-  expr.bias = expr.gather = true;
-  expect_golden("zeros", expr, {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
+  problem.permuted_columns = true, problem.set_bias(true);
+  expect_golden("zeros", problem,
+                {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
 }
 
 TEST(Golden, a_tile_of_two_stages_for_turing) {
-  expect_golden("turing_tile", {4, 8, 64, Scalar::f16, 32, 64, 256},
+  expect_golden("turing_tile", testing::integer_layer(4, 8, 64, Scalar::f16, 32, 64, 256),
                 TileSchedule{.rows = 64,
                              .tokens = 32,
                              .columns = 64,

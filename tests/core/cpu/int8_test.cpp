@@ -102,7 +102,7 @@ TEST_P(EveryIsaInt8, is_exact_on_whole_numbers_for_every_type_zero_and_shape) {
     for (const TType& type : types(shape.block, "float16", shape.k)) {
       ++seed;
       const RandomWeight w(type, shape.n, shape.k, Draw::exact, false, seed);
-      const Case c{.dtype = static_cast<Float>(seed % 3),
+      const Case c{.dtype = kDtypes[seed % 3],
                    .m = kTokens[seed / 3 % std::size(kTokens)],
                    .bias = seed % 2 == 0};
       const Product p = product8(w, GetParam(), c, whole);
@@ -160,8 +160,8 @@ TEST_P(EveryIsaInt8, reads_and_writes_nothing_past_an_end_on_any_number_of_threa
       view.codes = reinterpret_cast<const std::uint32_t*>(codes.data());
       if (view.scales != nullptr) view.scales = scales.data();
       if (view.zeros != nullptr) view.zeros = zeros.data();
-      linear(view, {x.data(), Float::float32, m, w.k, w.k}, nullptr,
-             {y.data(), Float::float32, m, w.n, w.n}, GetParam(), on_threads(1 + seed % 4));
+      linear(view, {x.data(), Scalar::f32, m, w.k, w.k}, nullptr,
+             {y.data(), Scalar::f32, m, w.n, w.n}, GetParam(), on_threads(1 + seed % 4));
       ASSERT_EQ(std::memcmp(y.data(), p.y.bytes.get(), static_cast<std::size_t>(m * w.n * 4)), 0)
           << label(w, GetParam(), {.m = m});
     }

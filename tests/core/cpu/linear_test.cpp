@@ -94,7 +94,7 @@ TEST_P(EveryIsa, is_exact_on_integers_for_every_type_zero_and_shape) {
     for (const TType& type : types(shape.block, "float16")) {
       ++seed;
       const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
-      const Float dtype = static_cast<Float>(seed % 3);
+      const Scalar dtype = kDtypes[seed % 3];
       const std::int64_t m = kTokens[seed / 3 % std::size(kTokens)];
       ASSERT_NO_FATAL_FAILURE(
           expect_exact(w, GetParam(), {.dtype = dtype, .m = m, .bias = seed % 2 == 0}, seed));
@@ -107,7 +107,7 @@ TEST_P(EveryIsa, gives_the_very_value_of_every_code_for_a_one_hot_activation) {
     for (const TType& type : types({1, m == 4 ? 128 : 32}, "float32")) {
       const RandomWeight w(type, 8, 200, Draw::any, false, ++seed);
       const bool pairs = m == 7;  // of bfloat16, where the machine multiplies such
-      const Case c{.dtype = pairs ? Float::bfloat16 : Float::float32, .m = m};
+      const Case c{.dtype = pairs ? Scalar::bf16 : Scalar::f32, .m = m};
       const Product p = product(w, GetParam(), c, [&](std::int64_t t, std::int64_t i) {
         return i == (t * 41 + seed) % w.k ? 1.0 : 0.0;
       });
@@ -133,8 +133,8 @@ TEST_P(EveryIsa, keeps_the_derived_bound_on_real_numbers) {
         if (++seed % 3 != 0) continue;
         const RandomWeight w(type, shape.n, shape.k, Draw::any, shape.g_idx, seed);
         const std::int64_t m = kTokens[seed / 9 % std::size(kTokens)];
-        ASSERT_NO_FATAL_FAILURE(expect_within_bound(
-            w, GetParam(), {.dtype = static_cast<Float>(seed / 3 % 3), .m = m}, seed));
+        ASSERT_NO_FATAL_FAILURE(
+            expect_within_bound(w, GetParam(), {.dtype = kDtypes[seed / 3 % 3], .m = m}, seed));
       }
 }
 
@@ -146,7 +146,7 @@ TEST_P(EveryIsa, reads_and_writes_nothing_past_an_end) {
         // Widths, groupings and dtypes all meet; not every name of the same width needs to.
         if (++seed % 7 != 0) continue;
         const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
-        const Float dtype = static_cast<Float>(seed / 7 % 3);
+        const Scalar dtype = kDtypes[seed / 7 % 3];
         const std::int64_t m = kTokens[seed / 21 % std::size(kTokens)];
         Product p = product(w, GetParam(), {.dtype = dtype, .m = m, .bias = true},
                             [](std::int64_t t, std::int64_t i) { return (t + i) % 3; });
@@ -190,7 +190,7 @@ TEST_P(EveryIsa, adds_up_the_pieces_of_long_rows) {
         const TType type{
             .element = &element("int3"), .block = {1, columns}, .scale = &element("float16")};
         const RandomWeight w(type, 19, k, Draw::exact, false, static_cast<unsigned>(k + columns));
-        for (const Float dtype : {Float::float32, Float::bfloat16})
+        for (const Scalar dtype : {Scalar::f32, Scalar::bf16})
           ASSERT_NO_FATAL_FAILURE(expect_exact(w, GetParam(), {.dtype = dtype, .m = m}, 9));
       }
 }
@@ -203,7 +203,7 @@ TEST_P(EveryIsa, gives_large_products_to_the_library) {
     ++calls;
     plain_gemm(arguments...);
   };
-  for (const Float dtype : {Float::float32, Float::float16, Float::bfloat16})
+  for (const Scalar dtype : {Scalar::f32, Scalar::f16, Scalar::bf16})
     ASSERT_NO_FATAL_FAILURE(
         expect_exact(w, GetParam(), {.dtype = dtype, .m = 1100, .bias = true}, 3, counted));
   EXPECT_GE(calls, 1);
@@ -219,7 +219,7 @@ TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
       const auto x = [](std::int64_t t, std::int64_t i) { return std::sin(double(t * 7 + i)); };
       Product whole = product(w, GetParam(), {.m = m}, x);
       for (const std::int64_t threads : {2, 3, 7}) {
-        Numbers y(m, w.n, Float::float32);
+        Numbers y(m, w.n, Scalar::f32);
         linear(w.view(), whole.x.matrix(), nullptr, y.matrix(), GetParam(), on_threads(threads),
                {});
         EXPECT_EQ(
@@ -233,7 +233,7 @@ TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
 
 TEST_P(EveryIsa, accepts_no_tokens_and_no_columns) {
   const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
-  Numbers x(0, 20, Float::float32), y(0, 3, Float::float32);
+  Numbers x(0, 20, Scalar::f32), y(0, 3, Scalar::f32);
   linear(w.view(), x.matrix(), nullptr, y.matrix(), GetParam(), serial, {});
   const RandomWeight empty(ttype("uint4,scale=float16"), 3, 0, Draw::exact, false, 1);
   ASSERT_NO_FATAL_FAILURE(expect_exact(empty, GetParam(), {.m = 2, .bias = true}, 1));
@@ -280,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(isas_that_differ([](
 
 TEST(CpuLinear, refuses_shapes_that_do_not_fit_with_both_numbers) {
   const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
-  Numbers x(2, 21, Float::float32), y(2, 3, Float::float32);
+  Numbers x(2, 21, Scalar::f32), y(2, 3, Scalar::f32);
   EXPECT_THAT([&] { linear(w.view(), x.matrix(), nullptr, y.matrix(), Isa::generic, serial, {}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("x has 21 columns, the weight 20")));
 }

@@ -24,6 +24,9 @@ namespace ladder::cpu {
 
 using testing::RandomWeight;
 
+/// Of activations.
+constexpr Scalar kDtypes[] = {Scalar::f32, Scalar::f16, Scalar::bf16};
+
 /// Tests of an instruction set, skipped by name where the machine lacks it.
 class OnIsa : public ::testing::TestWithParam<Isa> {
  protected:
@@ -60,7 +63,7 @@ inline Parallel on_threads(std::int64_t threads) {
 }
 
 /// Found once: a product asks for it at every number.
-inline const Element& format_of(Float dtype) {
+inline const Element& format_of(Scalar dtype) {
   static const Element* const formats[] = {&element("float32"), &element("float16"),
                                            &element("bfloat16")};
   return *formats[static_cast<int>(dtype)];
@@ -68,11 +71,11 @@ inline const Element& format_of(Float dtype) {
 
 /// A float matrix in a buffer of exactly its size.
 struct Numbers {
-  Numbers(std::int64_t rows, std::int64_t columns, Float dtype)
+  Numbers(std::int64_t rows, std::int64_t columns, Scalar dtype)
       : rows(rows),
         columns(columns),
         dtype(dtype),
-        size(dtype == Float::float32 ? 4 : 2),
+        size(dtype == Scalar::f32 ? 4 : 2),
         bytes(new std::uint8_t[static_cast<std::size_t>(rows * columns * size)]) {}
   void set(std::int64_t row, std::int64_t column, double value) {
     const std::uint32_t code = encode(format_of(dtype), value, Overflow::special);
@@ -88,7 +91,7 @@ struct Numbers {
   Matrix matrix() { return {bytes.get(), dtype, rows, columns, columns}; }
 
   std::int64_t rows, columns;
-  Float dtype;
+  Scalar dtype;
   int size;
   std::unique_ptr<std::uint8_t[]> bytes;
 };
@@ -105,7 +108,7 @@ inline void plain_gemm(const float* x, std::int64_t m, std::int64_t k, const flo
 }
 
 struct Case {
-  Float dtype = Float::float32;
+  Scalar dtype = Scalar::f32;
   std::int64_t m = 1;
   bool bias = false;
 };
@@ -166,7 +169,7 @@ inline void expect_within_bound(const RandomWeight& w, Isa isa, Case c, unsigned
   std::normal_distribution<double> normal;
   const Product p = product(
       w, isa, c, [&](auto, auto) { return normal(random); }, gemm);
-  const int q = c.dtype == Float::float32 ? 24 : c.dtype == Float::float16 ? 11 : 8;
+  const int q = c.dtype == Scalar::f32 ? 24 : c.dtype == Scalar::f16 ? 11 : 8;
   for (std::int64_t t = 0; t < c.m; ++t)
     for (std::int64_t r = 0; r < w.n; ++r) {
       double magnitude = c.bias ? std::abs(p.bias.get(0, r)) : 0;

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 
 namespace ladder {
 namespace {
 
 constexpr Scalar kActivations[] = {Scalar::f16, Scalar::bf16};
 
-Linear of(const std::string& type, Scalar activation) {
+Problem of(const std::string& type, Scalar activation) {
   return linear_of(ttype(type), 64, 256, activation, 8);
 }
 
@@ -37,12 +37,12 @@ bool held(Scalar operand, double value) {
 
 /// Whether one product by (scale * factor) makes an operand of each value and scale. Scales that
 /// nothing says have a place are tried as they would be: with as much of the factor as they leave.
-bool holds_all(const Linear& expr, const Decoding& d) {
-  const Scalar operand = expr.activation;
-  for (const double scale : scales_of(*expr.scale)) {
+bool holds_all(const Problem& problem, const Decoding& d) {
+  const Scalar operand = problem.activation();
+  for (const double scale : scales_of(*problem.weight.scale)) {
     if (!held(operand, scale * d.fields.factor)) return false;
-    for (std::uint32_t code = 0; code < 1u << expr.bits; ++code) {
-      const double value = value_of(expr, code);
+    for (std::uint32_t code = 0; code < 1u << problem.weight.bits; ++code) {
+      const double value = value_of(problem.weight, code);
       if (!std::isfinite(value)) continue;
       if (!held(operand, std::ldexp(value, d.exponent) * scale)) return false;
     }
@@ -56,9 +56,9 @@ std::vector<std::string> floats(Scalar activation) {
   for (const Element* element : elements()) {
     if (element->encoding != Encoding::floating || element->bits > 8) continue;
     try {
-      const Linear expr =
+      const Problem problem =
           of(std::string(element->name) + ",group=16,scale=float8_e4m3", activation);
-      if (decoding_kind(expr) == Decoding::Kind::fields) out.emplace_back(element->name);
+      if (decoding_kind(problem) == Decoding::Kind::fields) out.emplace_back(element->name);
     } catch (const Unsupported&) {
       // spans more than the operand
     }
@@ -72,11 +72,11 @@ TEST(ScaledOperands, hold_every_product_where_nothing_objects) {
     for (const auto& element : floats(activation)) {
       for (const char* group : {"group=16", "group=32", "channel"}) {
         for (const char* scale : {"float8_e4m3", "e8m0", "float16", "bfloat16"}) {
-          const Linear expr = of(element + "," + group + ",scale=" + scale, activation);
-          if (!no_scaled_operands(expr).empty()) continue;
-          const Decoding d = decoding_of(expr, ScalePlace::operands);
+          const Problem problem = of(element + "," + group + ",scale=" + scale, activation);
+          if (!no_scaled_operands(problem).empty()) continue;
+          const Decoding d = decoding_of(problem, ScalePlace::operands);
           EXPECT_TRUE(d.scaled);
-          EXPECT_TRUE(holds_all(expr, d)) << to_string(expr);
+          EXPECT_TRUE(holds_all(problem, d)) << to_string(problem);
           ++count;
         }
       }
@@ -91,16 +91,17 @@ TEST(ScaledOperands, do_not_hold_a_product_where_its_numbers_are_the_objection) 
   for (Scalar activation : kActivations) {
     for (const auto& element : floats(activation)) {
       for (const char* scale : {"float8_e4m3", "e8m0", "float16", "bfloat16"}) {
-        const Linear expr = of(element + ",group=16,scale=" + scale, activation);
-        const auto why = no_scaled_operands(expr);
+        const Problem problem = of(element + ",group=16,scale=" + scale, activation);
+        const auto why = no_scaled_operands(problem);
         if (why.find("products") == std::string::npos) continue;
-        const Decoding plain = decoding_of(expr, ScalePlace::sums);
+        const Decoding plain = decoding_of(problem, ScalePlace::sums);
         const int factor = std::ilogb(plain.fields.factor);
         // The fields of f16 are multiplied by nothing else.
         for (int kept = activation == Scalar::f16 ? factor : -126; kept <= factor; ++kept) {
           Decoding d = plain;
           d.fields.factor = std::ldexp(1.0, kept), d.exponent += kept - factor;
-          EXPECT_FALSE(holds_all(expr, d)) << to_string(expr) << ": " << why << "; 2^" << kept;
+          EXPECT_FALSE(holds_all(problem, d))
+              << to_string(problem) << ": " << why << "; 2^" << kept;
         }
         ++count;
       }
@@ -148,10 +149,10 @@ TEST(ScaledOperands, are_usual_for_groups_of_one_step_alone) {
                                       {"mxfp4", ScalePlace::sums},
                                       {"uint4,group=16,scale=float8_e4m3", ScalePlace::sums},
                                       {"uint4", ScalePlace::sums}}) {
-      const Linear expr = of(type, activation);
-      EXPECT_EQ(usual_scale_place(expr), usual) << type;
-      EXPECT_EQ(decoding_of(expr).scaled, usual == ScalePlace::operands) << type;
-      EXPECT_FALSE(decoding_of(expr, ScalePlace::sums).scaled) << type;
+      const Problem problem = of(type, activation);
+      EXPECT_EQ(usual_scale_place(problem), usual) << type;
+      EXPECT_EQ(decoding_of(problem).scaled, usual == ScalePlace::operands) << type;
+      EXPECT_FALSE(decoding_of(problem, ScalePlace::sums).scaled) << type;
     }
   }
 }

@@ -76,7 +76,7 @@ std::vector<double> direct(const Convolution& conv, const std::vector<double>& i
 
 TEST(MatmulForm, of_the_eleven_convolutions_of_resnet18_has_their_sizes_and_maps) {
   for (const ConvolutionLayer& layer : kResNet18) {
-    const auto form = normalise(convolution_nhwc(convolution(layer, 128), kTypes));
+    const auto form = matmul_form(convolution_nhwc(convolution(layer, 128), kTypes));
     EXPECT_EQ(form.s.extent, 1);
     EXPECT_EQ(form.i.extent, layer.i);
     EXPECT_EQ(form.j.extent, layer.j);
@@ -96,7 +96,7 @@ TEST(MatmulForm, of_the_eleven_convolutions_of_resnet18_computes_the_convolution
     layer.out = std::min<std::int64_t>(layer.out, 4);
     layer.size = std::min<std::int64_t>(layer.size, 9);
     const auto conv = convolution(layer, 2);
-    const auto form = normalise(convolution_nhwc(conv, kTypes));
+    const auto form = matmul_form(convolution_nhwc(conv, kTypes));
     const auto in = numbers(size_of(form.expr.a), 1), weight = numbers(size_of(form.expr.b), 2);
     const auto expected = direct(conv, in, weight);
     EXPECT_EQ(evaluate(form.expr, in, weight), expected);
@@ -115,7 +115,7 @@ TEST(MatmulForm, of_a_convolution_with_dilation_and_groups_computes_it) {
                          .padding = 2,
                          .dilation = 2,
                          .groups = 2};
-  const auto form = normalise(convolution_nhwc(conv, kTypes));
+  const auto form = matmul_form(convolution_nhwc(conv, kTypes));
   EXPECT_EQ(form.s.extent, 2);
   EXPECT_EQ(form.j.extent, 2);
   const auto in = numbers(size_of(form.expr.a), 3), weight = numbers(size_of(form.expr.b), 4);
@@ -130,7 +130,7 @@ TEST(MatmulForm, of_channels_first_fuses_in_order_of_declaration) {
                          .width = 5,
                          .kernel = 3,
                          .padding = 1};
-  const auto form = normalise(convolution_nchw(conv, kTypes));
+  const auto form = matmul_form(convolution_nchw(conv, kTypes));
   EXPECT_EQ(form.k.iterators, (std::vector<int>{4, 5, 6}));  // c, y, x
   EXPECT_TRUE(view_is_permutation(form, form.expr.b));
   const auto in = numbers(size_of(form.expr.a), 5), weight = numbers(size_of(form.expr.b), 6);
@@ -140,7 +140,7 @@ TEST(MatmulForm, of_channels_first_fuses_in_order_of_declaration) {
 TEST(MatmulForm, of_matmuls_side_by_side_and_of_a_linear_layer_is_the_operator) {
   for (const auto& expr : {batched_matmul_expr(3, 4, 5, 6, kTypes), linear_expr(4, 5, 6, kTypes),
                            linear_expr(1, 5, 6, kTypes), linear_expr(4, 1, 1, kTypes)}) {
-    const auto form = normalise(expr);
+    const auto form = matmul_form(expr);
     EXPECT_TRUE(view_is_permutation(form, form.expr.a));
     EXPECT_TRUE(view_is_permutation(form, form.expr.b));
     const auto a = numbers(size_of(expr.a), 7), b = numbers(size_of(expr.b), 8);
@@ -158,7 +158,7 @@ TEST(MatmulForm, a_depthwise_convolution_has_no_columns) {
                          .groups = 4};
   auto expr = convolution_nhwc(conv, kTypes);
   // One output channel a group is J of extent 1; without the iterator there is no J.
-  EXPECT_EQ(normalise(expr).j.extent, 1);
+  EXPECT_EQ(matmul_form(expr).j.extent, 1);
   expr.iterators.erase(expr.iterators.begin() + 4);
   const auto shift = [](Access& access) {
     std::erase_if(access.indices, [](const AffineIndex& index) {
@@ -171,7 +171,7 @@ TEST(MatmulForm, a_depthwise_convolution_has_no_columns) {
   for (Access* access : {&expr.a, &expr.b, &expr.out}) shift(*access);
   expr.b.shape.erase(expr.b.shape.begin() + 1);
   expr.out.shape.pop_back();
-  EXPECT_THAT([&] { normalise(expr); },
+  EXPECT_THAT([&] { matmul_form(expr); },
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("without J")));
 }
 

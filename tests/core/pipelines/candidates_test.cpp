@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "codegen/target.h"
 #include "device/hint.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "layout/weight_image.h"
 #include "pipelines/decode/shared_memory.h"
 #include "pipelines/schedule.h"
@@ -56,8 +56,8 @@ TEST(Candidates, have_tiles_of_warpgroups_on_hopper) {
         "uint3,group=128,scale=float16,zero=integer", "uint4,group=128,scale=float16,zero=original",
         "uint4,group=32,scale=bfloat16,zero=rescale"}) {
     for (std::int64_t m : {40, 64, 128, 256}) {
-      const auto expr = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
-      const auto all = candidates(decide(expr, device("h200")));
+      const auto problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
+      const auto all = candidates(decide(problem, device("h200")));
       EXPECT_TRUE(std::ranges::any_of(
           all,
           [](const Candidate& candidate) {
@@ -71,9 +71,9 @@ TEST(Candidates, have_tiles_of_warpgroups_on_hopper) {
 
 /// A candidate of rounded activations is left that tiles by warpgroups, or by warps.
 bool has_tile(const char* type, Scalar x, std::int64_t m, const Device& device, bool warpgroups) {
-  Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
-  expr.rounded_x = x;
-  return std::ranges::any_of(candidates(decide(expr, device)), [&](const Candidate& candidate) {
+  Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
+  problem.round_x(x);
+  return std::ranges::any_of(candidates(decide(problem, device)), [&](const Candidate& candidate) {
     const auto* tile = std::get_if<TileSchedule>(&candidate.schedule);
     return candidate.dropped.empty() && tile != nullptr && tile->warpgroups == warpgroups;
   });
@@ -130,8 +130,8 @@ TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_de
     for (const char* type : {"uint1", "uint2,group=128,scale=float16", "uint3", "uint4", "uint5",
                              "uint6", "uint7", "int8", "nf4", "mxfp4"}) {
       for (std::int64_t m : {1, 9, 16}) {
-        const Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
-        const Decisions of_all = decide(expr, *device);
+        const Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
+        const Decisions of_all = decide(problem, *device);
         for (const auto& [schedule, cost, dropped] : candidates(of_all)) {
           if (!dropped.empty()) continue;
           const auto& s = std::get<DecodeSchedule>(schedule);
@@ -141,10 +141,10 @@ TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_de
           EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
           EXPECT_EQ(s.block_rows() % row.m, 0) << to_string(s);
           EXPECT_EQ(kBlock * s.blocks_per_warp % row.k, 0) << to_string(s);
-          const auto staged = staged_columns(s) * bytes_of(expr.activation);
+          const auto staged = staged_columns(s) * bytes_of(problem.activation());
           EXPECT_EQ(staged % found.run_bytes(), 0) << to_string(s);
           // A lane's words of one block: whole granules, each one load.
-          EXPECT_EQ(s.units * expr.bits * 4 % found.granularity_bytes, 0) << to_string(s);
+          EXPECT_EQ(s.units * problem.weight.bits * 4 % found.granularity_bytes, 0) << to_string(s);
         }
       }
     }
@@ -179,10 +179,10 @@ TEST(Candidates, split_k_where_the_tiles_of_algorithm_1_would_leave_multiprocess
 TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device_can) {
   for (const Device* device : targets()) {
     for (std::int64_t m : {1, 16}) {
-      const Linear expr =
+      const Problem problem =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
-      const auto alone = candidates(decide(expr, *device)),
-                 asked = candidates(decide(expr, *device), true);
+      const auto alone = candidates(decide(problem, *device)),
+                 asked = candidates(decide(problem, *device), true);
       ASSERT_EQ(alone.size(), asked.size());
       for (std::size_t i = 0; i < alone.size(); ++i) {
         EXPECT_FALSE(std::get<DecodeSchedule>(alone[i].schedule).dependent_launch);
@@ -197,22 +197,22 @@ TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device
 }
 
 TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
-  const Linear expr = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
+  const Problem problem = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
   const DecodeSchedule s{8, 1, 8, 2, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-  EXPECT_EQ(objection(s, decide(expr, device("h200"))), "");
-  EXPECT_EQ(objection(s, decide(expr, device("a100"))), "no dependent launch");
+  EXPECT_EQ(objection(s, decide(problem, device("h200"))), "");
+  EXPECT_EQ(objection(s, decide(problem, device("a100"))), "no dependent launch");
 }
 
 // A schedule that somebody wrote down is refused, however wrong, before anything divides by it.
 TEST(Objection, names_the_number_that_is_no_count) {
   const Device& h200 = device("h200");
-  const Linear expr = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
+  const Problem problem = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
   const DecodeSchedule split{8, 1, 8, 4, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
-  ASSERT_EQ(objection(split, decide(expr, h200)), "");
+  ASSERT_EQ(objection(split, decide(problem, h200)), "");
   const auto refused = [&](auto change) {
     auto s = split;
     change(s);
-    return objection(s, decide(expr, h200));
+    return objection(s, decide(problem, h200));
   };
   for (int DecodeSchedule::*count :
        {&DecodeSchedule::tokens, &DecodeSchedule::warps_n, &DecodeSchedule::warps_k,
@@ -244,18 +244,20 @@ TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {
 // A block of eight warps by 64 rows: registers and threads of one multiprocessor hold so many.
 TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
   const Device& h200 = device("h200");
-  const auto expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
+  const auto problem =
+      linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
   DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
-  ASSERT_EQ(objection(s, decide(expr, h200)), "");
+  ASSERT_EQ(objection(s, decide(problem, h200)), "");
   s.blocks_per_multiprocessor = h200.threads / 256;
-  EXPECT_THAT(objection(s, decide(expr, h200)), HasSubstr("bytes of shared memory for each of 8"));
+  EXPECT_THAT(objection(s, decide(problem, h200)),
+              HasSubstr("bytes of shared memory for each of 8"));
   s.blocks_per_multiprocessor = h200.threads / 256 + 1;
-  EXPECT_EQ(objection(s, decide(expr, h200)), "too many threads");
+  EXPECT_EQ(objection(s, decide(problem, h200)), "too many threads");
   Device small = h200;
   s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
-  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" registers a thread"));
+  EXPECT_THAT(objection(s, decide(problem, small)), HasSubstr(" registers a thread"));
   small.registers = h200.registers, small.shared_per_block_bytes = 1024;
-  EXPECT_THAT(objection(s, decide(expr, small)), HasSubstr(" bytes of shared memory"));
+  EXPECT_THAT(objection(s, decide(problem, small)), HasSubstr(" bytes of shared memory"));
 }
 
 TEST(DecodeSchedule, is_found_by_its_print) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "integer_layer.h"
 #include "pipelines/schedule.h"
 #include "schedule/decisions.h"
 #include "schedule/fitted.h"
@@ -17,10 +18,10 @@ namespace {
 
 using fitted::carried_to;
 
-const Linear kExpr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
+const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 16, 8192, 8192);
 
 Cost of(const DecodeSchedule& schedule, const Device& device) {
-  return cost(schedule, decide(kExpr, device));
+  return cost(schedule, decide(kProblem, device));
 }
 
 TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted) {
@@ -47,7 +48,7 @@ TEST(Fitted, matrix_instructions_take_the_cycles_of_the_row_longer) {
 }
 
 TEST(Cost, instructions_take_the_clock_of_the_row) {
-  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kExpr, device("h200"))));
+  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kProblem, device("h200"))));
   Device slow = device("h200");
   slow.f32_flops /= 2;
   EXPECT_DOUBLE_EQ(of(schedule, slow).issue_seconds,
@@ -57,7 +58,7 @@ TEST(Cost, instructions_take_the_clock_of_the_row) {
 }
 
 TEST(Cost, instructions_share_the_schedulers_of_the_row) {
-  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kExpr, device("h200"))));
+  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kProblem, device("h200"))));
   // Half as many with the matrix units of half as many.
   Device narrow = device("h200");
   narrow.schedulers /= 2, narrow.f16_lanes /= 2;
@@ -67,13 +68,13 @@ TEST(Cost, instructions_share_the_schedulers_of_the_row) {
 }
 
 TEST(Cost, what_is_read_again_takes_the_rate_of_l2) {
-  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kExpr, device("h200"))));
+  const auto schedule = std::get<DecodeSchedule>(best_schedule(decide(kProblem, device("h200"))));
   const auto seconds = [&](int fill_bytes) {
     Device device = ladder::device("h200");
     device.fill_bytes = fill_bytes;
     return of(schedule, device).memory_seconds;
   };
-  const double once = least_bytes(kExpr, kExpr.max_m) / device("h200").global.bytes_per_second;
+  const double once = least_bytes(kProblem, kProblem.m) / device("h200").global.bytes_per_second;
   EXPECT_GT(seconds(64), once);
   // seconds(32) - once is twice seconds(64) - once, without a difference that loses digits.
   EXPECT_DOUBLE_EQ(seconds(32) + once, 2 * seconds(64));
@@ -114,9 +115,9 @@ TEST(Cost, blocks_that_load_all_at_once_begin_by_what_they_load) {
   EXPECT_EQ(carried_to(slow).wave_bytes, fitted::kWaveBytes / 2);
   DecodeSchedule schedule{16, 1, 8, 8, 1, 1, Reduction::ordered, Route::multiply_add, false, 1};
   const auto share = static_cast<double>(schedule.block_rows() * schedule.block_columns()) *
-                     kExpr.bits / 8 / fitted::kWaveBytes;
+                     kProblem.weight.bits / 8 / fitted::kWaveBytes;
   ASSERT_GT(share, 1);
-  const auto waves = static_cast<double>(schedule.tiles(kExpr.n) * schedule.splits(kExpr.k)) /
+  const auto waves = static_cast<double>(schedule.tiles(kProblem.n) * schedule.splits(kProblem.k)) /
                      device("h200").multiprocessors;
   ASSERT_GT(waves, 1);
   const auto begin = [&](double per_wave) {
@@ -128,34 +129,34 @@ TEST(Cost, blocks_that_load_all_at_once_begin_by_what_they_load) {
 }
 
 TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {
-  Linear table = kExpr;
-  table.element = &element("nf4"), table.zero = 0;
+  Problem table = kProblem;
+  testing::set_element(table, element("nf4"));
   Device slow = device("h200");
   slow.f32_flops /= 2;
   const auto schedule = best_schedule(decide(table, device("h200")));
   EXPECT_GT(cost(schedule, decide(table, slow)).fixed_seconds,
             cost(schedule, decide(table, device("h200"))).fixed_seconds);
-  const auto integers = std::get<DecodeSchedule>(best_schedule(decide(kExpr, device("h200"))));
+  const auto integers = std::get<DecodeSchedule>(best_schedule(decide(kProblem, device("h200"))));
   EXPECT_EQ(of(integers, slow).fixed_seconds, of(integers, device("h200")).fixed_seconds);
 }
 
 // Rates of mma.sync on a B200 are not published.
 TEST(Cost, of_tiles_is_finite_on_every_device_and_falls_with_the_matrix_rate) {
   for (const char* name : {"a100", "rtx4090", "h200", "b200"}) {
-    const Linear expr{4, 8, 128, Scalar::f16, 64, 8192, 8192};
-    const auto decisions = decide(expr, device(name));
+    const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 64, 8192, 8192);
+    const auto decisions = decide(problem, device(name));
     const auto all = tile_space(decisions, false);
     ASSERT_FALSE(all.empty());
     for (const TileSchedule& schedule : all) {
       ASSERT_TRUE(std::isfinite(cost(schedule, decisions).seconds)) << name << to_string(schedule);
     }
   }
-  const Linear expr{4, 8, 128, Scalar::f16, 128, 8192, 8192};
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 128, 8192, 8192);
   Device slow = device("h200");
   slow.f16_flops /= 2;
-  const auto schedule = tile_space(decide(expr, slow), false).front();
-  EXPECT_GT(cost(schedule, decide(expr, slow)).issue_seconds,
-            1.5 * cost(schedule, decide(expr, device("h200"))).issue_seconds);
+  const auto schedule = tile_space(decide(problem, slow), false).front();
+  EXPECT_GT(cost(schedule, decide(problem, slow)).issue_seconds,
+            1.5 * cost(schedule, decide(problem, device("h200"))).issue_seconds);
 }
 
 }  // namespace

@@ -5,11 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "integer_layer.h"
 
 namespace ladder {
 namespace {
 
-const Linear kExpr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
+const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 4096, 4096);
 
 int kept(const std::vector<Candidate>& all) {
   return static_cast<int>(
@@ -17,22 +18,22 @@ int kept(const std::vector<Candidate>& all) {
 }
 
 TEST(Pruned, drops_nothing_that_could_beat_the_best) {
-  const auto all = candidates(decide(kExpr, device("h200")));
-  EXPECT_EQ(kept(pruned(all, decide(kExpr, device("h200")), 1)), kept(all));
+  const auto all = candidates(decide(kProblem, device("h200")));
+  EXPECT_EQ(kept(pruned(all, decide(kProblem, device("h200")), 1)), kept(all));
 }
 
 TEST(Pruned, drops_everything_when_the_best_beats_the_memory) {
   const auto all =
-      pruned(candidates(decide(kExpr, device("h200"))), decide(kExpr, device("h200")), 1e-9);
+      pruned(candidates(decide(kProblem, device("h200"))), decide(kProblem, device("h200")), 1e-9);
   EXPECT_EQ(kept(all), 0);
-  EXPECT_THAT(all.front().dropped, testing::HasSubstr("alone, the best takes 0.0 us"));
+  EXPECT_THAT(all.front().dropped, ::testing::HasSubstr("alone, the best takes 0.0 us"));
 }
 
 TEST(Pruned, drops_candidates_whose_few_blocks_leave_multiprocessors_idle) {
   const Device& h200 = device("h200");
-  const auto all = candidates(decide(kExpr, h200));
-  const double floor = least_bytes(kExpr, kExpr.max_m) / h200.global.bytes_per_second;
-  const auto some = pruned(all, decide(kExpr, h200), 1.5 * floor);
+  const auto all = candidates(decide(kProblem, h200));
+  const double floor = least_bytes(kProblem, kProblem.m) / h200.global.bytes_per_second;
+  const auto some = pruned(all, decide(kProblem, h200), 1.5 * floor);
   EXPECT_LT(kept(some), kept(all));
   EXPECT_GT(kept(some), 0);
   EXPECT_TRUE(some.front().dropped.empty());
@@ -40,11 +41,11 @@ TEST(Pruned, drops_candidates_whose_few_blocks_leave_multiprocessors_idle) {
     const auto before = std::ranges::find(all, candidate.schedule, &Candidate::schedule);
     ASSERT_NE(before, all.end());
     if (before->dropped == candidate.dropped) continue;
-    const auto moved = traffic(candidate.schedule, decide(kExpr, h200));
+    const auto moved = traffic(candidate.schedule, decide(kProblem, h200));
     EXPECT_GT(std::max(moved.shared_bytes / h200.fill_bytes_per_second(),
                        moved.global_bytes / h200.global.bytes_per_second),
               1.5 * floor);
-    EXPECT_THAT(candidate.dropped, testing::HasSubstr("us for L2 alone"));
+    EXPECT_THAT(candidate.dropped, ::testing::HasSubstr("us for L2 alone"));
   }
 }
 
@@ -53,17 +54,18 @@ TEST(Pruned, traffic_is_never_below_the_bound_of_any_schedule) {
     if (!has_tile_programs(row)) continue;
     for (std::int64_t group : {0, 64, 128}) {
       for (std::int64_t m : {1, 16}) {
-        Linear expr = kExpr;
-        expr.group = group;
-        expr.max_m = m;
-        EXPECT_NO_THROW(pruned(candidates(decide(expr, row)), decide(expr, row), 1)) << row.name;
+        Problem problem = kProblem;
+        testing::set_group(problem, group);
+        problem.m = m;
+        EXPECT_NO_THROW(pruned(candidates(decide(problem, row)), decide(problem, row), 1))
+            << row.name;
       }
     }
   }
 }
 
 TEST(Pruned, wants_a_time) {
-  EXPECT_THROW(pruned({}, decide(kExpr, device("h200")), 0), InvalidArgument);
+  EXPECT_THROW(pruned({}, decide(kProblem, device("h200")), 0), InvalidArgument);
 }
 
 }  // namespace

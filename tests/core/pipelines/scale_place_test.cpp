@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "schedule/decisions.h"
 
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 const Device& h200() { return device("h200"); }
 
-Linear of(const char* type, Scalar activation = Scalar::f16, std::int64_t m = 8) {
+Problem of(const char* type, Scalar activation = Scalar::f16, std::int64_t m = 8) {
   return linear_of(ttype(type), 4096, 4096, activation, m);
 }
 
@@ -67,8 +67,8 @@ TEST(ScalePlaces, are_one_candidate_elsewhere) {
 TEST(ScalePlaces, rank_sums_behind_operands_and_further_with_bf16_as_measured) {
   std::vector<double> ratios;
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-    const Linear expr = linear_of(ttype("nvfp4"), 28672, 8192, activation, 1);
-    const auto all = candidates(decide(expr, h200()));
+    const Problem problem = linear_of(ttype("nvfp4"), 28672, 8192, activation, 1);
+    const auto all = candidates(decide(problem, h200()));
     const auto first = std::ranges::find(all, ScalePlace::sums, [](const Candidate& c) {
       return std::get<DecodeSchedule>(c.schedule).scale_place;
     });
@@ -77,9 +77,9 @@ TEST(ScalePlaces, rank_sums_behind_operands_and_further_with_bf16_as_measured) {
     for (const Candidate& c : all) {
       if (std::get<DecodeSchedule>(c.schedule).scale_place == ScalePlace::sums) continue;
       const auto sums = with(ScalePlace::sums, std::get<DecodeSchedule>(c.schedule));
-      EXPECT_GT(cost(sums, decide(expr, h200())).seconds, c.cost.seconds) << to_string(sums);
+      EXPECT_GT(cost(sums, decide(problem, h200())).seconds, c.cost.seconds) << to_string(sums);
       // What sums have room for, operands have, too.
-      EXPECT_FALSE(!c.dropped.empty() && objection(sums, decide(expr, h200())).empty())
+      EXPECT_FALSE(!c.dropped.empty() && objection(sums, decide(problem, h200())).empty())
           << to_string(sums);
     }
   }

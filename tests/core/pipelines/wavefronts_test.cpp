@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
+#include "integer_layer.h"
 #include "pipelines/lower.h"
 #include "program/traffic.h"
 
@@ -13,7 +14,7 @@ namespace ladder {
 namespace {
 
 TEST(SharedWavefronts, are_those_of_activations_matrices_and_ring) {
-  const Linear expr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 4096, 4096);
   const DecodeSchedule schedule{.tokens = 8,
                                 .warps_n = 4,
                                 .warps_k = 1,
@@ -26,19 +27,20 @@ TEST(SharedWavefronts, are_those_of_activations_matrices_and_ring) {
                                 .blocks_per_multiprocessor = 3};
   // 512 columns: 8 rows of 1 KiB; four warps read 64 matrices each, without conflicts; 64 KiB of
   // weights go in and out.
-  EXPECT_EQ(shared_wavefronts(schedule, expr), 8 * 1024 / 128 + 4 * 64 + 2 * 65536 / 128);
+  EXPECT_EQ(shared_wavefronts(schedule, problem), 8 * 1024 / 128 + 4 * 64 + 2 * 65536 / 128);
 }
 
 TEST(SharedWavefronts, of_a_schedule_are_never_more_than_its_program_takes) {
   for (int bits : {1, 4, 7}) {
     for (std::int64_t m : {1, 16}) {
-      const Linear expr{bits, 1 << (bits - 1), 128, Scalar::f16, m, 8192, 8192};
+      const Problem problem =
+          testing::integer_layer(bits, 1 << (bits - 1), 128, Scalar::f16, m, 8192, 8192);
       int kept = 0;
-      for (const auto& candidate : candidates(decide(expr, device("h200")))) {
+      for (const auto& candidate : candidates(decide(problem, device("h200")))) {
         if (!candidate.dropped.empty() || ++kept > 6) break;
-        const auto program = lower(decide(expr, device("h200")), candidate.schedule);
+        const auto program = lower(decide(problem, device("h200")), candidate.schedule);
         const auto counted = total(program, traffic(program, m), Level::shared);
-        EXPECT_LE(shared_wavefronts(std::get<DecodeSchedule>(candidate.schedule), expr),
+        EXPECT_LE(shared_wavefronts(std::get<DecodeSchedule>(candidate.schedule), problem),
                   counted.wavefronts)
             << to_string(candidate.schedule);
       }
@@ -49,21 +51,21 @@ TEST(SharedWavefronts, of_a_schedule_are_never_more_than_its_program_takes) {
 
 TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
   for (const char* type : {"nf4,scale=float16", "float8_e4m3fnuz,scale=float16"}) {
-    const auto expr = linear_of(ttype(type), 1024, 1024, Scalar::f16, 1);
+    const auto problem = linear_of(ttype(type), 1024, 1024, Scalar::f16, 1);
     int kept = 0;
-    for (const auto& candidate : candidates(decide(expr, device("h200")))) {
+    for (const auto& candidate : candidates(decide(problem, device("h200")))) {
       if (!candidate.dropped.empty() || ++kept > 6) break;
       const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
-      const auto program = lower(decide(expr, device("h200")), schedule);
+      const auto program = lower(decide(problem, device("h200")), schedule);
       const auto pairs = schedule.block_rows() * schedule.block_columns() * schedule.sweeps / 2;
       std::int64_t wavefronts = 0;
       for (const auto& row : traffic(program, 1)) {
         const auto& buffer = program.buffers[row.buffer];
         if (buffer.name == "code_table" && !row.write) wavefronts += row.count.wavefronts;
       }
-      EXPECT_EQ(wavefronts, pairs / 32 * (expr.bits > 4 ? 2 : 1)) << to_string(schedule);
-      EXPECT_LT(wavefronts, shared_wavefronts(schedule, expr)) << to_string(schedule);
-      EXPECT_LE(shared_wavefronts(schedule, expr),
+      EXPECT_EQ(wavefronts, pairs / 32 * (problem.weight.bits > 4 ? 2 : 1)) << to_string(schedule);
+      EXPECT_LT(wavefronts, shared_wavefronts(schedule, problem)) << to_string(schedule);
+      EXPECT_LE(shared_wavefronts(schedule, problem),
                 total(program, traffic(program, 1), Level::shared).wavefronts);
     }
     EXPECT_GT(kept, 0);
@@ -72,12 +74,12 @@ TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
 
 TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit) {
   // Matrices grow with the tokens, codes do not.
-  const Linear few{1, 1, 128, Scalar::f16, 8, 8192, 8192};
+  const Problem few = testing::integer_layer(1, 1, 128, Scalar::f16, 8, 8192, 8192);
   auto schedule = std::get<DecodeSchedule>(best_schedule(decide(few, device("h200"))));
   const auto before = cost(schedule, decide(few, device("h200")));
   EXPECT_LT(before.shared_seconds, before.issue_seconds);
-  Linear many = few;
-  schedule.tokens *= 2, many.max_m *= 2;
+  Problem many = few;
+  schedule.tokens *= 2, many.m *= 2;
   EXPECT_GT(cost(schedule, decide(many, device("h200"))).shared_seconds,
             1.5 * before.shared_seconds);
 }
@@ -87,9 +89,10 @@ TEST(SharedWavefronts, grow_with_the_tokens_and_do_not_bind_decoding_of_one_bit)
 TEST(SharedWavefronts, bind_the_estimate_where_they_take_longest) {
   Device slow = device("h200");
   slow.f32_flops /= 16;
-  const auto expr = linear_of(ttype("float8_e4m3fnuz,scale=float16"), 28672, 8192, Scalar::f16, 8);
+  const auto problem =
+      linear_of(ttype("float8_e4m3fnuz,scale=float16"), 28672, 8192, Scalar::f16, 8);
   int bound = 0;
-  for (const auto& candidate : candidates(decide(expr, slow))) {
+  for (const auto& candidate : candidates(decide(problem, slow))) {
     if (!candidate.dropped.empty()) break;
     const Cost& c = candidate.cost;
     EXPECT_GE(c.seconds, c.shared_seconds + c.fixed_seconds) << to_string(candidate.schedule);

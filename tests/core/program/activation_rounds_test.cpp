@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
 
@@ -26,25 +27,20 @@ DecodeSchedule in_rounds(int warps_n, int warps_k, int rounds, int depth, int x_
   return out;
 }
 
-void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  const auto program = lower(decide(expr, h200()), schedule);
+void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  ASSERT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
-  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
+  const auto data = LinearCase::integers(problem, m);
   EXPECT_EQ(data.run(program, schedule), data.exact())
-      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+      << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
-Linear layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
+Problem layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
   const auto splits = s.reduction == Reduction::none ? 1 : 2;
-  return {4,
-          8,
-          64,
-          Scalar::f16,
-          s.tokens,
-          s.block_rows() * s.sweeps,
-          s.block_columns() * splits - missing_columns};
+  return testing::integer_layer(4, 8, 64, Scalar::f16, s.tokens, s.block_rows() * s.sweeps,
+                                s.block_columns() * splits - missing_columns);
 }
 
 // Up to 8 rounds are written out, more are a loop with what is left behind it.
@@ -83,9 +79,9 @@ TEST(ActivationRounds, are_exact_when_warps_are_apart) {
       expect_exact(layer(s), s, 3);
       expect_exact(layer(s, 64 + 8), s, 8);
       expect_exact(layer(s, 3), s, 8);
-      auto expr = layer(s);
-      expr.gather = true;
-      expect_exact(expr, s, 2);
+      auto problem = layer(s);
+      problem.permuted_columns = true;
+      expect_exact(problem, s, 2);
     }
   }
 }
@@ -126,22 +122,21 @@ TEST(ActivationRounds, serve_every_layer) {
       auto s = in_rounds(2, 2, rounds, depth, 2, Reduction::cluster);
       s.route = route, s.dependent_launch = depth == 2;
       for (std::int64_t missing : {0, 5, 70}) {
-        auto expr = layer(s, missing);
-        expr.group = 128, expr.bias = true;
-        if (missing == 0) expr.gather = true;
-        expect_exact(expr, s, 8);
-        expr.activation = Scalar::bf16;
-        if (route == Route::multiply_add) expect_exact(expr, s, 1);
+        auto problem = layer(s, missing);
+        testing::set_group(problem, 128), problem.set_bias(true);
+        if (missing == 0) problem.permuted_columns = true;
+        expect_exact(problem, s, 8);
+        problem.set_activation(Scalar::bf16);
+        if (route == Route::multiply_add) expect_exact(problem, s, 1);
       }
       auto zeros = layer(s);
-      zeros.zero = 0, zeros.stored_zero = Zero::integer;
+      testing::set_stored_zero(zeros, Zero::integer);
       expect_exact(zeros, s, 3);
-      zeros.stored_zero = Zero::rescale;
+      testing::set_stored_zero(zeros, Zero::rescale);
       if (route == Route::multiply_add) expect_exact(zeros, s, 3);
     }
     auto table = layer(in_rounds(2, 2, rounds, depth, 2));
-    const TType nf4 = ttype("nf4");
-    table.zero = 0, table.element = nf4.element;
+    testing::set_element(table, element("nf4"));
     const auto s = in_rounds(2, 2, rounds, depth, 2);
     const auto program = lower(decide(table, h200()), s);
     const auto data = LinearCase::reals(table, 4);
@@ -157,9 +152,9 @@ TEST(ActivationRounds, need_shared_memory_for_so_many_however_many_columns_a_blo
   const auto few = in_rounds(2, 4, 28, 2, 4, Reduction::cluster);
   auto all = few;
   all.x_rounds = 0;
-  const auto expr = layer(few);
-  EXPECT_LT(shared_bytes(few, expr), shared_bytes(all, expr) / 2);
-  EXPECT_EQ(shared_bytes(few, expr), lower(decide(expr, h200()), few).shared_bytes());
+  const auto problem = layer(few);
+  EXPECT_LT(shared_bytes(few, problem), shared_bytes(all, problem) / 2);
+  EXPECT_EQ(shared_bytes(few, problem), lower(decide(problem, h200()), few).shared_bytes());
 }
 
 TEST(ActivationRounds, that_cannot_be_are_objected_to) {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <functional>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/slips.h"
 
@@ -22,11 +22,11 @@ const Device& h200() { return device("h200"); }
 
 constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
 
-Program checked(const Linear& expr, const DecodeSchedule& schedule) {
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  auto program = lower(decide(expr, h200()), schedule);
+Program checked(const Problem& problem, const DecodeSchedule& schedule) {
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
   return program;
 }
 
@@ -44,10 +44,10 @@ TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
   for (const char* type : {"mxfp4", "nvfp4", "mxfp6_e3m2"}) {
     for (const DecodeSchedule& schedule : {apart, engine, split, registers}) {
       const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
-      const Linear expr =
+      const Problem problem =
           linear_of(ttype(type), 192, schedule.block_columns() * splits, GetParam(), 8);
-      const auto data = LinearCase::integers(expr, 3);
-      EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+      const auto data = LinearCase::integers(problem, 3);
+      EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
           << type << "; " << to_string(schedule);
     }
   }
@@ -55,26 +55,27 @@ TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
 
 // One scale a row, the smallest and the largest among them, times a weight and an activation of
 // one: the sums of the other groups or warps are zero, which infinity would make NaN.
-LinearCase with_each_scale(const Linear& expr) {
-  LinearCase data{expr, 1, {}};
+LinearCase with_each_scale(const Problem& problem) {
+  LinearCase data{problem, 1, {}};
   std::uint32_t one = 0;
-  while (value_of(expr, one) != 1) ++one;
-  data.data.codes.assign(expr.n * expr.k, static_cast<std::uint8_t>(one));
-  data.data.x.assign(expr.k, 0);
+  while (value_of(problem.weight, one) != 1) ++one;
+  data.data.codes.assign(problem.n * problem.k, static_cast<std::uint8_t>(one));
+  data.data.x.assign(problem.k, 0);
   data.data.x[37] = data.bits(1);
-  if (expr.stored_zero != Zero::none) data.data.zeros.assign(expr.n * expr.groups(), 0);
-  for (std::uint32_t row = 0; row < expr.n; ++row) {
-    const bool finite = std::isfinite(to_number(*expr.scale, row));
-    data.data.scales.insert(data.data.scales.end(), expr.groups(), finite ? row : 0);
+  if (problem.weight.stored_zero != Zero::none)
+    data.data.zeros.assign(problem.n * problem.groups(), 0);
+  for (std::uint32_t row = 0; row < problem.n; ++row) {
+    const bool finite = std::isfinite(to_number(*problem.weight.scale, row));
+    data.data.scales.insert(data.data.scales.end(), problem.groups(), finite ? row : 0);
   }
   return data;
 }
 
 TEST_P(BlockScales, are_their_values_from_the_smallest_to_the_largest) {
   for (const char* type : {"mxfp4", "mxfp8_e4m3", "mxint8", "nvfp4"}) {
-    const Linear expr = linear_of(ttype(type), 256, 128, GetParam(), 8);
-    const auto data = with_each_scale(expr);
-    EXPECT_EQ(data.run(checked(expr, kOnce), kOnce), data.exact()) << type;
+    const Problem problem = linear_of(ttype(type), 256, 128, GetParam(), 8);
+    const auto data = with_each_scale(problem);
+    EXPECT_EQ(data.run(checked(problem, kOnce), kOnce), data.exact()) << type;
   }
 }
 
@@ -85,13 +86,13 @@ TEST_P(BlockScales, leave_sums_of_zero_alone_on_every_route) {
        {"float4_e2m1,channel,scale=e8m0", "int8,channel,scale=e8m0", "uint1,channel,scale=e8m0",
         "uint1,group=32,scale=e8m0", "uint4,channel,scale=e8m0,zero=integer",
         "uint4,group=32,scale=e8m0,zero=integer"}) {
-    const Linear expr = linear_of(ttype(type), 256, 128, GetParam(), 8);
-    const auto data = with_each_scale(expr);
+    const Problem problem = linear_of(ttype(type), 256, 128, GetParam(), 8);
+    const auto data = with_each_scale(problem);
     for (Route route : {Route::multiply_add, Route::in_place}) {
       auto schedule = kOnce;
       schedule.route = route;
-      if (!objection(schedule, decide(expr, h200())).empty()) continue;
-      EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
+      if (!objection(schedule, decide(problem, h200())).empty()) continue;
+      EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
           << type << "; " << to_string(schedule);
     }
   }
@@ -116,10 +117,10 @@ TEST(PowersOfTwo, are_numbers_whose_mantissa_is_ones_times_a_half_and_a_little) 
 /// What the verifier, the interpreter or the numbers say after one slip.
 template <class Op>
 std::string caught(const std::function<void(Program&, Op&)>& change) {
-  const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
-  auto program = lower(decide(expr, h200()), kOnce);
+  const Problem problem = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
+  auto program = lower(decide(problem, h200()), kOnce);
   testing::for_each_op<Op>(program.body, [&](Op& op) { change(program, op); });
-  return testing::objection_to(program, kOnce, LinearCase::integers(expr, 3));
+  return testing::objection_to(program, kOnce, LinearCase::integers(problem, 3));
 }
 
 TEST(BlockScalesMutation, operands_without_their_scale_or_with_another_are_caught) {

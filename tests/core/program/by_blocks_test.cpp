@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "integer_layer.h"
 #include "program/linear_case.h"
 
 namespace ladder {
@@ -21,24 +22,19 @@ DecodeSchedule block_by_block(int depth, int rounds, Reduction reduction = Reduc
   return out;
 }
 
-Linear layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
+Problem layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
   const auto splits = s.reduction == Reduction::none ? 1 : 2;
-  return {4,
-          8,
-          128,
-          Scalar::f16,
-          s.tokens,
-          s.block_rows() * s.sweeps,
-          s.block_columns() * splits - missing_columns};
+  return testing::integer_layer(4, 8, 128, Scalar::f16, s.tokens, s.block_rows() * s.sweeps,
+                                s.block_columns() * splits - missing_columns);
 }
 
-void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  const auto program = lower(decide(expr, h200()), schedule);
+void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  ASSERT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  const auto data = LinearCase::integers(expr, m);
+  const auto data = LinearCase::integers(problem, m);
   EXPECT_EQ(data.run(program, schedule), data.exact())
-      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+      << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
 // Rounds that are written out and in a loop; columns that end inside a round, and inside a block.
@@ -76,15 +72,15 @@ TEST(BlockByBlock, goes_with_activations_in_rounds_and_every_width) {
   }
   for (int bits : {1, 3, 8}) {
     const auto s = block_by_block(1, 4);
-    auto expr = layer(s);
-    expr.bits = bits, expr.zero = 1 << (bits - 1);
-    expect_exact(expr, s, 3);
+    auto problem = layer(s);
+    testing::set_integers(problem, bits, 1 << (bits - 1));
+    expect_exact(problem, s, 3);
   }
   const auto s = block_by_block(2, 4);
   auto one_scale = layer(s), zeros = layer(s);
-  one_scale.group = 0, one_scale.activation = Scalar::bf16;
+  testing::set_group(one_scale, 0), one_scale.set_activation(Scalar::bf16);
   expect_exact(one_scale, s, 3);
-  zeros.zero = 0, zeros.stored_zero = Zero::integer;
+  testing::set_stored_zero(zeros, Zero::integer);
   expect_exact(zeros, s, 3);
 }
 
@@ -104,19 +100,19 @@ TEST(BlockByBlock, asks_for_a_block_before_the_next_is_multiplied) {
 TEST(BlockByBlock, is_objected_to_where_there_is_nothing_to_divide) {
   const auto refused = [](auto change) {
     auto s = block_by_block(2, 4);
-    auto expr = layer(s);
-    change(s, expr);
-    return objection(s, decide(expr, h200()));
+    auto problem = layer(s);
+    change(s, problem);
+    return objection(s, decide(problem, h200()));
   };
-  EXPECT_THAT(refused([](DecodeSchedule& s, Linear&) { s.depth = 0; }), HasSubstr("at depth 0"));
-  EXPECT_THAT(refused([](DecodeSchedule& s, Linear&) { s.depth = 4; }),
+  EXPECT_THAT(refused([](DecodeSchedule& s, Problem&) { s.depth = 0; }), HasSubstr("at depth 0"));
+  EXPECT_THAT(refused([](DecodeSchedule& s, Problem&) { s.depth = 4; }),
               HasSubstr("4 rounds at depth 4"));
-  EXPECT_THAT(refused([](DecodeSchedule& s, Linear& expr) {
+  EXPECT_THAT(refused([](DecodeSchedule& s, Problem& problem) {
                 s.blocks_per_warp = 1;
-                expr.k = s.block_columns();
+                problem.k = s.block_columns();
               }),
               HasSubstr("blocks one by one: 1 in a round"));
-  EXPECT_THAT(refused([](DecodeSchedule&, Linear& expr) { expr.group = 64; }),
+  EXPECT_THAT(refused([](DecodeSchedule&, Problem& problem) { testing::set_group(problem, 64); }),
               HasSubstr("groups of 64"));
 }
 

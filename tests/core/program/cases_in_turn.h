@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "types/ttype.h"
 
@@ -16,9 +16,9 @@ namespace ladder::testing {
 /// What make(shape, type, activation, reduction, turn) gives for each shape and reduction, types
 /// and what else a layer has in turn.
 template <class S, class Shapes, class Make>
-std::vector<std::pair<Linear, S>> cases_in_turn(const Shapes& shapes,
-                                                std::initializer_list<Reduction> reductions,
-                                                const Make& make) {
+std::vector<std::pair<Problem, S>> cases_in_turn(const Shapes& shapes,
+                                                 std::initializer_list<Reduction> reductions,
+                                                 const Make& make) {
   constexpr std::array kTypes = {"uint4,group=32,scale=float16,zero=midpoint",
                                  "uint4,group=128,scale=float16,zero=midpoint",
                                  "uint8,channel,scale=float32",
@@ -26,15 +26,15 @@ std::vector<std::pair<Linear, S>> cases_in_turn(const Shapes& shapes,
                                  "mxfp4",
                                  "uint2,group=64,scale=float16,zero=integer",
                                  "float6_e3m2"};
-  std::vector<std::pair<Linear, S>> out;
+  std::vector<std::pair<Problem, S>> out;
   unsigned turn = 0;
   for (const auto& shape : shapes) {
     for (const auto reduction : reductions) {
       for (const char* type : {kTypes[turn % kTypes.size()], kTypes[(turn + 3) % kTypes.size()]}) {
         const auto activation = ++turn % 2 == 0 ? Scalar::f16 : Scalar::bf16;
-        for (auto& [expr, schedule] : make(shape, ttype(type), activation, reduction, turn)) {
-          expr.bias = turn % 2 == 0, expr.gather = turn % 5 == 0;
-          out.emplace_back(expr, schedule);
+        for (auto& [problem, schedule] : make(shape, ttype(type), activation, reduction, turn)) {
+          problem.set_bias(turn % 2 == 0), problem.permuted_columns = turn % 5 == 0;
+          out.emplace_back(problem, schedule);
         }
       }
     }

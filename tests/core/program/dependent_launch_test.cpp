@@ -13,7 +13,8 @@
 
 #include "base/error.h"
 #include "codegen/cuda/emit.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
+#include "integer_layer.h"
 #include "program/linear_case.h"
 
 namespace ladder {
@@ -48,10 +49,10 @@ bool reads(const Program& program, const Statement& statement, const char* buffe
 }
 
 /// Exact with x and y of the preceding kernel and the next, and refused without the wait.
-void expect_order(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  const auto program = lower(decide(expr, h200()), schedule);
+void expect_order(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  const auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  const auto data = LinearCase::integers(expr, m);
+  const auto data = LinearCase::integers(problem, m);
   EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule);
 
   // The next kernel may take all before this one to have ended.
@@ -83,13 +84,13 @@ auto kind_of(const DecodeSchedule& s) {
 
 TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
   std::set<decltype(kind_of(std::declval<DecodeSchedule>()))> kinds;
-  for (auto [expr, schedule] : lowered_cases()) {
-    schedule.dependent_launch = true, expr.bias = true;
-    if (!objection(schedule, decide(expr, h200())).empty()) continue;
+  for (auto [problem, schedule] : lowered_cases()) {
+    schedule.dependent_launch = true, problem.set_bias(true);
+    if (!objection(schedule, decide(problem, h200())).empty()) continue;
     if (!kinds.insert(kind_of(schedule)).second) continue;
-    expect_order(expr, schedule, 3);
-    expr.gather = schedule.sharers == 0;
-    if (expr.gather) expect_order(expr, schedule, 8);
+    expect_order(problem, schedule, 3);
+    problem.permuted_columns = schedule.sharers == 0;
+    if (problem.permuted_columns) expect_order(problem, schedule, 8);
   }
   EXPECT_GE(kinds.size(), 30);
 }
@@ -99,13 +100,13 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
   for (const char* type : {"uint2,group=64,scale=float16", "uint4,group=128,scale=float16", "nf4",
                            "uint4,group=64,scale=float16,zero=integer"}) {
     for (std::int64_t m : {1, 8, 16}) {
-      Linear expr = linear_of(ttype(type), 130, 1024, Scalar::f16, m);
-      expr.bias = true;
-      for (const Candidate& candidate : candidates(decide(expr, h200()), true)) {
+      Problem problem = linear_of(ttype(type), 130, 1024, Scalar::f16, m);
+      problem.set_bias(true);
+      for (const Candidate& candidate : candidates(decide(problem, h200()), true)) {
         if (!candidate.dropped.empty()) break;
         const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
         if (kinds.insert(kind_of(schedule)).second) {
-          expect_order(expr, schedule, m);
+          expect_order(problem, schedule, m);
         }
       }
     }
@@ -114,10 +115,10 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
 }
 
 TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
-  Linear expr{4, 8, 64, Scalar::f16, 8, 66, 256};
-  expr.bias = true;
+  Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 66, 256);
+  problem.set_bias(true);
   const DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-  auto program = lower(decide(expr, h200()), schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   auto& end = std::get<Within>(program.body.back().op);
   const auto load =
       std::ranges::find_if(end.body, [&](const auto& s) { return reads(program, s, "bias"); });
@@ -125,7 +126,7 @@ TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
   const Statement early = *load;
   end.body.erase(load);
   program.body.insert(program.body.begin(), early);
-  const auto data = LinearCase::integers(expr, 2);
+  const auto data = LinearCase::integers(problem, 2);
   EXPECT_THAT(
       [&] { data.run(program, schedule); },
       ThrowsMessage<InternalError>(HasSubstr("reads bias before the preceding kernel has ended")));
@@ -135,12 +136,12 @@ TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
 // to be the only one, before the wait.
 TEST(DependentLaunch, text_loads_the_bias_where_it_stands) {
   for (std::int64_t n : {64, 65}) {
-    Linear expr{4, 8, 64, Scalar::f16, 8, n, 256};
-    expr.bias = true;
+    Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, 256);
+    problem.set_bias(true);
     DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
-    const auto dependent = cuda::emit(lower(decide(expr, h200()), schedule));
+    const auto dependent = cuda::emit(lower(decide(problem, h200()), schedule));
     schedule.dependent_launch = false;
-    const auto alone = cuda::emit(lower(decide(expr, h200()), schedule));
+    const auto alone = cuda::emit(lower(decide(problem, h200()), schedule));
     EXPECT_THAT(alone, HasSubstr("const u16* __restrict__ bias"));
     EXPECT_THAT(dependent, ::testing::Not(HasSubstr("const u16* __restrict__ bias")));
     const char* how = n % 2 == 0 ? "load_fresh((const Words1*)" : "load_element(from + ";

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
 
@@ -31,11 +32,11 @@ std::vector<DecodeSchedule> schedules() {
   return {with(Reduction::ordered, 2, 1, 1), ring, with(Reduction::none, 1, 4, 1), swept};
 }
 
-Program checked(const Linear& expr, const DecodeSchedule& schedule) {
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  auto program = lower(decide(expr, h200()), schedule);
+Program checked(const Problem& problem, const DecodeSchedule& schedule) {
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
   return program;
 }
 
@@ -51,12 +52,12 @@ TEST_P(Digits, are_exact_on_integers_of_every_width_and_zero_point) {
     for (int zero : {0, 1, 1 << (bits - 1)}) {
       for (const DecodeSchedule& schedule : schedules()) {
         const auto k = columns(schedule);
-        Linear expr{bits, zero, 64, GetParam(), 1, 128, k, GetParam()};
-        if (!objection(schedule, decide(expr, h200())).empty()) continue;
+        Problem problem = testing::integer_layer(bits, zero, 64, GetParam(), 1, 128, k, GetParam());
+        if (!objection(schedule, decide(problem, h200())).empty()) continue;
         ++served;
-        const auto data = LinearCase::integers(expr, 1);
-        EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
-            << to_string(expr) << "; " << to_string(schedule);
+        const auto data = LinearCase::integers(problem, 1);
+        EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
+            << to_string(problem) << "; " << to_string(schedule);
       }
     }
   }
@@ -69,17 +70,18 @@ TEST_P(Digits, are_exact_with_a_zero_point_between_two_codes) {
   for (int bits = 1; bits <= 8; ++bits) {
     for (int zero : {1, (1 << bits) - 1}) {
       for (const DecodeSchedule& schedule : schedules()) {
-        Linear expr{bits, zero, 64, GetParam(), 1, 128, columns(schedule), GetParam()};
-        expr.shift = 1, expr.exponent = -1;
-        const auto why = objection(schedule, decide(expr, h200()));
+        Problem problem = testing::integer_layer(bits, zero, 64, GetParam(), 1, 128,
+                                                 columns(schedule), GetParam());
+        testing::set_integers(problem, bits, zero, 1, -1);
+        const auto why = objection(schedule, decide(problem, h200()));
         if (bits > 3) {
-          EXPECT_EQ(why, "a zero point between two bytes") << to_string(expr);
+          EXPECT_EQ(why, "a zero point between two bytes") << to_string(problem);
           continue;
         }
         ++served;
-        const auto data = LinearCase::integers(expr, 1);
-        EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
-            << to_string(expr) << "; " << to_string(schedule);
+        const auto data = LinearCase::integers(problem, 1);
+        EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
+            << to_string(problem) << "; " << to_string(schedule);
       }
     }
   }
@@ -91,15 +93,17 @@ TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
     for (std::int64_t group : {0, 32, 128}) {
       for (const DecodeSchedule& schedule : schedules()) {
         const auto k = columns(schedule) - (group == 0 ? 9 : 0);
-        Linear expr{bits, 1 << (bits - 1), group, GetParam(), 1, 121, k, Scalar::f16};
-        expr.gather = bits == 3, expr.bias = bits == 2, expr.three = bits == 2;
-        if (!objection(schedule, decide(expr, h200())).empty()) continue;
-        const auto data = LinearCase::reals(expr, 1);
-        const auto y = data.run(checked(expr, schedule), schedule);
-        const auto reference = evaluate(expr, data.data);
+        Problem problem = testing::integer_layer(bits, 1 << (bits - 1), group, GetParam(), 1, 121,
+                                                 k, Scalar::f16);
+        problem.permuted_columns = bits == 3, problem.set_bias(bits == 2);
+        if (bits == 2) testing::set_integers(problem, 2, 2, 0, 0, true);
+        if (!objection(schedule, decide(problem, h200())).empty()) continue;
+        const auto data = LinearCase::reals(problem, 1);
+        const auto y = data.run(checked(problem, schedule), schedule);
+        const auto reference = evaluate(problem, data.data);
         for (std::size_t i = 0; i < y.size(); ++i) {
           ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i))
-              << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+              << to_string(problem) << "; " << to_string(schedule) << "; y[" << i << "]";
         }
       }
     }
@@ -108,34 +112,37 @@ TEST_P(Digits, stay_within_the_bound_whatever_the_borders) {
 
 TEST_P(Digits, of_a_number_that_is_not_finite_spoil_every_sum) {
   const DecodeSchedule schedule = schedules().front();
-  const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
+  const Problem problem =
+      testing::integer_layer(2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam());
   for (double spoiled : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
-    auto data = LinearCase::integers(expr, 1);
+    auto data = LinearCase::integers(problem, 1);
     data.data.x[70] = data.bits(spoiled);
-    for (double y : data.run(checked(expr, schedule), schedule)) EXPECT_TRUE(std::isnan(y)) << y;
+    for (double y : data.run(checked(problem, schedule), schedule)) EXPECT_TRUE(std::isnan(y)) << y;
   }
 }
 
 TEST_P(Digits, of_the_largest_and_smallest_numbers_keep_both) {
   const DecodeSchedule schedule = schedules().front();
-  const Linear expr{4, 8, 0, GetParam(), 1, 64, columns(schedule), std::nullopt};
-  auto data = LinearCase::integers(expr, 1);
+  const Problem problem =
+      testing::integer_layer(4, 8, 0, GetParam(), 1, 64, columns(schedule), std::nullopt);
+  auto data = LinearCase::integers(problem, 1);
   for (auto& x : data.data.x) x = 0;
   const double largest = std::ldexp(1.0, GetParam() == Scalar::f16 ? 9 : 40);
   const double smallest = std::ldexp(1.0, GetParam() == Scalar::f16 ? -24 : -14);
   data.data.x[0] = data.bits(largest), data.data.x[1] = data.bits(smallest);
   // Where the large one meets a zero, only the small one is left, exactly.
   data.data.codes[0] = 8, data.data.codes[1] = 11;
-  const auto y = data.run(checked(expr, schedule), schedule);
+  const auto y = data.run(checked(problem, schedule), schedule);
   EXPECT_EQ(y[0], 3 * smallest);
 }
 
 // A digit's plane, a column's place and a unit's power of two each change a result.
 TEST_P(Digits, in_the_wrong_place_are_caught) {
   const DecodeSchedule schedule = schedules().front();
-  const Linear expr{2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam()};
-  const auto data = LinearCase::integers(expr, 1);
-  auto program = checked(expr, schedule);
+  const Problem problem =
+      testing::integer_layer(2, 2, 64, GetParam(), 1, 64, columns(schedule), GetParam());
+  const auto data = LinearCase::integers(problem, 1);
+  auto program = checked(problem, schedule);
   const auto change = [&](const auto& each) {
     const std::function<void(std::vector<Statement>&)> walk = [&](std::vector<Statement>& body) {
       for (Statement& statement : body) {
@@ -171,23 +178,25 @@ INSTANTIATE_TEST_SUITE_P(Activations, Digits, ::testing::Values(Scalar::f16, Sca
 
 TEST(DigitsRoute, is_for_one_token) {
   DecodeSchedule schedule = schedules().front();
-  Linear expr{2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16};
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "8 tokens have more digits than rows");
-  expr.max_m = 1, expr.zero = 3;
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "a zero point of 3 is no byte");
-  expr.zero = 2, schedule.tokens = 16;
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "16 rows for 8 digits");
+  Problem problem =
+      testing::integer_layer(2, 2, 64, Scalar::f16, 8, 64, columns(schedule), Scalar::f16);
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "8 tokens have more digits than rows");
+  problem.m = 1, testing::set_integers(problem, 2, 3);
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "a zero point of 3 is no byte");
+  testing::set_integers(problem, 2, 2), schedule.tokens = 16;
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "16 rows for 8 digits");
 }
 
 // In the code that is emitted, all threads of a block find the largest exponent through it.
 TEST(DigitsRoute, of_bfloat16_leaves_room_for_the_largest_exponent) {
   const DecodeSchedule all = with(Reduction::none, 3, 147, 1);
-  Linear expr{2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16};
-  ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
-  EXPECT_EQ(objection(all, decide(expr, h200())), "");
-  expr.activation = Scalar::bf16;
-  ASSERT_EQ(shared_bytes(all, expr), h200().shared_per_block_bytes);
-  EXPECT_EQ(objection(all, decide(expr, h200())), "232576 bytes of shared memory");
+  Problem problem =
+      testing::integer_layer(2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16);
+  ASSERT_EQ(shared_bytes(all, problem), h200().shared_per_block_bytes);
+  EXPECT_EQ(objection(all, decide(problem, h200())), "");
+  problem.set_activation(Scalar::bf16);
+  ASSERT_EQ(shared_bytes(all, problem), h200().shared_per_block_bytes);
+  EXPECT_EQ(objection(all, decide(problem, h200())), "232576 bytes of shared memory");
 }
 
 }  // namespace

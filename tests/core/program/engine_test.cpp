@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/slips.h"
 
@@ -33,14 +34,14 @@ DecodeSchedule by_rounds(int sharers, int rounds = 2, int depth = 2, int tokens 
   return out;
 }
 
-constexpr Linear kLayer{4, 8, 64, Scalar::f16, 8, 128, 256};
+const Problem kLayer = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 256);
 
-void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  ASSERT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  const auto program = lower(decide(expr, h200()), schedule);
+void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  ASSERT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  const auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  EXPECT_EQ(shared_bytes(schedule, expr), program.shared_bytes()) << to_string(schedule);
-  const auto data = LinearCase::integers(expr, m);
+  EXPECT_EQ(shared_bytes(schedule, problem), program.shared_bytes()) << to_string(schedule);
+  const auto data = LinearCase::integers(problem, m);
   EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule) << "; m " << m;
 }
 
@@ -68,8 +69,8 @@ void drop(std::vector<Statement>& body) {
 TEST(CopyEngine, brings_the_rows_of_the_tokens_there_are) {
   for (int sharers : {1, 2, 4}) {
     for (std::int64_t m : {1, 3, 8}) expect_exact(kLayer, engine(sharers), m);
-    Linear wide = kLayer, ragged = kLayer;
-    wide.max_m = 16, wide.activation = Scalar::bf16, ragged.n = 130;
+    Problem wide = kLayer, ragged = kLayer;
+    wide.m = 16, wide.set_activation(Scalar::bf16), ragged.n = 130;
     for (std::int64_t m : {9, 16}) expect_exact(wide, engine(sharers, 16), m);
     expect_exact(ragged, engine(sharers), 2);
   }
@@ -83,14 +84,14 @@ TEST(CopyEngine, serves_every_reduction_route_and_sweep) {
         for (int depth : {0, 1, 2}) {
           auto schedule = engine(1, 8, reduction);
           schedule.route = route, schedule.sweeps = sweeps, schedule.depth = depth;
-          Linear expr = kLayer;
-          expr.n = 192, expr.k = reduction == Reduction::none ? 256 : 512;
+          Problem problem = kLayer;
+          problem.n = 192, problem.k = reduction == Reduction::none ? 256 : 512;
           // Sweeps are for a depth, and for sums that wait in shared memory: not for ordered ones.
           const bool objected = sweeps > 1 && (depth == 0 || reduction == Reduction::ordered);
-          EXPECT_EQ(objection(schedule, decide(expr, h200())).empty(), !objected)
+          EXPECT_EQ(objection(schedule, decide(problem, h200())).empty(), !objected)
               << to_string(schedule);
           if (objected) continue;
-          expect_exact(expr, schedule, 3);
+          expect_exact(problem, schedule, 3);
           ++served;
         }
       }
@@ -107,9 +108,9 @@ TEST(CopyEngine, brings_the_activations_of_each_round_by_themselves) {
         for (std::int64_t m : {1, 9, 16}) {
           auto schedule = by_rounds(sharers, rounds, depth, 16);
           schedule.dependent_launch = dependent;
-          Linear expr = kLayer;
-          expr.max_m = 16, expr.n = 130, expr.k = schedule.block_columns();
-          expect_exact(expr, schedule, m);
+          Problem problem = kLayer;
+          problem.m = 16, problem.n = 130, problem.k = schedule.block_columns();
+          expect_exact(problem, schedule, m);
         }
       }
     }
@@ -117,9 +118,9 @@ TEST(CopyEngine, brings_the_activations_of_each_round_by_themselves) {
   for (auto reduction : {Reduction::cluster, Reduction::ordered}) {
     auto schedule = by_rounds(1);
     schedule.reduction = reduction, schedule.route = Route::in_place;
-    Linear expr = kLayer;
-    expr.k = 512;
-    expect_exact(expr, schedule, 3);
+    Problem problem = kLayer;
+    problem.k = 512;
+    expect_exact(problem, schedule, 3);
   }
 }
 
@@ -165,7 +166,7 @@ TEST(CopyEngine, of_whose_rounds_none_may_be_mistaken) {
 TEST(CopyEngine, brings_all_rounds_or_each_and_not_for_sweeps) {
   auto some = by_rounds(1, 4), sweeps = by_rounds(1), apart = by_rounds(1, 4);
   some.x_rounds = 2, sweeps.sweeps = 2, apart.x_slack = 1;
-  Linear wide = kLayer;
+  Problem wide = kLayer;
   wide.k = 512;
   EXPECT_THAT(objection(some, decide(wide, h200())), HasSubstr("brings 2 of 4 rounds"));
   EXPECT_THAT(objection(sweeps, decide(kLayer, h200())),
@@ -174,25 +175,25 @@ TEST(CopyEngine, brings_all_rounds_or_each_and_not_for_sweeps) {
 }
 
 TEST(CopyEngine, comes_before_a_table_is_used) {
-  const TType nf4 = ttype("nf4");
-  Linear expr = kLayer;
-  expr.zero = 0, expr.element = nf4.element, expr.bias = true;
+  Problem problem = kLayer;
+  testing::set_element(problem, element("nf4")), problem.set_bias(true);
   auto schedule = engine(1), threads = engine(0);
   schedule.units = threads.units = 4;
   auto rounds = schedule;
   rounds.x_rounds = rounds.rounds;
-  const auto data = LinearCase::integers(expr, 3);
+  const auto data = LinearCase::integers(problem, 3);
   for (const DecodeSchedule& each : {schedule, rounds}) {
-    EXPECT_EQ(data.run(lower(decide(expr, h200()), each), each),
-              data.run(lower(decide(expr, h200()), threads), threads));
+    EXPECT_EQ(data.run(lower(decide(problem, h200()), each), each),
+              data.run(lower(decide(problem, h200()), threads), threads));
   }
 }
 
 TEST(CopyEngine, is_objected_to_where_rows_are_not_whole) {
-  Linear ends = kLayer, gathered = kLayer, odd = kLayer;
-  ends.k = 250, ends.group = 0, gathered.gather = true, odd.k = 192;
-  for (const Linear& expr : {ends, gathered, odd}) {
-    EXPECT_THAT(objection(engine(1), decide(expr, h200())), HasSubstr("are not whole rows of 256"));
+  Problem ends = kLayer, gathered = kLayer, odd = kLayer;
+  ends.k = 250, testing::set_group(ends, 0), gathered.permuted_columns = true, odd.k = 192;
+  for (const Problem& problem : {ends, gathered, odd}) {
+    EXPECT_THAT(objection(engine(1), decide(problem, h200())),
+                HasSubstr("are not whole rows of 256"));
   }
   EXPECT_EQ(objection(engine(1), decide(kLayer, device("a100"))), "no copy engine");
   EXPECT_EQ(objection(engine(16), decide(kLayer, h200())), "a cluster of 16 tiles");

@@ -12,7 +12,7 @@
 
 #include "codegen/target.h"
 #include "compile.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "program/expert_case.h"
 #include "program/interpret.h"
 
@@ -41,22 +41,23 @@ std::string objection_to(const Program& program, const Schedule& schedule, const
 /// Programs for the types that `types_of` has are right on each device; `seen` hears of each.
 void expect_exact(
     std::initializer_list<const char*> names, std::initializer_list<std::int64_t> all_rows,
-    const std::function<std::vector<Linear>(std::int64_t rows, const Device&)>& types_of,
-    const std::function<void(const char* name, const Linear&, const Schedule&)>& seen) {
+    const std::function<std::vector<Problem>(std::int64_t rows, const Device&)>& types_of,
+    const std::function<void(const char* name, const Problem&, const Schedule&)>& seen) {
   unsigned seed = 0;
   for (const char* name : names) {
     const Device& on = device(name);
     for (const std::int64_t rows : all_rows) {
-      for (const Linear& type : types_of(rows, on)) {
+      for (const Problem& type : types_of(rows, on)) {
         const auto data = ExpertCase::integers(type, ++seed);
         std::size_t taken = 0;
-        for (const Schedule& schedule : testing::expert_schedules(data.expr, on, seed % 2 == 0)) {
+        for (const Schedule& schedule :
+             testing::expert_schedules(data.problem, on, seed % 2 == 0)) {
           // Few of each type: over all types, all ways come by.
           if ((taken++ + seed) % 4 != 0) continue;
-          const Program program = lower(decide(data.expr, on), schedule);
+          const Program program = lower(decide(data.problem, on), schedule);
           verify(program, on.shared_per_block_bytes);
           ASSERT_EQ(objection_to(program, schedule, data), "")
-              << to_string(data.expr) << " on " << name << "; " << to_string(schedule);
+              << to_string(data.problem) << " on " << name << "; " << to_string(schedule);
           seen(name, type, schedule);
         }
       }
@@ -66,23 +67,23 @@ void expect_exact(
 
 TEST(Experts, are_exact_in_every_pipeline) {
   std::set<std::string> pipelines;
-  expect_exact({"h200", "a100", "mi300x"}, {8, 16, 32},
-               [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
-               [&](const char* name, const Linear&, const Schedule& schedule) {
-                 pipelines.insert(name + std::to_string(schedule.index()));
-               });
+  expect_exact(
+      {"h200", "a100", "mi300x"}, {8, 16, 32},
+      [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
+      [&](const char* name, const Problem&, const Schedule& schedule) {
+        pipelines.insert(name + std::to_string(schedule.index()));
+      });
   EXPECT_GE(pipelines.size(), 5U);  // decode and tiles of both of NVIDIA's, waves
 }
 
 TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
   std::set<std::string> kinds;
-  expect_exact({"h200", "l40s", "a100", "mi300x"}, {8, 32, 64},
-               [](auto rows, const Device& on) {
-                 return testing::expert_types_of_bytes(rows, 72, 256, on);
-               },
-               [&](const char* name, const Linear& type, const Schedule&) {
-                 kinds.insert(name + std::string(name_of(*type.rounded_x)));
-               });
+  expect_exact(
+      {"h200", "l40s", "a100", "mi300x"}, {8, 32, 64},
+      [](auto rows, const Device& on) { return testing::expert_types_of_bytes(rows, 72, 256, on); },
+      [&](const char* name, const Problem& type, const Schedule&) {
+        kinds.insert(name + std::string(name_of(*type.rounded_x())));
+      });
   EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
                                           "mi300xs8"}));
 }
@@ -92,7 +93,7 @@ TEST(Experts, of_activations_of_8_bits_need_the_scales_of_their_rows) {
   const Device& on = device("h200");
   const auto data =
       ExpertCase::integers(testing::expert_types_of_bytes(32, 72, 256, on).front(), 1);
-  const Decisions decisions = decide(data.expr, on);
+  const Decisions decisions = decide(data.problem, on);
   const Schedule schedule = best_schedule(decisions);
   Program program = lower(decisions, schedule);
   ASSERT_EQ(objection_to(program, schedule, data), "");
@@ -105,9 +106,9 @@ TEST(Experts, of_activations_of_8_bits_need_the_scales_of_their_rows) {
 }
 
 TEST(Experts, texts_shift_what_the_items_have) {
-  Linear expr = testing::expert_types(8, 128, 256).front();
-  expr.experts = {4, 1, 1 << 15};
-  const auto text = compile(expr, device("h200")).source;
+  Problem problem = testing::expert_types(8, 128, 256).front();
+  problem.rows = RoutedRows{4, 1, 1 << 15};
+  const auto text = compile(problem, device("h200")).source;
   EXPECT_NE(text.find("item = items + blockIdx.z * 3"), std::string::npos);
   EXPECT_NE(text.find("weight += (unsigned long long)item[0] * 8192"), std::string::npos);
   EXPECT_NE(text.find("x += (unsigned long long)item[1] * 256"), std::string::npos);
@@ -116,18 +117,18 @@ TEST(Experts, texts_shift_what_the_items_have) {
 
 /// The table may be the preceding kernel's.
 TEST(Experts, of_dependent_launches_wait_before_they_read_their_item) {
-  Linear expr = testing::expert_types(8, 128, 256).front();
-  expr.experts = {4, 1, 1 << 15};
-  const auto text = compile(expr, device("h200"), true).source;
+  Problem problem = testing::expert_types(8, 128, 256).front();
+  problem.rows = RoutedRows{4, 1, 1 << 15};
+  const auto text = compile(problem, device("h200"), true).source;
   const auto read = text.find("tokens = item[2]");
   ASSERT_NE(read, std::string::npos);
   EXPECT_LT(text.find("dependent_wait();", text.find("linear_u4(")), read);
 }
 
 TEST(Experts, have_no_dense_product) {
-  Linear expr = testing::expert_types(256, 4096, 4096).front();
-  expr.experts = {8, 1, 1 << 24};
-  const Decisions decisions = decide(expr, device("h200"));
+  Problem problem = testing::expert_types(256, 4096, 4096).front();
+  problem.rows = RoutedRows{8, 1, 1 << 24};
+  const Decisions decisions = decide(problem, device("h200"));
   std::size_t kept = 0;
   for (const Candidate& c : candidates(decisions, true)) {
     if (!c.dropped.empty()) continue;
@@ -138,20 +139,20 @@ TEST(Experts, have_no_dense_product) {
 }
 
 TEST(Experts, that_lie_between_lines_are_refused) {
-  Linear expr = testing::expert_types(8, 128, 256).front();
-  expr.experts = {4, 1, 100};
-  EXPECT_THROW(check(expr), InvalidArgument);
-  expr.experts = {0, 1, 128};
-  EXPECT_THROW(check(expr), InvalidArgument);
+  Problem problem = testing::expert_types(8, 128, 256).front();
+  problem.rows = RoutedRows{4, 1, 100};
+  EXPECT_THROW(check(problem), InvalidArgument);
+  problem.rows = RoutedRows{0, 1, 128};
+  EXPECT_THROW(check(problem), InvalidArgument);
 }
 
 /// The verifier against items that begin where accesses are not aligned, or rows that are not
 /// where views have them.
 TEST(Experts, with_crooked_items_do_not_verify) {
-  Linear expr = testing::expert_types(8, 128, 256).front();
-  expr.experts = {4, 1, 1 << 15};
+  Problem problem = testing::expert_types(8, 128, 256).front();
+  problem.rows = RoutedRows{4, 1, 1 << 15};
   const Device& on = device("h200");
-  const Decisions decisions = decide(expr, on);
+  const Decisions decisions = decide(problem, on);
   const Program good = lower(decisions, best_schedule(decisions));
   for (std::size_t i = 0; i < good.items->shifts.size(); ++i) {
     Program bad = good;

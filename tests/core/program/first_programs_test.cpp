@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/lower.h"
 #include "program/kinds_of_types.h"
 #include "program/passes.h"
@@ -33,11 +33,11 @@ class FirstPrograms : public ::testing::TestWithParam<const char*> {
         for (std::int64_t m : {1, 8, 16, 32}) {
           ++layer;
           const auto activation = layer % 2 == 0 ? Scalar::f16 : Scalar::bf16;
-          Linear expr = linear_of(ttype(GetParam()), n, k, activation, m);
-          expr.bias = layer % 3 == 0, expr.gather = layer % 5 == 0;
-          const auto all = candidates(decide(expr, device(name)));
+          Problem problem = linear_of(ttype(GetParam()), n, k, activation, m);
+          problem.set_bias(layer % 3 == 0), problem.permuted_columns = layer % 5 == 0;
+          const auto all = candidates(decide(problem, device(name)));
           for (std::size_t i = 0; i < std::min(kFirst, all.size()) && all[i].dropped.empty(); ++i) {
-            visit(all[i].schedule, lower(decide(expr, device(name)), all[i].schedule));
+            visit(all[i].schedule, lower(decide(problem, device(name)), all[i].schedule));
           }
         }
       }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
 #include "program/passes.h"
@@ -20,17 +21,17 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-Program checked(const Linear& expr, const DecodeSchedule& schedule) {
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  auto program = lower(decide(expr, h200()), schedule);
+Program checked(const Problem& problem, const DecodeSchedule& schedule) {
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
   return program;
 }
 
-void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  const auto data = LinearCase::integers(expr, m);
-  EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
-      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  const auto data = LinearCase::integers(problem, m);
+  EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
+      << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
 constexpr DecodeSchedule kSmall{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
@@ -46,8 +47,9 @@ DecodeSchedule with(DecodeSchedule schedule, Reduction reduction, Route route,
 TEST(Program, computes_a_linear_exactly_by_every_reduction_and_route) {
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
-      const Linear expr{4, 8, 64, Scalar::f16, 8, 64, reduction == Reduction::none ? 128 : 256};
-      expect_exact(expr, with(kSmall, reduction, route, true), 3);
+      const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 64,
+                                                     reduction == Reduction::none ? 128 : 256);
+      expect_exact(problem, with(kSmall, reduction, route, true), 3);
     }
   }
 }
@@ -55,7 +57,8 @@ TEST(Program, computes_a_linear_exactly_by_every_reduction_and_route) {
 TEST(Program, computes_every_width_in_both_activations) {
   for (int bits = 1; bits <= 8; ++bits) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-      expect_exact({bits, 1 << (bits - 1), 64, activation, 8, 64, 128}, kSmall, 2);
+      expect_exact(testing::integer_layer(bits, 1 << (bits - 1), 64, activation, 8, 64, 128),
+                   kSmall, 2);
     }
   }
 }
@@ -63,9 +66,9 @@ TEST(Program, computes_every_width_in_both_activations) {
 // Groups: a row, four warps' columns, one warp's, half of it, two k-steps, one.
 TEST(Program, finds_the_scale_of_every_group_size) {
   for (std::int64_t group : {0, 512, 128, 64, 32, 16}) {
-    expect_exact({4, 8, group, Scalar::f16, 8, 64, 512},
+    expect_exact(testing::integer_layer(4, 8, group, Scalar::f16, 8, 64, 512),
                  {8, 1, 2, 2, 1, 1, Reduction::cluster, Route::multiply_add, false, 1}, 2);
-    expect_exact({4, 8, group, Scalar::f16, 8, 64, 512},
+    expect_exact(testing::integer_layer(4, 8, group, Scalar::f16, 8, 64, 512),
                  {8, 1, 2, 1, 2, 3, Reduction::cluster, Route::multiply_add, true, 1}, 2);
   }
 }
@@ -74,41 +77,44 @@ TEST(Program, finds_the_scale_of_every_group_size) {
 TEST(Program, borders_are_neither_read_nor_written) {
   for (std::int64_t n : {63, 65}) {
     for (std::int64_t k : {120, 136}) {
-      expect_exact({4, 8, 0, Scalar::f16, 8, n, k},
+      expect_exact(testing::integer_layer(4, 8, 0, Scalar::f16, 8, n, k),
                    with(kSmall, k > 128 ? Reduction::ordered : Reduction::none, Route::in_place),
                    1);
     }
   }
   DecodeSchedule wide = kSmall;
   wide.tokens = 16;
-  for (std::int64_t m : {8, 9, 16}) expect_exact({4, 8, 128, Scalar::f16, 16, 64, 128}, wide, m);
+  for (std::int64_t m : {8, 9, 16})
+    expect_exact(testing::integer_layer(4, 8, 128, Scalar::f16, 16, 64, 128), wide, m);
 }
 
 // Of 64 rows four warps have four tokens together, of a part of them in a cluster sixteen; of 16
 // rows three warps have twelve. Neither divides the tokens.
 TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
   DecodeSchedule wide{24, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-  const Linear expr{4, 8, 0, Scalar::f16, 24, 64, 1024};
+  const Problem problem = testing::integer_layer(4, 8, 0, Scalar::f16, 24, 64, 1024);
   // More tokens than schedules are chosen for; lowering serves them all the same.
-  const auto expect_lowered = [](const Linear& expr, const DecodeSchedule& schedule,
+  const auto expect_lowered = [](const Problem& problem, const DecodeSchedule& schedule,
                                  std::int64_t m) {
-    const auto program = lower(decide(expr, h200()), schedule);
+    const auto program = lower(decide(problem, h200()), schedule);
     verify(program, h200().shared_per_block_bytes);
-    const auto data = LinearCase::integers(expr, m);
+    const auto data = LinearCase::integers(problem, m);
     EXPECT_EQ(data.run(program, schedule), data.exact()) << to_string(schedule) << "; m " << m;
   };
   for (std::int64_t m : {17, 24}) {
-    expect_lowered(expr, with(wide, Reduction::cluster, wide.route), m);
+    expect_lowered(problem, with(wide, Reduction::cluster, wide.route), m);
   }
   wide.units = 1;
-  for (std::int64_t m : {16, 17, 24}) expect_lowered({4, 8, 0, Scalar::f16, 24, 64, 256}, wide, m);
+  for (std::int64_t m : {16, 17, 24})
+    expect_lowered(testing::integer_layer(4, 8, 0, Scalar::f16, 24, 64, 256), wide, m);
   DecodeSchedule odd{16, 1, 3, 1, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
-  for (std::int64_t m : {12, 16}) expect_exact({4, 8, 0, Scalar::f16, 16, 64, 768}, odd, m);
+  for (std::int64_t m : {12, 16})
+    expect_exact(testing::integer_layer(4, 8, 0, Scalar::f16, 16, 64, 768), odd, m);
 }
 
 TEST(Program, arranges_warps_along_n_and_k) {
   for (auto [n, k] : {std::pair{1, 4}, {2, 2}, {4, 1}}) {
-    expect_exact({4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k},
+    expect_exact(testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k),
                  {8, n, k, 2, 1, 1, Reduction::none, Route::multiply_add, false, 1}, 8);
   }
 }
@@ -121,7 +127,7 @@ TEST(Program, keeps_a_ring_of_rounds_in_flight) {
         const std::int64_t k = std::int64_t{64} * rounds * warps_k * 2;
         const DecodeSchedule ring{
             8, 2, warps_k, 1, rounds, stages, Reduction::cluster, route, warps_k == 2, 1};
-        expect_exact({4, 8, 64, Scalar::f16, 8, 128, k - 8}, ring, 3);
+        expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, k - 8), ring, 3);
       }
     }
   }
@@ -141,9 +147,11 @@ TEST(Program, sweeps_over_tiles_of_rows_with_the_activations_staged_once) {
       for (std::int64_t n : {192, 130}) {
         const std::int64_t k = reduction == Reduction::none ? 256 : 512;
         for (int depth : {1, 2}) {
-          expect_exact({4, 8, 64, Scalar::f16, 8, n, k}, deep(4, depth, sweeps, reduction), 3);
-          expect_exact({4, 8, 128, Scalar::bf16, 8, n, k}, deep(2, depth, sweeps, reduction), 8);
-          expect_exact({4, 8, 64, Scalar::f16, 8, n, k},
+          expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, k),
+                       deep(4, depth, sweeps, reduction), 3);
+          expect_exact(testing::integer_layer(4, 8, 128, Scalar::bf16, 8, n, k),
+                       deep(2, depth, sweeps, reduction), 8);
+          expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, k),
                        with(deep(2, depth, sweeps, reduction), reduction, Route::in_place), 3);
         }
       }
@@ -155,13 +163,14 @@ TEST(Program, sweeps_over_tiles_of_rows_with_the_activations_staged_once) {
 TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
   for (int bits = 1; bits <= 8; ++bits) {
     for (int units : {1, 2}) {
-      const Linear expr{bits, 1 << (bits - 1), 64, Scalar::f16, 8, 128, 256};
+      const Problem problem =
+          testing::integer_layer(bits, 1 << (bits - 1), 64, Scalar::f16, 8, 128, 256);
       for (int sweeps : {1, 2}) {
         const auto schedule = deep(units, 2, sweeps, Reduction::none);
         if (units * bits % 4 == 0) {
-          expect_exact(expr, schedule, 2);
+          expect_exact(problem, schedule, 2);
         } else {
-          EXPECT_THAT(objection(schedule, decide(expr, h200())),
+          EXPECT_THAT(objection(schedule, decide(problem, h200())),
                       ::testing::HasSubstr("not whole pieces of 16 bytes"));
         }
       }
@@ -172,37 +181,37 @@ TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
 // Two rows' scales of one byte are half a word, which no load has a register for.
 TEST(Program, parts_of_blocks_have_whole_words_of_scales) {
   for (Scalar scale : {Scalar::f16, Scalar::e8m0, Scalar::e4m3}) {
-    Linear expr{4, 8, 32, Scalar::f16, 8, 128, 256};
-    expr.scale = scale;
-    expect_exact(expr, deep(2, 2, 1, Reduction::none), 2);
+    Problem problem = testing::integer_layer(4, 8, 32, Scalar::f16, 8, 128, 256);
+    testing::set_scale(problem, scale);
+    expect_exact(problem, deep(2, 2, 1, Reduction::none), 2);
     if (scale == Scalar::f16) {
-      expect_exact(expr, deep(1, 2, 1, Reduction::none), 2);
+      expect_exact(problem, deep(1, 2, 1, Reduction::none), 2);
     } else {
-      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), decide(expr, h200())),
+      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), decide(problem, h200())),
                   ::testing::HasSubstr("scales of 2 rows"));
     }
   }
 }
 
 TEST(Program, sweeps_that_cannot_be_are_objected_to) {
-  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
-  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), decide(expr, h200())),
+  const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512);
+  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), decide(problem, h200())),
               ::testing::HasSubstr("sweeps are for a depth"));
-  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), decide(expr, h200())),
+  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), decide(problem, h200())),
               ::testing::HasSubstr("2 rounds, 1 stages at depth 3"));
   auto places = deep(4, 2, 1, Reduction::cluster);
   places.sum_places = 2;
-  EXPECT_THAT(objection(places, decide(expr, h200())),
+  EXPECT_THAT(objection(places, decide(problem, h200())),
               ::testing::HasSubstr("2 places for the sums of 1 sweeps"));
   auto wide = deep(2, 2, 1, Reduction::cluster);
   wide.warps_n = 2;
-  EXPECT_THAT(objection(wide, decide(expr, h200())), ::testing::HasSubstr("one warp along N"));
+  EXPECT_THAT(objection(wide, decide(problem, h200())), ::testing::HasSubstr("one warp along N"));
 }
 
 TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
-  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
+  const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 256);
   const auto schedule = deep(4, 2, 2, Reduction::none);
-  auto program = lower(decide(expr, h200()), schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   for (auto& statement : program.body) {
     auto* loop = std::get_if<For>(&statement.op);
     if (loop == nullptr || program.variables[loop->variable].name != "sweep") continue;
@@ -210,30 +219,30 @@ TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
       return std::holds_alternative<Barrier>(inner.op) && std::exchange(first, false);
     });
   }
-  EXPECT_THAT([&] { LinearCase::integers(expr, 3).run(program, schedule); },
+  EXPECT_THAT([&] { LinearCase::integers(problem, 3).run(program, schedule); },
               ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("sums")));
 }
 
 // The barrier of each sweep then serves the sweep before as well.
 TEST(Program, sweeps_that_take_two_places_for_sums_in_turn_need_a_barrier_less) {
-  const Linear expr{4, 8, 64, Scalar::f16, 8, 192, 512};
+  const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, 512);
   for (int sweeps : {2, 3}) {
     const auto one = deep(4, 2, sweeps, Reduction::cluster);
     auto two = one;
     two.sum_places = 2;
-    expect_exact(expr, two, 3);
-    EXPECT_EQ(count_barriers(lower(decide(expr, h200()), one)),
-              count_barriers(lower(decide(expr, h200()), two)) + 1);
-    EXPECT_EQ(shared_bytes(two, expr) - shared_bytes(one, expr),
+    expect_exact(problem, two, 3);
+    EXPECT_EQ(count_barriers(lower(decide(problem, h200()), one)),
+              count_barriers(lower(decide(problem, h200()), two)) + 1);
+    EXPECT_EQ(shared_bytes(two, problem) - shared_bytes(one, problem),
               one.warps_k * one.tokens * (one.block_rows() + kSumPad) * 4);
   }
   auto two = deep(4, 2, 3, Reduction::cluster);
   two.sum_places = 2;
-  auto program = lower(decide(expr, h200()), two);
+  auto program = lower(decide(problem, h200()), two);
   for (View& view : program.views) {
     if (program.buffers[view.buffer].name == "sums") view.offset = 0;
   }
-  const auto data = LinearCase::integers(expr, 3);
+  const auto data = LinearCase::integers(problem, 3);
   EXPECT_THAT(
       [&] { data.run(program, two); },
       ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("overwrites what another")));
@@ -241,11 +250,11 @@ TEST(Program, sweeps_that_take_two_places_for_sums_in_turn_need_a_barrier_less) 
 
 TEST(Program, stays_within_the_bound_on_real_numbers) {
   for (auto route : {Route::multiply_add, Route::in_place}) {
-    const Linear expr{4, 8, 128, Scalar::f16, 8, 64, 256};
+    const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 64, 256);
     const auto schedule = with(kSmall, Reduction::cluster, route);
-    const auto data = LinearCase::reals(expr, 4);
-    const auto y = data.run(checked(expr, schedule), schedule);
-    const auto reference = evaluate(expr, data.data);
+    const auto data = LinearCase::reals(problem, 4);
+    const auto y = data.run(checked(problem, schedule), schedule);
+    const auto reference = evaluate(problem, data.data);
     for (std::size_t i = 0; i < y.size(); ++i) {
       EXPECT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i)) << i;
     }
@@ -253,12 +262,12 @@ TEST(Program, stays_within_the_bound_on_real_numbers) {
 }
 
 TEST(Program, every_candidate_of_the_scheduler_is_well_formed) {
-  const Linear expr{4, 8, 128, Scalar::f16, 16, 8192, 8192};
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 16, 8192, 8192);
   int kept = 0;
-  for (const auto& candidate : candidates(decide(expr, h200()))) {
+  for (const auto& candidate : candidates(decide(problem, h200()))) {
     if (!candidate.dropped.empty()) continue;
     ++kept;
-    const auto program = lower(decide(expr, h200()), candidate.schedule);
+    const auto program = lower(decide(problem, h200()), candidate.schedule);
     EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes))
         << to_string(candidate.schedule);
   }
@@ -266,7 +275,8 @@ TEST(Program, every_candidate_of_the_scheduler_is_well_formed) {
 }
 
 TEST(Program, prints_as_declarations_and_instructions) {
-  const auto text = to_string(checked({4, 8, 128, Scalar::f16, 8, 64, 128}, kSmall));
+  const auto text =
+      to_string(checked(testing::integer_layer(4, 8, 128, Scalar::f16, 8, 64, 128), kSmall));
   EXPECT_THAT(text, ::testing::HasSubstr("words = load weight[tile, split*2, 0, 0, 0] once\n"));
   EXPECT_THAT(text, ::testing::HasSubstr("acc += mma a, b\n"));
 }

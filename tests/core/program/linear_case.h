@@ -15,6 +15,8 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "expr/decoding.h"
+#include "expr/reference.h"
+#include "integer_layer.h"
 #include "layout/digits.h"
 #include "layout/weight_image.h"
 #include "pipelines/lower.h"
@@ -23,94 +25,99 @@
 namespace ladder::testing {
 
 struct LinearCase {
-  Linear expr;
+  Problem problem;
   std::int64_t m;
-  LinearData data;
+  ProblemData data;
 
   /// Activations in {-2 .. 2}, scales of a quarter to one, small integers as zero points, a bias of
   /// integers: every partial sum is exact when the values of the codes are.
-  static LinearCase integers(const Linear& expr, std::int64_t m, unsigned seed = 1) {
+  static LinearCase integers(const Problem& problem, std::int64_t m, unsigned seed = 1) {
     std::mt19937 random(seed);
-    LinearCase out{expr, m, {}};
-    LinearData& data = out.data;
-    const auto groups = expr.n * expr.groups();
-    for (std::int64_t i = 0; i < expr.n * expr.k; ++i) {
+    LinearCase out{problem, m, {}};
+    ProblemData& data = out.data;
+    const auto groups = problem.n * problem.groups();
+    for (std::int64_t i = 0; i < problem.n * problem.k; ++i) {
       std::uint32_t code;
       do {
-        code = random() % (1u << expr.bits);
-      } while (!std::isfinite(value_of(expr, code)));
+        code = random() % (1u << problem.weight.bits);
+      } while (!std::isfinite(value_of(problem.weight, code)));
       data.codes.push_back(static_cast<std::uint8_t>(code));
     }
     const auto small = [&] { return static_cast<int>(random() % 5) - 2; };
-    for (std::int64_t i = 0; i < m * expr.k; ++i) {
+    for (std::int64_t i = 0; i < m * problem.k; ++i) {
       // All of s8 where y is f32, which holds the sums.
-      const int most = expr.wide_y && expr.bits <= 4 ? 128 : 16;
+      const int most = problem.wide_y() && problem.weight.bits <= 4 ? 128 : 16;
       const int wide = std::min(static_cast<int>(random() % (2 * most + 1)) - most, 127);
-      const int x = expr.rounded_x == Scalar::s8 ? wide : small();
-      data.x.push_back(to_bits(expr.x_scalar(), x) & ((1ull << bits_of(expr.x_scalar())) - 1));
+      const int x = problem.rounded_x() == Scalar::s8 ? wide : small();
+      data.x.push_back(to_bits(problem.formats.x, x) & ((1ull << bits_of(problem.formats.x)) - 1));
     }
-    for (std::int64_t i = 0; i < m && expr.has_bytes_of_x(); ++i) {
+    for (std::int64_t i = 0; i < m && problem.has_bytes_of_x(); ++i) {
       data.x_scales.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 3)));
     }
-    for (std::int64_t i = 0; i < groups && expr.scale; ++i) {
-      data.scales.push_back(to_bits(*expr.scale, std::ldexp(1.0, -static_cast<int>(random() % 3))));
+    for (std::int64_t i = 0; i < groups && problem.weight.scale; ++i) {
+      data.scales.push_back(
+          to_bits(*problem.weight.scale, std::ldexp(1.0, -static_cast<int>(random() % 3))));
     }
-    for (std::int64_t i = 0; i < groups && expr.stored_zero != Zero::none; ++i) {
+    for (std::int64_t i = 0; i < groups && problem.weight.stored_zero != Zero::none; ++i) {
       // 2^bits itself is a zero point of GPTQ, where a byte holds it.
-      const double zero = expr.stored_zero == Zero::integer
-                              ? random() % (expr.bits < 8 ? (1u << expr.bits) + 1 : 256)
-                              : static_cast<int>(random() % 9) / 2.0 - 2;
-      data.zeros.push_back(to_bits(expr.zero_scalar(), zero));
+      const double zero =
+          problem.weight.stored_zero == Zero::integer
+              ? random() % (problem.weight.bits < 8 ? (1u << problem.weight.bits) + 1 : 256)
+              : static_cast<int>(random() % 9) / 2.0 - 2;
+      data.zeros.push_back(to_bits(problem.weight.zero_scalar(), zero));
     }
-    if (expr.scale2) data.scale2 = 0.5f;
-    for (std::int64_t i = 0; i < expr.n && expr.bias; ++i) data.bias.push_back(out.bits(small()));
-    if (expr.gather) {
-      data.gather.resize(expr.k);
+    if (problem.has_scale2()) data.scale2 = 0.5f;
+    for (std::int64_t i = 0; i < problem.n && problem.has_bias(); ++i)
+      data.bias.push_back(out.bits(small()));
+    if (problem.permuted_columns) {
+      data.gather.resize(problem.k);
       std::iota(data.gather.begin(), data.gather.end(), 0);
       std::shuffle(data.gather.begin(), data.gather.end(), random);
     }
     return out;
   }
 
-  static LinearCase reals(const Linear& expr, std::int64_t m, unsigned seed = 1) {
-    LinearCase out = integers(expr, m, seed);
+  static LinearCase reals(const Problem& problem, std::int64_t m, unsigned seed = 1) {
+    LinearCase out = integers(problem, m, seed);
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
     for (auto& x : out.data.x) {
-      if (expr.rounded_x != Scalar::s8) x = to_bits(expr.x_scalar(), normal(random));
+      if (problem.rounded_x() != Scalar::s8) x = to_bits(problem.formats.x, normal(random));
     }
-    for (auto& s : out.data.scales) s = to_bits(*expr.scale, 0.01 * std::exp(normal(random)));
-    if (expr.stored_zero == Zero::original || expr.stored_zero == Zero::rescale) {
-      for (auto& z : out.data.zeros) z = to_bits(expr.zero_scalar(), normal(random));
+    for (auto& s : out.data.scales)
+      s = to_bits(*problem.weight.scale, 0.01 * std::exp(normal(random)));
+    if (problem.weight.stored_zero == Zero::original ||
+        problem.weight.stored_zero == Zero::rescale) {
+      for (auto& z : out.data.zeros) z = to_bits(problem.weight.zero_scalar(), normal(random));
     }
-    if (expr.scale2) out.data.scale2 = 0.37f;
+    if (problem.has_scale2()) out.data.scale2 = 0.37f;
     for (auto& b : out.data.bias) b = out.bits(normal(random));
     return out;
   }
 
-  std::uint32_t bits(double value) const { return to_bits(expr.y_scalar(), value); }
+  std::uint32_t bits(double value) const { return to_bits(problem.formats.y, value); }
 
   /// y[i] of its bytes.
   double number(const std::vector<std::uint8_t>& bytes, std::size_t i) const {
     const auto size = static_cast<std::size_t>(y_bytes());
     std::uint32_t code = 0;
     for (std::size_t b = 0; b < size; ++b) code |= std::uint32_t{bytes[size * i + b]} << 8 * b;
-    return to_number(expr.y_scalar(), code);
+    return to_number(problem.formats.y, code);
   }
-  std::int64_t y_bytes() const { return bytes_of(expr.y_scalar()); }
+  std::int64_t y_bytes() const { return bytes_of(problem.formats.y); }
 
   /// The parameter of that name.
   Argument argument(const std::string& name, const Schedule& schedule) const {
-    const auto workspace = workspace_of(expr, schedule);
+    const auto workspace = workspace_of(problem, schedule);
     if (name == "weight") return weight();
-    if (name == "scales") return per_group(data.scales, *expr.scale);
-    if (name == "zeros") return per_group(data.zeros, expr.zero_scalar());
+    if (name == "scales") return per_group(data.scales, *problem.weight.scale);
+    if (name == "zeros") return per_group(data.zeros, problem.weight.zero_scalar());
     if (name == "scale2") return Argument::input(&data.scale2, 4);
-    if (name == "bias") return packed(data.bias, expr.y_scalar());
+    if (name == "bias") return packed(data.bias, problem.formats.y);
     if (name == "gather") return input(data.gather);
-    if (name == "x") return packed(placed(), expr.x_scalar());
+    if (name == "x") return packed(placed(), problem.formats.x);
     if (name == "x_scales") return input(data.x_scales);
-    if (name == "y") return Argument::output(m * expr.n * y_bytes());
+    if (name == "y") return Argument::output(m * problem.n * y_bytes());
     if (name == "workspace") return Argument::output(workspace.floats * 4);
     if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
     fail<InternalError>("the program wants ", name);
@@ -133,7 +140,7 @@ struct LinearCase {
     while (program.buffers[at].name != "y") ++at;
     const Argument& y = memory[at];
     std::vector<double> out;
-    for (std::int64_t i = 0; i < m * expr.n; ++i) {
+    for (std::int64_t i = 0; i < m * problem.n; ++i) {
       if (!y.written[y_bytes() * i]) fail<InternalError>("y[", i, "] was not written");
       out.push_back(number(y.bytes, static_cast<std::size_t>(i)));
     }
@@ -142,20 +149,20 @@ struct LinearCase {
 
   /// The expression in double, rounded as y is.
   std::vector<double> exact() const {
-    auto y = evaluate(expr, data).y;
-    for (double& value : y) value = to_number(expr.y_scalar(), bits(value));
+    auto y = evaluate(problem, data).y;
+    for (double& value : y) value = to_number(problem.formats.y, bits(value));
     return y;
   }
 
   /// Why `bytes` of y are not right: exactly, or within the bound where sums are not exact, as of
   /// values that a table rounds, or that are far apart. "": they are.
   std::string objection_to(const std::vector<std::uint8_t>& bytes) const {
-    const auto reference = evaluate(expr, data);
-    const bool rounded =
-        decoding_error(expr) > 0 || (expr.element != nullptr && expr.element->exponent_bits > 4);
+    const auto reference = evaluate(problem, data);
+    const bool rounded = decoding_error(problem) > 0 || (problem.weight.element != nullptr &&
+                                                         problem.weight.element->exponent_bits > 4);
     for (std::size_t i = 0; i < reference.y.size(); ++i) {
       const double value = number(bytes, i);
-      const double wanted = to_number(expr.y_scalar(), bits(reference.y[i]));
+      const double wanted = to_number(problem.formats.y, bits(reference.y[i]));
       if (value == wanted || (rounded && std::fabs(reference.y[i]) > largest())) continue;
       if (!rounded || !(std::fabs(value - reference.y[i]) <= bound(reference, i))) {
         return joined("y[", i, "] is ", value, ", not ", wanted);
@@ -165,18 +172,18 @@ struct LinearCase {
   }
 
   /// The largest finite y.
-  double largest() const { return to_number(expr.y_scalar(), bits(HUGE_VAL) - 1); }
+  double largest() const { return to_number(problem.formats.y, bits(HUGE_VAL) - 1); }
 
   /// How far y[i] may be from `reference`: sums in f32, operands of tables rounded, y rounded.
   double bound(const Reference& reference, std::size_t i) const {
-    return bound(reference, i, decoding_error(expr));
+    return bound(reference, i, decoding_error(problem));
   }
   /// The same, with operands of that relative error.
   double bound(const Reference& reference, std::size_t i, double operands) const {
-    const int significant = expr.activation == Scalar::f16 ? 11 : 8;
-    const double sums = 6 * std::sqrt(expr.k) * std::ldexp(1.0, -24) + operands;
+    const int significant = problem.activation() == Scalar::f16 ? 11 : 8;
+    const double sums = 6 * std::sqrt(problem.k) * std::ldexp(1.0, -24) + operands;
     return sums * reference.magnitude[i] + std::ldexp(std::fabs(reference.y[i]), -significant) +
-           std::ldexp(1.0, linear_exponent(expr.activation));
+           std::ldexp(1.0, linear_exponent(problem.activation()));
   }
 
  private:
@@ -186,27 +193,27 @@ struct LinearCase {
   }
 
   Argument weight() const {
-    const auto row = (expr.k * expr.bits + 31) / 32;
-    std::vector<std::uint32_t> canonical(expr.n * row);
-    for (std::int64_t n = 0; n < expr.n; ++n) {
-      for (std::int64_t k = 0; k < expr.k; ++k) {
-        for (int b = 0; b < expr.bits; ++b) {
-          const auto at = k * expr.bits + b;
-          canonical[n * row + at / 32] |= (data.codes[n * expr.k + k] >> b & 1u) << at % 32;
+    const auto row = (problem.k * problem.weight.bits + 31) / 32;
+    std::vector<std::uint32_t> canonical(problem.n * row);
+    for (std::int64_t n = 0; n < problem.n; ++n) {
+      for (std::int64_t k = 0; k < problem.k; ++k) {
+        for (int b = 0; b < problem.weight.bits; ++b) {
+          const auto at = k * problem.weight.bits + b;
+          canonical[n * row + at / 32] |= (data.codes[n * problem.k + k] >> b & 1u) << at % 32;
         }
       }
     }
-    std::vector<std::uint32_t> image(image_words(expr.n, expr.k, expr.bits));
-    pack_image(canonical.data(), expr.n, expr.k, expr.bits, 0, image.data());
+    std::vector<std::uint32_t> image(image_words(problem.n, problem.k, problem.weight.bits));
+    pack_image(canonical.data(), problem.n, problem.k, problem.weight.bits, 0, image.data());
     return input(image);
   }
 
   /// x as kernels find it.
   std::vector<std::uint32_t> placed() const {
-    if (!expr.has_bytes_of_x()) return data.x;
+    if (!problem.has_bytes_of_x()) return data.x;
     std::vector<std::uint32_t> out(data.x.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
-      const auto column = static_cast<int>(i % static_cast<std::size_t>(expr.k));
+      const auto column = static_cast<int>(i % static_cast<std::size_t>(problem.k));
       out[i - static_cast<std::size_t>(column) + static_cast<std::size_t>(digit_place(column))] =
           data.x[i];
     }
@@ -223,9 +230,9 @@ struct LinearCase {
 
   /// [n, groups] in the order of layout/weight_image.h; 0 beyond n.
   Argument per_group(const std::vector<std::uint32_t>& values, Scalar scalar) const {
-    const auto n_blocks = round_up(expr.n, kBlock) / kBlock, groups = expr.groups();
+    const auto n_blocks = round_up(problem.n, kBlock) / kBlock, groups = problem.groups();
     std::vector<std::uint32_t> out(groups * n_blocks * kBlock);
-    for (std::int64_t row = 0; row < expr.n; ++row) {
+    for (std::int64_t row = 0; row < problem.n; ++row) {
       for (std::int64_t group = 0; group < groups; ++group) {
         const auto in_block = row % 8 * 8 + row % kBlock / 8;
         out[(group * n_blocks + row / kBlock) * kBlock + in_block] = values[row * groups + group];
@@ -236,8 +243,8 @@ struct LinearCase {
 };
 
 /// Schedules of every shape that lowering has, with the smallest layers that they serve.
-inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
-  std::vector<std::pair<Linear, DecodeSchedule>> out;
+inline std::vector<std::pair<Problem, DecodeSchedule>> lowered_cases() {
+  std::vector<std::pair<Problem, DecodeSchedule>> out;
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
       for (bool dependent : {false, true}) {
@@ -246,14 +253,14 @@ inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
           const DecodeSchedule schedule{8,      warps_n,   warps_k, 1,         rounds,
                                         stages, reduction, route,   dependent, 1};
           const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-          const Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
-          if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
-          out.emplace_back(expr, schedule);
+          const Problem problem =
+              testing::integer_layer(4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k);
+          if (!objection(schedule, decide(problem, device("h200"))).empty()) continue;
+          out.emplace_back(problem, schedule);
           if (route == Route::in_place || warps_n != warps_k) continue;
           // A table in shared memory; columns gathered one by one.
-          const TType nf4 = ttype("nf4");
-          Linear other = expr;
-          other.zero = 0, other.element = nf4.element, other.gather = true, other.bias = true;
+          Problem other = problem;
+          set_element(other, element("nf4")), other.permuted_columns = true, other.set_bias(true);
           if (objection(schedule, decide(other, device("h200"))).empty())
             out.emplace_back(other, schedule);
         }
@@ -269,9 +276,9 @@ inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
         schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
         schedule.sharers = sharers, schedule.x_rounds = x_rounds;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-        if (objection(schedule, decide(expr, device("h200"))).empty())
-          out.emplace_back(expr, schedule);
+        const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
+        if (objection(schedule, decide(problem, device("h200"))).empty())
+          out.emplace_back(problem, schedule);
       }
     }
   }
@@ -282,11 +289,11 @@ inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
         DecodeSchedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
         schedule.units = units, schedule.depth = depth, schedule.sweeps = sweeps;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
+        const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
         for (int places : {1, 2}) {
           schedule.sum_places = places;
-          if (objection(schedule, decide(expr, device("h200"))).empty())
-            out.emplace_back(expr, schedule);
+          if (objection(schedule, decide(problem, device("h200"))).empty())
+            out.emplace_back(problem, schedule);
         }
       }
     }
@@ -295,7 +302,8 @@ inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
   for (int sweeps : {1, 2}) {
     DecodeSchedule schedule{8, 1, 2, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
     schedule.depth = 2, schedule.sweeps = sweeps, schedule.by_blocks = true;
-    out.emplace_back(Linear{4, 8, 128, Scalar::f16, 8, 128, schedule.block_columns()}, schedule);
+    out.emplace_back(
+        testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, schedule.block_columns()), schedule);
   }
   // Activations in rounds: by a barrier, and by signals; written out, and in a loop; with a ring of
   // weights; with sweeps.
@@ -316,21 +324,22 @@ inline std::vector<std::pair<Linear, DecodeSchedule>> lowered_cases() {
             8, 2, 2, 1, rounds, stages, reduction, Route::multiply_add, rounds == 8, 1};
         schedule.depth = depth, schedule.x_rounds = x_rounds, schedule.x_slack = x_slack;
         const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        Linear expr{4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k};
-        expr.gather = gather;
-        if (objection(schedule, decide(expr, device("h200"))).empty())
-          out.emplace_back(expr, schedule);
+        Problem problem =
+            testing::integer_layer(4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k);
+        problem.permuted_columns = gather;
+        if (objection(schedule, decide(problem, device("h200"))).empty())
+          out.emplace_back(problem, schedule);
         if (x_slack != 1 || gather) continue;
-        expr.zero = 0, expr.element = ttype("nf4").element;  // no signal orders its table
-        if (objection(schedule, decide(expr, device("h200"))).empty())
-          out.emplace_back(expr, schedule);
+        set_element(problem, element("nf4"));  // no signal orders its table
+        if (objection(schedule, decide(problem, device("h200"))).empty())
+          out.emplace_back(problem, schedule);
       }
     }
     DecodeSchedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
     swept.depth = 2, swept.sweeps = 3, swept.x_rounds = 4;
     const auto k = swept.block_columns() * (reduction == Reduction::none ? 1 : 2);
-    const Linear expr{4, 8, 64, Scalar::f16, 8, 192, k};
-    if (objection(swept, decide(expr, device("h200"))).empty()) out.emplace_back(expr, swept);
+    const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
+    if (objection(swept, decide(problem, device("h200"))).empty()) out.emplace_back(problem, swept);
   }
   return out;
 }

@@ -52,9 +52,9 @@ void without_each(const Program& program,
 
 TEST(Mutation, every_wait_and_barrier_of_lowered_programs_is_needed) {
   int dropped = 0;
-  for (const auto& [expr, schedule] : lowered_cases()) {
-    const auto data = LinearCase::integers(expr, 3);
-    const auto program = lower(decide(expr, device("h200")), schedule);
+  for (const auto& [problem, schedule] : lowered_cases()) {
+    const auto data = LinearCase::integers(problem, 3);
+    const auto program = lower(decide(problem, device("h200")), schedule);
     const auto right = data.run(program, schedule);  // interpret_test.cpp says so
     without_each(program, [&, &schedule = schedule](const Program& mutant, const Statement& s) {
       ++dropped;

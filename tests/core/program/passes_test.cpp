@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "integer_layer.h"
 #include "program/linear_case.h"
 #include "program/program_case.h"
 
@@ -18,8 +19,8 @@ const Device& h200() { return device("h200"); }
 TEST(WithBarriers, gives_lowered_programs_the_barriers_that_were_placed_by_hand) {
   const auto cases = lowered_cases();
   EXPECT_GE(cases.size(), 40u);
-  for (const auto& [expr, schedule] : cases) {
-    const auto program = lower(decide(expr, h200()), schedule);
+  for (const auto& [problem, schedule] : cases) {
+    const auto program = lower(decide(problem, h200()), schedule);
     const auto derived = with_barriers(program);
     if (schedule.x_rounds == 0 || schedule.x_slack > 0 || schedule.sharers > 0) {
       EXPECT_EQ(to_string(derived), to_string(program)) << to_string(schedule);
@@ -33,10 +34,10 @@ TEST(WithBarriers, gives_lowered_programs_the_barriers_that_were_placed_by_hand)
 
 TEST(WithBarriers, leaves_every_candidate_of_the_scheduler_as_it_is) {
   for (auto [n, k] : {std::pair{4096, 4096}, {28672, 8192}}) {
-    const Linear expr{4, 8, 128, Scalar::f16, 16, n, k};
-    for (const auto& candidate : candidates(decide(expr, h200()))) {
+    const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 16, n, k);
+    for (const auto& candidate : candidates(decide(problem, h200()))) {
       if (!candidate.dropped.empty()) continue;
-      const auto program = lower(decide(expr, h200()), candidate.schedule);
+      const auto program = lower(decide(problem, h200()), candidate.schedule);
       EXPECT_EQ(to_string(with_barriers(program)), to_string(program))
           << to_string(candidate.schedule);
     }
@@ -188,7 +189,7 @@ TEST(WithPipeline, leaves_alone_what_it_cannot_move) {
   program.body.push_back(load);  // the last tile is read after the loop
   EXPECT_EQ(to_string(with_pipeline(program, 3)), to_string(program));
   const auto lowered =
-      lower(decide({4, 8, 64, Scalar::f16, 8, 128, 512}, h200()),
+      lower(decide(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512), h200()),
             DecodeSchedule{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
   EXPECT_EQ(to_string(with_pipeline(lowered, 3)), to_string(lowered));
   EXPECT_THROW(with_pipeline(program, 0), InvalidArgument);

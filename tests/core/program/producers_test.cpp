@@ -25,8 +25,8 @@ Program with_producers() {
   const auto cases = testing::with_producers(
       testing::tile_case(testing::kWarpgroupShapes[4], ttype("uint4,group=128,scale=float16"),
                          Scalar::f16, Reduction::none, Route::multiply_add, false, 4, true));
-  const auto& [expr, schedule] = cases.at(0);
-  return lower(decide(expr, device("h200")), schedule);
+  const auto& [problem, schedule] = cases.at(0);
+  return lower(decide(problem, device("h200")), schedule);
 }
 
 TEST(Producers, are_verified) {

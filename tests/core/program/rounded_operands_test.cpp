@@ -21,32 +21,32 @@ using testing::LinearCase;
 
 /// y by weights that are rounded to the format of the activations, and what it is bound by.
 Reference by_rounded_weights(const LinearCase& c) {
-  const Linear& expr = c.expr;
-  const auto groups = expr.groups(), group = expr.group_size();
-  const auto rounded = [&](double value) { return to_number(expr.activation, c.bits(value)); };
+  const Problem& problem = c.problem;
+  const auto groups = problem.groups(), group = problem.group_size();
+  const auto rounded = [&](double value) { return to_number(problem.activation(), c.bits(value)); };
   Reference out;
-  std::vector<double> weight(expr.n * expr.k);
-  for (std::int64_t n = 0; n < expr.n; ++n) {
-    for (std::int64_t k = 0; k < expr.k; ++k) {
+  std::vector<double> weight(problem.n * problem.k);
+  for (std::int64_t n = 0; n < problem.n; ++n) {
+    for (std::int64_t k = 0; k < problem.k; ++k) {
       const auto of = n * groups + k / group;
-      double value = value_of(expr, c.data.codes[n * expr.k + k]);
-      if (decoding_error(expr) > 0) value = rounded(value);  // of a table
-      if (expr.stored_zero == Zero::integer) value -= c.data.zeros[of];
-      value *= to_number(*expr.scale, c.data.scales[of]);
-      weight[n * expr.k + k] = rounded(value);
+      double value = value_of(problem.weight, c.data.codes[n * problem.k + k]);
+      if (decoding_error(problem) > 0) value = rounded(value);  // of a table
+      if (problem.weight.stored_zero == Zero::integer) value -= c.data.zeros[of];
+      value *= to_number(*problem.weight.scale, c.data.scales[of]);
+      weight[n * problem.k + k] = rounded(value);
     }
   }
   for (std::int64_t m = 0; m < c.m; ++m) {
-    for (std::int64_t n = 0; n < expr.n; ++n) {
+    for (std::int64_t n = 0; n < problem.n; ++n) {
       double y = 0, magnitude = 0;
-      for (std::int64_t k = 0; k < expr.k; ++k) {
-        const auto column = expr.gather ? c.data.gather[k] : k;
-        const double term =
-            to_number(expr.activation, c.data.x[m * expr.k + column]) * weight[n * expr.k + k];
+      for (std::int64_t k = 0; k < problem.k; ++k) {
+        const auto column = problem.permuted_columns ? c.data.gather[k] : k;
+        const double term = to_number(problem.activation(), c.data.x[m * problem.k + column]) *
+                            weight[n * problem.k + k];
         y += term, magnitude += std::fabs(term);
       }
-      if (expr.scale2) y *= c.data.scale2;
-      if (expr.bias) y += to_number(expr.activation, c.data.bias[n]);
+      if (problem.has_scale2()) y *= c.data.scale2;
+      if (problem.has_bias()) y += to_number(problem.activation(), c.data.bias[n]);
       out.y.push_back(y), out.magnitude.push_back(magnitude);
     }
   }
@@ -55,7 +55,7 @@ Reference by_rounded_weights(const LinearCase& c) {
 
 /// Cases of a type with scales of the format of the activations, or of its own.
 void for_each_case(const std::string& type,
-                   const std::function<void(const Linear&, const TileSchedule&)>& use) {
+                   const std::function<void(const Problem&, const TileSchedule&)>& use) {
   unsigned turn = 0;
   const auto run = [&](const auto& shapes, bool warpgroups) {
     for (const auto& shape : shapes) {
@@ -63,12 +63,12 @@ void for_each_case(const std::string& type,
       const bool own = type.find("scale=") != std::string::npos || type.find(',') == type.npos;
       const std::string scale = activation == Scalar::f16 ? "float16" : "bfloat16";
       const TType& full = ttype(own ? type : type + ",scale=" + scale);
-      for (auto& [expr, schedule] :
+      for (auto& [problem, schedule] :
            testing::tile_case(shape, full, activation, static_cast<Reduction>(turn % 3),
                               Route::multiply_add, false, 3, warpgroups, {}, ScalePlace::rounded)) {
-        expr.bias = turn % 2 == 0;
-        expr.gather = turn % 4 == 0;
-        use(expr, schedule);
+        problem.set_bias(turn % 2 == 0);
+        problem.permuted_columns = turn % 4 == 0;
+        use(problem, schedule);
       }
     }
   };
@@ -80,27 +80,27 @@ class RoundedOperands : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RoundedOperands, are_exact_where_no_product_is_rounded) {
   unsigned kept = 0;
-  for_each_case(GetParam(), [&](const Linear& expr, const TileSchedule& schedule) {
-    const Program program = lower(decide(expr, device("h200")), schedule);
+  for_each_case(GetParam(), [&](const Problem& problem, const TileSchedule& schedule) {
+    const Program program = lower(decide(problem, device("h200")), schedule);
     ASSERT_NO_THROW(verify(program, device("h200").shared_per_block_bytes)) << to_string(schedule);
-    EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
-    const auto c = LinearCase::integers(expr, expr.max_m, ++kept);
-    if (decoding_error(expr) > 0) return;  // of a table
-    ASSERT_EQ(c.run(program, schedule), c.exact()) << to_string(expr) << to_string(schedule);
+    EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
+    const auto c = LinearCase::integers(problem, problem.m, ++kept);
+    if (decoding_error(problem) > 0) return;  // of a table
+    ASSERT_EQ(c.run(program, schedule), c.exact()) << to_string(problem) << to_string(schedule);
   });
   EXPECT_GE(kept, 2U);
 }
 
 TEST_P(RoundedOperands, are_the_dequantised_weight) {
   unsigned kept = 0;
-  for_each_case(GetParam(), [&](const Linear& expr, const TileSchedule& schedule) {
-    const auto c = LinearCase::reals(expr, std::min<std::int64_t>(expr.max_m, 9), ++kept);
-    const auto y = c.run(lower(decide(expr, device("h200")), schedule), schedule);
+  for_each_case(GetParam(), [&](const Problem& problem, const TileSchedule& schedule) {
+    const auto c = LinearCase::reals(problem, std::min<std::int64_t>(problem.m, 9), ++kept);
+    const auto y = c.run(lower(decide(problem, device("h200")), schedule), schedule);
     const Reference reference = by_rounded_weights(c);
     for (std::size_t i = 0; i < y.size(); ++i) {
       // No error of a weight is allowed for.
       ASSERT_LE(std::fabs(y[i] - reference.y[i]), c.bound(reference, i, 0))
-          << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+          << to_string(problem) << "; " << to_string(schedule) << "; y[" << i << "]";
     }
   });
   EXPECT_GE(kept, 2U);
@@ -117,10 +117,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST(RoundedOperands, without_their_scales_are_caught) {
-  for_each_case("int4,group=32", [](const Linear& expr, const TileSchedule& schedule) {
-    Program program = lower(decide(expr, device("h200")), schedule);
+  for_each_case("int4,group=32", [](const Problem& problem, const TileSchedule& schedule) {
+    Program program = lower(decide(problem, device("h200")), schedule);
     testing::for_each_op<ScaleOperand>(program.body, [](ScaleOperand& i) { i.exponent += 1; });
-    EXPECT_EQ(testing::objection_to(program, schedule, LinearCase::integers(expr, 9)),
+    EXPECT_EQ(testing::objection_to(program, schedule, LinearCase::integers(problem, 9)),
               "wrong numbers");
   });
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "program/linear_case.h"
 #include "program/slips.h"
 
@@ -40,7 +40,7 @@ std::vector<DecodeSchedule> ways(ScalePlace place) {
 }
 
 struct Case {
-  Linear expr;
+  Problem problem;
   DecodeSchedule schedule;
   Program program;
 };
@@ -51,12 +51,12 @@ void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
       for (const DecodeSchedule& schedule : ways(place)) {
         const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
-        const Linear expr =
+        const Problem problem =
             linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8);
         const auto name = std::string(type) + "; " + to_string(schedule);
-        EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << name;
+        EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << name;
         SCOPED_TRACE(name);
-        Case c{expr, schedule, lower(decide(expr, h200()), schedule)};
+        Case c{problem, schedule, lower(decide(problem, h200()), schedule)};
         verify(c.program, h200().shared_per_block_bytes);
         use(c);
       }
@@ -68,16 +68,16 @@ class ScalesIn : public ::testing::TestWithParam<ScalePlace> {};
 
 TEST_P(ScalesIn, are_exact_on_integers) {
   for_each_case(GetParam(), [](const Case& c) {
-    const auto data = LinearCase::integers(c.expr, 3);
+    const auto data = LinearCase::integers(c.problem, 3);
     EXPECT_EQ(data.run(c.program, c.schedule), data.exact());
   });
 }
 
 TEST_P(ScalesIn, are_within_the_bound_on_random_numbers) {
   for_each_case(GetParam(), [](const Case& c) {
-    const auto data = LinearCase::reals(c.expr, 3);
+    const auto data = LinearCase::reals(c.problem, 3);
     const auto y = data.run(c.program, c.schedule);
-    const auto reference = evaluate(c.expr, data.data);
+    const auto reference = evaluate(c.problem, data.data);
     for (std::size_t i = 0; i < y.size(); ++i) {
       ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i)) << "y[" << i << "]";
     }
@@ -87,20 +87,20 @@ TEST_P(ScalesIn, are_within_the_bound_on_random_numbers) {
 /// Every finite value times every finite scale, and a row of ones of x: one column of a group each.
 TEST_P(ScalesIn, are_exact_for_every_value_and_every_scale) {
   for_each_case(GetParam(), [](const Case& c) {
-    auto data = LinearCase::integers(c.expr, 1);
-    const auto groups = c.expr.groups();
+    auto data = LinearCase::integers(c.problem, 1);
+    const auto groups = c.problem.groups();
     std::fill(data.data.x.begin(), data.data.x.end(), 0);
-    data.data.x[c.expr.k - 5] = data.bits(1);
-    for (std::uint32_t at = 0; at < 1u << (c.expr.bits + 8); at += c.expr.n) {
-      for (std::int64_t row = 0; row < c.expr.n; ++row) {
+    data.data.x[c.problem.k - 5] = data.bits(1);
+    for (std::uint32_t at = 0; at < 1u << (c.problem.weight.bits + 8); at += c.problem.n) {
+      for (std::int64_t row = 0; row < c.problem.n; ++row) {
         const auto both = at + static_cast<std::uint32_t>(row);
-        const auto scale = both >> c.expr.bits;
-        const bool finite = std::isfinite(to_number(*c.expr.scale, scale));
+        const auto scale = both >> c.problem.weight.bits;
+        const bool finite = std::isfinite(to_number(*c.problem.weight.scale, scale));
         for (std::int64_t g = 0; g < groups; ++g) {
           data.data.scales[row * groups + g] = finite ? scale : 0;
         }
-        const auto code = static_cast<std::uint8_t>(both & ((1u << c.expr.bits) - 1));
-        std::fill_n(data.data.codes.begin() + row * c.expr.k, c.expr.k, code);
+        const auto code = static_cast<std::uint8_t>(both & ((1u << c.problem.weight.bits) - 1));
+        std::fill_n(data.data.codes.begin() + row * c.problem.k, c.problem.k, code);
       }
       ASSERT_EQ(data.run(c.program, c.schedule), data.exact()) << "from " << at;
       if (c.schedule.rounds > 1) break;  // the first rows do for the other ways
@@ -115,9 +115,9 @@ INSTANTIATE_TEST_SUITE_P(Places, ScalesIn,
                          });
 
 TEST(ScalePlaces, give_the_same_program_by_either_name) {
-  const Linear expr = linear_of(ttype("nvfp4"), 128, 128, Scalar::f16, 8);
+  const Problem problem = linear_of(ttype("nvfp4"), 128, 128, Scalar::f16, 8);
   const auto text = [&](ScalePlace place) {
-    return to_string(lower(decide(expr, h200()), ways(place).front()));
+    return to_string(lower(decide(problem, h200()), ways(place).front()));
   };
   EXPECT_EQ(text(ScalePlace::usual), text(ScalePlace::operands));
   EXPECT_NE(text(ScalePlace::usual), text(ScalePlace::sums));
@@ -125,13 +125,13 @@ TEST(ScalePlaces, give_the_same_program_by_either_name) {
 
 /// What is said against a program of nvfp4 in which the operations that scale were changed.
 std::string said(ScalePlace place, const std::function<void(UnpackFloat&, Scale&)>& change) {
-  const Linear expr = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
+  const Problem problem = linear_of(ttype("nvfp4"), 64, 128, Scalar::f16, 8);
   const DecodeSchedule schedule = ways(place).front();
-  auto program = lower(decide(expr, h200()), schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   testing::for_each_op<UnpackFloat>(program.body, [&](UnpackFloat& decode) {
     testing::for_each_op<Scale>(program.body, [&](Scale& scale) { change(decode, scale); });
   });
-  return testing::objection_to(program, schedule, LinearCase::integers(expr, 3));
+  return testing::objection_to(program, schedule, LinearCase::integers(problem, 3));
 }
 
 TEST(ScalePlaces, a_scale_that_multiplies_twice_or_not_at_all_is_caught) {

@@ -8,6 +8,8 @@
 
 #include <utility>
 
+#include "integer_layer.h"
+
 namespace ladder {
 namespace {
 
@@ -17,16 +19,16 @@ using testing::objection_to;
 
 const Device& h200() { return device("h200"); }
 
-const Linear kExpr{4, 8, 64, Scalar::f16, 8, 64, 256};
+const Problem kProblem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 64, 256);
 
 /// Runs `mutate` on a good program and expects the verifier, the interpreter or the numbers to
 /// object; returns the objection.
 template <class Mutate>
 std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
   const DecodeSchedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
-  auto program = lower(decide(kExpr, h200()), schedule);
+  auto program = lower(decide(kProblem, h200()), schedule);
   mutate(program);
-  return objection_to(program, schedule, LinearCase::integers(kExpr, 3));
+  return objection_to(program, schedule, LinearCase::integers(kProblem, 3));
 }
 
 /// Removes the `index`-th instruction of type Op from the top level.
@@ -60,14 +62,14 @@ TEST(Mutation, a_dropped_wait_is_caught) {
 
 TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
   const DecodeSchedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
-  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 256};
-  auto program = lower(decide(expr, h200()), ring);
+  const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 256);
+  auto program = lower(decide(problem, h200()), ring);
   for (auto& statement : program.body) {
     if (auto* rounds = std::get_if<For>(&statement.op); rounds != nullptr && rounds->unroll > 0) {
       if (auto* wait = std::get_if<Wait>(&rounds->body.front().op)) ++wait->pending;
     }
   }
-  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(expr, 2)),
+  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(problem, 2)),
               ::testing::HasSubstr("reads a copy that was not waited for, in: words = load"));
 }
 
@@ -81,10 +83,10 @@ TEST(Mutation, a_dropped_barrier_is_caught) {
 
 TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
   const DecodeSchedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
-  const Linear expr{4, 8, 64, Scalar::f16, 8, 128, 512};
-  auto program = lower(decide(expr, h200()), ring);
+  const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512);
+  auto program = lower(decide(problem, h200()), ring);
   drop<Barrier>(program, 1);
-  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(expr, 2)),
+  EXPECT_THAT(objection_to(program, ring, LinearCase::integers(problem, 2)),
               ::testing::HasSubstr("overwrites what another thread"));
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "types/ttype.h"
 
@@ -32,11 +32,11 @@ constexpr std::array<std::array<int, 5>, 4> kTensorShapes = {
 
 /// A schedule of that shape for the type, or nothing where the tile objects: scales of groups in
 /// rounded operands, those of rows where they multiply once.
-inline std::vector<std::pair<Linear, TileSchedule>> tensor_case(const std::array<int, 5>& shape,
-                                                                const TType& type,
-                                                                Scalar activation,
-                                                                Reduction reduction, bool dependent,
-                                                                int k_tiles = 3) {
+inline std::vector<std::pair<Problem, TileSchedule>> tensor_case(const std::array<int, 5>& shape,
+                                                                 const TType& type,
+                                                                 Scalar activation,
+                                                                 Reduction reduction,
+                                                                 bool dependent, int k_tiles = 3) {
   const auto& [rows, tokens, warps, token_tiles, stages] = shape;
   constexpr int kColumns = 128;
   k_tiles = std::max(k_tiles, stages);
@@ -57,11 +57,11 @@ inline std::vector<std::pair<Linear, TileSchedule>> tensor_case(const std::array
                  .tensor_memory = true};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = kColumns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
-  const Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
-  if (expr.groups() > 1) s.scale_place = ScalePlace::rounded;
-  if (expr.groups() > 1 && expr.group_size() > kColumns) s.k_tiles = (k_tiles + 1) / 2 * 2;
-  if (!objection(s, decide(expr, unproven_b200())).empty()) return {};
-  return {{expr, s}};
+  const Problem problem = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
+  if (problem.groups() > 1) s.scale_place = ScalePlace::rounded;
+  if (problem.groups() > 1 && problem.group_size() > kColumns) s.k_tiles = (k_tiles + 1) / 2 * 2;
+  if (!objection(s, decide(problem, unproven_b200())).empty()) return {};
+  return {{problem, s}};
 }
 
 /// Types of every kind of codes, with scales of what activations are.
@@ -77,9 +77,9 @@ constexpr const char* kTensorTypes[] = {"uint4,group=128",
                                         "nvfp4"};
 
 /// Each type at so many shapes, with what else a layer has in turn.
-inline std::vector<std::pair<Linear, TileSchedule>> tensor_cases(int k_tiles = 3,
-                                                                 unsigned shapes_of_type = 2) {
-  std::vector<std::pair<Linear, TileSchedule>> out;
+inline std::vector<std::pair<Problem, TileSchedule>> tensor_cases(int k_tiles = 3,
+                                                                  unsigned shapes_of_type = 2) {
+  std::vector<std::pair<Problem, TileSchedule>> out;
   unsigned turn = 0;
   for (const std::string text : kTensorTypes) {
     for (unsigned i = 0; i < shapes_of_type; ++i, ++turn) {
@@ -89,11 +89,11 @@ inline std::vector<std::pair<Linear, TileSchedule>> tensor_cases(int k_tiles = 3
       const bool own = text.find("scale=") != text.npos || text.find(',') == text.npos;
       const std::string scale = activation == Scalar::f16 ? "float16" : "bfloat16";
       const TType& type = ttype(own ? text : text + ",scale=" + scale);
-      for (auto& [expr, s] :
+      for (auto& [problem, s] :
            tensor_case(kTensorShapes[turn % kTensorShapes.size()], type, activation,
                        static_cast<Reduction>(turn % 3), turn % 4 == 1, k_tiles)) {
-        expr.bias = turn % 3 == 0;
-        out.emplace_back(expr, s);
+        problem.set_bias(turn % 3 == 0);
+        out.emplace_back(problem, s);
       }
     }
   }

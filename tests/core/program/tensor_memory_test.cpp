@@ -26,21 +26,21 @@ using testing::unproven_b200;
 
 const TType& uint4() { return ttype("uint4,group=128,scale=float16"); }
 
-std::pair<Linear, TileSchedule> one_case(int shape = 0) {
+std::pair<Problem, TileSchedule> one_case(int shape = 0) {
   return tensor_case(testing::kTensorShapes[shape], uint4(), Scalar::f16, Reduction::none, false)
       .at(0);
 }
 
 TEST(TensorMemory, programs_of_every_kind_of_type_are_exact) {
   unsigned kept = 0;
-  for (const auto& [expr, schedule] : testing::tensor_cases()) {
-    const Program program = lower(decide(expr, unproven_b200()), schedule);
+  for (const auto& [problem, schedule] : testing::tensor_cases()) {
+    const Program program = lower(decide(problem, unproven_b200()), schedule);
     ASSERT_NO_THROW(verify(program, unproven_b200().shared_per_block_bytes)) << to_string(schedule);
-    EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
-    const auto data = LinearCase::integers(expr, expr.max_m, ++kept);
-    if (decoding_error(expr) > 0) continue;  // of a table
+    EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
+    const auto data = LinearCase::integers(problem, problem.m, ++kept);
+    if (decoding_error(problem) > 0) continue;  // of a table
     EXPECT_EQ(data.run(program, schedule), data.exact())
-        << to_string(expr) << "; " << to_string(schedule);
+        << to_string(problem) << "; " << to_string(schedule);
   }
   EXPECT_GE(kept, 16U);
 }
@@ -54,11 +54,11 @@ bool orders(const Statement& s) {
 
 TEST(TensorMemory, every_wait_fence_barrier_and_commit_is_needed) {
   for (int shape : {0, 1}) {
-    const auto [expr, schedule] =
+    const auto [problem, schedule] =
         tensor_case(testing::kTensorShapes[shape], uint4(), Scalar::f16, Reduction::none, false, 5)
             .at(0);
-    const Program program = lower(decide(expr, unproven_b200()), schedule);
-    const auto data = LinearCase::integers(expr, 3);
+    const Program program = lower(decide(problem, unproven_b200()), schedule);
+    const auto data = LinearCase::integers(problem, 3);
     ASSERT_EQ(testing::objection_to(program, schedule, data), "");
     int dropped = 0;
     Program changed = program;
@@ -82,8 +82,8 @@ TEST(TensorMemory, every_wait_fence_barrier_and_commit_is_needed) {
 }
 
 TEST(TensorMemory, is_verified) {
-  const auto [expr, schedule] = one_case();
-  const Program p = lower(decide(expr, unproven_b200()), schedule);
+  const auto [problem, schedule] = one_case();
+  const Program p = lower(decide(problem, unproven_b200()), schedule);
   expect<TensorStore>(p, "an instruction without tensor memory",
                       [](Program&, TensorStore& i) { i.row = tile_instruction(Scalar::f16); });
   expect<TensorStore>(
@@ -122,10 +122,11 @@ TEST(TensorMemory, is_verified) {
 }
 
 TEST(TensorMemory, is_for_who_asks) {
-  const Linear expr = linear_of(uint4(), 4096, 4096, Scalar::f16, 256);
+  const Problem problem = linear_of(uint4(), 4096, 4096, Scalar::f16, 256);
   const auto of = [&](const Device& device) {
     int count = 0;
-    for (const TileSchedule& s : tile_space(decide(expr, device), false)) count += s.tensor_memory;
+    for (const TileSchedule& s : tile_space(decide(problem, device), false))
+      count += s.tensor_memory;
     return count;
   };
   EXPECT_EQ(of(device("b200")), 0);
@@ -135,7 +136,7 @@ TEST(TensorMemory, is_for_who_asks) {
   EXPECT_EQ(of(h200), 0);
   const auto [small, schedule] = one_case();
   EXPECT_THAT(objection(schedule, decide(small, device("b200"))), HasSubstr("LADDER_UNPROVEN=1"));
-  const auto all = candidates(decide(expr, unproven_b200()));
+  const auto all = candidates(decide(problem, unproven_b200()));
   EXPECT_TRUE(std::ranges::any_of(all, [](const Candidate& c) {
     const auto* tile = std::get_if<TileSchedule>(&c.schedule);
     return tile != nullptr && tile->tensor_memory && c.dropped.empty();
@@ -143,24 +144,24 @@ TEST(TensorMemory, is_for_who_asks) {
 }
 
 TEST(TensorMemory, refuses_what_it_does_not_serve) {
-  const auto [expr, right] = one_case();
-  const auto why = [&](const Linear& e, auto change) {
+  const auto [problem, right] = one_case();
+  const auto why = [&](const Problem& e, auto change) {
     TileSchedule s = right;
     change(s);
     return objection(s, decide(e, unproven_b200()));
   };
   const auto same = [](TileSchedule&) {};
-  ASSERT_EQ(why(expr, same), "");
-  EXPECT_THAT(why(expr, [](TileSchedule& s) { s.producers = false; }),
+  ASSERT_EQ(why(problem, same), "");
+  EXPECT_THAT(why(problem, [](TileSchedule& s) { s.producers = false; }),
               HasSubstr("tensor memory without producers"));
-  EXPECT_THAT(why(expr, [](TileSchedule& s) { s.scale_place = ScalePlace::usual; }),
+  EXPECT_THAT(why(problem, [](TileSchedule& s) { s.scale_place = ScalePlace::usual; }),
               HasSubstr("one set of sums"));
-  EXPECT_THAT(why(expr, [](TileSchedule& s) { s.columns = 64; }),
+  EXPECT_THAT(why(problem, [](TileSchedule& s) { s.columns = 64; }),
               HasSubstr("k-tiles of 64 columns, not of 2 blocks"));
-  EXPECT_THAT(why(expr, [](TileSchedule& s) { s.rows = 256; }), HasSubstr("4 units a warp"));
-  EXPECT_THAT(why(expr, [](TileSchedule& s) { s.ctas_per_sm = 2; }), HasSubstr("several CTAs"));
-  Linear original = linear_of(ttype("uint4,channel,scale=float16,zero=original"), expr.n, expr.k,
-                              Scalar::f16, expr.max_m);
+  EXPECT_THAT(why(problem, [](TileSchedule& s) { s.rows = 256; }), HasSubstr("4 units a warp"));
+  EXPECT_THAT(why(problem, [](TileSchedule& s) { s.ctas_per_sm = 2; }), HasSubstr("several CTAs"));
+  Problem original = linear_of(ttype("uint4,channel,scale=float16,zero=original"), problem.n,
+                               problem.k, Scalar::f16, problem.m);
   EXPECT_THAT(why(original, [](TileSchedule& s) { s.scale_place = ScalePlace::usual; }),
               HasSubstr("no sums of zero points"));
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/integers.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "program/cases_in_turn.h"
 #include "types/ttype.h"
@@ -54,7 +54,7 @@ constexpr std::array<std::array<int, 7>, 2> kRoundedByWarps = {
 
 /// A schedule of that shape for the type, whose parts of K are added up so, or nothing where the
 /// tile objects.
-inline std::vector<std::pair<Linear, TileSchedule>> tile_case(
+inline std::vector<std::pair<Problem, TileSchedule>> tile_case(
     const std::array<int, 7>& shape, const TType& type, Scalar activation, Reduction reduction,
     Route route, bool dependent, int k_tiles = 3, bool warpgroups = false,
     std::optional<Scalar> x = {}, ScalePlace place = ScalePlace::usual) {
@@ -75,28 +75,28 @@ inline std::vector<std::pair<Linear, TileSchedule>> tile_case(
                  .scale_place = place};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = columns * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
-  Linear expr = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
-  expr.rounded_x = x;
+  Problem problem = linear_of(type, rows + 40, k, activation, tokens * token_tiles - 3);
+  problem.round_x(x);
   // Groups of several k-tiles are whole in each part.
-  if (expr.groups() > 1 && expr.group_size() > columns) s.k_tiles = round_up(k_tiles, 2);
-  if (!objection(s, decide(expr, device("h200"))).empty()) return {};
-  return {{expr, s}};
+  if (problem.groups() > 1 && problem.group_size() > columns) s.k_tiles = round_up(k_tiles, 2);
+  if (!objection(s, decide(problem, device("h200"))).empty()) return {};
+  return {{problem, s}};
 }
 
 /// The same with producers, of as many stages as these take.
-inline std::vector<std::pair<Linear, TileSchedule>> with_producers(
-    const std::vector<std::pair<Linear, TileSchedule>>& cases) {
-  std::vector<std::pair<Linear, TileSchedule>> out;
-  for (auto [expr, s] : cases) {
+inline std::vector<std::pair<Problem, TileSchedule>> with_producers(
+    const std::vector<std::pair<Problem, TileSchedule>>& cases) {
+  std::vector<std::pair<Problem, TileSchedule>> out;
+  for (auto [problem, s] : cases) {
     s.producers = true, s.stages = std::max(s.stages, 3);
-    if (objection(s, decide(expr, device("h200"))).empty()) out.push_back({expr, s});
+    if (objection(s, decide(problem, device("h200"))).empty()) out.push_back({problem, s});
   }
   return out;
 }
 
 /// One of each shape and reduction, types and what else a layer has in turn.
-inline std::vector<std::pair<Linear, TileSchedule>> tile_cases(int k_tiles = 3) {
-  std::vector<std::pair<Linear, TileSchedule>> out;
+inline std::vector<std::pair<Problem, TileSchedule>> tile_cases(int k_tiles = 3) {
+  std::vector<std::pair<Problem, TileSchedule>> out;
   for (const bool warpgroups : {false, true}) {
     const auto make = [&](const auto& shape, const TType& type, Scalar activation,
                           Reduction reduction, unsigned turn) {

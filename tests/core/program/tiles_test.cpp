@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "integer_layer.h"
 #include "pipelines/linear/objection.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
@@ -25,25 +26,26 @@ using ::testing::HasSubstr;
 using testing::LinearCase;
 using ::testing::ThrowsMessage;
 
-void expect_right(const Linear& expr, const TileSchedule& schedule, std::int64_t m, unsigned seed) {
-  const Decisions decisions = decide(expr, device("h200"));
+void expect_right(const Problem& problem, const TileSchedule& schedule, std::int64_t m,
+                  unsigned seed) {
+  const Decisions decisions = decide(problem, device("h200"));
   const Program program = lower(decisions, schedule);
   ASSERT_NO_THROW(verify(program, device("h200").shared_per_block_bytes))
-      << to_string(expr) << "; " << to_string(schedule);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
-  const auto data = LinearCase::integers(expr, m, seed);
+      << to_string(problem) << "; " << to_string(schedule);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
+  const auto data = LinearCase::integers(problem, m, seed);
   const auto y = data.run(program, schedule);
   const auto wanted = data.exact();
-  const auto reference = evaluate(expr, data.data);
-  const bool rounded =
-      decoding_error(expr) > 0 || (expr.element != nullptr && expr.element->exponent_bits > 4);
+  const auto reference = evaluate(problem, data.data);
+  const bool rounded = decoding_error(problem) > 0 || (problem.weight.element != nullptr &&
+                                                       problem.weight.element->exponent_bits > 4);
   for (std::size_t i = 0; i < y.size(); ++i) {
     if (rounded && std::fabs(reference.y[i]) > data.largest()) continue;
     if (rounded) {
       ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i))
-          << to_string(expr) << "; " << to_string(schedule) << "; y[" << i << "]";
+          << to_string(problem) << "; " << to_string(schedule) << "; y[" << i << "]";
     } else {
-      ASSERT_EQ(y[i], wanted[i]) << to_string(expr) << "; " << to_string(schedule) << "; y[" << i
+      ASSERT_EQ(y[i], wanted[i]) << to_string(problem) << "; " << to_string(schedule) << "; y[" << i
                                  << "]";
     }
   }
@@ -56,30 +58,29 @@ TEST(Tiles, of_every_shape_are_exact) {
   ASSERT_GE(warpgroups, 20);
   ASSERT_GE(cases.size() - static_cast<std::size_t>(warpgroups), 40U);
   unsigned seed = 0;
-  for (const auto& [expr, schedule] : cases) {
-    expect_right(expr, schedule, expr.max_m, ++seed);
-    expect_right(expr, schedule, 1 + seed % expr.max_m, seed);
+  for (const auto& [problem, schedule] : cases) {
+    expect_right(problem, schedule, problem.m, ++seed);
+    expect_right(problem, schedule, 1 + seed % problem.m, seed);
   }
 }
 
 // Groups of four tiles of 256 tokens: the second has a token, or one tile that ends at once.
 TEST(Tiles, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
   constexpr std::array<int, 7> kShape = {64, 256, 64, 4, 1, 8, 2};
-  const auto cases =
-      testing::tile_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
-                         Reduction::none, Route::multiply_add, false, 2, true);
+  const auto cases = testing::tile_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
+                                        Reduction::none, Route::multiply_add, false, 2, true);
   ASSERT_EQ(cases.size(), 1U);
-  for (const auto& [expr, schedule] : cases) {
-    EXPECT_EQ(grid_of(schedule, expr).together, 4);
-    const Program program = lower(decide(expr, device("h200")), schedule);
-    for (const std::int64_t m : {std::int64_t{300}, std::int64_t{1025}, expr.max_m}) {
-      expect_right(expr, schedule, m, static_cast<unsigned>(m));
+  for (const auto& [problem, schedule] : cases) {
+    EXPECT_EQ(grid_of(schedule, problem).together, 4);
+    const Program program = lower(decide(problem, device("h200")), schedule);
+    for (const std::int64_t m : {std::int64_t{300}, std::int64_t{1025}, problem.m}) {
+      expect_right(problem, schedule, m, static_cast<unsigned>(m));
     }
     // Blocks without tokens would read none, and write none: that they end shows in their text.
     EXPECT_THAT(to_string(program), HasSubstr("blocks from token "));
     Program endless = program;
     endless.first_token.reset();
-    const auto data = LinearCase::integers(expr, 300, 1);
+    const auto data = LinearCase::integers(problem, 300, 1);
     EXPECT_EQ(data.run(endless, schedule), data.run(program, schedule));
     endless.first_token = Affine::of(kSplit);
     EXPECT_THAT([&] { verify(endless, device("h200").shared_per_block_bytes); },
@@ -102,10 +103,10 @@ TEST_P(TilesOfType, are_exact) {
       for (Route route : {Route::multiply_add, Route::in_place}) {
         const auto reduction = ++seed % 2 == 0 ? Reduction::none : Reduction::cluster;
         try {
-          for (auto& [expr, schedule] : testing::tile_case(
+          for (auto& [problem, schedule] : testing::tile_case(
                    shape, ttype(GetParam()), activation, reduction, route, false, 3, warpgroups)) {
             ++kept[warpgroups];
-            expect_right(expr, schedule, expr.max_m, seed);
+            expect_right(problem, schedule, problem.m, seed);
           }
         } catch (const Unsupported&) {
           // wider than float16
@@ -134,14 +135,14 @@ TEST_P(TilesOfBytes, are_exact) {
     for (const auto& shape : shapes) {
       const auto reduction = static_cast<Reduction>(++seed % 3);
       const auto activation = seed % 2 == 0 ? Scalar::f16 : Scalar::bf16;
-      for (auto& [expr, schedule] : testing::tile_case(shape, type, activation, reduction,
-                                                       Route::bytes, false, 3, warpgroups, x)) {
+      for (auto& [problem, schedule] : testing::tile_case(shape, type, activation, reduction,
+                                                          Route::bytes, false, 3, warpgroups, x)) {
         ++kept[warpgroups];
-        expr.bias = seed % 2 == 0;
-        expr.wide_y = seed % 4 < 2 && exact_in_f32;
-        ++of_wide[expr.wide_y];
-        expect_right(expr, schedule, 1 + seed * 7 % expr.max_m, seed);
-        expect_right(expr, schedule, expr.max_m, seed);
+        problem.set_bias(seed % 2 == 0);
+        problem.widen_y(seed % 4 < 2 && exact_in_f32);
+        ++of_wide[problem.wide_y()];
+        expect_right(problem, schedule, 1 + seed * 7 % problem.m, seed);
+        expect_right(problem, schedule, problem.m, seed);
       }
     }
   };
@@ -181,13 +182,12 @@ TEST(Tiles, of_bytes_with_a_zero_point_between_two_codes_are_exact_or_refused) {
     for (int bits = 1; bits <= 8; ++bits) {
       unsigned kept = 0;
       for (const auto& shape : testing::kByteShapes) {
-        for (auto [expr, schedule] :
+        for (auto [problem, schedule] :
              testing::tile_case(shape, ttype("uint2,group=128,scale=float16"), Scalar::f16,
                                 Reduction::none, Route::bytes, false, 3, true, x)) {
-          expr.bits = bits;
-          expr.zero = 3, expr.shift = 1, expr.exponent = -1;
-          if (!objection(schedule, decide(expr, device("h200"))).empty()) continue;
-          expect_right(expr, schedule, expr.max_m, ++kept);
+          testing::set_integers(problem, bits, 3, 1, -1);
+          if (!objection(schedule, decide(problem, device("h200"))).empty()) continue;
+          expect_right(problem, schedule, problem.m, ++kept);
         }
       }
       EXPECT_EQ(kept > 0, bits <= most_bits) << bits << " beside " << name_of(x);
@@ -198,10 +198,10 @@ TEST(Tiles, of_bytes_with_a_zero_point_between_two_codes_are_exact_or_refused) {
 // What e4m3 holds of integers is all that is taken.
 TEST(Tiles, of_integers_that_e4m3_does_not_hold_are_refused_with_the_reason) {
   const auto why = [](const char* type, int zero = -1) {
-    Linear expr = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
-    expr.rounded_x = Scalar::e4m3;
-    if (zero >= 0) expr.zero = zero;
-    return code_objection(Route::bytes, ScalePlace::usual, decide(expr, device("h200")));
+    Problem problem = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
+    problem.round_x(Scalar::e4m3);
+    if (zero >= 0) testing::set_integers(problem, problem.weight.bits, zero);
+    return code_objection(Route::bytes, ScalePlace::usual, decide(problem, device("h200")));
   };
   EXPECT_EQ(why("uint4,channel,scale=float16"), "");
   EXPECT_EQ(why("uint4,group=128,scale=float16", 16), "");
@@ -227,10 +227,10 @@ TEST(Tiles, of_integers_in_e4m3_show_every_slip) {
     const auto cases =
         testing::tile_case(testing::kByteShapes[0], ttype(type), Scalar::f16, Reduction::none,
                            Route::bytes, false, 3, true, Scalar::e4m3);
-    const auto& [expr, schedule] = cases.at(0);
-    Program program = lower(decide(expr, device("h200")), schedule);
+    const auto& [problem, schedule] = cases.at(0);
+    Program program = lower(decide(problem, device("h200")), schedule);
     testing::for_each_op<UnpackBytes>(program.body, slip);
-    return testing::objection_to(program, schedule, LinearCase::integers(expr, expr.max_m));
+    return testing::objection_to(program, schedule, LinearCase::integers(problem, problem.m));
   };
   const char* constant = "int4,group=128,scale=float16";
   const char* stored = "uint4,group=128,scale=float16,zero=integer";
@@ -248,10 +248,10 @@ TEST(Tiles, of_integers_in_e4m3_show_every_slip) {
 
 TEST(Tiles, have_as_many_barriers_as_are_needed) {
   // So many that all stages are used again.
-  for (const auto& [expr, schedule] : testing::tile_cases(6)) {
-    const Program program = lower(decide(expr, device("h200")), schedule);
+  for (const auto& [problem, schedule] : testing::tile_cases(6)) {
+    const Program program = lower(decide(problem, device("h200")), schedule);
     EXPECT_EQ(count_barriers(with_barriers(program)), count_barriers(program))
-        << to_string(expr) << "; " << to_string(schedule);
+        << to_string(problem) << "; " << to_string(schedule);
   }
 }
 
@@ -297,11 +297,11 @@ TEST(Tiles, of_warpgroups_need_every_wait_barrier_and_fence) {
     cases.push_back(rounded);
     for (const auto& each : testing::with_producers({rounded})) cases.push_back(each);
   }
-  for (auto& [expr, schedule] : cases) {
+  for (auto& [problem, schedule] : cases) {
     if (!schedule.warpgroups || schedule.reduction == Reduction::ordered) continue;
-    expr.max_m = std::int64_t{schedule.tokens} * schedule.token_tiles;  // sums reach everywhere
-    const Program program = lower(decide(expr, device("h200")), schedule);
-    const auto data = LinearCase::integers(expr, expr.max_m, 1);
+    problem.m = std::int64_t{schedule.tokens} * schedule.token_tiles;  // sums reach everywhere
+    const Program program = lower(decide(problem, device("h200")), schedule);
+    const auto data = LinearCase::integers(problem, problem.m, 1);
     without_each(program, [&, &schedule = schedule](const Program& mutant, const Statement& s) {
       ++dropped;
       EXPECT_THROW(data.run(mutant, schedule), InternalError)
@@ -314,7 +314,7 @@ TEST(Tiles, of_warpgroups_need_every_wait_barrier_and_fence) {
 }
 
 TEST(Tiles, are_read_back_from_their_print) {
-  for (const auto& [expr, schedule] : testing::tile_cases()) {
+  for (const auto& [problem, schedule] : testing::tile_cases()) {
     EXPECT_EQ(schedule_of(to_string(schedule)), Schedule(schedule)) << to_string(schedule);
   }
   EXPECT_EQ(to_string(TileSchedule{.rows = 256,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "pipelines/lower.h"
 
@@ -16,21 +17,21 @@ namespace ladder {
 namespace {
 
 /// The cheapest schedules of a linear layer.
-std::vector<DecodeSchedule> first_choices(const Linear& expr, std::size_t count) {
+std::vector<DecodeSchedule> first_choices(const Problem& problem, std::size_t count) {
   std::vector<DecodeSchedule> out;
-  for (const auto& candidate : candidates(decide(expr, device("h200")))) {
+  for (const auto& candidate : candidates(decide(problem, device("h200")))) {
     if (!candidate.dropped.empty() || out.size() == count) break;
     out.push_back(std::get<DecodeSchedule>(candidate.schedule));
   }
   return out;
 }
 
-std::vector<Linear> decode_layers() {
-  std::vector<Linear> out;
+std::vector<Problem> decode_layers() {
+  std::vector<Problem> out;
   for (int bits : {1, 3, 4, 8}) {
     for (auto [n, k] : {std::pair{4096, 4096}, {8192, 8192}, {28672, 8192}, {8192, 28672}}) {
       for (std::int64_t m : {1, 8, 16}) {
-        out.push_back({bits, 1 << (bits - 1), 128, Scalar::f16, m, n, k});
+        out.push_back(testing::integer_layer(bits, 1 << (bits - 1), 128, Scalar::f16, m, n, k));
       }
     }
   }
@@ -50,10 +51,10 @@ AccessCount of(const Program& program, const std::vector<MemoryTraffic>& rows,
 /// 32 rows reads two tokens with one half warp, which lie 4 words apart, 16 words each. It does so
 /// once per peer, 4 accesses a block.
 TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_rows) {
-  for (const Linear& expr : decode_layers()) {
-    for (const DecodeSchedule& schedule : first_choices(expr, 6)) {
-      const auto program = lower(decide(expr, device("h200")), schedule);
-      for (const auto& row : traffic(program, expr.max_m)) {
+  for (const Problem& problem : decode_layers()) {
+    for (const DecodeSchedule& schedule : first_choices(problem, 6)) {
+      const auto program = lower(decide(problem, device("h200")), schedule);
+      for (const auto& row : traffic(program, problem.m)) {
         if (program.buffers[row.buffer].level != Level::shared) continue;
         const auto conflicts = row.count.wavefronts - row.count.phases;
         const auto share = schedule.block_rows() / program.cluster;
@@ -68,23 +69,24 @@ TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_row
 }
 
 TEST(Traffic, decode_kernels_read_whole_lines_of_the_weight_and_each_once) {
-  for (const Linear& expr : decode_layers()) {
-    for (const DecodeSchedule& schedule : first_choices(expr, 3)) {
-      const auto program = lower(decide(expr, device("h200")), schedule);
-      const auto weight = of(program, traffic(program, expr.max_m), "weight", false);
+  for (const Problem& problem : decode_layers()) {
+    for (const DecodeSchedule& schedule : first_choices(problem, 3)) {
+      const auto program = lower(decide(problem, device("h200")), schedule);
+      const auto weight = of(program, traffic(program, problem.m), "weight", false);
       EXPECT_EQ(weight.sectors, weight.least_sectors) << to_string(schedule);
       EXPECT_EQ(weight.lines * kLineBytes, weight.sectors * kSectorBytes) << to_string(schedule);
-      const auto blocks = schedule.tiles(expr.n) * schedule.splits(expr.k);
-      EXPECT_GE(weight.sectors * kSectorBytes * blocks, expr.n * expr.k * expr.bits / 8);
+      const auto blocks = schedule.tiles(problem.n) * schedule.splits(problem.k);
+      EXPECT_GE(weight.sectors * kSectorBytes * blocks,
+                problem.n * problem.k * problem.weight.bits / 8);
     }
   }
 }
 
 TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
-  const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
-  auto schedule = first_choices(expr, 1).front();
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 8192, 8192);
+  auto schedule = first_choices(problem, 1).front();
   schedule.sharers = std::min(schedule.sharers, 1);  // each block reads all of its rows
-  const auto program = lower(decide(expr, device("h200")), schedule);
+  const auto program = lower(decide(problem, device("h200")), schedule);
   const auto one = traffic(program, 1), eight = traffic(program, 8);
   EXPECT_EQ(of(program, eight, "x", false).sectors, 8 * of(program, one, "x", false).sectors);
   EXPECT_EQ(of(program, eight, "y", true).sectors, 8 * of(program, one, "y", true).sectors);
@@ -92,8 +94,8 @@ TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
 }
 
 TEST(Traffic, rows_of_activations_without_padding_conflict_eightfold) {
-  const Linear expr{4, 8, 128, Scalar::f16, 8, 8192, 8192};
-  auto program = lower(decide(expr, device("h200")), first_choices(expr, 1).front());
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 8192, 8192);
+  auto program = lower(decide(problem, device("h200")), first_choices(problem, 1).front());
   const auto before = of(program, traffic(program, 8), "x_tile", false);
   EXPECT_EQ(before.wavefronts, before.phases);
   for (View& view : program.views) {
@@ -107,12 +109,12 @@ TEST(Traffic, rows_of_activations_without_padding_conflict_eightfold) {
 }
 
 TEST(Traffic, prints_buffers_counts_and_instructions) {
-  const Linear expr{4, 8, 128, Scalar::f16, 8, 4096, 4096};
-  const auto program = lower(decide(expr, device("h200")), first_choices(expr, 1).front());
+  const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 4096, 4096);
+  const auto program = lower(decide(problem, device("h200")), first_choices(problem, 1).front());
   const auto text = to_string(program, traffic(program, 8));
-  EXPECT_THAT(text, testing::HasSubstr("reads weight in "));
-  EXPECT_THAT(text, testing::HasSubstr("writes x_tile in "));
-  EXPECT_THAT(text, testing::HasSubstr(" wavefronts, 0 conflicts: "));
+  EXPECT_THAT(text, ::testing::HasSubstr("reads weight in "));
+  EXPECT_THAT(text, ::testing::HasSubstr("writes x_tile in "));
+  EXPECT_THAT(text, ::testing::HasSubstr(" wavefronts, 0 conflicts: "));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
@@ -15,22 +15,23 @@
 
 namespace ladder::testing {
 
-using Scheduled = std::pair<Linear, Schedule>;
+using Scheduled = std::pair<Problem, Schedule>;
 
 /// Of the shapes of schedules that other devices have, those that the T4 takes.
 inline std::vector<Scheduled> turing_shapes() {
   std::vector<Scheduled> out;
-  const auto add = [&](const Linear& expr, auto schedule) {
-    if (expr.activation != Scalar::f16) return;
+  const auto add = [&](const Problem& problem, auto schedule) {
+    if (problem.activation() != Scalar::f16) return;
     schedule.dependent_launch = false;
-    const std::pair found{expr, Schedule{schedule}};
+    const std::pair found{problem, Schedule{schedule}};
     const bool is_new = std::ranges::none_of(out, [&](const Scheduled& each) {
-      return each.second == found.second && to_string(each.first) == to_string(expr);
+      return each.second == found.second && to_string(each.first) == to_string(problem);
     });
-    if (is_new && objection(found.second, decide(expr, device("t4"))).empty()) out.push_back(found);
+    if (is_new && objection(found.second, decide(problem, device("t4"))).empty())
+      out.push_back(found);
   };
-  for (const auto& [expr, schedule] : lowered_cases()) add(expr, schedule);
-  for (const auto& [expr, schedule] : tile_cases(4)) add(expr, schedule);
+  for (const auto& [problem, schedule] : lowered_cases()) add(problem, schedule);
+  for (const auto& [problem, schedule] : tile_cases(4)) add(problem, schedule);
   return out;
 }
 
@@ -42,21 +43,21 @@ inline std::vector<Scheduled> turing_bytes() {
                            "uint3,group=64,zero=integer"}) {
     for (std::size_t i = 0; i < 3; ++i) {
       ++turn;
-      for (const auto& [expr, schedule] :
+      for (const auto& [problem, schedule] :
            tile_case(kTileShapes[(turn + 3 * i) % kTileShapes.size()], ttype(type), Scalar::f16,
                      turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes, false, 4,
                      false, Scalar::s8)) {
-        if (objection(schedule, decide(expr, device("t4"))).empty())
-          out.push_back({expr, schedule});
+        if (objection(schedule, decide(problem, device("t4"))).empty())
+          out.push_back({problem, schedule});
       }
     }
   }
   for (const char* type : {"uint1,channel,scale=float16", "uint2,group=64,scale=float16"}) {
-    const Linear expr = linear_of(ttype(type), 200, 2048, Scalar::f16, 1);
-    for (const Candidate& each : candidates(decide(expr, device("t4")))) {
+    const Problem problem = linear_of(ttype(type), 200, 2048, Scalar::f16, 1);
+    for (const Candidate& each : candidates(decide(problem, device("t4")))) {
       if (!each.dropped.empty() || is_dense(each.schedule)) continue;
       if (route_of(each.schedule) != Route::digits) continue;
-      out.push_back({expr, each.schedule});
+      out.push_back({problem, each.schedule});
       break;
     }
   }
@@ -69,11 +70,11 @@ inline std::vector<Scheduled> turing_choices() {
   std::vector<Scheduled> out;
   for (const char* type : kKindsOfTypes) {
     for (const std::int64_t m : {1, 16, 100}) {
-      Linear expr =
+      Problem problem =
           linear_of(ttype(type), m == 16 ? 130 : 100, m == 16 ? 1024 : 328, Scalar::f16, m);
-      expr.bias = out.size() % 2 == 0, expr.gather = out.size() % 3 == 0;
-      const auto schedule = best_schedule(decide(expr, device("t4")));
-      if (!is_dense(schedule)) out.push_back({expr, schedule});
+      problem.set_bias(out.size() % 2 == 0), problem.permuted_columns = out.size() % 3 == 0;
+      const auto schedule = best_schedule(decide(problem, device("t4")));
+      if (!is_dense(schedule)) out.push_back({problem, schedule});
     }
   }
   return out;

@@ -16,14 +16,14 @@ using testing::LinearCase;
 using testing::Scheduled;
 
 void expect_right(const Scheduled& each, unsigned seed) {
-  const auto& [expr, schedule] = each;
+  const auto& [problem, schedule] = each;
   const Device& t4 = device("t4");
-  const Program program = lower(decide(expr, t4), schedule);
-  const auto what = to_string(expr) + "; " + to_string(schedule);
+  const Program program = lower(decide(problem, t4), schedule);
+  const auto what = to_string(problem) + "; " + to_string(schedule);
   ASSERT_NO_THROW(verify(program, t4.shared_per_block_bytes)) << what;
   EXPECT_EQ(program.cluster, 1) << what;
   EXPECT_TRUE(program.signals.empty()) << what;
-  const auto data = LinearCase::integers(expr, 1 + seed * 5 % expr.max_m, seed);
+  const auto data = LinearCase::integers(problem, 1 + seed * 5 % problem.m, seed);
   std::vector<std::uint8_t> bytes;
   for (const double value : data.run(program, schedule)) {
     const auto bits = data.bits(value);
@@ -83,9 +83,9 @@ void without_each(Program& program, std::vector<Statement>& body, const Visit& v
 
 TEST(Turing, needs_every_wait_and_barrier_of_its_programs) {
   int dropped = 0;
-  for (const auto& [expr, schedule] : testing::turing_shapes()) {
-    const auto data = LinearCase::integers(expr, expr.max_m);
-    Program program = lower(decide(expr, device("t4")), schedule);
+  for (const auto& [problem, schedule] : testing::turing_shapes()) {
+    const auto data = LinearCase::integers(problem, problem.m);
+    Program program = lower(decide(problem, device("t4")), schedule);
     const auto right = data.run(program, schedule);
     without_each(program, program.body, [&](const Program& mutant, const Statement& statement) {
       ++dropped;
@@ -104,10 +104,10 @@ TEST(Turing, needs_every_wait_and_barrier_of_its_programs) {
 
 TEST(Turing, has_tiles_of_two_stages_and_no_clusters_engines_or_rings) {
   for (const std::int64_t m : {8, 64}) {
-    const Linear expr =
+    const Problem problem =
         linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
     std::size_t kept = 0;
-    for (const Candidate& each : candidates(decide(expr, device("t4")))) {
+    for (const Candidate& each : candidates(decide(problem, device("t4")))) {
       if (!each.dropped.empty() || is_dense(each.schedule)) continue;
       ++kept;
       if (const auto* tiles = std::get_if<TileSchedule>(&each.schedule)) {

@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
+#include "integer_layer.h"
 #include "pipelines/decode/shared_memory.h"
 #include "program/linear_case.h"
 
@@ -24,28 +25,28 @@ DecodeSchedule in_place(DecodeSchedule schedule) {
   return schedule;
 }
 
-Program checked(const Linear& expr, const DecodeSchedule& schedule) {
-  EXPECT_EQ(objection(schedule, decide(expr, h200())), "") << to_string(schedule);
-  auto program = lower(decide(expr, h200()), schedule);
+Program checked(const Problem& problem, const DecodeSchedule& schedule) {
+  EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
+  auto program = lower(decide(problem, h200()), schedule);
   verify(program, h200().shared_per_block_bytes);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
   return program;
 }
 
-void expect_exact(const Linear& expr, const DecodeSchedule& schedule, std::int64_t m) {
-  const auto data = LinearCase::integers(expr, m);
-  EXPECT_EQ(data.run(checked(expr, schedule), schedule), data.exact())
-      << to_string(expr) << "; " << to_string(schedule) << "; m " << m;
+void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
+  const auto data = LinearCase::integers(problem, m);
+  EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
+      << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
 void expect_within_bound(const LinearCase& data, const DecodeSchedule& schedule) {
-  const auto y = data.run(checked(data.expr, schedule), schedule);
-  const auto reference = evaluate(data.expr, data.data);
+  const auto y = data.run(checked(data.problem, schedule), schedule);
+  const auto reference = evaluate(data.problem, data.data);
   for (std::size_t i = 0; i < y.size(); ++i) {
     const double bound = data.bound(reference, i), largest = data.largest();
     if (std::isinf(y[i]) && std::fabs(reference.y[i]) + bound > largest) continue;
     ASSERT_LE(std::fabs(y[i] - reference.y[i]), bound)
-        << to_string(data.expr) << "; " << to_string(schedule) << "; y[" << i << "] is " << y[i]
+        << to_string(data.problem) << "; " << to_string(schedule) << "; y[" << i << "] is " << y[i]
         << ", not " << reference.y[i];
   }
 }
@@ -78,21 +79,21 @@ class Types : public ::testing::TestWithParam<Scalar> {};
 TEST_P(Types, every_element_is_multiplied_to_its_bound_whatever_the_borders) {
   for (const Element* element : multiplied(GetParam())) {
     TType type{element, {1, 32}, &ladder::element("float16")};
-    const Linear small = linear_of(type, 63, 120, GetParam(), 8);
+    const Problem small = linear_of(type, 63, 120, GetParam(), 8);
     expect_within_bound(LinearCase::integers(small, 3), kOnce);
     expect_within_bound(LinearCase::reals(linear_of(type, 65, 128, GetParam(), 8), 1), kRing);
-    if (small.element == nullptr) expect_exact(small, kOnce, 3);
+    if (small.weight.element == nullptr) expect_exact(small, kOnce, 3);
   }
 }
 
 TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
   for (const NamedTType& named : named_ttypes()) {
-    const Linear expr = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
+    const Problem problem = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
     for (const DecodeSchedule& schedule :
          {DecodeSchedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
           kRing}) {
-      if (!objection(schedule, decide(expr, h200())).empty()) continue;
-      expect_within_bound(LinearCase::integers(expr, 2), schedule);
+      if (!objection(schedule, decide(problem, h200())).empty()) continue;
+      expect_within_bound(LinearCase::integers(problem, 2), schedule);
     }
   }
 }
@@ -100,10 +101,10 @@ TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
 TEST_P(Types, scales_have_a_format_of_their_own) {
   for (Scalar scale : {Scalar::f16, Scalar::bf16, Scalar::f32, Scalar::e8m0, Scalar::e4m3}) {
     for (std::int64_t group : {0, 16, 64}) {
-      const Linear expr{4, 8, group, GetParam(), 8, 65, 128, scale};
-      expect_exact(expr, kOnce, 3);
-      expect_exact(expr, kRing, 3);
-      expect_exact(expr, in_place(kRing), 3);
+      const Problem problem = testing::integer_layer(4, 8, group, GetParam(), 8, 65, 128, scale);
+      expect_exact(problem, kOnce, 3);
+      expect_exact(problem, kRing, 3);
+      expect_exact(problem, in_place(kRing), 3);
     }
   }
 }
@@ -118,11 +119,12 @@ TEST_P(Types, codes_in_place_are_exact) {
     for (int zero : {0, 1, 1 << (bits - 1)}) {
       for (const DecodeSchedule& schedule : {in_place(kRing), swept}) {
         const std::int64_t k = schedule.sweeps > 1 ? 512 : 128;
-        const Linear expr{bits, zero, k / 4, GetParam(), 8, 256, k, GetParam()};
-        if (!objection(schedule, decide(expr, h200())).empty()) continue;
+        const Problem problem =
+            testing::integer_layer(bits, zero, k / 4, GetParam(), 8, 256, k, GetParam());
+        if (!objection(schedule, decide(problem, h200())).empty()) continue;
         ++served;
-        expect_exact(expr, schedule, 3);
-        expect_within_bound(LinearCase::reals(expr, 2), schedule);
+        expect_exact(problem, schedule, 3);
+        expect_within_bound(LinearCase::reals(problem, 2), schedule);
       }
     }
   }
@@ -130,23 +132,23 @@ TEST_P(Types, codes_in_place_are_exact) {
 }
 
 TEST_P(Types, a_weight_without_scales_is_the_sum_of_its_codes) {
-  const Linear expr{3, 4, 0, GetParam(), 8, 65, 128, std::nullopt};
-  expect_exact(expr, kOnce, 3);
-  expect_exact(expr, kRing, 3);
+  const Problem problem = testing::integer_layer(3, 4, 0, GetParam(), 8, 65, 128, std::nullopt);
+  expect_exact(problem, kOnce, 3);
+  expect_exact(problem, kRing, 3);
 }
 
 // Groups: a row, one warp's columns, a k-step. Every zero point from 0 to 2^bits.
 TEST_P(Types, stored_integer_zero_points_are_exact) {
   for (int bits = 1; bits <= 8; ++bits) {
     for (std::int64_t group : {0, 64, 16}) {
-      Linear expr{bits, 0, group, GetParam(), 8, 65, 120, GetParam()};
-      expr.stored_zero = Zero::integer;
-      expect_exact(expr, kOnce, 2);
-      expect_exact(expr, kRing, 2);
+      Problem problem = testing::integer_layer(bits, 0, group, GetParam(), 8, 65, 120, GetParam());
+      testing::set_stored_zero(problem, Zero::integer);
+      expect_exact(problem, kOnce, 2);
+      expect_exact(problem, kRing, 2);
       const auto route = in_place(kRing);
-      if (objection(route, decide(expr, h200())).empty()) expect_exact(expr, route, 2);
-      expr.scale = std::nullopt;
-      expect_exact(expr, kOnce, 2);
+      if (objection(route, decide(problem, h200())).empty()) expect_exact(problem, route, 2);
+      testing::set_scale(problem, std::nullopt);
+      expect_exact(problem, kOnce, 2);
     }
   }
 }
@@ -155,12 +157,12 @@ TEST_P(Types, floating_zero_points_are_exact_on_integers_and_within_the_bound_on
   for (Zero zero : {Zero::original, Zero::rescale}) {
     for (Scalar scale : {Scalar::f16, Scalar::bf16, Scalar::f32}) {
       for (int constant : {0, 8}) {
-        Linear expr{4, constant, 32, GetParam(), 8, 65, 128, scale};
-        expr.stored_zero = zero;
+        Problem problem = testing::integer_layer(4, constant, 32, GetParam(), 8, 65, 128, scale);
+        testing::set_stored_zero(problem, zero);
         for (const DecodeSchedule& schedule : {kOnce, kRing, in_place(kRing)}) {
-          if (!objection(schedule, decide(expr, h200())).empty()) continue;
-          expect_exact(expr, schedule, 2);
-          expect_within_bound(LinearCase::reals(expr, 2), schedule);
+          if (!objection(schedule, decide(problem, h200())).empty()) continue;
+          expect_exact(problem, schedule, 2);
+          expect_within_bound(LinearCase::reals(problem, 2), schedule);
         }
       }
     }
@@ -169,33 +171,35 @@ TEST_P(Types, floating_zero_points_are_exact_on_integers_and_within_the_bound_on
 
 TEST_P(Types, a_second_scale_a_bias_and_a_permutation_are_applied_in_every_reduction) {
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    Linear expr{4, 8, 64, GetParam(), 8, 63, reduction == Reduction::none ? 120 : 240};
-    expr.scale2 = expr.bias = expr.gather = true;
+    Problem problem = testing::integer_layer(4, 8, 64, GetParam(), 8, 63,
+                                             reduction == Reduction::none ? 120 : 240);
+    testing::set_scale2(problem), problem.set_bias(true);
+    problem.permuted_columns = true;
     DecodeSchedule schedule = kOnce;
     schedule.reduction = reduction;
     schedule.dependent_launch = true;
-    expect_exact(expr, schedule, 3);
-    expect_within_bound(LinearCase::reals(expr, 3), schedule);
+    expect_exact(problem, schedule, 3);
+    expect_within_bound(LinearCase::reals(problem, 3), schedule);
   }
 }
 
 TEST_P(Types, no_bias_is_a_bias_of_zero) {
-  Linear expr{4, 8, 64, GetParam(), 8, 64, 128};
-  expr.bias = true;
-  auto without = LinearCase::integers(expr, 2);
+  Problem problem = testing::integer_layer(4, 8, 64, GetParam(), 8, 64, 128);
+  problem.set_bias(true);
+  auto without = LinearCase::integers(problem, 2);
   without.data.bias.clear();
   auto zero = without;
-  zero.data.bias.assign(expr.n, 0);
-  EXPECT_EQ(without.run(checked(expr, kOnce), kOnce), zero.exact());
+  zero.data.bias.assign(problem.n, 0);
+  EXPECT_EQ(without.run(checked(problem, kOnce), kOnce), zero.exact());
 }
 
 // Rows of activations that end inside 16 bytes, and inside a word.
 TEST_P(Types, k_need_be_no_multiple_of_anything) {
   for (std::int64_t k : {1, 7, 121, 124}) {
     for (bool gather : {false, true}) {
-      Linear expr{4, 8, 0, GetParam(), 8, 64, k};
-      expr.gather = gather;
-      expect_exact(expr, kOnce, 3);
+      Problem problem = testing::integer_layer(4, 8, 0, GetParam(), 8, 64, k);
+      problem.permuted_columns = gather;
+      expect_exact(problem, kOnce, 3);
     }
   }
 }
@@ -205,8 +209,8 @@ TEST_P(Types, every_code_of_a_floating_format_is_its_value) {
   for (const Element* element : multiplied(GetParam())) {
     if (element->encoding != Encoding::floating) continue;
     const std::int64_t n = element->code_count();
-    Linear expr = linear_of(TType{element}, n, 64, GetParam(), 8);
-    LinearCase data{expr, 1, {}};
+    Problem problem = linear_of(TType{element}, n, 64, GetParam(), 8);
+    LinearCase data{problem, 1, {}};
     data.data.codes.assign(n * 64, 0);
     data.data.x.assign(64, 0);
     data.data.x[0] = data.bits(1);
@@ -214,7 +218,7 @@ TEST_P(Types, every_code_of_a_floating_format_is_its_value) {
       data.data.codes[row * 64] = static_cast<std::uint8_t>(row);
     }
     constexpr DecodeSchedule kOne{8, 1, 1, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-    const auto y = data.run(checked(expr, kOne), kOne);
+    const auto y = data.run(checked(problem, kOne), kOne);
     for (std::int64_t row = 0; row < n; ++row) {
       const double value = decode(*element, static_cast<std::uint32_t>(row));
       const double expected = to_number(GetParam(), data.bits(value));
@@ -229,27 +233,27 @@ INSTANTIATE_TEST_SUITE_P(Activations, Types, ::testing::Values(Scalar::f16, Scal
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST(SharedBytes, are_those_of_the_program_for_every_candidate) {
-  Linear zeros{4, 0, 32, Scalar::bf16, 8, 512, 1024, Scalar::f32};
-  zeros.stored_zero = Zero::original;
-  const std::vector<Linear> exprs = {
-      {4, 8, 128, Scalar::f16, 16, 8192, 8192},
-      {3, 4, 0, Scalar::f16, 16, 1000, 1032, std::nullopt},
+  Problem zeros = testing::integer_layer(4, 0, 32, Scalar::bf16, 8, 512, 1024, Scalar::f32);
+  testing::set_stored_zero(zeros, Zero::original);
+  const std::vector<Problem> problems = {
+      testing::integer_layer(4, 8, 128, Scalar::f16, 16, 8192, 8192),
+      testing::integer_layer(3, 4, 0, Scalar::f16, 16, 1000, 1032, std::nullopt),
       zeros,
       linear_of(ttype("nf4,group=64,scale=float16"), 4096, 4096, Scalar::f16, 8),
       linear_of(ttype("nvfp4"), 4096, 4096, Scalar::bf16, 8),
   };
-  for (const Linear& expr : exprs) {
+  for (const Problem& problem : problems) {
     int kept = 0;
-    for (const Candidate& candidate : candidates(decide(expr, h200()))) {
+    for (const Candidate& candidate : candidates(decide(problem, h200()))) {
       if (!candidate.dropped.empty()) continue;
       ++kept;
-      const auto program = lower(decide(expr, h200()), candidate.schedule);
+      const auto program = lower(decide(problem, h200()), candidate.schedule);
       EXPECT_EQ(program.shared_bytes(),
-                shared_bytes(std::get<DecodeSchedule>(candidate.schedule), expr))
+                shared_bytes(std::get<DecodeSchedule>(candidate.schedule), problem))
           << to_string(candidate.schedule);
       EXPECT_NO_THROW(verify(program, h200().shared_per_block_bytes));
     }
-    EXPECT_GE(kept, 1) << to_string(expr);
+    EXPECT_GE(kept, 1) << to_string(problem);
   }
 }
 

@@ -20,8 +20,8 @@ Program by_warpgroups() {
   const auto cases = tile_case(kWarpgroupShapes[0], ttype("uint4,group=128,scale=float16"),
                                Scalar::f16, Reduction::none, Route::multiply_add, false, 3, true);
   LADDER_CHECK(cases.size() == 1, "no such tile");
-  const auto& [expr, schedule] = cases.front();
-  return lower(decide(expr, device("h200")), schedule);
+  const auto& [problem, schedule] = cases.front();
+  return lower(decide(problem, device("h200")), schedule);
 }
 
 View& view(Program& p, const MmaShared& i) { return p.views[i.from]; }
@@ -74,8 +74,8 @@ TEST(VerifyProducts, of_tokens_that_those_of_integers_do_not_come_with) {
   const auto cases = tile_case(kByteShapes[1], ttype("uint4,group=128,scale=float16"), Scalar::f16,
                                Reduction::none, Route::bytes, false, 3, true, Scalar::s8);
   ASSERT_EQ(cases.size(), 1U);
-  const auto& [expr, schedule] = cases.front();
-  const auto p = lower(decide(expr, device("h200")), schedule);
+  const auto& [problem, schedule] = cases.front();
+  const auto p = lower(decide(problem, device("h200")), schedule);
   expect<MmaShared>(p, "40 tokens, which wgmma.m64nNk32.s8 does not come with",
                     [](Program& p, MmaShared& i) { layout(p, i.acc).shape[2] = 40; });
   expect<MmaShared>(p, "scalars that wgmma.m64nNk32.s8 does not take",

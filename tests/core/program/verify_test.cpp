@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/lower.h"
 #include "program/builder.h"
 #include "program/program_case.h"
@@ -22,11 +22,11 @@ using namespace ladder::testing;  // NOLINT: the helpers of these tests
 /// A program for weights of that type with an instruction of that kind.
 template <class T>
 Program lowered(const char* type, std::int64_t m = 8, bool gather = false) {
-  Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
-  expr.gather = gather;
-  for (const Candidate& candidate : candidates(decide(expr, device("h200")))) {
+  Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::f16, m);
+  problem.permuted_columns = gather;
+  for (const Candidate& candidate : candidates(decide(problem, device("h200")))) {
     if (!candidate.dropped.empty()) break;
-    Program program = lower(decide(expr, device("h200")), candidate.schedule);
+    Program program = lower(decide(problem, device("h200")), candidate.schedule);
     if (first<T>(program.body) != nullptr) return program;
   }
   fail<InvalidArgument>("no program of ", type, " has it");

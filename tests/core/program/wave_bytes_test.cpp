@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "integer_layer.h"
 #include "program/kinds_of_types.h"
 #include "program/slips.h"
 #include "program/wave_cases.h"
@@ -24,14 +25,14 @@ using ::testing::Ne;
 
 constexpr const char* kDevices[] = {"mi210", "mi300x"};
 
-void expect_exact(const Linear& expr, const WaveSchedule& schedule, const Device& device,
+void expect_exact(const Problem& problem, const WaveSchedule& schedule, const Device& device,
                   std::int64_t m, unsigned seed) {
-  const Program program = lower(decide(expr, device), schedule);
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, expr)) << to_string(schedule);
-  ASSERT_NO_THROW(verify(program, device.shared_per_block_bytes)) << to_string(expr);
-  const auto data = LinearCase::integers(expr, m, seed);
+  const Program program = lower(decide(problem, device), schedule);
+  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
+  ASSERT_NO_THROW(verify(program, device.shared_per_block_bytes)) << to_string(problem);
+  const auto data = LinearCase::integers(problem, m, seed);
   const auto y = data.run(program, schedule), wanted = data.exact();
-  ASSERT_EQ(y, wanted) << to_string(expr) << "; " << to_string(schedule);
+  ASSERT_EQ(y, wanted) << to_string(problem) << "; " << to_string(schedule);
 }
 
 class WavesOfBytes : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
@@ -44,10 +45,10 @@ TEST_P(WavesOfBytes, are_exact) {
   for (const auto& shape : testing::kWaveShapes) {
     const auto reduction = ++seed % 2 == 0 ? Reduction::none : Reduction::ordered;
     const auto activation = seed % 3 == 0 ? Scalar::bf16 : Scalar::f16;
-    for (auto [expr, schedule] : testing::wave_case(shape, ttype(type), activation, reduction,
-                                                    Route::bytes, machine, 3, Scalar::s8)) {
-      expr.bias = seed % 2 == 0;
-      expect_exact(expr, schedule, machine, 1 + seed * 7 % expr.max_m, seed);
+    for (auto [problem, schedule] : testing::wave_case(shape, ttype(type), activation, reduction,
+                                                       Route::bytes, machine, 3, Scalar::s8)) {
+      problem.set_bias(seed % 2 == 0);
+      expect_exact(problem, schedule, machine, 1 + seed * 7 % problem.m, seed);
       ++kept;
     }
   }
@@ -65,12 +66,12 @@ TEST(WavesOfBytes, with_a_zero_point_between_two_codes_are_exact_or_refused) {
     for (int bits = 1; bits <= 8; ++bits) {
       const TType& type = ttype("uint" + std::to_string(bits) + ",group=128,scale=float16");
       unsigned kept = 0;
-      for (auto [expr, schedule] :
+      for (auto [problem, schedule] :
            testing::wave_case(testing::kWaveShapes[1], type, Scalar::f16, Reduction::none,
                               Route::bytes, device(name), 3, Scalar::s8)) {
-        expr.zero = 3, expr.shift = 1, expr.exponent = -1;
-        if (!objection(schedule, decide(expr, device(name))).empty()) continue;
-        expect_exact(expr, schedule, device(name), expr.max_m, ++kept);
+        testing::set_integers(problem, bits, 3, 1, -1);
+        if (!objection(schedule, decide(problem, device(name))).empty()) continue;
+        expect_exact(problem, schedule, device(name), problem.m, ++kept);
       }
       EXPECT_EQ(kept > 0, bits <= 7) << bits;
     }
@@ -92,16 +93,16 @@ TEST(WavesOfBytes, serve_groups_that_are_whole_steps) {
 
 TEST(WavesOfBytes, refuse_what_needs_bytes_without_a_sign) {
   const auto why = [](const char* type) {
-    Linear expr = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
-    expr.rounded_x = Scalar::s8;
-    const auto decisions = decide(expr, device("mi300x"));
+    Problem problem = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
+    problem.round_x(Scalar::s8);
+    const auto decisions = decide(problem, device("mi300x"));
     return objection(wave_space(decisions).front(), decisions);
   };
   EXPECT_EQ(why("uint8,group=64,scale=float16,zero=rescale"),
             "scaled zero points of codes of 8 bits, of which v_mfma_i32_16x16x32_i8 takes none "
             "without a sign");
-  Linear floats = linear_of(ttype("float8_e4m3,channel"), 128, 512, Scalar::f16, 32);
-  floats.rounded_x = Scalar::e4m3;
+  Problem floats = linear_of(ttype("float8_e4m3,channel"), 128, 512, Scalar::f16, 32);
+  floats.round_x(Scalar::e4m3);
   for (const char* name : {"mi210", "mi300x", "mi355x"}) {
     EXPECT_THAT(
         [&] { decide(floats, device(name)); },
@@ -113,9 +114,9 @@ TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
   for (const char* name : {"mi210", "mi250", "mi300x", "mi355x"}) {
     for (const std::int64_t m : {16, 17, 64, 100, 256}) {
       for (const char* type : testing::kIntegersOfBytes) {
-        Linear expr = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
-        expr.rounded_x = Scalar::s8;
-        const auto all = candidates(decide(expr, device(name)));
+        Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
+        problem.round_x(Scalar::s8);
+        const auto all = candidates(decide(problem, device(name)));
         EXPECT_EQ(all.front().dropped, "") << name << ", " << type << ", " << m << " tokens";
         EXPECT_EQ(route_of(all.front().schedule), Route::bytes);
         EXPECT_EQ(schedule_of(to_string(all.front().schedule)), all.front().schedule);
@@ -136,10 +137,10 @@ std::string caught(const char* name, const char* type,
       testing::wave_case(testing::kWaveShapes[2], ttype(type), Scalar::f16, Reduction::ordered,
                          Route::bytes, device(name), 3, Scalar::s8);
   if (cases.empty()) return "no case";
-  const auto& [expr, schedule] = cases.front();
-  auto program = lower(decide(expr, device(name)), schedule);
+  const auto& [problem, schedule] = cases.front();
+  auto program = lower(decide(problem, device(name)), schedule);
   mutate(program);
-  return testing::objection_to(program, schedule, LinearCase::integers(expr, expr.max_m));
+  return testing::objection_to(program, schedule, LinearCase::integers(problem, problem.m));
 }
 
 constexpr const char* kPlain = "uint4,group=64,scale=float16";

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/integers.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "program/cases_in_turn.h"
 #include "types/ttype.h"
@@ -29,11 +29,9 @@ constexpr std::array<std::array<int, 6>, 9> kWaveShapes = {{{16, 64, 1, 1, 1, 1}
                                                             {128, 64, 2, 4, 1, 1}}};
 
 /// A schedule of that shape for the type, or nothing where waves object on the device.
-inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<int, 6>& shape,
-                                                              const TType& type, Scalar activation,
-                                                              Reduction reduction, Route route,
-                                                              const Device& device, int k_tiles = 3,
-                                                              std::optional<Scalar> x = {}) {
+inline std::vector<std::pair<Problem, WaveSchedule>> wave_case(
+    const std::array<int, 6>& shape, const TType& type, Scalar activation, Reduction reduction,
+    Route route, const Device& device, int k_tiles = 3, std::optional<Scalar> x = {}) {
   const auto& [tokens, columns, waves_n, waves_m, waves_k, token_tiles] = shape;
   WaveSchedule s{.tokens = tokens,
                  .columns = columns,
@@ -47,19 +45,20 @@ inline std::vector<std::pair<Linear, WaveSchedule>> wave_case(const std::array<i
                  .token_tiles = token_tiles};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = s.tile_columns() * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
-  Linear expr = linear_of(type, s.rows() + 40, k, activation, tokens * token_tiles - 3);
-  expr.rounded_x = x;
+  Problem problem = linear_of(type, s.rows() + 40, k, activation, tokens * token_tiles - 3);
+  problem.round_x(x);
   // Groups of several k-tiles are whole in each part.
-  if (expr.groups() > 1 && expr.group_size() > s.tile_columns()) s.k_tiles = round_up(k_tiles, 2);
-  const auto decisions = decide(expr, device);
+  if (problem.groups() > 1 && problem.group_size() > s.tile_columns())
+    s.k_tiles = round_up(k_tiles, 2);
+  const auto decisions = decide(problem, device);
   if (!objection(s, decisions).empty() && !x) s.scale_place = ScalePlace::sums;
   if (!objection(s, decisions).empty()) return {};
-  return {{expr, s}};
+  return {{problem, s}};
 }
 
 /// One of each shape and reduction, types and what else a layer has in turn.
-inline std::vector<std::pair<Linear, WaveSchedule>> wave_cases(const Device& device,
-                                                               int k_tiles = 3) {
+inline std::vector<std::pair<Problem, WaveSchedule>> wave_cases(const Device& device,
+                                                                int k_tiles = 3) {
   const auto make = [&](const auto& shape, const TType& type, Scalar activation,
                         Reduction reduction, unsigned) {
     return wave_case(shape, type, activation, reduction, Route::multiply_add, device, k_tiles);

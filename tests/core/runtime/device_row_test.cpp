@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "codegen/cuda/driver.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "pipelines/schedule.h"
 #include "runtime/plan.h"
 
@@ -75,10 +75,10 @@ TEST(DeviceRow, of_a_machine_of_the_table_has_the_numbers_of_the_table) {
     EXPECT_EQ(row.f16_flops, table.f16_flops) << told.name;
     EXPECT_EQ(row.max_cluster, table.max_cluster) << told.name;
     for (std::int64_t m : {1, 16}) {
-      const Linear expr =
+      const Problem problem =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, m);
-      EXPECT_EQ(best_schedule(decide(expr, row), row.dependent_launch()),
-                best_schedule(decide(expr, table), row.dependent_launch()))
+      EXPECT_EQ(best_schedule(decide(problem, row), row.dependent_launch()),
+                best_schedule(decide(problem, table), row.dependent_launch()))
           << told.name;
     }
   }
@@ -143,9 +143,9 @@ TEST(DeviceRow, has_clusters_as_large_as_the_driver_says_that_fit) {
   EXPECT_EQ(row_of(none).max_cluster, 1);
   EXPECT_EQ(row_of(unknown).max_cluster, 8);
   EXPECT_EQ(row_of(small).max_cluster, 7);
-  const Linear expr =
+  const Problem problem =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 16);
-  for (const Candidate& candidate : candidates(decide(expr, row_of(none)))) {
+  for (const Candidate& candidate : candidates(decide(problem, row_of(none)))) {
     const auto& s = std::get<DecodeSchedule>(candidate.schedule);
     if (s.reduction == Reduction::cluster || s.sharers > 1) {
       EXPECT_NE(candidate.dropped, "") << to_string(s);
@@ -206,9 +206,10 @@ TEST(DeviceRow, machines_older_than_every_row_are_refused_by_name) {
 }
 
 TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {
-  const Linear expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
-  const auto key = [&](const Told& told) { return problem_of(expr, row_of(told), false); };
-  EXPECT_EQ(key(kH200), to_string(expr) +
+  const Problem problem =
+      linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
+  const auto key = [&](const Told& told) { return plan_key(problem, row_of(told), false); };
+  EXPECT_EQ(key(kH200), to_string(problem) +
                             " on NVIDIA H200: 132 multiprocessors at 1980 MHz, 141 GB at 4530 GB/s"
                             ", 60 MiB of L2, scheduler 8");
   // Another driver keeps more memory for itself, or tells another step of the clock.

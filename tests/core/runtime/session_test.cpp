@@ -37,11 +37,11 @@ TEST(Session, names_what_it_cannot_ask_for) {
 TEST(Session, asks_for_a_bias_and_for_columns_in_the_order_of_the_image) {
   const auto& type = ttype("uint4,group=64,scale=float16");
   for (const bool gather : {false, true}) {
-    const Linear expr = expression(type, 128, 256, gather, Scalar::bf16, 9);
-    EXPECT_TRUE(expr.bias);
-    EXPECT_EQ(expr.gather, gather);
-    EXPECT_EQ(expr.max_m, 16);
-    EXPECT_EQ(expr.scale, Scalar::f16);
+    const Problem problem = expression(type, 128, 256, gather, Scalar::bf16, 9);
+    EXPECT_TRUE(problem.has_bias());
+    EXPECT_EQ(problem.permuted_columns, gather);
+    EXPECT_EQ(problem.m, 16);
+    EXPECT_EQ(problem.weight.scale, Scalar::f16);
   }
   EXPECT_THAT([&] { expression(type, 128, 256, false, Scalar::f16, 8193); },
               ThrowsMessage<InvalidArgument>(HasSubstr("8193 tokens")));
@@ -85,10 +85,10 @@ TEST(Session, of_rounded_activations_has_a_number_and_intervals_of_its_own_and_t
   EXPECT_EQ(session(number).parts().words, session(plain).parts().words);
   EXPECT_EQ(session(number).parts().zeros->offset_bytes,
             session(plain).parts().zeros->offset_bytes);
-  const Linear expr = expression(type, 128, 256, false, Scalar::bf16, 1000, Scalar::s8);
-  EXPECT_EQ(expr.max_m, 1024);
-  EXPECT_EQ(expr.x_scalar(), Scalar::s8);
-  EXPECT_NE(to_string(expr), to_string(expression(type, 128, 256, false, Scalar::bf16, 100)));
+  const Problem problem = expression(type, 128, 256, false, Scalar::bf16, 1000, Scalar::s8);
+  EXPECT_EQ(problem.m, 1024);
+  EXPECT_EQ(problem.formats.x, Scalar::s8);
+  EXPECT_NE(to_string(problem), to_string(expression(type, 128, 256, false, Scalar::bf16, 100)));
 }
 
 TEST(Session, of_rounded_activations_leaves_few_tokens_to_that_of_activations_as_they_come) {
@@ -154,20 +154,20 @@ TEST(NoDeviceRounds, says_in_one_line_what_is_missing) {
 }
 
 TEST(Plan, of_a_dependent_launch_stands_apart_where_the_device_has_it) {
-  const Linear expr =
+  const Problem problem =
       expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
   const Device &h200 = device("h200"), &a100 = device("a100");
-  EXPECT_EQ(problem_of(expr, h200, false),
-            to_string(expr) + " on h200, scheduler 8");  // stored plans are found by this
-  EXPECT_EQ(problem_of(expr, h200, true), problem_of(expr, h200, false) + ", dependent launch");
-  EXPECT_EQ(problem_of(expr, a100, true), problem_of(expr, a100, false));
+  EXPECT_EQ(plan_key(problem, h200, false),
+            to_string(problem) + " on h200, scheduler 8");  // stored plans are found by this
+  EXPECT_EQ(plan_key(problem, h200, true), plan_key(problem, h200, false) + ", dependent launch");
+  EXPECT_EQ(plan_key(problem, a100, true), plan_key(problem, a100, false));
 }
 
 TEST(Plan, is_a_schedule_of_its_own_kind_of_launch_only) {
-  const Linear expr =
+  const Problem problem =
       expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
   const Device &h200 = device("h200"), &a100 = device("a100");
-  const Decisions decisions = decide(expr, h200), of_older = decide(expr, a100);
+  const Decisions decisions = decide(problem, h200), of_older = decide(problem, a100);
   const auto alone = best_schedule(decisions), in_chain = best_schedule(decisions, true);
   EXPECT_EQ(schedule_called(to_string(in_chain), decisions, true), in_chain);
   EXPECT_EQ(schedule_called(to_string(in_chain), decisions, false), std::nullopt);

@@ -13,8 +13,9 @@
 
 #include "base/error.h"
 #include "device/row.h"
+#include "expr/constructors.h"
 #include "expr/decoding.h"
-#include "expr/of_ttype.h"
+#include "integer_layer.h"
 #include "layout/weight_image.h"
 #include "pipelines/lower.h"
 #include "schedule/tile_plan.h"
@@ -27,7 +28,7 @@ using ::testing::ThrowsMessage;
 
 const Device& h200() { return device("h200"); }
 
-Linear linear(std::string_view type, std::int64_t m, Scalar activation = Scalar::f16) {
+Problem linear(std::string_view type, std::int64_t m, Scalar activation = Scalar::f16) {
   return linear_of(ttype(type), 4096, 4096, activation, m);
 }
 
@@ -38,12 +39,12 @@ TEST(Decisions, of_operands_are_those_of_decoding_for_every_type) {
     if (stored->encoding == Encoding::exponent) continue;  // of scales
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
       try {
-        const Linear expr = linear_of({stored}, 64, 64, activation, 8);
+        const Problem problem = linear_of({stored}, 64, 64, activation, 8);
         // Of a format whose top exponent float16 lacks, operands are halves of the values: exact.
-        const bool halved = decoding_of(expr).fields.halved;
-        const auto decisions = decide(expr, h200()).of(Route::multiply_add);
+        const bool halved = decoding_of(problem).fields.halved;
+        const auto decisions = decide(problem, h200()).of(Route::multiply_add);
         EXPECT_EQ(tile_operand(*decisions.core.instruction), activation) << stored->name;
-        EXPECT_EQ(decisions.core.exact, decoding_error(expr) == 0 && !halved) << stored->name;
+        EXPECT_EQ(decisions.core.exact, decoding_error(problem) == 0 && !halved) << stored->name;
         ++served;
       } catch (const Unsupported&) {
         continue;  // wider than the operand, or than eight bits
@@ -55,15 +56,16 @@ TEST(Decisions, of_operands_are_those_of_decoding_for_every_type) {
 
 // Powers of two multiply sums, so half a step of a zero point is no other type.
 TEST(Decisions, are_of_the_values_that_codes_stand_for) {
-  Linear expr = linear("uint3", 8);
-  expr.zero = 7, expr.shift = 1, expr.exponent = -4;
-  const TileType b = matmul_of(expr).b;
+  Problem problem = linear("uint3", 8);
+  testing::set_integers(problem, 3, 7, 1, -4);
+  const TileType b = tile_type(problem.weight);
   EXPECT_EQ(b, (TileType{&element("uint3"), 3.5}));
   for (std::uint32_t code = 0; code < 8; ++code) {
-    EXPECT_EQ(value_of(expr, code), (decode(*b.element, code) - b.zero) * std::ldexp(1, 1 - 4));
+    EXPECT_EQ(value_of(problem.weight, code),
+              (decode(*b.element, code) - b.zero) * std::ldexp(1, 1 - 4));
   }
-  EXPECT_EQ(matmul_of(linear("int4", 8)).b, (TileType{&element("uint4"), 8}));
-  EXPECT_EQ(matmul_of(linear("nf4", 8)).b, TileType{&element("nf4")});
+  EXPECT_EQ(tile_type(linear("int4", 8).weight), (TileType{&element("uint4"), 8}));
+  EXPECT_EQ(tile_type(linear("nf4", 8).weight), TileType{&element("nf4")});
 }
 
 TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) {
@@ -71,23 +73,23 @@ TEST(Decisions, of_few_tokens_and_of_the_plan_that_explain_prints_are_the_same) 
     if (!has_tile_programs(device)) continue;
     for (const char* type : {"uint1", "uint4", "int8", "nf4", "mxfp4", "ternary"}) {
       for (std::int64_t m : {1, 8, 16, 32}) {
-        const Linear expr = linear(type, m);
-        const auto decisions = decide(expr, device).of(Route::multiply_add);
+        const Problem problem = linear(type, m);
+        const auto decisions = decide(problem, device).of(Route::multiply_add);
         EXPECT_EQ(decisions.place, ConvertPlace::shared_to_registers) << device.name << type << m;
-        EXPECT_EQ(to_string(tile_plan(expr, device).decisions, matmul_of(expr), device),
-                  to_string(decisions, matmul_of(expr), device));
+        EXPECT_EQ(to_string(tile_plan(problem, device).decisions, problem, device),
+                  to_string(decisions, problem, device));
       }
     }
   }
 }
 
 TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
-  const Linear expr = linear("uint4", kMostTokens + 1);
+  const Problem problem = linear("uint4", kMostTokens + 1);
   for (const Device* device : {&h200(), &ladder::device("a100")}) {
-    const auto decisions = decide(expr, *device).of(Route::multiply_add);
+    const auto decisions = decide(problem, *device).of(Route::multiply_add);
     EXPECT_EQ(decisions.place, ConvertPlace::once);
-    EXPECT_EQ(tile_plan(expr, *device).decisions.place, ConvertPlace::once);
-    const auto all = candidates(decide(expr, *device));
+    EXPECT_EQ(tile_plan(problem, *device).decisions.place, ConvertPlace::once);
+    const auto all = candidates(decide(problem, *device));
     EXPECT_TRUE(is_dense(all.front().schedule));
     for (const Candidate& candidate : all) {
       if (is_dense(candidate.schedule)) continue;
@@ -96,7 +98,7 @@ TEST(Decisions, of_more_tokens_than_kernels_serve_are_to_convert_once) {
                 "at most 8192 tokens");
     }
   }
-  EXPECT_EQ(tile_plan(expr, h200()).decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
+  EXPECT_EQ(tile_plan(problem, h200()).decisions.core.instruction, &row("wgmma.m64nNk16.f16"));
 }
 
 TEST(Decisions, of_tiles_of_warps_are_for_as_many_tokens_as_were_measured) {
@@ -113,8 +115,8 @@ TEST(Decisions, of_tiles_of_warps_are_for_as_many_tokens_as_were_measured) {
 // soon more than what converting takes.
 TEST(Decisions, of_many_tokens_are_to_convert_once_where_a_library_multiplies_faster) {
   const auto place = [](const Device& device, std::int64_t m) {
-    const Linear expr = linear_of(ttype("uint4"), 8192, 8192, Scalar::f16, m);
-    return decide(expr, device).of(Route::multiply_add).place;
+    const Problem problem = linear_of(ttype("uint4"), 8192, 8192, Scalar::f16, m);
+    return decide(problem, device).of(Route::multiply_add).place;
   };
   EXPECT_EQ(place(h200(), 192), ConvertPlace::shared_to_registers);
   EXPECT_EQ(place(h200(), 256), ConvertPlace::once);
@@ -193,10 +195,10 @@ TEST(Objection, is_to_the_engine_for_rows_that_are_not_whole_granules_of_the_hin
 TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
-  const Linear expr = linear("uint2,group=128,scale=float16", 8);
-  ASSERT_EQ(decide(expr, wide).of(Route::in_place).hint.granularity_bytes, 32);
+  const Problem problem = linear("uint2,group=128,scale=float16", 8);
+  ASSERT_EQ(decide(problem, wide).of(Route::in_place).hint.granularity_bytes, 32);
   const auto kept_of_two = [&](const Device& device) {
-    const auto all = candidates(decide(expr, device));
+    const auto all = candidates(decide(problem, device));
     return std::ranges::count_if(all, [](const Candidate& candidate) {
       return candidate.dropped.empty() && std::get<DecodeSchedule>(candidate.schedule).units == 2;
     });
@@ -205,11 +207,12 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   EXPECT_EQ(kept_of_two(wide), 0);
   // What the engine serves goes on with all rows of a block.
   const auto by_engine = [&](const Device& device, int units) {
-    return std::ranges::any_of(candidates(decide(expr, device)), [&](const Candidate& candidate) {
-      return std::get<DecodeSchedule>(candidate.schedule).sharers > 0 &&
-             std::get<DecodeSchedule>(candidate.schedule).units == units &&
-             candidate.dropped.empty();
-    });
+    return std::ranges::any_of(
+        candidates(decide(problem, device)), [&](const Candidate& candidate) {
+          return std::get<DecodeSchedule>(candidate.schedule).sharers > 0 &&
+                 std::get<DecodeSchedule>(candidate.schedule).units == units &&
+                 candidate.dropped.empty();
+        });
   };
   EXPECT_TRUE(by_engine(h200(), 2));
   EXPECT_FALSE(by_engine(h200(), 4));
@@ -234,10 +237,10 @@ TEST(Cost, counts_the_steps_of_the_core) {
 }
 
 TEST(Lower, multiplies_by_the_core_of_the_route) {
-  const Linear expr = linear("uint2,channel,scale=float16", 1);
+  const Problem problem = linear("uint2,channel,scale=float16", 1);
   const auto fragment_of = [&](Route route) {
     const DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, route, false, 1};
-    const Program program = lower(decide(expr, h200()), s);
+    const Program program = lower(decide(problem, h200()), s);
     const auto b = std::ranges::find(program.registers, "b", &Register::name);
     return b->layout.shape;
   };
@@ -250,10 +253,10 @@ TEST(Lower, multiplies_by_the_core_of_the_route) {
 TEST(Lower, copies_rows_that_are_whole_granules_of_the_hint_asynchronously) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
-  const Linear expr = linear_of(ttype("uint4,channel,scale=float16"), 64, 4104, Scalar::f16, 8);
+  const Problem problem = linear_of(ttype("uint4,channel,scale=float16"), 64, 4104, Scalar::f16, 8);
   const DecodeSchedule s{8, 1, 8, 2, 5, 1, Reduction::none, Route::multiply_add, false, 1};
   const auto asynchronous = [&](const Device& device) {
-    const Program program = lower(decide(expr, device), s);
+    const Program program = lower(decide(problem, device), s);
     return std::ranges::any_of(program.body, [](const Statement& statement) {
       return std::holds_alternative<CopyAsync>(statement.op);
     });

@@ -172,7 +172,7 @@ TEST(ViewMap, of_the_eleven_convolutions_of_resnet18_is_the_window_that_each_out
   const OperatorTypes types{ttype("float16"), ttype("float16"), ttype("float16")};
   for (const ConvolutionLayer& layer : kResNet18) {
     const auto conv = convolution(layer, 128);
-    const auto form = normalise(convolution_nhwc(conv, types));
+    const auto form = matmul_form(convolution_nhwc(conv, types));
     const auto a = view_of_a(form), b = view_of_b(form);
     ASSERT_EQ(a.map.extents, (Shape{1, layer.i, layer.k}));
     EXPECT_EQ(b.map.shape(), form.expr.b.shape);
@@ -207,7 +207,7 @@ TEST(ViewMap, of_a_convolution_is_the_place_that_normalise_says) {
                            .width = 6,
                            .kernel = 1,
                            .stride = 2}}) {
-    const auto form = normalise(convolution_nhwc(conv, types));
+    const auto form = matmul_form(convolution_nhwc(conv, types));
     const auto a = view_of_a(form), b = view_of_b(form);
     EXPECT_EQ(b.map.shape(), form.expr.b.shape);
     EXPECT_TRUE(inverse(b.map).has_value());  // weights: a permutation, done when they are stored

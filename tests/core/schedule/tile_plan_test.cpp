@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "expr/tensor_expr.h"
+#include "expr/constructors.h"
 
 namespace ladder {
 namespace {
@@ -16,8 +16,16 @@ const TileType kF16{&element("float16")};
 const TileType kNf4{&element("nf4")};
 const TileType kU4{&element("uint4"), 8};
 
-TilePlan plan_in(const TileMatmul& matmul, const Device& device, const Shape& block) {
-  return tile_plan(matmul, device, decide(matmul, device, Multiplier::any, block));
+const TType kSymmetric{&element("uint4"), {}, nullptr, Zero::midpoint};
+
+Problem product(std::int64_t m, std::int64_t n, std::int64_t k, const TType& weight) {
+  return linear_of(weight, n, k, Scalar::f16, m);
+}
+
+/// By whatever instruction the device has.
+TilePlan plan_in(const Problem& problem, const Device& device, std::optional<Shape> block = {}) {
+  return tile_plan(problem, device,
+                   decide_operands(problem, device, Multiplier::any, std::move(block)));
 }
 
 CodeTile random_codes(const TileType& type, Shape shape, std::uint32_t seed) {
@@ -91,8 +99,7 @@ void expect_carries(const std::vector<TileMove>& moves, const CodeTile& tensor, 
 
 // LADDER, figure 5: A float16 [32, 63], B nf4 [32, 63], C float16 [32, 32].
 TEST(TilePlan, of_the_example_of_the_paper_pads_converts_and_maps_as_it_says) {
-  const TileMatmul matmul{32, 32, 63, kF16, kNf4, kF16};
-  const auto plan = plan_in(matmul, device("a100"), {16, 16, 64});
+  const auto plan = plan_in(product(32, 32, 63, ttype("nf4")), device("a100"), Shape{16, 16, 64});
   EXPECT_EQ(plan.decisions.core.instruction->name, "mma.m16n8k16.f16");
   EXPECT_FALSE(plan.decisions.core.exact);  // nf4 is a table of float32
   EXPECT_EQ(plan.decisions.hint, (Hint{16, {4, 8}}));
@@ -113,11 +120,11 @@ TEST(TilePlan, of_the_example_of_the_paper_pads_converts_and_maps_as_it_says) {
 
 TEST(TilePlan, carries_every_tensor_on_every_device_unchanged_to_the_registers) {
   for (const Device& device : devices()) {
-    for (const TileType& weight : {kU4, kNf4, TileType{&element("float6_e3m2")}, kF16}) {
+    for (const TType& type : {kSymmetric, ttype("nf4"), ttype("float6_e3m2"), ttype("float16")}) {
+      const TileType weight = tile_type(Weight(type));
       // Converted on the way to registers, and before.
       for (std::int64_t m : {13, 37}) {
-        const TileMatmul matmul{m, 70, 130, kF16, weight, kF16};
-        const auto plan = tile_plan(matmul, device);
+        const auto plan = plan_in(product(m, 70, 130, type), device);
         SCOPED_TRACE(to_string(plan));
         const Element& operand = plan.decisions.core.operand();
         const Shape& block = plan.decisions.block;
@@ -134,7 +141,7 @@ TEST(TilePlan, carries_every_tensor_on_every_device_unchanged_to_the_registers) 
 // Transform-Store against the expression.
 TEST(TilePlan, computes_the_expression_from_its_fragments) {
   const std::int64_t m = 21, n = 35, k = 130;
-  const auto plan = plan_in({m, n, k, kF16, kU4, kF16}, device("a100"), {32, 32, 64});
+  const auto plan = plan_in(product(m, n, k, kSymmetric), device("a100"), Shape{32, 32, 64});
   const auto a = random_codes(kF16, {m, k}, 4), b = random_codes(kU4, {n, k}, 5);
   const auto x = carried_values(plan.a, a), w = carried_values(plan.b, b);
   const OperatorTypes types{ttype("float16"), ttype("uint4"), ttype("float16")};
@@ -174,8 +181,7 @@ TEST(TilePlan, computes_the_expression_from_its_fragments) {
 TEST(TilePlan, block_tiles_fit_and_leave_a_block_for_every_multiprocessor) {
   for (const Device& device : devices()) {
     for (std::int64_t m : {1, 16, 4096}) {
-      const TileMatmul matmul{m, 16384, 4096, kF16, kU4, kF16};
-      const auto plan = tile_plan(matmul, device);
+      const auto plan = plan_in(product(m, 16384, 4096, kSymmetric), device);
       const auto bytes = plan.decisions.core.instruction->operand_bits() / 8;
       EXPECT_LE(
           2 * plan.decisions.block[2] * (plan.decisions.block[0] + plan.decisions.block[1]) * bytes,

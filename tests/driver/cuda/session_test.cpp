@@ -161,8 +161,8 @@ TEST_F(Sessions, dequantise_beside_bfloat16_on_turing_and_say_why_once) {
 
 /// The first schedule of `s` for 16 tokens that has clusters; "" if none.
 std::string clustered(const Session& s, int ordinal) {
-  const Linear expr = expression(s.type(), s.n(), s.k(), s.gather(), Scalar::f16, 16);
-  for (const Candidate& candidate : candidates(decide(expr, device_row(ordinal)))) {
+  const Problem problem = expression(s.type(), s.n(), s.k(), s.gather(), Scalar::f16, 16);
+  for (const Candidate& candidate : candidates(decide(problem, device_row(ordinal)))) {
     const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
     if (candidate.dropped.empty() &&
         (schedule.reduction == Reduction::cluster || schedule.sharers > 1)) {

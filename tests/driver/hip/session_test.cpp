@@ -57,14 +57,14 @@ TEST_F(WaveSessions, start_the_grid_of_the_schedule_with_its_threads_and_memory)
     ASSERT_TRUE(read && std::holds_alternative<WaveSchedule>(*read)) << kernel->schedule;
     const auto& waves = std::get<WaveSchedule>(*read);
     EXPECT_GE(waves.tokens * waves.token_tiles, m);
-    const Linear expr = expression(s.type(), 256, 512, false, Scalar::f16, m);
-    const CtaGrid grid = grid_of(waves, expr);
+    const Problem problem = expression(s.type(), 256, 512, false, Scalar::f16, m);
+    const CtaGrid grid = grid_of(waves, problem);
     ASSERT_TRUE(kernel->start(stream_, nullptr));
     const fake::Launched launched = fake::launches().back();
     EXPECT_EQ(launched.device, kOrdinal);
     EXPECT_THAT(launched.grid, testing::ElementsAre(grid.splits, grid.tiles * grid.token_tiles, 1));
     EXPECT_EQ(launched.threads, waves.threads());
-    EXPECT_EQ(launched.shared_bytes, shared_bytes(waves, expr));
+    EXPECT_EQ(launched.shared_bytes, shared_bytes(waves, problem));
   }
   EXPECT_EQ(s.linear(kOrdinal, Scalar::f16, 257, stream_), nullptr) << "torch multiplies";
 }

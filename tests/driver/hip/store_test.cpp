@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "expr/of_ttype.h"
+#include "expr/constructors.h"
 #include "fakes/driver.h"
 #include "fakes/fakes.h"
 #include "runtime/device_row.h"
@@ -130,14 +130,15 @@ TEST_F(Stores, have_plans_of_the_machine_and_not_of_its_features) {
   fake::machine(7).architecture = "gfx942:sramecc+:xnack+";
   fake::machine(7).multiprocessors = 304;
   fake::machine(7).clock_khz = 2100000;
-  const Linear expr = linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
-  const std::string problem = problem_of(expr, device_row(7), true);
-  EXPECT_THAT(problem, HasSubstr("AMD Instinct MI300X: 304 multiprocessors at 2100 MHz"));
-  EXPECT_THAT(problem, testing::Not(HasSubstr("dependent")));
-  EXPECT_EQ(stored_plan(problem), std::nullopt);
-  keep_plan(problem, {"a schedule", 3});
-  ASSERT_TRUE(stored_plan(problem).has_value());
-  EXPECT_EQ(stored_plan(problem)->schedule, "a schedule");
+  const Problem problem =
+      linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
+  const std::string key = plan_key(problem, device_row(7), true);
+  EXPECT_THAT(key, HasSubstr("AMD Instinct MI300X: 304 multiprocessors at 2100 MHz"));
+  EXPECT_THAT(key, testing::Not(HasSubstr("dependent")));
+  EXPECT_EQ(stored_plan(key), std::nullopt);
+  keep_plan(key, {"a schedule", 3});
+  ASSERT_TRUE(stored_plan(key).has_value());
+  EXPECT_EQ(stored_plan(key)->schedule, "a schedule");
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "expr/of_ttype.h"
+#include "expr/weight.h"
 
 #include <cmath>
 #include <optional>
-
-#include "base/error.h"
 
 namespace ladder {
 namespace {
@@ -39,6 +37,14 @@ std::optional<Progression> progression_of(const Element& element) {
   return std::nullopt;
 }
 
+/// Itself where kernels read scales of `format`, else f32, which holds every value of it.
+Scalar scale_scalar(const Element& format) {
+  const auto same = scalar_of(format);
+  const bool read = same && format.encoding != Encoding::unsigned_integer &&
+                    format.encoding != Encoding::signed_integer;
+  return read ? *same : Scalar::f32;
+}
+
 }  // namespace
 
 std::uint32_t flip_of(const Element& element) {
@@ -48,54 +54,38 @@ std::uint32_t flip_of(const Element& element) {
   return progression ? progression->flip : 0;
 }
 
-Scalar scale_scalar(const Element& format) {
-  if (format.name == "float16") return Scalar::f16;
-  if (format.name == "bfloat16") return Scalar::bf16;
-  if (format.name == "e8m0") return Scalar::e8m0;
-  if (format.name == "float8_e4m3") return Scalar::e4m3;
-  if (format.bits > 32) fail<Unsupported>("scales of ", format.name, " do not fit f32");
-  return Scalar::f32;
-}
-
-Linear linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar activation,
-                 std::int64_t max_m) {
-  const Element& element = *type.element;
-  if (element.bits > 8) fail<Unsupported>(element.name, " has more than 8 bits");
-  Linear out{.bits = element.bits,
-             .zero = 0,
-             .group = type.block.columns,
-             .activation = activation,
-             .max_m = max_m,
-             .n = n,
-             .k = k,
-             .scale = std::nullopt};
-  if (type.scale != nullptr) out.scale = scale_scalar(*type.scale);
-  out.scale2 = type.scale2 != nullptr;
+Weight::Weight(const TType& stored)
+    : type(stored), bits(stored.element->bits), group(stored.block.columns) {
+  const Element& format = *type.element;
+  if (type.scale != nullptr) scale = scale_scalar(*type.scale);
   switch (type.zero) {
     case Zero::none: break;
-    case Zero::midpoint: out.zero = 1 << (element.bits - 1); break;
+    case Zero::midpoint: zero = 1 << (bits - 1); break;
     case Zero::integer:
-    case Zero::quantized: out.stored_zero = Zero::integer; break;
+    case Zero::quantized: stored_zero = Zero::integer; break;
     case Zero::original:
-    case Zero::rescale: out.stored_zero = type.zero; break;
+    case Zero::rescale: stored_zero = type.zero; break;
   }
-  if (element.encoding == Encoding::signed_integer) {
-    out.zero = 1 << (element.bits - 1);
-  } else if (element.encoding == Encoding::table) {
-    if (const auto progression = progression_of(element)) {
-      out.zero = progression->zero;
-      out.shift = progression->shift;
-      out.exponent = progression->exponent;
-      out.three = progression->three;
-    } else {
-      out.element = &element;
-    }
-  } else if (element.encoding != Encoding::unsigned_integer) {
-    out.element = &element;
+  const auto progression =
+      format.encoding == Encoding::table ? progression_of(format) : std::nullopt;
+  if (format.encoding == Encoding::signed_integer) {
+    zero = 1 << (bits - 1);
+  } else if (progression) {
+    zero = progression->zero;
+    shift = progression->shift;
+    exponent = progression->exponent;
+    three = progression->three;
+  } else if (format.encoding != Encoding::unsigned_integer) {
+    element = &format;
   }
   // Nothing depends on the column: one group.
-  if (!out.scale && out.stored_zero == Zero::none) out.group = 0;
-  return out;
+  if (!scale && stored_zero == Zero::none) group = 0;
+}
+
+double value_of(const Weight& weight, std::uint32_t code) {
+  if (weight.element != nullptr) return decode(*weight.element, code);
+  if (weight.three && code == 3) code = 1;
+  return std::ldexp(static_cast<double>(code << weight.shift) - weight.zero, weight.exponent);
 }
 
 }  // namespace ladder

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expr/problem.h"
+
+#include <sstream>
+
+#include "base/error.h"
+#include "base/joined.h"
+
+namespace ladder {
+namespace {
+
+/// A step of that kind is in its place, or is not there.
+void put(std::vector<EpilogueStep>& epilogue, const EpilogueStep& step, bool present) {
+  std::erase_if(epilogue, [&](const auto& each) { return each.index() == step.index(); });
+  if (!present) return;
+  const auto behind =
+      std::ranges::find_if(epilogue, [&](const auto& each) { return each.index() > step.index(); });
+  epilogue.insert(behind, step);
+}
+
+void check_bytes(const Problem& problem) {
+  LADDER_REQUIRE(problem.weight.element == nullptr || problem.formats.x == Scalar::e4m3, "x of ",
+                 name_of(problem.formats.x), " beside codes that are ",
+                 problem.weight.type.element->name);
+  LADDER_REQUIRE(!problem.permuted_columns, "x of 8 bits has its columns in their order");
+  LADDER_REQUIRE(problem.k % kColumnsOfBytes == 0, "x of 8 bits has ", problem.k,
+                 " columns, no multiple of ", kColumnsOfBytes);
+}
+
+void check_formats(const Problem& problem) {
+  const auto& [x, y, bias, sum] = problem.formats;
+  LADDER_REQUIRE(x == Scalar::f16 || x == Scalar::bf16 || x == Scalar::s8 || x == Scalar::e4m3,
+                 "x is ", name_of(x), ", not f16, bf16, s8 or e4m3");
+  LADDER_REQUIRE(y == Scalar::f16 || y == Scalar::bf16 || y == Scalar::f32, "y is ", name_of(y),
+                 ", not f16, bf16 or f32");
+  LADDER_REQUIRE(y != Scalar::f32 || problem.has_bytes_of_x(), "y is f32, and x is ", name_of(x),
+                 ", not of 8 bits");
+  LADDER_REQUIRE(!problem.has<ScaleOfToken>() || problem.has_bytes_of_x(), "x is ", name_of(x),
+                 ", and its tokens have scales");
+  const bool second = problem.weight.type.scale2 != nullptr;
+  LADDER_REQUIRE(problem.has_scale2() == second, "a second scale is ", second ? "missing" : "given",
+                 ", and the weight is ", to_string(problem.weight.type));
+}
+
+void check_experts(const RoutedRows& rows) {
+  LADDER_REQUIRE(rows.items >= 1 && rows.deviation >= 0, rows.items,
+                 " products of experts, more or less ", rows.deviation);
+  LADDER_REQUIRE(rows.bytes > 0 && rows.bytes % kPartBytes == 0, "weights of experts lie ",
+                 rows.bytes, " bytes apart, not lines of ", kPartBytes);
+}
+
+}  // namespace
+
+void Problem::set_bias(bool present) { put(epilogue, Bias{}, present); }
+
+void Problem::set_activation(Scalar activation) {
+  if (!has_bytes_of_x()) formats.x = activation;
+  if (!wide_y()) formats.y = formats.bias = activation;
+}
+
+void Problem::round_x(std::optional<Scalar> to) {
+  formats.x = to.value_or(activation());
+  put(epilogue, ScaleOfToken{}, to.has_value());
+}
+
+void Problem::widen_y(bool wide) {
+  if (wide) formats.y = formats.bias = Scalar::f32;
+}
+
+void check(const Problem& problem) {
+  LADDER_REQUIRE(problem.m >= 1, "m is ", problem.m, ", not positive");
+  LADDER_REQUIRE(problem.n >= 1, "n is ", problem.n, ", not positive");
+  LADDER_REQUIRE(problem.k >= 1, "k is ", problem.k, ", not positive");
+  LADDER_REQUIRE(problem.batch >= 1, "batch is ", problem.batch, ", not positive");
+  check(problem.weight.type);
+  check_formats(problem);
+  if (problem.has_bytes_of_x()) check_bytes(problem);
+  if (problem.experts() == nullptr) return;
+  check_experts(*problem.experts());
+  LADDER_REQUIRE(problem.batch == 1, "a batch of ", problem.batch, " layers of experts");
+}
+
+std::string refusal(const Problem& problem) {
+  const Formats& formats = problem.formats;
+  if (problem.weight.bits > 8) {
+    return joined(problem.weight.type.element->name, " has more than 8 bits");
+  }
+  if (problem.batch > 1) return joined("no kernel multiplies a batch of ", problem.batch);
+  if (std::holds_alternative<ImageToColumn>(problem.rows)) {
+    return "no kernel reads x as a convolution does";
+  }
+  if (formats.sum != Scalar::f32) {
+    return joined("kernels add up in f32, not in ", name_of(formats.sum));
+  }
+  if (formats.bias != formats.y) {
+    return joined("the bias is ", name_of(formats.bias), ", and y ", name_of(formats.y));
+  }
+  if (!problem.has_bytes_of_x() && formats.x != formats.y) {
+    return joined("x is ", name_of(formats.x), ", and y ", name_of(formats.y));
+  }
+  if (problem.has_bytes_of_x() && !problem.has<ScaleOfToken>()) {
+    return joined("x of ", name_of(formats.x), " without scales of its tokens");
+  }
+  // Each kind once.
+  const auto early = std::ranges::adjacent_find(
+      problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
+  return early == problem.epilogue.end()
+             ? ""
+             : "kernels take a second scale, scales of tokens and a bias in this order";
+}
+
+std::string to_string(const Problem& problem) {
+  const Weight& weight = problem.weight;
+  std::ostringstream out, per_group;
+  const auto type = name_of(problem.formats.y);
+  per_group << "[n";
+  if (problem.groups() > 1) per_group << ", k/" << problem.group_size();
+  per_group << "] ";
+  if (const RoutedRows* experts = problem.experts()) {
+    out << experts->items << " +- " << experts->deviation << " of experts: ";
+  }
+  if (problem.batch > 1) out << "batch of " << problem.batch << ": ";
+  out << "y[m<=" << problem.m << ", n=" << problem.n << "] " << type << " = ";
+  for (const EpilogueStep& step : problem.epilogue) {
+    if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
+    if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";
+  }
+  out << "sum k=" << problem.k << ": ";
+  if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
+    out << to_string(windows->form.expr.a, windows->form.expr);
+  } else {
+    out << "x[m, " << (problem.permuted_columns ? "gather[k]" : "k") << ']';
+  }
+  out << ' ' << name_of(problem.formats.x) << " * ";
+  const bool rescale = weight.stored_zero == Zero::rescale;
+  if (rescale) out << '(';
+  if (weight.scale) out << 's' << per_group.str() << name_of(*weight.scale) << " * ";
+  const bool subtracts = weight.stored_zero != Zero::none && !rescale;
+  if (subtracts) out << '(';
+  if (weight.element != nullptr) {
+    out << weight.element->name << "[n, k]";
+  } else {
+    if (weight.exponent != 0) out << "2^" << weight.exponent << " * ";
+    out << '(' << (weight.shift != 0 ? "2 * u" : "u") << weight.bits
+        << (weight.three ? " of three" : "") << "[n, k] - " << weight.zero << ')';
+  }
+  if (weight.stored_zero != Zero::none) {
+    out << " - z" << per_group.str() << name_of(weight.zero_scalar()) << ')';
+  }
+  if (problem.has_bias()) out << " + bias[n] " << name_of(problem.formats.bias);
+  return out.str();
+}
+
+double weight_bytes(const Problem& problem) {
+  const Weight& weight = problem.weight;
+  const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
+  const double per_group = (weight.scale ? bytes_of(*weight.scale) : 0) +
+                           (weight.stored_zero != Zero::none ? bytes_of(weight.zero_scalar()) : 0);
+  return n * k * weight.bits / 8 + n * static_cast<double>(problem.groups()) * per_group;
+}
+
+double least_bytes(const Problem& problem, std::int64_t m) {
+  const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
+  const double of_product =
+      weight_bytes(problem) +
+      static_cast<double>(m) * (n * bytes_of(problem.formats.y) + k * bytes_of(problem.formats.x));
+  return of_product * static_cast<double>(problem.products());
+}
+
+}  // namespace ladder

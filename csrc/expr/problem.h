@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is computed, said once for kernels, bounds and `explain`: a product of matrices of which the
+// second is a weight that is stored in few bits, and what becomes of its sums.
+//
+//     y[b, m, n] = epilogue( sum_k  a[b, m, k] * weight[b, n, k] )
+//
+// with the weight as weight.h says, and `a` read out of x as `rows` and `permuted_columns` say. A
+// linear layer, a batched product, a convolution and a layer of experts are its constructors
+// (constructors.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/integers.h"
+#include "expr/iterators.h"
+#include "expr/weight.h"
+
+namespace ladder {
+
+/// Columns that digit_place() keeps together.
+constexpr std::int64_t kColumnsOfBytes = 16;
+
+/// Of the memory system: parts of an image begin at multiples of it.
+constexpr std::int64_t kPartBytes = 128;
+
+/// a[b, m, k] is x[b, m, k], row-major.
+struct Dense {
+  bool operator==(const Dense&) const = default;
+};
+/// Of experts: a launch has any number of products, each of up to `m` rows of x by one expert's
+/// weight. A table in memory says which rows and whose weight; y has the same rows as x.
+struct RoutedRows {
+  /// Products that a launch is expected to have, and how far it may be from that: a standard
+  /// deviation. Only schedules depend on them.
+  std::int64_t items, deviation;
+  /// From the weight of one expert to that of the next, and so for its scales, zeros, scale2 and
+  /// order of columns. Whole lines of memory.
+  std::int64_t bytes;
+  bool operator==(const RoutedRows&) const = default;
+};
+/// a[b, m, k] is where place_in_a() of `form` says, 0 outside the tensor: the windows of a
+/// convolution, or a tensor with its dimensions in another order. So are weight and y.
+struct ImageToColumn {
+  MatmulForm form;
+  bool operator==(const ImageToColumn&) const = default;
+};
+using Rows = std::variant<Dense, RoutedRows, ImageToColumn>;
+
+struct Formats {
+  Scalar x;     ///< f16 or bf16; of 8 bits s8 or e4m3, which tokens were rounded to
+  Scalar y;     ///< f16 or bf16; f32 beside x of 8 bits: sums as they are
+  Scalar bias;  ///< y's
+  Scalar sum = Scalar::f32;
+  bool operator==(const Formats&) const = default;
+};
+
+/// Steps from sums to y. All are in f32, and y is rounded at the end.
+struct SecondScale {  ///< times one f32 of the whole weight
+  bool operator==(const SecondScale&) const = default;
+};
+struct ScaleOfToken {  ///< times an f32 of each token: of x of 8 bits
+  bool operator==(const ScaleOfToken&) const = default;
+};
+struct Bias {  ///< plus bias[n]
+  bool operator==(const Bias&) const = default;
+};
+/// In the order in which kernels take them.
+using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias>;
+
+struct Problem {
+  Weight weight;
+  std::int64_t m;     ///< rows of a, tokens: at most so many
+  std::int64_t n, k;  ///< of the weight: out_features, in_features
+  Formats formats;
+  std::vector<EpilogueStep> epilogue = {};
+  std::int64_t batch = 1;         ///< products side by side, each of a weight of its own
+  Rows rows = Dense{};            ///< of a, and where they come from
+  bool permuted_columns = false;  ///< a[b, m, order[k]] in place of a[b, m, k], for every row
+
+  bool operator==(const Problem&) const = default;
+
+  // Parts by name. Kernels of x of 8 bits have its columns in the order of digit_place
+  // (layout/digits.h). With s8 codes are integers, and products are exact in s32 within a group;
+  // with e4m3 codes, less their zero point, are numbers that e4m3 holds.
+  bool has_bytes_of_x() const { return bits_of(formats.x) == 8; }
+  std::optional<Scalar> rounded_x() const {
+    return has_bytes_of_x() ? std::optional(formats.x) : std::nullopt;
+  }
+  bool wide_y() const { return formats.y == Scalar::f32; }
+  /// Of activations before any are rounded, f16 or bf16: x's, else y's. What has no y of 16 bits
+  /// counts as of f16.
+  Scalar activation() const {
+    return !has_bytes_of_x() ? formats.x : wide_y() ? Scalar::f16 : formats.y;
+  }
+  template <class Step>
+  bool has() const {
+    return std::ranges::any_of(
+        epilogue, [](const EpilogueStep& step) { return std::holds_alternative<Step>(step); });
+  }
+  bool has_scale2() const { return has<SecondScale>(); }
+  bool has_bias() const { return has<Bias>(); }
+  /// Null where there are none.
+  const RoutedRows* experts() const { return std::get_if<RoutedRows>(&rows); }
+  RoutedRows* experts() { return std::get_if<RoutedRows>(&rows); }
+  /// Of a launch.
+  std::int64_t products() const { return experts() != nullptr ? experts()->items : batch; }
+  std::int64_t group_size() const { return weight.group == 0 ? k : weight.group; }
+  std::int64_t groups() const { return ceil_div(k, group_size()); }
+
+  // Changes that keep formats and epilogue in agreement.
+  void set_bias(bool present);
+  /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
+  void set_activation(Scalar activation);
+  /// x to 8 bits; nothing: as it is.
+  void round_x(std::optional<Scalar> to);
+  /// y and bias to f32.
+  void widen_y(bool wide = true);
+};
+
+/// Throws InvalidArgument that names the field at fault, of problems without meaning.
+void check(const Problem& problem);
+
+/// Why no kernel multiplies it, whatever the device, though it has a meaning; empty where kernels
+/// may.
+std::string refusal(const Problem& problem);
+
+/// "y[m<=8, n=4096] f16 = sum k=4096: x[m, k] f16 * s[n, k/128] f16 * (u4[n, k] - 8)". Types that
+/// kernels cannot tell apart are printed alike.
+std::string to_string(const Problem& problem);
+
+/// Codes, scales and zero points of one product, in bytes.
+double weight_bytes(const Problem& problem);
+/// Bytes that any kernel must move: codes, scales, zero points, activations and outputs of `m`
+/// tokens, once each; of a batch and of experts, of each product.
+double least_bytes(const Problem& problem, std::int64_t m);
+
+}  // namespace ladder

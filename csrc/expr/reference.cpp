@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expr/reference.h"
+
+#include <cmath>
+
+namespace ladder {
+namespace {
+
+/// a[b, i, k] of one product, [m, k].
+std::vector<double> rows_of_a(const Problem& problem, const ProblemData& data, std::int64_t b,
+                              std::int64_t m) {
+  const auto* windows = std::get_if<ImageToColumn>(&problem.rows);
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t k = 0; k < problem.k; ++k) {
+      const auto column = problem.permuted_columns ? data.gather[k] : k;
+      const auto at = windows != nullptr ? place_in_a(windows->form, b, i, column)
+                                         : (b * m + i) * problem.k + column;
+      out.push_back((at < 0 ? 0 : to_number(problem.formats.x, data.x[at])) *
+                    (problem.has<ScaleOfToken>() ? data.x_scales[i] : 1));
+    }
+  }
+  return out;
+}
+
+/// Row `row` of all weights of a batch, and the magnitudes of what is added up to it.
+void row_of_weight(const Problem& problem, const ProblemData& data, std::int64_t row,
+                   std::vector<double>& values, std::vector<double>& magnitudes) {
+  const Weight& weight = problem.weight;
+  for (std::int64_t k = 0; k < problem.k; ++k) {
+    const auto at = row * problem.groups() + k / problem.group_size();
+    const double scale = weight.scale ? to_number(*weight.scale, data.scales[at]) : 1;
+    const double zero = weight.stored_zero == Zero::none
+                            ? 0
+                            : to_number(weight.zero_scalar(), data.zeros[at]) *
+                                  (weight.stored_zero == Zero::rescale ? 1 : scale);
+    const double value = scale * value_of(weight, data.codes[row * problem.k + k]);
+    values[k] = value - zero;
+    magnitudes[k] = weight.stored_zero == Zero::integer ? std::fabs(values[k])
+                                                        : std::fabs(value) + std::fabs(zero);
+  }
+}
+
+}  // namespace
+
+Reference evaluate(const Problem& problem, const ProblemData& data) {
+  check(problem);
+  const auto m = std::holds_alternative<ImageToColumn>(problem.rows)
+                     ? problem.m
+                     : static_cast<std::int64_t>(data.x.size()) / (problem.batch * problem.k);
+  const auto elements = problem.batch * m * problem.n;
+  Reference out{std::vector<double>(elements), std::vector<double>(elements)};
+  std::vector<double> weight(problem.k), magnitude(problem.k);
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const std::vector<double> a = rows_of_a(problem, data, b, m);
+    for (std::int64_t n = 0; n < problem.n; ++n) {
+      row_of_weight(problem, data, b * problem.n + n, weight, magnitude);
+      const double bias = problem.has_bias() ? to_number(problem.formats.bias, data.bias[n]) : 0;
+      const double scale2 = problem.has_scale2() ? data.scale2 : 1;
+      for (std::int64_t i = 0; i < m; ++i) {
+        double sum = 0, total = 0;
+        for (std::int64_t k = 0; k < problem.k; ++k) {
+          sum += a[i * problem.k + k] * weight[k];
+          total += std::fabs(a[i * problem.k + k]) * magnitude[k];
+        }
+        const auto at = (b * m + i) * problem.n + n;
+        out.y[at] = sum * scale2 + bias;
+        out.magnitude[at] = total * std::fabs(scale2) + std::fabs(bias);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace ladder

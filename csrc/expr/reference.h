@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is right: a problem with data, in double.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "expr/problem.h"
+
+namespace ladder {
+
+/// The operands of a problem as bits of their scalars, row-major; empty where it has none. Of a
+/// layer of experts those of one product.
+struct ProblemData {
+  std::vector<std::uint32_t> x;     ///< [batch, m, k], columns in their order; or the image
+  std::vector<float> x_scales;      ///< [m], of bytes
+  std::vector<std::uint8_t> codes;  ///< [batch, n, k]
+  std::vector<std::uint32_t> scales, zeros;  ///< [batch, n, groups]
+  float scale2 = 1;
+  std::vector<std::uint32_t> bias;   ///< [n]
+  std::vector<std::int32_t> gather;  ///< [k], a permutation
+};
+
+/// y in double, and the sum of the magnitudes of everything added up, which scales its error bound.
+struct Reference {
+  std::vector<double> y, magnitude;  ///< [batch, m, n]
+};
+Reference evaluate(const Problem& problem, const ProblemData& data);
+
+}  // namespace ladder
