@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "codegen/cuda/toolchain.h"
 #include "compile.h"
+#include "expr/constructors.h"
 #include "layout/weight_image.h"
 #include "pipelines/diversified.h"
 #include "pipelines/lower.h"

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "base/error.h"
@@ -14,37 +13,6 @@
 
 namespace ladder {
 namespace {
-
-TEST(Scalar, every_16_bit_number_survives_a_round_trip) {
-  for (Scalar scalar : {Scalar::f16, Scalar::bf16}) {
-    for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
-      const double number = to_number(scalar, bits);
-      if (std::isnan(number)) continue;
-      ASSERT_EQ(to_bits(scalar, number), bits) << name_of(scalar);
-    }
-  }
-}
-
-TEST(Scalar, a_number_between_two_rounds_to_the_nearer_and_a_tie_to_the_even_code) {
-  for (Scalar scalar : {Scalar::f16, Scalar::bf16}) {
-    const std::uint32_t infinity = scalar == Scalar::f16 ? 0x7c00 : 0x7f80;
-    for (std::uint32_t bits = 0; bits + 1 < infinity; bits += 3) {
-      const double low = to_number(scalar, bits), high = to_number(scalar, bits + 1);
-      EXPECT_EQ(to_bits(scalar, low + (high - low) / 4), bits);
-      EXPECT_EQ(to_bits(scalar, high - (high - low) / 4), bits + 1);
-      EXPECT_EQ(to_bits(scalar, (low + high) / 2), bits + (bits & 1));
-    }
-    EXPECT_EQ(to_bits(scalar, 1e300), infinity);
-  }
-}
-
-TEST(Scalar, a_code_inside_the_window_is_linear) {
-  for (Scalar scalar : {Scalar::f16, Scalar::bf16}) {
-    for (std::uint32_t code = 0; code < 1u << linear_window(scalar); ++code) {
-      ASSERT_EQ(to_number(scalar, code), std::ldexp(code, linear_exponent(scalar)));
-    }
-  }
-}
 
 TEST(Problem, is_printed_as_the_sum_it_is) {
   EXPECT_EQ(to_string(testing::integer_layer(4, 8, 128, Scalar::f16, 8, 4096, 4096)),
