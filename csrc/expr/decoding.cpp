@@ -213,6 +213,11 @@ std::string no_rounded_operands(const Linear& expr) {
   return {};
 }
 
+bool rounds_no_product(const Linear& expr) {
+  return expr.scale == Scalar::e8m0 && expr.activation == Scalar::bf16 &&
+         expr.stored_zero == Zero::none;
+}
+
 ScalePlace usual_scale_place(const Linear& expr) {
   if (expr.has_bytes_of_x()) return ScalePlace::sums;
   const bool one_step = expr.scale && expr.group_size() == kStep;
@@ -268,7 +273,8 @@ Decoding without_subnormals(Decoding d, const Linear& expr) {
 double decoding_error(const Linear& expr, ScalePlace place) {
   const bool table = expr.element != nullptr && expr.element->encoding == Encoding::table;
   const double step = std::ldexp(1.0, -mantissa_bits(expr.activation) - 1);
-  return (table ? step : 0) + (place == ScalePlace::rounded ? step : 0);
+  const bool rounded = place == ScalePlace::rounded && !rounds_no_product(expr);
+  return (table ? step : 0) + (rounded ? step : 0);
 }
 
 }  // namespace ladder

@@ -134,6 +134,8 @@ std::string bytes_objection(const Linear& expr, const MatrixInstruction& row) {
 
 }  // namespace
 
+std::int64_t fewest_of_rounded(const Linear& expr) { return rounds_no_product(expr) ? 17 : 65; }
+
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
   const Linear& expr = decisions.expr;
   if ((route == Route::bytes) != expr.has_bytes_of_x()) {
@@ -147,9 +149,8 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
   }
   if (place == ScalePlace::rounded) {
-    if (decisions.expr.max_m < kFewestOfRounded) {
-      return joined("operands are rounded from ", kFewestOfRounded, " tokens on, not at ",
-                    decisions.expr.max_m);
+    if (const auto fewest = fewest_of_rounded(expr); expr.max_m < fewest) {
+      return joined("operands are rounded from ", fewest, " tokens on, not at ", expr.max_m);
     }
     if (route != Route::multiply_add || row.fragment != Fragment::warp) {
       return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],

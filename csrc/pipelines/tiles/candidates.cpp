@@ -69,7 +69,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   if ((expr.max_m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
   std::vector<ScalePlace> scale_places{ScalePlace::usual};
   if (usual_scale_place(expr) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
-  if (expr.groups() > 1 && expr.max_m >= kFewestOfRounded && no_rounded_operands(expr).empty()) {
+  if (expr.groups() > 1 && expr.max_m >= fewest_of_rounded(expr) && no_rounded_operands(expr).empty()) {
     scale_places.push_back(ScalePlace::rounded);
   }
   // In place takes one more product for each 16 rows of a warp where there is a zero point.
