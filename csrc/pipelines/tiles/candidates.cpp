@@ -33,7 +33,8 @@ constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 
 struct WarpgroupTile {
   int rows, warps;
 };
-constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
+// 192 rows fill devices where 256 do not: 6144 rows are 32 tiles, by four of tokens 128 CTAs.
+constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16}, {192, 12},
                                              {128, 4}, {64, 4},  {256, 4}};
 /// The same with tensor memory: a warp has 32 rows.
 constexpr WarpgroupTile kTensorTiles[] = {{128, 4}, {256, 8}};
