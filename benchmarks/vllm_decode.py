@@ -4,6 +4,7 @@
     python benchmarks/vllm_decode.py --engines fp16,machete,marlin,humming,ladder --out DIR
     python benchmarks/vllm_decode.py --engines ladder:uint3,ladder:mxfp4 --batches 1,8 --prefill ""
     python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
+    python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
 
 Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
 downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
@@ -34,6 +35,11 @@ SHAPES = {
            "num_attention_heads": 32, "num_key_value_heads": 8},
     "70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
             "num_attention_heads": 64, "num_key_value_heads": 8},
+    # Of Qwen3-30B-A3B.
+    "30b-a3b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+                "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+                "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+                "norm_topk_prob": True},
     # To try this program itself.
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2},
@@ -53,15 +59,17 @@ _KERNELS = (
 )  # fmt: skip
 
 
-def quantization(engine: str) -> dict[str, Any] | None:
+def quantization(engine: str, shape: str) -> dict[str, Any] | None:
     """The quantization_config of an engine's model."""
     if engine == "fp16":
         return None
     if engine in _RIVALS:
-        return {
+        config = {
             "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False,
-            "lm_head": False, "modules_in_block_to_quantize": _PROJECTIONS,
+            "lm_head": False,
         }  # fmt: skip
+        listed = {"modules_in_block_to_quantize": _PROJECTIONS}
+        return config if _is_mixture(shape) else config | listed
     from ladder.checkpoints.folder import StoredConfig
     from ladder.types import with_defaults
 
@@ -84,22 +92,32 @@ def environment(engine: str) -> dict[str, str]:
     return {**os.environ, **fixed}
 
 
-def expected(engine: str) -> str:
+def _is_mixture(shape: str) -> bool:
+    return "num_experts" in SHAPES[shape]
+
+
+def expected(engine: str, shape: str) -> list[str]:
     """What the log of an engine must have."""
     if engine in _RIVALS:
-        return f"Using {_RIVALS[engine]}"
-    return r"ladder: .* has kernels for 1 to" if engine.startswith("ladder") else ""
+        # Mixtures: vLLM's own choice of a kernel for experts stands in the log as well.
+        return [f"Using {_RIVALS[engine]}"]
+    if not engine.startswith("ladder"):
+        return []
+    experts = [r"ladder: \d+ experts of .* have kernels for items"] if _is_mixture(shape) else []
+    return [r"ladder: .* has kernels for 1 to", *experts]
 
 
 def write_model(folder: Path, shape: str, layers: int, engine: str) -> None:
-    from transformers import LlamaConfig
+    from transformers import LlamaConfig, Qwen3MoeConfig
 
     fields = SHAPES[shape] | {"num_hidden_layers": layers}
-    config = LlamaConfig(
+    kind = Qwen3MoeConfig if _is_mixture(shape) else LlamaConfig
+    config = kind(
         **fields, vocab_size=32768, max_position_embeddings=8192, tie_word_embeddings=False
     ).to_dict()
-    config |= {"architectures": ["LlamaForCausalLM"], "dtype": "float16"}
-    if quantised := quantization(engine):
+    architecture = "Qwen3MoeForCausalLM" if _is_mixture(shape) else "LlamaForCausalLM"
+    config |= {"architectures": [architecture], "dtype": "float16"}
+    if quantised := quantization(engine, shape):
         config["quantization_config"] = quantised
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -118,7 +136,7 @@ def child(options: argparse.Namespace) -> None:
         extra["additional_config"] = {"ladder": json.loads(options.ladder)}
     llm = LLM(
         model=str(folder), load_format="dummy", dtype="float16", skip_tokenizer_init=True,
-        max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.6, seed=0,
+        max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.9, seed=0,
         enable_prefix_caching=False,
         compilation_config={
             "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128],
@@ -161,17 +179,23 @@ def child(options: argparse.Namespace) -> None:
 
 def _time_packing() -> Any:
     """A function that gives the seconds spent in ladder while the engine loads."""
-    from ladder.integrations.vllm import method
+    from ladder.integrations.vllm.experts import ExpertsMethod
+    from ladder.integrations.vllm.method import LinearMethod
 
     spent = [0.0]
-    process = method.LinearMethod.process_weights_after_loading
 
-    def timed(self: Any, layer: Any) -> None:
-        begin = time.perf_counter()
-        process(self, layer)
-        spent[0] += time.perf_counter() - begin
+    def time_it(kind: Any) -> None:
+        process = kind.process_weights_after_loading
 
-    method.LinearMethod.process_weights_after_loading = timed
+        def timed(self: Any, layer: Any) -> None:
+            begin = time.perf_counter()
+            process(self, layer)
+            spent[0] += time.perf_counter() - begin
+
+        kind.process_weights_after_loading = timed
+
+    time_it(LinearMethod)
+    time_it(ExpertsMethod)
     return lambda: spent[0]
 
 
@@ -218,8 +242,9 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
     result = json.loads(found[-1]) if found else {"engine": engine, "layers": layers}
     if process.returncode:
         result["error"] = f"ended with {process.returncode}: {_last_error(text)}"
-    elif expected(engine) and not re.search(expected(engine), text):
-        result["error"] = f'its log has no "{expected(engine)}"'
+    for line in expected(engine, options.shape):
+        if "error" not in result and not re.search(line, text):
+            result["error"] = f'its log has no "{line}"'
     return result
 
 

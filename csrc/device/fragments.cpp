@@ -27,6 +27,19 @@ Layout quad_pair_operand(const MatrixInstruction& row) {
 
 int MatrixInstruction::operand_bits() const { return element(operand).bits; }
 
+// Those of a(), b() and d(), said without a layout: schedules are judged by it by the thousand.
+int MatrixInstruction::lanes() const {
+  switch (fragment) {
+    case Fragment::quad_pair:
+    case Fragment::warp: return 32;
+    case Fragment::warpgroup:
+    case Fragment::tensor_memory: return 128;
+    case Fragment::wave: return 64;
+    case Fragment::vector: return 1;
+  }
+  fail<InternalError>("fragment of ", name);
+}
+
 Layout MatrixInstruction::a() const {
   switch (fragment) {
     case Fragment::quad_pair: return quad_pair_operand(*this);

@@ -64,7 +64,7 @@ struct MatrixInstruction {
   /// complement alone.
   bool takes_unsigned() const { return fragment != Fragment::wave; }
   /// Threads that multiply together.
-  int lanes() const { return static_cast<int>(d().thread_count()); }
+  int lanes() const;
   int operand_bits() const;
   /// The instruction comes with so many tokens: those of integers have no odd multiple of 8 above
   /// 24.

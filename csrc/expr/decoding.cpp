@@ -218,6 +218,11 @@ std::string no_rounded_operands(const Problem& problem) {
   return {};
 }
 
+bool rounds_no_product(const Problem& problem) {
+  return problem.weight.scale == Scalar::e8m0 && problem.activation() == Scalar::bf16 &&
+         problem.weight.stored_zero == Zero::none;
+}
+
 ScalePlace usual_scale_place(const Problem& problem) {
   if (problem.has_bytes_of_x()) return ScalePlace::sums;
   const bool one_step = problem.weight.scale && problem.group_size() == kStep;
@@ -277,7 +282,8 @@ double decoding_error(const Problem& problem, ScalePlace place) {
   const bool table =
       problem.weight.element != nullptr && problem.weight.element->encoding == Encoding::table;
   const double step = std::ldexp(1.0, -mantissa_bits(problem.activation()) - 1);
-  return (table ? step : 0) + (place == ScalePlace::rounded ? step : 0);
+  const bool rounded = place == ScalePlace::rounded && !rounds_no_product(problem);
+  return (table ? step : 0) + (rounded ? step : 0);
 }
 
 }  // namespace ladder

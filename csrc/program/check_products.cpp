@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <map>
-#include <utility>
+#include <optional>
+#include <vector>
 
 #include "device/device.h"
 #include "program/check.h"
@@ -72,9 +72,15 @@ class Relabelled {
   }
 
   /// Of a group of lanes: the row, column or token of the layer that one of the instruction is.
-  using Labels = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
-  void same(Labels& labels, std::pair<std::int64_t, std::int64_t> of, std::int64_t label) {
-    right_ = right_ && labels.emplace(of, label).first->second == label;
+  struct Part {
+    std::int64_t group, index;
+  };
+  using Labels = std::vector<std::int64_t>;
+  void same(Labels& labels, Part of, std::int64_t label) {
+    const auto at = static_cast<std::size_t>(of.index * (threads_ / row_.lanes()) + of.group);
+    if (at >= labels.size()) labels.resize(at + 1, -1);
+    if (labels[at] == -1) labels[at] = label;
+    right_ = right_ && labels[at] == label;
   }
 
   const int threads_;
@@ -83,6 +89,26 @@ class Relabelled {
   Labels k_, rows_, tokens_;
   bool right_ = true;
 };
+
+/// The same of B in shared memory. Products of a program are alike: what was found of the last is
+/// kept.
+bool is_relabelled(int threads, const MatrixInstruction& row, const Layout& a, const Layout& acc,
+                   int tokens) {
+  struct Last {
+    int threads;
+    const MatrixInstruction* row;
+    Layout a, acc;
+    int tokens;
+    bool right;
+  };
+  thread_local std::optional<Last> last;
+  if (!last || last->threads != threads || last->row != &row || last->tokens != tokens ||
+      last->a != a || last->acc != acc) {
+    last = {threads, &row,   a,
+            acc,     tokens, Relabelled(threads, row, a, acc).right_in_shared_memory(tokens)};
+  }
+  return last->right;
+}
 
 }  // namespace
 
@@ -154,8 +180,7 @@ Faults check(const Program& program, const MmaShared& i) {
     add(faults, tokens, " tokens, which ", i.row->name, " does not come with");
     return faults;
   }
-  if (!Relabelled(program.threads, *i.row, a.layout, acc.layout)
-           .right_in_shared_memory(static_cast<int>(tokens))) {
+  if (!is_relabelled(program.threads, *i.row, a.layout, acc.layout, static_cast<int>(tokens))) {
     add(faults, a.name, " and ", acc.name, " are not operands of ", i.row->name);
   }
   check_shared_operand(program, *i.row, i.from, i.at, tokens, faults);

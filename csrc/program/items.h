@@ -24,6 +24,11 @@ struct Items {
     std::int64_t elements;
   };
   std::vector<Shift> shifts;
+  /// So many items, one behind the other in the table, have one index in the third dimension: of
+  /// kTile, which has as many blocks for each of the program's tiles, the innermost part says which
+  /// of them. Blocks that run at a time then share weights of an expert with several items. Tables
+  /// have whole groups.
+  std::int64_t together = 1;
 };
 constexpr std::int64_t kItemWords = 3;
 /// Bytes: where a buffer of an item begins, if its rows do not say. The widest access has as many.

@@ -351,6 +351,7 @@ std::string to_string(const Program& program) {
   }
   if (program.items) {
     out << "for each item of " << program.buffers[program.items->table].name;
+    if (program.items->together > 1) out << ", " << program.items->together << " together";
     for (const auto& [buffer, by, elements] : program.items->shifts) {
       out << ", " << program.buffers[buffer].name << " + " << elements << " a " << name_of(by);
     }

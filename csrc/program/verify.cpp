@@ -87,6 +87,11 @@ class Verifier {
     if (table.level != Level::global || table.scalar != Scalar::u32 || !table.constant) {
       fault(joined(table.name, " is no table of items"));
     }
+    const auto tiles = program_.variables[kTile].extent;
+    if (items.together < 1 || tiles % items.together != 0 ||
+        (items.together > 1 && program_.tiles_in_cluster)) {
+      fault(joined(items.together, " items together, of ", tiles, " blocks"));
+    }
     for (const auto& [id, by, elements] : items.shifts) {
       const Buffer& buffer = program_.buffers[id];
       if (buffer.level != Level::global || elements <= 0) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/joined.h"
+#include "pipelines/linear/raster.h"
 #include "runtime/gpus.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
@@ -61,7 +62,7 @@ Expected expected_items(std::int64_t rows, std::int64_t experts, std::int64_t of
 }  // namespace
 
 std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item) {
-  return std::min(rows, experts) + rows / of_item;
+  return round_up(std::min(rows, experts) + rows / of_item, items_together(of_item));
 }
 
 bool ExpertProducts::Question::operator<(const Question& other) const {

@@ -22,7 +22,7 @@ namespace ladder {
 /// Most rows of an item: what kernels are compiled for.
 constexpr std::array<std::int64_t, 7> kItemRows{8, 16, 32, 64, 96, 128, 256};
 
-/// Items that a table needs at most.
+/// Items that a table needs at most, in whole groups (Items::together).
 std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item);
 
 class ExpertProducts {

@@ -101,6 +101,10 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
   compile_ahead(missing, device, keeper(all), deadline);
 }
 
+bool is_stored(const std::string& source, const Device& device) {
+  return found_in(snapshot(), key_of(source, device)).has_value();
+}
+
 bool known_to_be_rejected(const std::string& source, const Device& device) {
   const auto found = found_in(snapshot(), key_of(source, device));
   return found && !rejection(*found).empty();

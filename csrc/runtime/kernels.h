@@ -29,6 +29,9 @@ MachineCode binary_of(const std::string& source, const Device& device);
 void compile_missing(const std::vector<std::string>& sources, const Device& device,
                      Deadline deadline = never());
 
+/// Whether a store has the kernel of `source`, so that its program was verified.
+bool is_stored(const std::string& source, const Device& device);
+
 /// Whether a store has the kernel of `source` and it is not to be run: rejection().
 bool known_to_be_rejected(const std::string& source, const Device& device);
 

@@ -92,6 +92,7 @@ struct LinearKernel {
   std::vector<Operand> operands;
   Workspace workspace;
   std::string schedule;
+  std::int64_t items_together = 1;  ///< of one index in the grid's third dimension
 
   /// False, and nothing started: Session::instead_of has another.
   [[nodiscard]] bool start(void* stream, void** arguments) const {

@@ -37,7 +37,9 @@ const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisi
 
 LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Schedule& schedule,
                             Session::Purpose purpose) {
-  const Compiled compiled = compile(decisions, schedule);
+  const Compiled compiled = compile(decisions, schedule, [&](const std::string& source) {
+    return is_stored(source, *decisions.device);
+  });
   const Program& program = compiled.program;
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
@@ -67,7 +69,8 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
           launch,
           std::move(operands),
           workspace_of(decisions.problem, schedule),
-          to_string(schedule)};
+          to_string(schedule),
+          program.items ? program.items->together : 1};
 }
 
 const LinearKernel* Session::compile_transform(int ordinal, Transform which) {

@@ -55,6 +55,7 @@ CodeBytes code_bytes(const Problem& problem, Route route, bool takes_unsigned);
 struct CtaGrid {
   std::int64_t tiles, token_tiles, splits;
   std::int64_t together = token_tiles;  ///< tiles of tokens: raster.h
+  std::int64_t items = 1;               ///< of experts, that go together: raster.h
   std::int64_t count() const { return tiles * token_tiles * splits; }
 };
 

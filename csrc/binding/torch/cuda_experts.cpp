@@ -47,7 +47,9 @@ struct Rows {
   }
   std::uint32_t tokens = 0;  // each item has its own
   Launch grid = kernel.launch;
-  grid.grid[2] = static_cast<unsigned>(count);
+  LADDER_CHECK(count % kernel.items_together == 0, count, " items, no groups of ",
+               kernel.items_together);
+  grid.grid[2] = static_cast<unsigned>(count / kernel.items_together);
   return kernel.kernel->launch(grid, stream, pointers.arguments(kernel, tokens).data());
 }
 

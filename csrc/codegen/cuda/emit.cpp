@@ -36,6 +36,7 @@ constexpr codegen::Dialect kDialect = {
     .constants = "__device__ const",
     .shared_memory = &shared_memory,
     .coordinates = "const u32 thread = threadIdx.x, split = blockIdx.x, tile = blockIdx.y;",
+    .tile = "blockIdx.y",
     .item = "blockIdx.z",
     .byte_perm = "__byte_perm",
     .multiplies_by = &multiplies_by,

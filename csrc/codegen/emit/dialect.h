@@ -34,6 +34,7 @@ struct Dialect {
   /// The line that declares `shared`, the dynamic shared memory, at a multiple of so many bytes.
   std::string (*shared_memory)(int alignment);
   std::string_view coordinates;  ///< the line that declares `thread`, `split` and `tile`
+  std::string_view tile;         ///< what `tile` is
   std::string_view item;         ///< the block's coordinate in the third dimension of the grid
   std::string_view byte_perm;    ///< bytes of two words by a selector of four nibbles
   /// The prelude has its wrapper.

@@ -148,14 +148,20 @@ void Emitter::signature() {
 void Emitter::item() {
   // The table may be the preceding kernel's.
   if (program_.dependent_launch) line("dependent_wait();");
-  line("const u32* const item = ", program_.buffers[program_.items->table].name, " + ",
-       dialect_.item, " * ", kItemWords, ";");
+  std::string number(dialect_.item);
+  if (const auto together = program_.items->together; together > 1) {
+    line("const u32 number = ", dialect_.item, " * ", together, " + ", dialect_.tile, " % ",
+         together, ";");
+    number = "number";
+  }
+  line("const u32* const item = ", program_.buffers[program_.items->table].name, " + ", number,
+       " * ", kItemWords, ";");
   line("tokens = item[2];");
   line("if (tokens == 0) return;");
   for (const auto& [buffer, by, elements] : program_.items->shifts) {
     const std::string which = by == Items::By::weight ? "item[0]"
                               : by == Items::By::row  ? "item[1]"
-                                                      : std::string(dialect_.item);
+                                                      : number;
     const auto& name = program_.buffers[buffer].name;
     const bool optional = program_.buffers[buffer].optional;
     line(optional ? "if (" + name + " != nullptr) " : "", name, " += (unsigned long long)", which,

@@ -63,6 +63,7 @@ constexpr codegen::Dialect kDialect = {
     .constants = "static __attribute__((device)) const",
     .shared_memory = &shared_memory,
     .coordinates = "const u32 thread = thread_id(), split = block_x(), tile = block_y();",
+    .tile = "block_y()",
     .item = "__builtin_amdgcn_workgroup_id_z()",
     .byte_perm = "byte_perm",
     .multiplies_by = &multiplies_by,

@@ -135,6 +135,10 @@ std::string bytes_objection(const Problem& problem, const MatrixInstruction& row
 
 }  // namespace
 
+std::int64_t fewest_of_rounded(const Problem& problem) {
+  return rounds_no_product(problem) ? 17 : 65;
+}
+
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   if ((route == Route::bytes) != problem.has_bytes_of_x()) {
@@ -148,9 +152,8 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
   }
   if (place == ScalePlace::rounded) {
-    if (decisions.problem.m < kFewestOfRounded) {
-      return joined("operands are rounded from ", kFewestOfRounded, " tokens on, not at ",
-                    decisions.problem.m);
+    if (const auto fewest = fewest_of_rounded(problem); problem.m < fewest) {
+      return joined("operands are rounded from ", fewest, " tokens on, not at ", problem.m);
     }
     if (route != Route::multiply_add || row.fragment != Fragment::warp) {
       return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],

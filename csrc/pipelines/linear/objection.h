@@ -20,9 +20,9 @@ struct Count {
 };
 std::string count_objection(std::initializer_list<Count> counts);
 
-/// Tokens from which on operands may be rounded (ScalePlace::rounded). Below, products by exact
-/// weights are as fast or faster.
-constexpr std::int64_t kFewestOfRounded = 65;
+/// Tokens from which on operands may be scaled and rounded (ScalePlace::rounded): where that rounds
+/// some weight, only where products by exact weights are slower.
+std::int64_t fewest_of_rounded(const Problem& problem);
 
 /// Codes become operands by `route`, with scales at `place`. What digits ask of a schedule is for
 /// its pipeline.

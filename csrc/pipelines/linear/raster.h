@@ -18,6 +18,9 @@ std::int64_t tiles_together(std::int64_t token_tiles, std::int64_t tokens);
 /// `token_tiles`, or the few more that make whole groups. Tiles without tokens end at once.
 std::int64_t raster_tiles(std::int64_t token_tiles, std::int64_t tokens);
 
+/// How many items of a table of experts go together, each of at most `rows` rows: a power of two.
+std::int64_t items_together(std::int64_t rows);
+
 /// Of the CTA's tile: the first of its rows, and of its tokens, each tile of which has `factor`.
 Affine raster_row(const CtaGrid& grid, std::int64_t factor);
 Affine raster_token(const CtaGrid& grid, std::int64_t factor);

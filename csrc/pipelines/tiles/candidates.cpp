@@ -33,7 +33,8 @@ constexpr WarpTile kWarpTiles[] = {{64, 32}, {32, 64}, {32, 32}, {64, 64}, {64, 
 struct WarpgroupTile {
   int rows, warps;
 };
-constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16},
+// 192 rows fill devices where 256 do not: 6144 rows are 32 tiles, by four of tokens 128 CTAs.
+constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16}, {192, 12},
                                              {128, 4}, {64, 4},  {256, 4}};
 /// The same with tensor memory: a warp has 32 rows.
 constexpr WarpgroupTile kTensorTiles[] = {{128, 4}, {256, 8}};
@@ -69,7 +70,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   if ((problem.m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
   std::vector<ScalePlace> scale_places{ScalePlace::usual};
   if (usual_scale_place(problem) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
-  if (problem.groups() > 1 && problem.m >= kFewestOfRounded &&
+  if (problem.groups() > 1 && problem.m >= fewest_of_rounded(problem) &&
       no_rounded_operands(problem).empty()) {
     scale_places.push_back(ScalePlace::rounded);
   }

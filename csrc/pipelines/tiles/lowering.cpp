@@ -59,7 +59,7 @@ void TileLowering::declare() {
   program_.threads = instruction_.lanes() * s_.warps_n * s_.warps_m;
   program_.blocks_per_multiprocessor = s_.ctas_per_sm;
   const bool cluster = s_.reduction == Reduction::cluster;
-  declare_kernel(grid_.splits, grid_.tiles * grid_.token_tiles,
+  declare_kernel(grid_.splits, grid_.tiles * grid_.token_tiles * grid_.items,
                  cluster ? static_cast<int>(grid_.splits) : 1, s_.dependent_launch, s_.reduction);
   sums_ = {.rows = s_.rows,
            .tokens = s_.tokens,
@@ -72,6 +72,7 @@ void TileLowering::declare() {
            .first_row = [this](const Affine&) { return first_row(s_.rows); },
            .first_token = first_token()};
   if (s_.token_tiles > 1) program_.first_token = first_token();
+  if (program_.items) program_.items->together = grid_.items;
 }
 
 LinearLowering::Tiling TileLowering::tiling() const {

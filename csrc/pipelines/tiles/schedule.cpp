@@ -48,10 +48,13 @@ std::optional<TileSchedule> tile_schedule_of(std::string_view text) {
 }
 
 CtaGrid grid_of(const TileSchedule& s, const Problem& problem) {
+  const auto splits = ceil_div(round_up(problem.k, kBlock), std::int64_t{s.k_tiles} * s.columns);
+  const bool may = problem.experts() && s.token_tiles == 1 && splits == 1;
   return {.tiles = ceil_div(round_up(problem.n, kBlock), s.rows),
           .token_tiles = s.token_tiles,
-          .splits = ceil_div(round_up(problem.k, kBlock), std::int64_t{s.k_tiles} * s.columns),
-          .together = tiles_together(s.token_tiles, s.tokens)};
+          .splits = splits,
+          .together = tiles_together(s.token_tiles, s.tokens),
+          .items = may ? items_together(problem.m) : 1};
 }
 
 std::int64_t groups_of_tile(const TileSchedule& s, const Problem& problem) {

@@ -42,6 +42,9 @@ void Interpreter::run() {
   if (!program_.items) return run_item(0);
   const auto table = arguments_[program_.items->table].bytes;
   const auto count = static_cast<std::int64_t>(table.size()) / (4 * kItemWords);
+  if (count % program_.items->together != 0) {
+    fail<InternalError>(count, " items, no groups of ", program_.items->together);
+  }
   for (std::int64_t item = 0; item < count; ++item) {
     std::uint32_t words[kItemWords];
     std::memcpy(words, table.data() + item * sizeof words, sizeof words);
@@ -64,7 +67,9 @@ void Interpreter::run_item(std::int64_t item) {
   first_block_ = item * splits * tiles;
   published_.resize(first_block_ + splits * tiles, false);
   const auto along = [&](bool yes) { return yes ? program_.cluster : 1; };
-  for (std::int64_t tile = 0; tile < tiles; tile += along(program_.tiles_in_cluster)) {
+  const auto together = program_.items ? program_.items->together : 1;
+  for (std::int64_t tile = item % together; tile < tiles;
+       tile += together * along(program_.tiles_in_cluster)) {
     for (std::int64_t split = 0; split < splits; split += along(!program_.tiles_in_cluster)) {
       run_cluster(tile, split);
     }

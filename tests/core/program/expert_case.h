@@ -12,6 +12,7 @@
 
 #include "base/integers.h"
 #include "expr/constructors.h"
+#include "pipelines/linear/raster.h"
 #include "program/linear_case.h"
 
 namespace ladder::testing {
@@ -46,7 +47,9 @@ struct ExpertCase {
       item.data.x_scales = drawn.x_scales;
       out.items.push_back(std::move(item));
     }
-    out.table.resize(of_items.size() * kItemWords);
+    const auto slots =
+        round_up(static_cast<std::int64_t>(of_items.size()), items_together(problem.m));
+    out.table.resize(slots * kItemWords);
     std::uint32_t first = 0;
     for (std::size_t i = of_items.size(); i-- > 0;) {  // the last item has the first rows
       const auto rows = static_cast<std::uint32_t>(out.items[i].m);
@@ -63,9 +66,12 @@ struct ExpertCase {
     return sum;
   }
 
+  /// Of the table: items, and those without rows that make whole groups.
+  std::int64_t slots() const { return static_cast<std::int64_t>(table.size()) / kItemWords; }
+
   /// The parameter of that name, as pipelines/lower.h says.
   Argument argument(const std::string& name, const Schedule& schedule) const {
-    const auto count = static_cast<std::int64_t>(items.size());
+    const auto count = slots();
     const Workspace workspace = workspace_of(problem, schedule);
     if (name == "items") return Argument::input(table.data(), table.size() * 4);
     if (name == "y") return Argument::output(rows() * problem.n * 2);

@@ -68,7 +68,7 @@ void expect_exact(
 TEST(Experts, are_exact_in_every_pipeline) {
   std::set<std::string> pipelines;
   expect_exact(
-      {"h200", "a100", "mi300x"}, {8, 16, 32},
+      {"h200", "a100", "mi300x"}, {8, 16, 32, 64},
       [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
       [&](const char* name, const Problem&, const Schedule& schedule) {
         pipelines.insert(name + std::to_string(schedule.index()));
@@ -113,6 +113,29 @@ TEST(Experts, texts_shift_what_the_items_have) {
   EXPECT_NE(text.find("weight += (unsigned long long)item[0] * 8192"), std::string::npos);
   EXPECT_NE(text.find("x += (unsigned long long)item[1] * 256"), std::string::npos);
   EXPECT_NE(text.find("if (bias != nullptr) bias += "), std::string::npos);
+}
+
+/// Neighbouring blocks have the same rows of a weight and other items, all of them once.
+TEST(Experts, of_many_rows_go_together) {
+  const Device& on = device("h200");
+  const auto data = ExpertCase::integers(testing::expert_types(64, 328, 256).front(), 1);
+  const Decisions decisions = decide(data.problem, on);
+  unsigned seen = 0;
+  for (const Schedule& schedule : testing::expert_schedules(data.problem, on, false)) {
+    Program program = lower(decisions, schedule);
+    if (program.items->together == 1) continue;
+    ++seen;
+    EXPECT_EQ(program.items->together, 8);
+    verify(program, on.shared_per_block_bytes);
+    EXPECT_EQ(objection_to(program, schedule, data), "") << to_string(schedule);
+    const auto text = target_of(on).emit(program);
+    EXPECT_NE(text.find("number = blockIdx.z * 8 + blockIdx.y % 8;"), std::string::npos);
+    program.items->together = 16;  // half of the rows
+    EXPECT_NE(objection_to(program, schedule, data), "") << to_string(schedule);
+    program.items->together = 7;
+    EXPECT_THROW(verify(program, on.shared_per_block_bytes), InternalError);
+  }
+  EXPECT_GE(seen, 2U);
 }
 
 /// The table may be the preceding kernel's.

@@ -30,12 +30,13 @@ constexpr std::array<std::array<int, 7>, 10> kTileShapes = {{{64, 32, 64, 1, 2, 
                                                              {64, 32, 192, 2, 1, 2, 3},
                                                              {64, 24, 64, 1, 1, 2, 2}}};
 /// The same, of warpgroups.
-constexpr std::array<std::array<int, 7>, 6> kWarpgroupShapes = {{{64, 24, 128, 4, 1, 1, 3},
+constexpr std::array<std::array<int, 7>, 7> kWarpgroupShapes = {{{64, 24, 128, 4, 1, 1, 3},
                                                                  {128, 40, 64, 8, 1, 1, 2},
                                                                  {256, 16, 128, 4, 1, 1, 2},
                                                                  {128, 64, 64, 4, 1, 1, 4},
                                                                  {256, 32, 128, 8, 1, 2, 3},
-                                                                 {64, 72, 192, 4, 1, 1, 2}}};
+                                                                 {64, 72, 192, 4, 1, 1, 2},
+                                                                 {192, 24, 64, 12, 1, 1, 3}}};
 
 /// The same, of bytes: k-tiles of warpgroups have whole panels of 128 columns.
 constexpr std::array<std::array<int, 7>, 5> kByteShapes = {{{64, 24, 128, 4, 1, 1, 3},
@@ -45,10 +46,11 @@ constexpr std::array<std::array<int, 7>, 5> kByteShapes = {{{64, 24, 128, 4, 1, 
                                                             {64, 80, 384, 4, 1, 1, 2}}};
 
 /// The same, of tokens enough for rounded operands: by warpgroups and by warps.
-constexpr std::array<std::array<int, 7>, 4> kRoundedShapes = {{{64, 72, 128, 4, 1, 1, 3},
+constexpr std::array<std::array<int, 7>, 5> kRoundedShapes = {{{64, 72, 128, 4, 1, 1, 3},
                                                                {128, 80, 64, 8, 1, 1, 2},
                                                                {256, 40, 128, 8, 1, 2, 3},
-                                                               {256, 72, 192, 16, 1, 1, 2}}};
+                                                               {256, 72, 192, 16, 1, 1, 2},
+                                                               {192, 40, 64, 12, 1, 2, 3}}};
 constexpr std::array<std::array<int, 7>, 2> kRoundedByWarps = {
     {{64, 96, 64, 2, 3, 1, 3}, {128, 48, 128, 4, 2, 2, 2}}};
 
