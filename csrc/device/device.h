@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "device/costs.h"
 #include "device/instructions.h"
 
 namespace ladder {
@@ -69,6 +70,7 @@ struct Device {
   /// each; 0: not known.
   std::array<double, 8> cluster_shares = {};
   Sources sources;
+  Costs costs = kFittedCosts;
   /// What the driver calls a machine that it found, with the numbers that distinguish it from
   /// others of that name, the same at every start; empty: a row of the table.
   std::string_view found = {};

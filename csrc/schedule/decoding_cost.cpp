@@ -105,10 +105,12 @@ double lookup_latency(const Linear& expr) {
   return lookups_per_pair(expr) > 0 ? fitted::kLatencyOfLookups : 0;
 }
 
-double table_seconds(const Linear& expr, double clock) {
+double table_seconds(const Linear& expr, const Device& device) {
   if (decoding_kind(expr) != Decoding::Kind::table) return 0;
   const auto bytes = static_cast<double>(table_entries(expr.bits) * kLanes * 4);
-  return fitted::kTableSeconds * bytes / fitted::kTableBytes * (fitted::kClock / clock);
+  const Costs& costs = device.costs;
+  return costs.decode.table_seconds * bytes / costs.decode.table_bytes *
+         (costs.clock / fitted::carried_to(device).clock);
 }
 
 }  // namespace ladder
