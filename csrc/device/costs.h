@@ -22,6 +22,7 @@ struct WayCosts {
 struct Costs {
   /// Numbers of the row of the machine on which the others were fitted.
   struct Machine {
+    int multiprocessors;
     double clock;             ///< cycles per second
     double bytes_per_second;  ///< read rate of memory over multiprocessors
     double matrix_cycles;     ///< in which a scheduler issues one m16n8k16 of float16
@@ -102,7 +103,8 @@ struct Costs {
 /// What every row has that no calibration has changed: nobody has fitted others.
 inline constexpr Costs kFittedCosts = {
     // An H200's row (device/rows/nvidia.h), of which tests/core/pipelines has the numbers equal.
-    .at = {.clock = 66.9 * 1e12 / (2.0 * 128 * 132),
+    .at = {.multiprocessors = 132,
+           .clock = 66.9 * 1e12 / (2.0 * 128 * 132),
            .bytes_per_second = 4530e9 / 132,
            .matrix_cycles = 2048.0 * 4 / (2048 * 0.61),
            .l2_time = 4530e9 / (64.0 * 132 * (66.9 * 1e12 / (2.0 * 128 * 132))),
