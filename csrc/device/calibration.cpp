@@ -10,10 +10,6 @@
 namespace ladder {
 namespace {
 
-// Of a machine like the one on which the costs were fitted, as `ladder calibrate` measured it. 0:
-// it did not, and such costs stay as they were fitted.
-constexpr Calibration kFittedOn = {};
-
 // A read rate is at most what the driver or the data sheet has, but for their rounding; less than a
 // sixteenth is no measurement of an idle device.
 constexpr double kMostOfRow = 1.5, kLeastOfRow = 1.0 / 16;
@@ -92,6 +88,8 @@ void take_rates(Device& out, const Device& row, const Calibration& c) {
 
 }  // namespace
 
+const Calibration kFittedOn = {};
+
 std::span<const CalibrationField> calibration_fields() {
   static const auto& all = *new std::vector<CalibrationField>(all_fields());
   return all;
@@ -133,7 +131,7 @@ double number_of_row(const Device& row, const CalibrationField& field) {
   return 0;
 }
 
-Device calibrated(const Device& row, const Calibration& c) {
+Device calibrated(const Device& row, const Calibration& c, const Calibration& fitted_on) {
   Device out = row;
   if (c.read_bytes_per_second > 0) out.global.bytes_per_second = c.read_bytes_per_second;
   if (c.l2_bytes_per_second > 0) out.l2.bytes_per_second = c.l2_bytes_per_second;
@@ -141,37 +139,37 @@ Device calibrated(const Device& row, const Calibration& c) {
   Costs& costs = out.costs;
   // Kernels run between the clock that is measured and the one that the row has: so do both of the
   // machine on which costs were fitted.
-  if (c.clock > 0 && kFittedOn.clock > 0) {
-    out.f32_flops *= costs.at.clock * c.clock / kFittedOn.clock / row.clock();
+  if (c.clock > 0 && fitted_on.clock > 0) {
+    out.f32_flops *= costs.at.clock * c.clock / fitted_on.clock / row.clock();
   }
   // L2 is slower than its width where its slices are fewer than what multiprocessors ask for.
-  if (kFittedOn.l2_bytes_per_second > 0 && c.l2_bytes_per_second > 0) {
+  if (fitted_on.l2_bytes_per_second > 0 && c.l2_bytes_per_second > 0) {
     const auto of_cycle = [](const Calibration& of, int multiprocessors) {
       return of.l2_bytes_per_second / multiprocessors / of.clock;
     };
     const double share = c.clock > 0 ? of_cycle(c, row.multiprocessors) /
-                                           of_cycle(kFittedOn, costs.at.multiprocessors)
+                                           of_cycle(fitted_on, costs.at.multiprocessors)
                                      : 1;
     out.fill_bytes *= share;
     costs.warpgroups.fill_bytes *= share;
   }
-  const double integers = ratio(kFittedOn.integer_lanes, c.integer_lanes);
+  const double integers = ratio(fitted_on.integer_lanes, c.integer_lanes);
   for (double* cycles : {&costs.decode.decoding, &costs.tiles.beside, &costs.warpgroups.decoding}) {
     *cycles *= integers;
   }
-  const double latency = ratio(c.latency_seconds, kFittedOn.latency_seconds);
+  const double latency = ratio(c.latency_seconds, fitted_on.latency_seconds);
   for (double* hiding :
        {&costs.decode.wave_bytes, &costs.decode.hiding_warps, &costs.tiles.bytes_in_flight}) {
     *hiding *= latency;
   }
-  costs.tiles.ticket_seconds *= ratio(c.ticket_seconds, kFittedOn.ticket_seconds);
-  const double cluster = ratio(c.cluster_seconds, kFittedOn.cluster_seconds);
+  costs.tiles.ticket_seconds *= ratio(c.ticket_seconds, fitted_on.ticket_seconds);
+  const double cluster = ratio(c.cluster_seconds, fitted_on.cluster_seconds);
   costs.tiles.cluster_seconds *= cluster;
   costs.warpgroups.cluster_seconds *= cluster;
   for (WayCosts& way : costs.decode.ways) way.cluster *= cluster;
-  if (c.launch_seconds > 0 && kFittedOn.launch_seconds > 0) {
+  if (c.launch_seconds > 0 && fitted_on.launch_seconds > 0) {
     // Of all that a launch takes at least a tenth is left, whatever was measured.
-    const double later = c.launch_seconds - kFittedOn.launch_seconds;
+    const double later = c.launch_seconds - fitted_on.launch_seconds;
     const auto delay = [](double& seconds, double by) {
       seconds = std::max(seconds + by, seconds / 10);
     };
@@ -181,10 +179,11 @@ Device calibrated(const Device& row, const Calibration& c) {
     delay(costs.dense.launch_seconds, 2 * later);  // two kernels
     delay(costs.dense.least_seconds, 2 * later);
   }
-  if (c.dependent_seconds > 0 && c.launch_seconds > 0 && kFittedOn.dependent_seconds > 0) {
-    costs.warpgroups.weights_ahead_seconds *=
-        std::max(c.launch_seconds - c.dependent_seconds, 0.0) /
-        (kFittedOn.launch_seconds - kFittedOn.dependent_seconds);
+  const auto gain = [](const Calibration& of) {
+    return of.dependent_seconds > 0 ? of.launch_seconds - of.dependent_seconds : 0;
+  };
+  if (c.launch_seconds > 0 && c.dependent_seconds > 0 && gain(fitted_on) > 0) {
+    costs.warpgroups.weights_ahead_seconds *= std::max(gain(c), 0.0) / gain(fitted_on);
   }
   return out;
 }

@@ -55,8 +55,13 @@ std::string objection(const Calibration& calibration, const Device& row);
 /// What `row` has in the place of a field, in its unit; 0: nothing, or nothing known.
 double number_of_row(const Device& row, const CalibrationField& field);
 
-/// `row` with what was measured: read rates, clock and matrix rates as they are; costs that were
-/// fitted on another machine in the proportion of what `ladder calibrate` measured on that one.
-Device calibrated(const Device& row, const Calibration& calibration);
+/// What `ladder calibrate` measured on a machine like the one of kFittedCosts. 0: nobody did, and
+/// costs that would be carried by the number stay as they were fitted.
+extern const Calibration kFittedOn;
+
+/// `row` with what was measured: read rates and matrix rates as they are, clock and costs that were
+/// fitted on another machine in the proportion of what was measured on that one.
+Device calibrated(const Device& row, const Calibration& calibration,
+                  const Calibration& fitted_on = kFittedOn);
 
 }  // namespace ladder

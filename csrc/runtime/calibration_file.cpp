@@ -135,6 +135,10 @@ void write_calibration(const std::string& path, const std::string& machine, cons
                                std::error_code(errno, std::generic_category()));
   }
   const FileLock lock(*folder, name + ".lock", kPatience);
+  if (lock.state() == FileLock::State::busy) {
+    throw fs::filesystem_error("another process writes", whole,
+                               std::make_error_code(std::errc::device_or_resource_busy));
+  }
   std::error_code why;
   const auto text = folder->read(name, kMostBytes, why);
   json after{{"format", kFormat}, {"calibrations", json::object()}};

@@ -41,17 +41,14 @@ def calibrate(
     native.write_calibration(device, path, list(made.numbers.items()), list(made.about.items()))
     path = path or native.calibration_path()
     machine, _, _, _, fields = native.calibration(device)
-    rows: list[dict[str, Any]] = [
-        {"what": name, "unit": unit, "measured": made.numbers.get(name), "row": row or None}
-        for name, unit, _, row in fields
-    ]
+    rows = [number(name, unit, made.numbers.get(name), row) for name, unit, _, row in fields]
     if as_json:
         print_json(
             {"machine": machine, "file": path, "numbers": rows, "about": made.about,
              "unsteady": made.unsteady, "skipped": made.skipped}
         )  # fmt: skip
         return
-    print_table(machine, ("what", "measured", "row", "unit"), [_cells(row) for row in rows])
+    print_numbers(machine, rows)
     for name, spread in made.unsteady.items():
         console.print(
             f"{name} differs by {spread:.0%} from repeat to repeat: is something else running?"
@@ -61,9 +58,19 @@ def calibrate(
     console.print(f"written to {path}")
 
 
-def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (row["what"], *(_number(row[which]) for which in ("measured", "row")), row["unit"])
+def number(name: str, unit: str, measured: float | None, row: float | None) -> dict[str, Any]:
+    """A number of a calibration, as ``--json`` prints it; None for what is not known."""
+    return {"what": name, "unit": unit, "measured": measured or None, "row": row or None}
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def print_numbers(machine: str, rows: list[dict[str, Any]]) -> None:
+    """A table of what was measured beside what the row of the device has."""
+
+    def cell(value: float | None) -> str:
+        return "" if value is None else f"{value:.4g}"
+
+    print_table(
+        machine,
+        ("what", "measured", "row", "unit"),
+        [(row["what"], cell(row["measured"]), cell(row["row"]), row["unit"]) for row in rows],
+    )
