@@ -12,11 +12,14 @@ the time of its first proposal over the best time of any.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
 
 import torch
 from machine import require_gpu
@@ -45,8 +48,10 @@ PROBLEMS = [
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="calibrate_check.py", description=__doc__)
+    parser.add_argument("file", type=Path, help="times of all runs, as JSON")
+    path = parser.parse_args().file
     require_gpu()
-    path = Path(sys.argv[1])
     kept = json.loads(path.read_text()) if path.exists() else {"runs": {}, "times": {}}
     device, dtype = torch.device("cuda", 0), torch.float16
     mode = Mode(proposals=PROPOSALS, measured=sys.maxsize)  # no plan has been measured so often

@@ -86,10 +86,11 @@ class _Bench:
         self.out = torch.zeros(8 * self.sms, dtype=torch.int64, device=self.device)
         source = torch.Generator(self.device).manual_seed(0)
         # Of which operands are made: what toggles in the multipliers is what costs power.
-        self.random = torch.randn(1 << 16, device=self.device, generator=source)
+        self.random = torch.randn(1 << 17, device=self.device, generator=source)
 
     def run(self) -> Measured:
         self._about()
+        self._try("warm-up", self._warm)
         self._try("read_bytes_per_second", self._read)
         self._try("l2_bytes_per_second", self._read_l2)
         self._try("integer_lanes", self._integers)
@@ -101,11 +102,11 @@ class _Bench:
             self._try("cluster_seconds", lambda: self._chain(kernels.CLUSTER, 4096, grid=2))
         for operand in kernels.OPERANDS:
             if text := kernels.warp_text(operand, self.capability):
-                self._try(f"mma.{operand}.flops", partial(self._matrix, operand, text, 2))
+                self._try(f"mma.{operand}.flops", partial(self._matrix, operand, text, False))
             # wgmma is of capability 9.0 alone.
             if self.capability == 90:
                 text = kernels.group_text(operand)
-                self._try(f"wgmma.{operand}.flops", partial(self._matrix, operand, text, 1))
+                self._try(f"wgmma.{operand}.flops", partial(self._matrix, operand, text, True))
         return self.found
 
     def _about(self) -> None:
@@ -122,6 +123,11 @@ class _Bench:
                 ).stdout.strip()  # fmt: skip
             except (OSError, subprocess.SubprocessError, AttributeError):
                 return  # a container may lack it: nothing depends on it
+
+    def _warm(self) -> None:
+        """Clocks of an idle device take a while to rise."""
+        for _ in range(20):
+            self._start(kernels.INTEGERS, self.sms, kernels.INTEGER_THREADS, 1 << 15)
 
     def _try(self, name: str, measure: Callable[[], list[float] | None]) -> None:
         """Note the median of what ``measure`` gives, a number of each repeat."""
@@ -155,11 +161,14 @@ class _Bench:
         pairs = zip(events, events[1:], strict=False)
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
-    def _read(self) -> list[float]:
-        # No more than a quarter of what is free, where that is still more than L2 holds twice.
+    def _bytes(self, wanted: int) -> int:
+        """No more than a quarter of what is free, where that is still more than L2 holds twice."""
         free = torch.cuda.mem_get_info()[0]
-        bytes_ = min(max(8 * self.l2, 1 << 30), max(3 * self.l2, free // 4))
-        data = torch.zeros(bytes_ // 16 * 4, dtype=torch.int32, device=self.device)
+        return min(wanted, max(3 * self.l2, free // 4)) // 128 * 128
+
+    def _read(self) -> list[float]:
+        words = self._bytes(max(8 * self.l2, 1 << 30)) // 4
+        data = torch.zeros(words, dtype=torch.int32, device=self.device)
         return self._rates(data, 1)
 
     def _read_l2(self) -> list[float]:
@@ -175,23 +184,23 @@ class _Bench:
         seconds = self._times(lambda: self._start(text, grid, threads, words, data))
         return [data.numel() * 4 * passes / each for each in seconds]
 
-    def _cycles(self, blocks: int) -> float:
-        return float(self.out[:blocks].double().median())
+    def _cycles(self) -> float:
+        return float(self.out[: self.sms].double().median())
 
     def _integers(self) -> list[float]:
-        trips, blocks, threads = 4096, 2 * self.sms, 512
+        threads, trips = kernels.INTEGER_THREADS, 1 << 15
         lanes, clocks = [], []
         for _ in range(_REPEATS + 1):
-            self._start(kernels.INTEGERS, blocks, threads, trips)
-            cycles = self._cycles(blocks)
-            lanes.append(2 * threads * 32.0 * trips / cycles)
-            clocks.append(1e9 * cycles / float(self.out[2 * self.sms :][:blocks].double().median()))
+            self._start(kernels.INTEGERS, self.sms, threads, trips)
+            cycles = self._cycles()
+            lanes.append(32.0 * threads * trips / cycles)
+            clocks.append(1e9 * cycles / float(self.out[self.sms :][: self.sms].double().median()))
         self._note("clock", clocks[1:])
         return lanes[1:]
 
     def _latency(self) -> list[float]:
-        # Lines of 128 bytes in one random cycle, through more than twice L2.
-        lines = max(3 * self.l2, 1 << 27) // 128
+        # Lines of 128 bytes in one random cycle, of which L2 has few.
+        lines = self._bytes(12 * self.l2) // 128
         order = torch.randperm(lines, device=self.device)
         chain = torch.empty((lines, 32), dtype=torch.int32, device=self.device)
         chain[order, 0] = (32 * order.roll(-1)).int()
@@ -213,20 +222,20 @@ class _Bench:
         )[0]  # fmt: skip
         return [timing.seconds(calls) for _ in range(_REPEATS)]
 
-    def _matrix(self, operand: str, text: str, blocks_per_sm: int) -> list[float]:
+    def _matrix(self, operand: str, text: str, group: bool) -> list[float]:
         """Operations per second, and into the numbers the multiply-adds of a cycle."""
-        group = blocks_per_sm == 1
-        threads, blocks = 256, blocks_per_sm * self.sms
-        warps = blocks * threads // 32
-        products = (
-            kernels.group_products(operand)
-            if group
-            else kernels.warp_products(operand, self.capability)
-        )
+        if group:
+            threads, products = kernels.GROUP_THREADS, kernels.group_products(operand)
+        else:
+            threads = kernels.WARP_THREADS
+            products = kernels.warp_products(operand, self.capability)
+        of_block = products * threads // 32
         operands = self._operands(operand)
 
         def seconds(trips: int, repeats: int) -> list[float]:
-            return self._times(lambda: self._start(text, blocks, threads, trips, operands), repeats)
+            return self._times(
+                lambda: self._start(text, self.sms, threads, trips, operands), repeats
+            )
 
         trips = 256
         once = statistics.median(seconds(trips, 3))
@@ -234,9 +243,9 @@ class _Bench:
         trips = max(1, int(trips * _SUSTAINED / _REPEATS / once))
         seconds(trips, _REPEATS)
         times = seconds(trips, _REPEATS)
-        lanes = products * trips * (threads // 32) * blocks_per_sm / self._cycles(blocks)
-        self.found.numbers[f"{'wgmma' if group else 'mma'}.{operand}.lanes"] = lanes
-        return [2.0 * products * trips * warps / each for each in times]
+        kind = "wgmma" if group else "mma"
+        self.found.numbers[f"{kind}.{operand}.lanes"] = of_block * trips / self._cycles()
+        return [2.0 * of_block * trips * self.sms / each for each in times]
 
     def _operands(self, operand: str) -> Tensor:
         if operand == "int8":

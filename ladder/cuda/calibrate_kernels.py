@@ -2,7 +2,8 @@
 """Texts of the kernels by which a GPU is measured: loops of one instruction each.
 
 All are called ``measure``; their last arguments are ``out``, int64, and a number of trips or, of
-READ, of words of 16 bytes. Those that count cycles write those of each block into ``out``.
+READ, of words of 16 bytes. Those that count cycles have one block on a multiprocessor and write
+into ``out`` how long all of its warps take: schedulers favour some of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ OPERANDS = {
     "int8": Operand("int8", "s8", "s32", 32, 80),
     "float8_e4m3": Operand("float8_e4m3fn", "e4m3", "f32", 32, 89),
 }
+#: Of a block: four warps, or one of two warpgroups, for each scheduler.
+WARP_THREADS, GROUP_THREADS, INTEGER_THREADS = 512, 256, 1024
 #: Of a trip of a warp, which has as many sums.
 WARP_STEPS = 8
 #: Of a trip of a warpgroup.
@@ -69,21 +72,23 @@ def warp_text(operand: str, capability: int) -> str:
         [f'"r"(a[i & 1][{j}])' for j in range(of_a)] + [f'"r"(b[i & 1][{j}])' for j in range(of_b)]
     )
     return f"""
-extern "C" __global__ void __launch_bounds__(256) measure(
+extern "C" __global__ void __launch_bounds__({WARP_THREADS}) measure(
     const unsigned* x, long long* out, unsigned trips) {{
   unsigned a[2][{of_a}], b[2][{of_b}];
   {kind} d[{WARP_STEPS}][{of_d}] = {{}};
   x += threadIdx.x;
   for (int s = 0; s < 2; ++s) {{
-    for (int j = 0; j < {of_a}; ++j) a[s][j] = x[256 * (8 * s + j)];
-    for (int j = 0; j < {of_b}; ++j) b[s][j] = x[256 * (8 * s + 4 + j)];
+    for (int j = 0; j < {of_a}; ++j) a[s][j] = x[{WARP_THREADS} * (8 * s + j)];
+    for (int j = 0; j < {of_b}; ++j) b[s][j] = x[{WARP_THREADS} * (8 * s + 4 + j)];
   }}
+  __syncthreads();
   const long long start = clock64();
   for (unsigned t = 0; t < trips; ++t) {{
 #pragma unroll
     for (int i = 0; i < {WARP_STEPS}; ++i)
       asm volatile("{name} {", ".join(listed)};" : {outs} : {ins});
   }}
+  __syncthreads();
   const long long cycles = clock64() - start;
   {kind} sum = 0;
   for (int i = 0; i < {WARP_STEPS}; ++i)
@@ -113,7 +118,7 @@ def group_text(operand: str) -> str:
     names = ", ".join(f"a{i}, b{i}" for i in range(GROUP_STEPS))
     outs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(count))
     return f"""
-extern "C" __global__ void __launch_bounds__(256) measure(
+extern "C" __global__ void __launch_bounds__({GROUP_THREADS}) measure(
     const uint4* x, long long* out, unsigned trips) {{
   __shared__ __align__(1024) uint4 a[2][256], b[1024];
   for (int i = threadIdx.x; i < 512; i += 256) a[i / 256][i % 256] = x[i];
@@ -127,6 +132,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(
   const unsigned long long of_a = descriptor(a[threadIdx.x / 128]), of_b = descriptor(b);
   __syncthreads();
   asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
   const long long start = clock64();
   for (unsigned t = 0; t < trips; ++t) {{
     asm volatile(
@@ -135,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(
 {steps}    "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }}\\n"
     : {outs} : "l"(of_a), "l"(of_b) : "memory");
   }}
+  __syncthreads();
   const long long cycles = clock64() - start;
   {kind} sum = 0;
   for (int i = 0; i < {count}; ++i) sum += d[i];
@@ -165,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(512) measure(
 }"""
 
 INTEGERS = """
-extern "C" __global__ void __launch_bounds__(512) measure(long long* out, unsigned trips) {
+extern "C" __global__ void __launch_bounds__(1024) measure(long long* out, unsigned trips) {
   unsigned v[8];
   for (int i = 0; i < 8; ++i) v[i] = threadIdx.x * 77 + i;
   const unsigned b = threadIdx.x * 3 + blockIdx.x;
@@ -179,6 +186,7 @@ extern "C" __global__ void __launch_bounds__(512) measure(long long* out, unsign
       asm volatile("lop3.b32 %0, %0, %1, %2, 0xe8;"
                    : "+r"(v[i % 8]) : "r"(v[(i + 1) % 8]), "r"(b));
   }
+  __syncthreads();
   const long long cycles = clock64() - start;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(later) :: "memory");
   unsigned sum = 0;

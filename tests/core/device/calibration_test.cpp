@@ -80,10 +80,11 @@ TEST(Calibrated, row_without_numbers_is_the_row) {
 }
 
 TEST(Calibrated, instructions_have_the_rates_that_were_measured) {
-  const Calibration c = some();
+  Calibration c = some();
+  for (MatrixRate& rate : c.warps) rate.lanes /= 4;
   for (const Device& row : devices()) {
     if (row.family != Family::nvidia) continue;
-    const Device made = calibrated(row, c);
+    const Device made = calibrated(row, c, {});
     for (std::size_t i = 0; i < kMatrixOperands.size(); ++i) {
       for (const MatrixInstruction* each : instructions(made, kMatrixOperands[i])) {
         const double rate = operations_per_second(made, *each);
@@ -116,16 +117,16 @@ TEST(Calibrated, instructions_of_warps_alone_are_the_rate_of_the_device) {
 TEST(Calibrated, rate_of_faster_instructions_stays_where_only_warps_were_measured) {
   Calibration c = some();
   c.warpgroups = {};
-  c.warps[0] = {600e12, 1024};
+  c.warps[0] = {600e12, 800};
   const Device& row = device("b200");
   const Device made = calibrated(row, c);
   EXPECT_EQ(made.f16_flops, row.f16_flops);
   for (const MatrixInstruction* each : instructions(made, "float16")) {
     EXPECT_DOUBLE_EQ(operations_per_second(made, *each), 600e12) << each->name;
   }
-  // 2048 multiply-adds of a scheduler's quarter of 1024.
+  // 2048 multiply-adds of a scheduler's quarter of 800.
   EXPECT_NEAR(fitted::carried_to(made).matrix - row.costs.decode.matrix,
-              8 - row.costs.at.matrix_cycles, 0.01);
+              10.24 - row.costs.at.matrix_cycles, 0.01);
 }
 
 TEST(Calibrated, costs_are_carried_by_what_was_measured_where_they_were_fitted) {
@@ -135,6 +136,8 @@ TEST(Calibrated, costs_are_carried_by_what_was_measured_where_they_were_fitted) 
   const auto same = calibrated(row, c, known);
   EXPECT_DOUBLE_EQ(same.clock(), row.clock());
   EXPECT_DOUBLE_EQ(same.fill_bytes, row.fill_bytes);
+  EXPECT_DOUBLE_EQ(same.f16_flops, row.f16_flops);
+  EXPECT_DOUBLE_EQ(same.i8_flops, row.i8_flops);
   for (const auto cost : {
            +[](const Costs& k) { return k.decode.decoding; },
            +[](const Costs& k) { return k.decode.hiding_warps; },
@@ -152,9 +155,10 @@ TEST(Calibrated, costs_are_carried_by_what_was_measured_where_they_were_fitted) 
     EXPECT_DOUBLE_EQ(cost(same.costs), cost(row.costs));
   }
   c.clock /= 2, c.l2_bytes_per_second /= 4, c.integer_lanes *= 2, c.latency_seconds *= 3;
-  c.ticket_seconds *= 5, c.cluster_seconds *= 7;
+  c.ticket_seconds *= 5, c.cluster_seconds *= 7, c.warpgroups[3].flops /= 2;
   const auto other = calibrated(row, c, known);
   EXPECT_DOUBLE_EQ(other.clock(), row.clock() / 2);
+  EXPECT_DOUBLE_EQ(other.f8_flops, row.f8_flops / 2);
   EXPECT_DOUBLE_EQ(other.fill_bytes, row.fill_bytes / 2);  // of a cycle
   EXPECT_DOUBLE_EQ(other.costs.warpgroups.fill_bytes, row.costs.warpgroups.fill_bytes / 2);
   EXPECT_DOUBLE_EQ(other.costs.decode.decoding, row.costs.decode.decoding / 2);
@@ -177,6 +181,33 @@ TEST(Calibrated, launches_take_as_much_longer_as_they_were_measured_to) {
                    row.costs.warpgroups.weights_ahead_seconds / 2);
   c.launch_seconds = 1e-7;
   EXPECT_GT(calibrated(row, c, known).costs.decode.ways[3].fixed, 0);
+}
+
+// A number that repeats to some per cent moves no choice by them.
+TEST(Calibrated, numbers_within_a_tenth_of_the_rows_leave_the_row) {
+  const Device& row = device("h100");
+  for (double factor : {0.92, 1.08}) {
+    Calibration c = kFittedOn;
+    c.read_bytes_per_second = row.global.bytes_per_second;
+    c.warps[0] = {row.f16_flops * row.warp_share, row.f16_lanes * row.warp_share};
+    for (const CalibrationField& field : calibration_fields()) field.of(c) *= factor;
+    // A share is one number over another.
+    c.warps[0].lanes = factor * row.f16_lanes * row.warp_share;
+    c.warpgroups[0].lanes = row.f16_lanes;
+    c.l2_bytes_per_second = kFittedOn.l2_bytes_per_second, c.clock = kFittedOn.clock * factor;
+    c.dependent_seconds =
+        c.launch_seconds - (kFittedOn.launch_seconds - kFittedOn.dependent_seconds);
+    const Device made = calibrated(row, c);
+    EXPECT_EQ(made.global.bytes_per_second, row.global.bytes_per_second);
+    EXPECT_EQ(made.f16_flops, row.f16_flops);
+    EXPECT_EQ(made.clock(), row.clock());
+    EXPECT_EQ(made.fill_bytes, row.fill_bytes);
+    EXPECT_EQ(fitted::carried_to(made).matrix, fitted::carried_to(row).matrix);
+    EXPECT_EQ(made.costs.decode.ways[0].fixed, row.costs.decode.ways[0].fixed);
+    EXPECT_EQ(made.costs.tiles.ticket_seconds, row.costs.tiles.ticket_seconds);
+    EXPECT_EQ(made.costs.warpgroups.weights_ahead_seconds,
+              row.costs.warpgroups.weights_ahead_seconds);
+  }
 }
 
 // What comes from L2 takes as long as before.

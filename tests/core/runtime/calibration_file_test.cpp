@@ -50,7 +50,7 @@ class CalibrationFile : public ::testing::Test {
     path_ = folder_ / "of" / "it.json";
     unsetenv("LADDER_CALIBRATION");
     setenv("LADDER_CACHE", (folder_ / "cache").c_str(), 1);
-    made_.numbers.read_bytes_per_second = 4.4444444444444444e12;
+    made_.numbers.read_bytes_per_second = 3.3333333333333333e12;
     made_.numbers.warps[2] = {1.1e15, 2500.1};
     made_.about["power.limit"] = "700 W";
     take_notices();
