@@ -13,6 +13,8 @@ namespace {
 // A read rate is at most what the driver or the data sheet has, but for their rounding; less than a
 // sixteenth is no measurement of an idle device.
 constexpr double kMostOfRow = 1.5, kLeastOfRow = 1.0 / 16;
+// By which numbers that contradict each other may differ.
+constexpr double kRounding = 1.1;
 
 template <double Calibration::*Member>
 constexpr CalibrationField number(std::string_view name, std::string_view unit, double low,
@@ -140,22 +142,36 @@ std::string objection(const Calibration& calibration, const Device& row) {
   if (read > 0 && known > 0 && (read > kMostOfRow * known || read < kLeastOfRow * known)) {
     return joined("read_bytes_per_second is ", read, " B/s, where the row has ", known);
   }
+  const double cycles = row.multiprocessors * std::max(row.clock(), calibration.clock);
+  for (std::size_t i = 0; i < kMatrixOperands.size(); ++i) {
+    const MatrixRate &warp = calibration.warps[i], &group = calibration.warpgroups[i];
+    // The matrix unit is the same.
+    if (group.lanes > 0 && warp.lanes > kRounding * group.lanes) {
+      return joined("mma.", kMatrixOperands[i], ".lanes is ", warp.lanes, ", more than ",
+                    group.lanes, " of wgmma");
+    }
+    for (const MatrixRate* rate : {&warp, &group}) {
+      if (rate->lanes <= 0 || rate->flops <= kRounding * 2 * rate->lanes * cycles) continue;
+      return joined(rate == &warp ? "mma." : "wgmma.", kMatrixOperands[i], ".flops is ",
+                    rate->flops, ", more than ", rate->lanes, " multiply-adds in each of ", cycles,
+                    " cycles per second");
+    }
+  }
   return "";
 }
 
 double number_of_row(const Device& row, const CalibrationField& field) {
   if (field.name == "read_bytes_per_second") return row.global.bytes_per_second;
-  if (field.name == "l2_bytes_per_second") {
-    return row.l2.bytes_per_second > 0 ? row.l2.bytes_per_second : row.fill_bytes_per_second();
-  }
+  if (field.name == "l2_bytes_per_second") return row.l2.bytes_per_second;
   if (field.name == "clock") return row.clock();
   for (const MatrixInstruction* each : instructions(row)) {
     const bool warp = each->fragment == Fragment::warp;
     if (!warp && each->fragment != Fragment::warpgroup) continue;
     const std::string name = joined(warp ? "mma." : "wgmma.", each->operand);
-    const double rate = operations_per_second(row, *each);
-    if (field.name == name + ".flops") return rate;
-    if (field.name == name + ".lanes") return rate / (2 * row.multiprocessors * row.clock());
+    if (field.name == name + ".flops") return operations_per_second(row, *each);
+    if (field.name == name + ".lanes" && each->operand_bits() == 16) {
+      return row.f16_lanes * reached_share(row, *each);
+    }
   }
   return 0;
 }

@@ -166,7 +166,10 @@ CalibratedRow calibrated_row(const Properties& properties, const Device& row) {
   CalibratedRow out{&row, &row, machine_of(properties, row), "", "", {}};
   const char* said = std::getenv("LADDER_CALIBRATION");
   const std::string choice = said == nullptr ? "" : said;
-  if (choice == "off") return out;
+  if (choice == "off") {
+    out.why = "LADDER_CALIBRATION is off";
+    return out;
+  }
   const std::string path = choice.empty() ? calibration_path() : choice;
   std::error_code absent;
   const auto text = bytes_of(path, absent);

@@ -50,7 +50,7 @@ struct CalibratedRow {
   const Device* bare;  ///< without
   std::string machine;
   std::string path;  ///< of the calibration in use; empty: there is none
-  std::string why;   ///< it is not in use, where a file has been refused
+  std::string why;   ///< none is in use, where one was refused or switched off
   StoredCalibration calibration;
 };
 

@@ -20,7 +20,7 @@ def calibrate(
 ) -> None:
     """Measure a GPU, so that kernels that nobody has timed on it are chosen by its own numbers.
 
-    Takes about ten seconds, in which the GPU should do nothing else. What was
+    Takes 10 to 20 seconds, in which the GPU should do nothing else. What was
     measured is kept for this machine and driver, is in use from the next process
     on, and changes which kernels are tried first, never a result. Kernels that
     ladder tune has timed stay. LADDER_CALIBRATION=off leaves it out, and

@@ -47,7 +47,7 @@ class Measured:
 
 
 def calibrate(device: int = 0, progress: Callable[[str], None] = lambda name: None) -> Measured:
-    """Measure GPU ``device``, which should do nothing else meanwhile: about ten seconds.
+    """Measure GPU ``device``, which should do nothing else meanwhile: 10 to 20 seconds.
 
     Args:
         progress: called with the name of what is measured next.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -68,6 +69,38 @@ TEST(Calibration, of_another_machines_memory_is_refused_with_both_rates) {
   calibration.read_bytes_per_second = 1e10;
   EXPECT_THAT(objection(calibration, device("h200")),
               HasSubstr("1e+10 B/s, where the row has 4.5"));
+}
+
+// What a first version of the command measured: cycles of a warp that the scheduler favoured.
+TEST(Calibration, of_which_numbers_contradict_each_other_is_refused_with_both) {
+  const Device& row = device("h100");
+  Calibration calibration;
+  calibration.warps[0] = {615.7e12, 2719.6}, calibration.warpgroups[0] = {874.7e12, 2048};
+  EXPECT_EQ(objection(calibration, row), "mma.float16.lanes is 2719.6, more than 2048 of wgmma");
+  calibration.warps[0].lanes = 1330;
+  EXPECT_EQ(objection(calibration, row), "");
+  calibration.warpgroups[0].flops = 1.3e15;
+  EXPECT_THAT(
+      objection(calibration, row),
+      HasSubstr("wgmma.float16.flops is 1.3e+15, more than 2048 multiply-adds in each of "));
+}
+
+TEST(Calibration, is_shown_beside_what_the_row_has) {
+  for (const Device& row : devices()) {
+    for (const CalibrationField& field : calibration_fields()) {
+      const double number = number_of_row(row, field);
+      EXPECT_TRUE(number == 0 || (field.low <= number && number <= field.high))
+          << row.name << ", " << field.name << ": " << number;
+    }
+  }
+  const auto shown = [](std::string_view name) {
+    const auto fields = calibration_fields();
+    return number_of_row(device("h100"), *std::ranges::find(fields, name, &CalibrationField::name));
+  };
+  EXPECT_EQ(shown("read_bytes_per_second"), 3350e9);
+  EXPECT_EQ(shown("mma.float16.flops"), 761e12 * 0.61);
+  EXPECT_EQ(shown("wgmma.float16.lanes"), 2048);
+  EXPECT_EQ(shown("latency_seconds"), 0);
 }
 
 TEST(Calibrated, row_without_numbers_is_the_row) {

@@ -34,6 +34,17 @@ TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted
   EXPECT_EQ(carried.hidden, 1);
   EXPECT_EQ(carried.wave_bytes, kFittedCosts.decode.wave_bytes);
   EXPECT_EQ(carried.hiding_warps, kFittedCosts.decode.hiding_warps);
+  const Device& row = device("h200");
+  const Costs::Machine& at = kFittedCosts.at;
+  EXPECT_EQ(at.multiprocessors, row.multiprocessors);
+  EXPECT_EQ(at.clock, row.clock());
+  const double schedulers = row.multiprocessors * row.schedulers;
+  EXPECT_DOUBLE_EQ(at.warp_flops, row.f16_flops * row.warp_share / schedulers);
+  EXPECT_DOUBLE_EQ(at.warp_byte_flops, row.i8_flops * row.warp_share / schedulers);
+  const double flops[] = {row.f16_flops, row.bf16_flops, row.i8_flops, row.f8_flops};
+  for (std::size_t i = 0; i < std::size(flops); ++i) {
+    EXPECT_DOUBLE_EQ(at.warpgroup_flops[i], flops[i]);
+  }
 }
 
 TEST(Fitted, what_a_row_does_not_say_counts_as_on_the_device_on_which_they_were_fitted) {

@@ -190,6 +190,7 @@ TEST_F(CalibrationFile, of_the_cache_is_in_use_unless_it_is_said_otherwise) {
   EXPECT_EQ(found.bare, &row_);
   setenv("LADDER_CALIBRATION", "off", 1);
   EXPECT_EQ(calibrated_row(h200(), row_).row, &row_);
+  EXPECT_EQ(calibrated_row(h200(), row_).why, "LADDER_CALIBRATION is off");
   made_.numbers.read_bytes_per_second = 4e12;
   write();
   setenv("LADDER_CALIBRATION", path_.c_str(), 1);
