@@ -34,6 +34,7 @@ struct Properties {
   /// Blocks of the largest cluster that fits when each fills a multiprocessor, up to kMostCluster;
   /// 1: there are no clusters; 0: not told.
   int max_cluster;
+  std::string driver = {};  ///< its version, "13.0"; empty where it is not told
 };
 
 /// How a kernel is started.

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "device/costs.h"
 #include "device/instructions.h"
 
 namespace ladder {
@@ -58,17 +59,20 @@ struct Device {
   /// Of these rates, what matrix instructions of single warps reach; 0: not published. Others
   /// reach all, for all that the table knows.
   double warp_share = 1;
+  /// The same for each of kMatrixOperands (device/calibration.h); 0: warp_share.
+  std::array<double, 4> warp_shares = {};
   /// Of tensor memory, 128 lanes of 32 bits each, that a multiprocessor has; 0: none.
   int tensor_columns = 0;
   /// Schedules by instructions that nobody has run on such a device are proposed, too: set where a
   /// user asks for them (runtime/device_row.h), never in a row of the table.
   bool unproven = false;
-  int fill_bytes = 0;  ///< that a multiprocessor takes from L2 in a cycle; 0: not published
-  int max_cluster;     ///< blocks that may share memory on any such device; 1: none
+  double fill_bytes = 0;  ///< that a multiprocessor takes from L2 in a cycle; 0: not published
+  int max_cluster;        ///< blocks that may share memory on any such device; 1: none
   /// Of the multiprocessors, those that clusters of 1 to 8 blocks can be on at once, one block on
   /// each; 0: not known.
   std::array<double, 8> cluster_shares = {};
   Sources sources;
+  Costs costs = kFittedCosts;
   /// What the driver calls a machine that it found, with the numbers that distinguish it from
   /// others of that name, the same at every start; empty: a row of the table.
   std::string_view found = {};
@@ -89,7 +93,7 @@ struct Device {
     return double(shared.banks) * shared.bank_bytes * multiprocessors * clock();
   }
   /// The most that L2 gives all multiprocessors together; 0: not known.
-  double fill_bytes_per_second() const { return double(fill_bytes) * multiprocessors * clock(); }
+  double fill_bytes_per_second() const { return fill_bytes * multiprocessors * clock(); }
 };
 
 /// Blocks along y of a grid, on every NVIDIA device: CUDA C++ Programming Guide, table of

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "device/calibration.h"
 #include "device/device.h"
 
 namespace ladder {
@@ -233,7 +234,12 @@ std::vector<const MatrixInstruction*> instructions(const Device& device, std::st
 double reached_share(const Device& device, const MatrixInstruction& row) {
   // A narrow vector on a machine with wide ones.
   if (row.fragment == Fragment::vector) return 32.0 * row.n / device.generation;
-  if (row.fragment == Fragment::warp) return device.warp_share;
+  if (row.fragment == Fragment::warp) {
+    const auto operand = std::ranges::find(kMatrixOperands, row.operand);
+    if (operand == kMatrixOperands.end()) return device.warp_share;
+    const double measured = device.warp_shares[operand - kMatrixOperands.begin()];
+    return measured > 0 ? measured : device.warp_share;
+  }
   // CDNA 4 takes as many clocks for instructions of twice the depth.
   return row.fragment == Fragment::wave && row.architecture < 4 && device.generation >= 4 ? 0.5 : 1;
 }

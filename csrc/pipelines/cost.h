@@ -3,9 +3,9 @@
 
 namespace ladder {
 
-/// What a schedule is expected to take, and why. Constants that no device row gives were fitted
-/// to one H200 (schedule/fitted.h says how others have them); they rank candidates and promise
-/// nothing.
+/// What a schedule is expected to take, and why. Constants that no data sheet states
+/// (device/costs.h) were fitted to one H200, and schedule/fitted.h says how others have them; they
+/// rank candidates and promise nothing.
 struct Cost {
   double memory_seconds;  ///< what must be moved, at the read rate, and part of what comes again
   double issue_seconds;   ///< masks, shifts, multiply-adds and matrix instructions

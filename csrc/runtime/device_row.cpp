@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -219,13 +220,19 @@ const Device& device_row(const Properties& properties) {
   return kept(properties, row, suggested.named && numbers_of(row) == numbers_of(*suggested.row));
 }
 
-const Device& device_row(int ordinal) {
+const Device& device_row(int ordinal) { return *calibrated_row(ordinal).row; }
+
+const CalibratedRow& calibrated_row(int ordinal) {
   LADDER_REQUIRE(0 <= ordinal && ordinal < kMaxDevices, "device ", ordinal, " of at most ",
                  kMaxDevices);
   static std::mutex mutex;
-  static std::array<const Device*, kMaxDevices> rows{};
+  // Never destroyed: threads that compile may ask to the end.
+  static auto& rows = *new std::array<std::optional<CalibratedRow>, kMaxDevices>;
   const std::lock_guard lock(mutex);
-  if (rows[ordinal] == nullptr) rows[ordinal] = &device_row(gpus().driver.properties(ordinal));
+  if (!rows[ordinal]) {
+    const Properties properties = gpus().driver.properties(ordinal);
+    rows[ordinal] = calibrated_row(properties, device_row(properties));
+  }
   return *rows[ordinal];
 }
 

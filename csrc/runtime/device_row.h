@@ -3,6 +3,7 @@
 
 #include "codegen/driver.h"
 #include "device/device.h"
+#include "runtime/calibration_file.h"
 
 namespace ladder {
 
@@ -20,8 +21,11 @@ const Device& device_row(const Properties& properties);
 /// environment once.
 bool allows_unproven();
 
-/// The row of device `ordinal` of gpus() (runtime/gpus.h), asked of the driver once.
+/// The row of device `ordinal` of gpus() (runtime/gpus.h), asked of the driver once, with the
+/// calibration of the machine (runtime/calibration_file.h), read once, too.
 const Device& device_row(int ordinal);
+/// The same with what it is made of.
+const CalibratedRow& calibrated_row(int ordinal);
 
 /// Devices that ladder keeps state for.
 constexpr int kMaxDevices = 32;

@@ -141,10 +141,12 @@ double lookup_latency(const Problem& problem) {
   return lookups_per_pair(problem) > 0 ? fitted::kLatencyOfLookups : 0;
 }
 
-double table_seconds(const Problem& problem, double clock) {
+double table_seconds(const Problem& problem, const Device& device) {
   if (decoding_kind(problem) != Decoding::Kind::table) return 0;
   const auto bytes = static_cast<double>(table_entries(problem.weight.bits) * kLanes * 4);
-  return fitted::kTableSeconds * bytes / fitted::kTableBytes * (fitted::kClock / clock);
+  const Costs& costs = device.costs;
+  return costs.decode.table_seconds * bytes / costs.decode.table_bytes *
+         (costs.clock / fitted::carried_to(device).clock);
 }
 
 }  // namespace ladder

@@ -4,6 +4,7 @@
 // leaving room, not a promise.
 #pragma once
 
+#include "device/device.h"
 #include "expr/decoding.h"
 #include "schedule/route.h"
 
@@ -22,11 +23,11 @@ int decoding_registers(const Problem& problem, ScalePlace place);
 /// Look-ups of a warp for each pair of codes, a wavefront of shared memory each.
 int lookups_per_pair(const Problem& problem);
 
-/// To the power of which too few warps (fitted::kHidingWarps) hide less of the way to a table and
-/// back.
+/// To the power of which too few warps (Costs::Decode::hiding_warps) hide less of the way to a
+/// table and back.
 double lookup_latency(const Problem& problem);
 
-/// What filling its table adds to the time of a block, at `clock` cycles per second.
-double table_seconds(const Problem& problem, double clock);
+/// What filling its table adds to the time of a block on `device`.
+double table_seconds(const Problem& problem, const Device& device);
 
 }  // namespace ladder

@@ -12,6 +12,7 @@ from ladder._version import __version__
 from ladder.cli import (
     bench,
     bounds,
+    calibrate,
     checkpoint,
     clean,
     devices,
@@ -56,6 +57,7 @@ app.command("ppl")(perplexity.ppl)
 app.command("bench")(bench.bench)
 app.command("tune")(tune.tune)
 app.command("devices")(devices.devices)
+app.command("calibrate")(calibrate.calibrate)
 app.command("explain")(explain.explain)
 app.command("clean")(clean.clean)
 app.add_typer(bounds.app, name="bounds")

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from ladder.cli.calibrate import number, print_numbers
 from ladder.cli.output import Json, print_json, print_table
 
 
@@ -25,7 +26,7 @@ def devices(as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    gpus = [f"{gpu['name']}: {gpu['kernels']}" for gpu in found["gpus"]]
+    gpus = [f"{gpu['name']}: {gpu['kernels']}{_calibrated(gpu)}" for gpu in found["gpus"]]
     rocm = f", ROCm {found['torch_hip']}" if found["torch_hip"] else ""
     lines = {
         "CPU": found["cpu_name"],
@@ -38,6 +39,9 @@ def devices(as_json: Json = False) -> None:
         **{f"cuda:{index}": text for index, text in enumerate(gpus)},
     }
     print_table("This machine", ("what", "found"), list(lines.items()))
+    for gpu in found["gpus"]:
+        if gpu["calibration"] and gpu["calibration"]["file"]:
+            print_numbers(gpu["calibration"]["machine"], gpu["calibration"]["numbers"])
     print_table("Known devices", _COLUMNS, [_cells(row) for row in found["known"]])
 
 
@@ -85,6 +89,17 @@ def _hip_compiler(found: dict[str, Any]) -> str:
     return f"{found['hip_compiler']} for {names}" if found["hip_compiler"] else ""
 
 
+def _calibrated(gpu: dict[str, Any]) -> str:
+    """What a line of the table says of the calibration of a GPU."""
+    calibration = gpu["calibration"]
+    if calibration is None:
+        return ""
+    if calibration["file"]:
+        return f", calibrated ({calibration['file']})"
+    why = calibration["why"] or "ladder calibrate measures it"
+    return f", not calibrated: {why}"
+
+
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
     why = row["no_kernels"].partition(" yet: ")[2] or row["no_kernels"]
     compiled = f"none: {why}" if why else "compiled"
@@ -106,7 +121,7 @@ def find() -> dict[str, Any]:
     cpu_name, the processor; cpu, the instruction sets that it has and kernels use, the widest last;
     cpu_in_use; cpu_missing, those with kernels that it lacks. driver, torch, torch_cuda, torch_hip,
     nvrtc and nvrtc_architectures (90 for sm_90), hip_driver, hip_compiler and hip_architectures,
-    gpus (name, capability, row, kernels) and known, the rows of csrc/device/."""
+    gpus (name, capability, row, kernels, calibration) and known, the rows of csrc/device/."""
     import torch
 
     from ladder import _library
@@ -149,8 +164,9 @@ def targets() -> dict[str, dict[str, Any]]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """name, capability, row (of :data:`_FIELDS`; None where ladder has none) and kernels of each
-    CUDA device, in order of their index."""
+    """name, capability, row (of :data:`_FIELDS`; None where ladder has none), kernels and
+    calibration (machine, file, why, about and numbers; None where there is no row) of each CUDA
+    device, in order of their index."""
     import torch
 
     from ladder._C import devices as native
@@ -165,8 +181,16 @@ def gpus() -> list[dict[str, Any]]:
         try:
             row = dict(zip(_FIELDS, native.found(ordinal), strict=True))
         except (NotImplementedError, RuntimeError) as error:
-            found.append({**gpu, "row": None, "kernels": f"none: {error}"})
+            found.append({**gpu, "row": None, "kernels": f"none: {error}", "calibration": None})
             continue
         kernels = f"none: {row['no_kernels']}" if row["no_kernels"] else f"as {row['name']}"
-        found.append({**gpu, "row": row, "kernels": kernels})
+        machine, file, why, about, numbers = native.calibration(ordinal)
+        calibration = {
+            "machine": machine,
+            "file": file,
+            "why": why,
+            "about": dict(about),
+            "numbers": [number(*each) for each in numbers],
+        }
+        found.append({**gpu, "row": row, "kernels": kernels, "calibration": calibration})
     return found

@@ -57,6 +57,10 @@ def test_the_instruction_set_in_use_is_said_with_those_that_could_be(capsys):
         assert ladder.use_cpu_isa() == found["cpu_in_use"]
 
 
+NUMBERS = [("read_bytes_per_second", "B/s", 0.0, 4.53e12), ("latency_seconds", "s", 0.0, 0.0)]
+NOT_CALIBRATED = ("NVIDIA H200, sm_90a", "", "", [], NUMBERS)
+
+
 @pytest.fixture
 def two_gpus(monkeypatch):
     """One that has a row, and one that is older than every row."""
@@ -74,6 +78,7 @@ def two_gpus(monkeypatch):
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr(native, "found", found)
+    monkeypatch.setattr(native, "calibration", lambda ordinal: NOT_CALIBRATED)
 
 
 def test_each_gpu_has_the_row_that_stands_for_it_or_the_reason_why_none_does(capsys, two_gpus):
@@ -86,3 +91,31 @@ def test_each_gpu_has_the_row_that_stands_for_it_or_the_reason_why_none_does(cap
     assert second["row"] is None and second["kernels"].startswith("none: no row for a GTX 1080")
     text = run(capsys)
     assert "NVIDIA H200: as h200" in text and "GTX 1080: none: no row" in text
+
+
+def test_a_gpu_is_calibrated_or_not_and_says_why(capsys, two_gpus, monkeypatch):
+    first, second = json.loads(run(capsys, "--json"))["gpus"]
+    assert second["calibration"] is None and not first["calibration"]["file"]
+    assert first["calibration"]["numbers"][1] == {
+        "what": "latency_seconds",
+        "unit": "s",
+        "measured": None,
+        "row": None,
+    }
+    assert "as h200, not calibrated: ladder calibrate measures it" in run(capsys)
+    refused = (NOT_CALIBRATED[0], "", "of.json: clock is 1 Hz", [], NUMBERS)
+    monkeypatch.setattr(native, "calibration", lambda ordinal: refused)
+    assert "not calibrated: of.json: clock is 1 Hz" in run(capsys)
+
+
+def test_the_numbers_of_a_calibration_stand_beside_those_of_the_row(capsys, two_gpus, monkeypatch):
+    numbers = [("read_bytes_per_second", "B/s", 4.4e12, 4.53e12), ("clock", "Hz", 1.8e9, 0.0)]
+    made = (NOT_CALIBRATED[0], "of.json", "", [("power.limit", "700 W")], numbers)
+    monkeypatch.setattr(native, "calibration", lambda ordinal: made)
+    found = json.loads(run(capsys, "--json"))["gpus"][0]["calibration"]
+    assert found["about"] == {"power.limit": "700 W"}
+    assert (found["numbers"][0]["measured"], found["numbers"][0]["row"]) == (4.4e12, 4.53e12)
+    text = run(capsys)
+    assert "as h200, calibrated (of.json)" in text
+    line = next(line for line in text.splitlines() if "read_bytes_per_second" in line)
+    assert line.index("4.4e+12") < line.index("4.53e+12") < line.index("B/s")

@@ -16,12 +16,13 @@
 namespace ladder {
 namespace {
 
-const fitted::Way& way_of(const DecodeSchedule& s) {
-  if (s.sharers > 0) return fitted::kEngine;
-  if (s.x_rounds > 0) return s.x_slack > 0 ? fitted::kApart : fitted::kTogether;
-  if (s.depth > 0) return fitted::kDeep;
-  if (s.stages > 1) return fitted::kRing;
-  return s.rounds > 1 ? fitted::kRegisters : fitted::kOneRound;
+fitted::Way way_of(const DecodeSchedule& s) {
+  using enum fitted::Way;
+  if (s.sharers > 0) return engine;
+  if (s.x_rounds > 0) return s.x_slack > 0 ? apart : together;
+  if (s.depth > 0) return deep;
+  if (s.stages > 1) return ring;
+  return s.rounds > 1 ? registers : one_round;
 }
 
 }  // namespace
@@ -30,6 +31,7 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   using namespace fitted;
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
+  const Costs::Decode& costs = device.costs.decode;
   const Carried carried = carried_to(device);
   const double activations =
       s.sharers > 0 ? (engine_by_rounds(s) ? kByRounds : kByEngine) / s.sharers : kActivations;
@@ -37,10 +39,10 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double columns = static_cast<double>(s.tokens) / mma.n;
   const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
   const double steps = static_cast<double>(kBlock) / mma.k;  // of a block
-  const double unit = kAlu * decoding_cycles(problem, s.route, s.scale_place) +
+  const double unit = costs.decoding * decoding_cycles(problem, s.route, s.scale_place) +
                       scaled_sums_cycles(problem, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
-                      kLoadMatrix * steps * columns / s.units;
+                      costs.load_matrix * steps * columns / s.units;
   const auto products = static_cast<double>(problem.products());
   const double units =
       products * static_cast<double>(round_up(problem.n, kBlock) * round_up(problem.k, kBlock)) /
@@ -59,7 +61,8 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   out.issue_seconds = units * unit / (carried.clock * device.schedulers * device.multiprocessors);
   out.shared_seconds = static_cast<double>(shared_wavefronts(s, problem)) * blocks /
                        (carried.clock * device.multiprocessors);
-  const Way& way = way_of(s);
+  const WayModel& way = model_of(way_of(s));
+  const WayCosts& taken = costs.ways[static_cast<std::size_t>(way_of(s))];
   const double waves = std::max(per_device / s.blocks_per_multiprocessor, 1.0);
   // A block that loads all it has at once costs by what it loads.
   const double block_bytes =
@@ -67,8 +70,8 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double share = s.rounds == 1 ? std::max(1.0, block_bytes / carried.wave_bytes) : 1.0;
   out.fixed_seconds =
       1e-6 *
-      (way.fixed + (way.per_wave * share + 1e6 * table_seconds(problem, carried.clock)) * waves +
-       (s.reduction == Reduction::cluster ? way.cluster : 0));
+      (taken.fixed + (taken.per_wave * share + 1e6 * table_seconds(problem, device)) * waves +
+       (s.reduction == Reduction::cluster ? taken.cluster : 0));
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;

@@ -12,11 +12,8 @@ namespace {
 
 constexpr std::string_view kName = "dense";
 
-// Fitted to 64 to 512 tokens of four layers and 544 to 4096 of three on two H200s
-// (benchmarks/results/peers.md, sweep.md): launches of the kernels, and how far they are from the
-// rates of the row. A library takes some 9 us for the
-// smallest.
-constexpr double kLaunches = 5e-6, kShort = 1.05, kLeast = 11e-6;
+// How far the kernels are from the rates of the row; fitted with Costs::Dense.
+constexpr double kShort = 1.05;
 
 }  // namespace
 
@@ -44,8 +41,9 @@ Cost cost(const DenseSchedule&, const Decisions& decisions) {
   out.memory_seconds = once->global_seconds + once->before_seconds;
   out.issue_seconds = once->arithmetic_seconds;
   out.shared_seconds = once->shared_seconds;
-  out.fixed_seconds = kLaunches;
-  out.seconds = std::max(kShort * once->seconds + kLaunches, kLeast);
+  const Costs::Dense& costs = decisions.device->costs.dense;
+  out.fixed_seconds = costs.launch_seconds;
+  out.seconds = std::max(kShort * once->seconds + costs.launch_seconds, costs.least_seconds);
   return out;
 }
 

@@ -12,19 +12,8 @@
 namespace ladder {
 namespace {
 
-// A SIMD issues an instruction of a wave in four clocks: 16 lanes a clock (CDNA 3 ISA).
-constexpr double kIssueClocks = 4;
-// Of peak, that copies and products of vectors reach: BabelStream and rocBLAS on an MI300X
-// (arXiv 2510.27583; rocm-libraries, pull request 12329).
-constexpr double kReached = 0.85;
-// Bytes on their way that a compute unit needs to reach it: 5.3 TB/s times 0.8 us over 304.
-constexpr double kBytesInFlight = 14336;
-// Of a k-tile of a wave: the barrier, addresses, the loop.
-constexpr double kTileClocks = 400;
 // Matrix and vector instructions of several waves run beside each other; of one, in part.
-constexpr double kOverlap = 4, kAlone = 1.4;
-// Seconds: launch and first bytes under a graph; a ticket, whose fences empty the cache of a die.
-constexpr double kLaunch = 5e-6, kTicket = 2e-6;
+constexpr double kOverlap = 4;
 
 double fullest(double groups, double places) {
   return std::ceil(groups / places) * places / groups;
@@ -35,6 +24,7 @@ double fullest(double groups, double places) {
 Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
+  const Costs::Waves& costs = device.costs.waves;
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   const CtaGrid grid = grid_of(s, problem);
   const double groups = static_cast<double>(grid.count() * problem.products());
@@ -61,11 +51,12 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
           ? static_cast<double>(groups_of_wave(s, problem)) * (2 * tokens + 4 * pieces)
           : 0;
   const double loads = 2 * tokens / row.n * steps;
-  const double vector = (operations * packed + scaling + loads) * kIssueClocks + kTileClocks;
+  const double vector =
+      (operations * packed + scaling + loads) * costs.issue_clocks + costs.tile_clocks;
   const double waves = static_cast<double>(s.waves());
   const double resident =
       std::min<double>(s.groups_per_cu, std::ceil(groups / device.multiprocessors));
-  const double alone = resident * waves <= device.schedulers ? kAlone : 1;
+  const double alone = resident * waves <= device.schedulers ? costs.alone : 1;
 
   Cost out{};
   out.issue_seconds = (std::max(products, vector) + 0.2 * std::min(products, vector)) * alone *
@@ -77,17 +68,18 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const double x_bytes = static_cast<double>(s.tokens) * static_cast<double>(s.tile_columns()) *
                          bytes_of(problem.formats.x);
   const double in_flight = resident * (tile_codes + x_bytes) * (s.k_tiles > 1 ? 1 : 0.5);
-  const double hidden = std::min(in_flight / kBytesInFlight, 1.0);
+  const double hidden = std::min(in_flight / costs.bytes_in_flight, 1.0);
   const double sums = static_cast<double>(s.rows()) * s.tokens * 4;
   const double through_cache =
       groups * (s.k_tiles * (tile_codes + x_bytes) + (grid.splits > 1 ? 2 * sums : 0));
-  out.memory_seconds = least / (kReached * device.global.bytes_per_second) / hidden;
+  out.memory_seconds = least / (costs.reached * device.global.bytes_per_second) / hidden;
   if (const double rate = device.l2.bytes_per_second; rate > 0) {
     out.memory_seconds = std::max(out.memory_seconds, through_cache / rate);
   }
   const double read = tokens * row.k * bytes_of(problem.formats.x) * steps * waves;
   out.shared_seconds = (read + x_bytes) * s.k_tiles * groups / device.shared_bytes_per_second();
-  out.fixed_seconds = kLaunch + (s.reduction == Reduction::ordered ? kTicket : 0);
+  out.fixed_seconds =
+      costs.launch_seconds + (s.reduction == Reduction::ordered ? costs.ticket_seconds : 0);
   const double uneven = fullest(groups, device.multiprocessors);
   const double work = std::max(out.issue_seconds, out.shared_seconds) * uneven;
   out.seconds = std::pow(std::pow(out.memory_seconds * std::sqrt(uneven), kOverlap) +

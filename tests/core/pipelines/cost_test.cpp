@@ -18,6 +18,9 @@ namespace {
 
 using fitted::carried_to;
 
+const fitted::WayModel& kModel = fitted::model_of(fitted::Way::one_round);
+const WayCosts& kOneRound = kFittedCosts.decode.ways[0];
+
 const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 16, 8192, 8192);
 
 Cost of(const DecodeSchedule& schedule, const Device& device) {
@@ -26,20 +29,32 @@ Cost of(const DecodeSchedule& schedule, const Device& device) {
 
 TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted) {
   const auto carried = carried_to(device("h200"));
-  EXPECT_EQ(carried.clock, fitted::kClock);
-  EXPECT_EQ(carried.matrix, fitted::kMatrix);
+  EXPECT_EQ(carried.clock, kFittedCosts.clock);
+  EXPECT_EQ(carried.matrix, kFittedCosts.decode.matrix);
   EXPECT_EQ(carried.from_l2, 1);
-  EXPECT_EQ(carried.wave_bytes, fitted::kWaveBytes);
-  EXPECT_EQ(carried.hiding_warps, fitted::kHidingWarps);
+  EXPECT_EQ(carried.hidden, 1);
+  EXPECT_EQ(carried.wave_bytes, kFittedCosts.decode.wave_bytes);
+  EXPECT_EQ(carried.hiding_warps, kFittedCosts.decode.hiding_warps);
+  const Device& row = device("h200");
+  const Costs::Machine& at = kFittedCosts.at;
+  EXPECT_EQ(at.multiprocessors, row.multiprocessors);
+  EXPECT_EQ(at.clock, row.clock());
+  const double schedulers = row.multiprocessors * row.schedulers;
+  EXPECT_DOUBLE_EQ(at.warp_flops, row.f16_flops * row.warp_share / schedulers);
+  EXPECT_DOUBLE_EQ(at.warp_byte_flops, row.i8_flops * row.warp_share / schedulers);
+  const double flops[] = {row.f16_flops, row.bf16_flops, row.i8_flops, row.f8_flops};
+  for (std::size_t i = 0; i < std::size(flops); ++i) {
+    EXPECT_DOUBLE_EQ(at.warpgroup_flops[i], flops[i]);
+  }
 }
 
 TEST(Fitted, what_a_row_does_not_say_counts_as_on_the_device_on_which_they_were_fitted) {
   Device unknown = device("a100");
   unknown.f16_lanes = unknown.fill_bytes = 0;
-  EXPECT_EQ(carried_to(unknown).matrix, fitted::kMatrix);
+  EXPECT_EQ(carried_to(unknown).matrix, kFittedCosts.decode.matrix);
   EXPECT_EQ(carried_to(unknown).from_l2, 1);
   // Instructions without tensor memory reach a part of its rate that nobody publishes.
-  EXPECT_EQ(carried_to(device("b200")).matrix, fitted::kMatrix);
+  EXPECT_EQ(carried_to(device("b200")).matrix, kFittedCosts.decode.matrix);
 }
 
 // 2048 multiply-adds by 256 of a quarter on the A100, by 64 on the RTX 4090: 24 clocks apart.
@@ -97,14 +112,14 @@ TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
   // Times what memory and instructions take together.
   const auto hidden = [&](const Device& device) {
     const Cost c = of(schedule, device);
-    const double overlap = fitted::kOneRound.overlap;
+    const double overlap = kModel.overlap;
     const double both = std::pow(c.memory_seconds, overlap) +
                         std::pow(std::max(c.issue_seconds, c.shared_seconds), overlap);
     return (c.seconds - c.fixed_seconds) / std::pow(both, 1 / overlap);
   };
   // Eight warps: half of what the one needs, enough for the other.
   const double rounded = 64 * std::numeric_limits<double>::epsilon();  // in a difference and powers
-  EXPECT_NEAR(hidden(device("h200")), std::pow(2, fitted::kOneRound.latency), rounded);
+  EXPECT_NEAR(hidden(device("h200")), std::pow(2, kModel.latency), rounded);
   EXPECT_NEAR(hidden(slow), 1, rounded);
 }
 
@@ -112,20 +127,17 @@ TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
 TEST(Cost, blocks_that_load_all_at_once_begin_by_what_they_load) {
   Device slow = device("h200");
   slow.global.bytes_per_second /= 2;
-  EXPECT_EQ(carried_to(slow).wave_bytes, fitted::kWaveBytes / 2);
+  EXPECT_EQ(carried_to(slow).wave_bytes, kFittedCosts.decode.wave_bytes / 2);
   DecodeSchedule schedule{16, 1, 8, 8, 1, 1, Reduction::ordered, Route::multiply_add, false, 1};
   const auto share = static_cast<double>(schedule.block_rows() * schedule.block_columns()) *
-                     kProblem.weight.bits / 8 / fitted::kWaveBytes;
+                     kProblem.weight.bits / 8 / kFittedCosts.decode.wave_bytes;
   ASSERT_GT(share, 1);
   const auto waves = static_cast<double>(schedule.tiles(kProblem.n) * schedule.splits(kProblem.k)) /
                      device("h200").multiprocessors;
   ASSERT_GT(waves, 1);
-  const auto begin = [&](double per_wave) {
-    return 1e-6 * (fitted::kOneRound.fixed + per_wave * waves);
-  };
-  EXPECT_DOUBLE_EQ(of(schedule, device("h200")).fixed_seconds,
-                   begin(fitted::kOneRound.per_wave * share));
-  EXPECT_DOUBLE_EQ(of(schedule, slow).fixed_seconds, begin(fitted::kOneRound.per_wave * 2 * share));
+  const auto begin = [&](double per_wave) { return 1e-6 * (kOneRound.fixed + per_wave * waves); };
+  EXPECT_DOUBLE_EQ(of(schedule, device("h200")).fixed_seconds, begin(kOneRound.per_wave * share));
+  EXPECT_DOUBLE_EQ(of(schedule, slow).fixed_seconds, begin(kOneRound.per_wave * 2 * share));
 }
 
 TEST(Cost, of_a_table_is_filled_at_the_clock_of_the_row) {

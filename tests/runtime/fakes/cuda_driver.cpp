@@ -41,6 +41,11 @@ int cuGetErrorString(int, const char** text) {
   return kSuccess;
 }
 
+int cuDriverGetVersion(int* version) {
+  *version = 13020;
+  return kSuccess;
+}
+
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return fake_driver.device_result;

@@ -23,6 +23,7 @@ const Driver* find_driver() {
   find(api.init, "cuInit");
   find(api.error_name, "cuGetErrorName");
   find(api.error_text, "cuGetErrorString");
+  find(api.version, "cuDriverGetVersion");
   find(api.device, "cuDeviceGet");
   find(api.device_name, "cuDeviceGetName");
   find(api.device_attribute, "cuDeviceGetAttribute");

@@ -56,6 +56,7 @@ struct Driver {
   Result (*init)(unsigned);
   Result (*error_name)(Result, const char**);
   Result (*error_text)(Result, const char**);
+  Result (*version)(int*);
   Result (*device)(int*, int);
   Result (*device_name)(char*, int, int);
   Result (*device_attribute)(int*, int, int);

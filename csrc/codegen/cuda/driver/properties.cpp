@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "base/joined.h"
 #include "codegen/cuda/driver.h"
 #include "codegen/cuda/driver/api.h"
 
@@ -60,6 +61,9 @@ Properties properties(int ordinal) {
   char name[256] = {};
   check(api.device_name(name, sizeof name, device), "cuDeviceGetName");
   out.name = name;
+  int version = 0;
+  check(api.version(&version), "cuDriverGetVersion");
+  out.driver = joined(version / 1000, ".", version % 1000 / 10);
   std::size_t bytes = 0;
   check(api.device_memory(&bytes, device), "cuDeviceTotalMem");
   out.memory_bytes = static_cast<double>(bytes);
