@@ -74,10 +74,12 @@ def draw(n, k, bits, group, *, symmetric, seed, lowest=0, dtype=np.float16) -> T
 
 def gptq(n, k, *, bits=4, group=32, symmetric=True, form="gptq", order=False, seed=0, lowest=0,
          g_idx=True) -> Truth:  # fmt: skip
-    """A GPTQ layer. ``order``: columns lie in groups in random order, as desc_act leaves them."""
+    """A GPTQ layer. ``order``: columns lie in groups in random order, as desc_act leaves them; a
+    number is the seed of that order."""
     truth = draw(n, k, bits, group, symmetric=symmetric, seed=seed, lowest=lowest)
     if order:
-        truth.group_of = np.random.default_rng(seed + 1).permutation(truth.group_of)
+        drawn = np.random.default_rng(seed + 1 if order is True else order)
+        truth.group_of = drawn.permutation(truth.group_of)
     pack = planar if form == "gptq_p" else stream
     zero_rows = []
     for zeros in truth.zeros.T:

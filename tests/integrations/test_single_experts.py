@@ -42,8 +42,16 @@ def nvfp4(n, k, seed):
     return compressed(n, k, form="nvfp4-pack-quantized", group=16, seed=seed)
 
 
+def desc_act(n, k, seed, name):
+    """Gate and up of an expert have one input, so one order; no two experts have the same."""
+    expert = re.search(r"layers\.(\d+).*experts\.(\d+)", name)
+    order = True if expert is None else 1000 + 10 * int(expert[1]) + int(expert[2])
+    return gptq(n, k, order=order, seed=seed)
+
+
 #: A layer of each format, and its settings.
 FORMATS = {
+    "gptq desc_act": (desc_act, GPTQ | {"desc_act": True, "sym": True}),
     "gptq": (lambda n, k, seed: gptq(n, k, seed=seed), GPTQ | {"sym": True}),
     "gptq asymmetric": (
         lambda n, k, seed: gptq(n, k, bits=3, symmetric=False, lowest=1, seed=seed),
@@ -78,9 +86,7 @@ def unpacked_folder(request, tmp_path_factory):
 @pytest.fixture(params=FORMATS)
 def foreign(request, unpacked_folder, tmp_path):
     draw, settings = FORMATS[request.param]
-    return foreign_mixture(
-        unpacked_folder, tmp_path / "foreign", lambda n, k, seed, name: draw(n, k, seed), settings
-    )
+    return packed(unpacked_folder, tmp_path, draw, settings)
 
 
 def test_experts_have_the_values_of_the_files_and_of_the_repacked_folder(foreign, tmp_path):
@@ -379,13 +385,39 @@ def test_experts_of_two_types_are_refused_with_both(unpacked_folder, tmp_path):
         load(tmp_path / "repacked")
 
 
-def test_columns_in_an_order_of_their_own_are_refused(unpacked_folder, tmp_path):
+def test_gate_and_up_in_two_orders_are_refused(unpacked_folder, tmp_path):
+    """One product reads the columns of its x in one order."""
     folder = packed(
         unpacked_folder, tmp_path, lambda n, k, seed: gptq(n, k, order=True, seed=seed),
         GPTQ | {"desc_act": True},
     )  # fmt: skip
-    with enable("gptq"), pytest.raises(Unsupported, match=r"experts.0.\w+ has columns in an order"):
+    why = r"experts\.0\.\w+ and .*experts\.0\.\w+ cannot be one product: g_idx differ"
+    with enable("gptq"), pytest.raises(Unsupported, match=why):
         load(folder)
+
+
+def test_stacks_with_a_damaged_order_are_refused(unpacked_folder, tmp_path):
+    folder = packed(unpacked_folder, tmp_path, desc_act, GPTQ | {"desc_act": True})
+    with enable("gptq"):
+        load(folder).save_pretrained(tmp_path / "saved")
+
+    def of_down(tensors):
+        return next(name for name in tensors if name.endswith("experts.down.g_idx"))
+
+    def too_large(tensors):
+        tensors[of_down(tensors)][1, 3] = 99
+
+    edit_tensors(tmp_path / "saved", too_large)
+    with pytest.raises(CheckpointError, match=r"down\[1\].g_idx has values from 0 to 99"):
+        load(tmp_path / "saved")
+
+    def too_short(tensors):
+        name = of_down(tensors)
+        tensors[name] = tensors[name][:, :8].contiguous()
+
+    edit_tensors(tmp_path / "saved", too_short)
+    with pytest.raises(CheckpointError, match=r"down.g_idx has shape \[\d, 8\], not"):
+        load(tmp_path / "saved")
 
 
 def test_gate_and_up_with_two_global_scales_are_refused(unpacked_folder, tmp_path):

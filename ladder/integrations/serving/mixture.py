@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder import ops
 from ladder.cuda import experts, image, kernels
 from ladder.errors import Unsupported
 from ladder.integrations.serving.layer import say_as_it_comes
@@ -180,27 +179,6 @@ def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, i
     return numbers[0], numbers[1]
 
 
-class _OrderedStack(PackedStack):
-    """A stack whose columns may be in another order than their groups."""
-
-    g_idx: Tensor | None  #: [E, K]
-
-    def _product(self, x: Tensor, expert: int) -> Tensor:
-        if self.g_idx is None:
-            return super()._product(x, expert)
-        weight = self.weight_of(expert)
-        return ops.linear(
-            x,
-            weight.qweight,
-            self._type_text,
-            scales=weight.scales,
-            zeros=weight.zeros,
-            scale2=weight.scale2,
-            g_idx=self.g_idx[expert],
-            bias=None if self.bias is None else self.bias[expert].to(x.dtype),
-        )
-
-
 # One op for graphs of torch.compile: how often each expert is hit is not for a trace to ask.
 torch.library.define(
     "ladder::experts_canonical",
@@ -229,8 +207,8 @@ def _(
         e, x.shape[1], n // 2, device="meta", activation=activation,
         limit=None if math.isinf(limit) else limit, alpha=alpha,
     )  # fmt: skip
-    room.gate_up = _OrderedStack(e, n, x.shape[1], parse(gate_up_type), device="meta")
-    room.down = _OrderedStack(e, x.shape[1], n // 2, parse(down_type), device="meta")
+    room.gate_up = PackedStack(e, n, x.shape[1], parse(gate_up_type), device="meta")
+    room.down = PackedStack(e, x.shape[1], n // 2, parse(down_type), device="meta")
     for stack, given in ((room.gate_up, gate_up), (room.down, down)):
         for name, tensor in zip((*PARTS, "bias"), given, strict=True):
             if name == "bias":

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import StoredConfig
@@ -15,7 +16,8 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.mixtures import mixtures
-from ladder.nn.stack import STACKED, PackedStack
+from ladder.nn.stack import PackedStack
+from ladder.weight import PARTS
 
 
 class LoadingStack(PackedStack):
@@ -74,7 +76,7 @@ def swap_experts(
     for tensor, header in headers.items():
         name, _, part = tensor.rpartition(".")
         holder, _, stack = name.rpartition(".")
-        if part in (*STACKED, "bias") and stack in STACKS.values() and _is_stack(headers, name):
+        if part in (*PARTS, "bias") and stack in STACKS.values() and _is_stack(headers, name):
             stored.setdefault(holder, {}).setdefault(stack, {})[part] = header
         else:
             rest[tensor] = header
@@ -102,6 +104,10 @@ def swap_experts(
             types[stack] = text
         experts = _room(model, name, types)
         for stack, parts in stacks.items():
+            room: PackedStack = getattr(experts, stack)
+            if "g_idx" in parts:
+                shape = (room.experts, room.in_features)
+                room.register_buffer("g_idx", torch.empty(shape, dtype=torch.int32, device="meta"))
             _compare(getattr(experts, stack), parts, f"{holder}.{stack}")
     return rest
 
@@ -145,7 +151,7 @@ def _room(model: Any, name: str, types: Mapping[str, str]) -> Experts:
 
 def _compare(stack: PackedStack, parts: Mapping[str, Stored], name: str) -> None:
     """Compare the headers of one stack with its room."""
-    for part in (*STACKED, "bias"):
+    for part in (*PARTS, "bias"):
         room, found = getattr(stack, part), parts.get(part)
         if (room is None) != (found is None):
             why = f"is there, but type {stack.weight_type} or the model has none"

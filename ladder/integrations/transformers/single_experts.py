@@ -105,7 +105,8 @@ class SingleExperts(nn.Module):
             name: of this module in ``model``.
         Raises:
             CheckpointError: a tensor was not loaded or does not fit; or there is a bias.
-            Unsupported: weights that are not of one type, or ordered by act-order, or offloaded.
+            Unsupported: weights that are not of one type, or offloaded; gate and up whose columns
+                are in two orders.
         """
         single = {stack: self._single(stack) for stack in STACKS.values()}
         types = {}
@@ -148,11 +149,6 @@ class SingleExperts(nn.Module):
                 f"{where} is offloaded: experts that are packed one by one become stacks in "
                 "memory. Load without offload_buffers; or load on a machine where the model "
                 "fits, and save_pretrained writes stacks"
-            )
-        if layer.g_idx is not None:
-            raise Unsupported(
-                f"{where} has columns in an order of their own (act-order), which ladder.Experts "
-                "does not take; vLLM serves such experts with ladder"
             )
         if layer.bias is not None and layer.bias.is_meta:
             raise Unsupported(
