@@ -166,6 +166,47 @@ def rounding(stack: Stack, activation_type: str) -> Stack:
     return replace(stack, number=_number_for(stack.number, activation_type))
 
 
+def rounding_objection(
+    activation_type: str,
+    stacks: Sequence[tuple[int, int]],
+    count: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> str:
+    """Why no kernel rounds rows and multiplies them by the experts of a layer; "" when some do, for
+    ``count`` rows at least. They are compiled.
+
+    Args:
+        stacks: of gate and up, and of down: the number of :class:`Stack`, K.
+        count: of experts.
+        dtype: of activations.
+    """
+    first, second = (_number_for(number, activation_type) for number, _ in stacks)
+    if not _ops.expert_rows(first, second, count, count, dtype, device.index or 0):
+        return f"no kernel multiplies {dtype} rounded to {activation_type} by these experts"
+    try:
+        for _, k in stacks:
+            rounded(torch.zeros(1, k, dtype=dtype, device=device), activation_type)
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+def rounded(x: Tensor, activation_type: str) -> tuple[Tensor, Tensor]:
+    """Codes and scales of the rows of x [R, K], as :func:`route_rounded` takes them.
+
+    Raises Unsupported where compiler or driver have failed at the kernel; they are asked once.
+    """
+    made = _ops.rounded_codes(x.contiguous(), activation_type)
+    if not made:
+        raise Unsupported(
+            f"no kernel rounds {x.dtype} of {x.shape[1]} columns to {activation_type}: the log of "
+            '"ladder" says why'
+        )
+    codes, scales = made
+    return codes, scales
+
+
 @functools.cache
 def _number_for(number: int, activation_type: str) -> int:
     return _ops.weight_for(number, activation_type)
@@ -265,13 +306,13 @@ def _layer(
     biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
     experts = experts.contiguous()
     if rounds:
-        codes, scales = _ops.rounded_codes(x.contiguous(), activation_type)
+        codes, scales = rounded(x, activation_type)
         codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
         y = _ops.expert_linear_rounded(
             codes, scales, gate_up, biases[0], items, first, wide, of_item, x.dtype
         )
         y = _ops.gated(y, activation, limit, alpha)
-        codes, scales = _ops.rounded_codes(y, activation_type)
+        codes, scales = rounded(y, activation_type)
         y = _ops.expert_linear_rounded(
             codes, scales, down, biases[1], items, second, hidden, of_item, x.dtype
         )

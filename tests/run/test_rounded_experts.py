@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
+from ladder import Unsupported
 from ladder.cuda import experts
 from ladder.ops import activations
 
@@ -170,3 +171,54 @@ def test_the_loop_over_experts_rounds_by_the_tokens_of_the_call(monkeypatch):
         layer._forward_canonical(on_gpu, index[:tokens], weights[:tokens])
         wanted = x if tokens == 16 else activations.round_tokens(x, "float8_e4m3").half()
         assert torch.equal(rows[0].as_subclass(Tensor), wanted)
+
+
+def test_a_compiler_that_failed_at_the_rounding_kernel_leaves_the_layer_to_torch():
+    failed = Launches(torch.zeros(E, 2 * WIDTH, H), torch.zeros(E, H, WIDTH), torch.zeros(1))
+    failed.rounded_codes = lambda x, activation_type: []
+    x, ids = torch.zeros(17, H), torch.zeros(17, 2, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_ops", failed)
+        experts._number_for.cache_clear()
+        with pytest.raises(Unsupported, match=f"no kernel rounds .* of {H} columns to float8_e4m3"):
+            experts._layer(
+                x, ids, ids.float(), x, None, x, None, [GATE_UP, 2 * WIDTH, H], [DOWN, H, WIDTH],
+                "silu", float("inf"), 1.702, "float8_e4m3",
+            )  # fmt: skip
+        experts._number_for.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("rows", "rounds", "why"),
+    [
+        (8, True, ""),
+        (0, True, "no kernel multiplies torch.float16 rounded to float8_e4m3"),
+        (8, False, f"no kernel rounds torch.float16 of {WIDTH} columns to float8_e4m3"),
+    ],
+)
+def test_experts_are_asked_for_their_own_kernels_of_rounded_rows(rows, rounds, why):
+    """Those of linear layers may exist where these do not."""
+    asked = []
+
+    class Ops(SimpleNamespace):
+        weight_for = staticmethod(lambda number, activation_type: number + ROUNDED)
+
+        @staticmethod
+        def expert_rows(*given):
+            asked.append(given)
+            return rows
+
+        @staticmethod
+        def rounded_codes(x, activation_type):
+            made = rounds or x.shape[1] != WIDTH
+            return [x, x[:, 0]] if made else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_ops", Ops())
+        experts._number_for.cache_clear()
+        found = experts.rounding_objection(
+            "float8_e4m3", [(GATE_UP, H), (DOWN, WIDTH)], E, torch.float16, torch.device("cpu")
+        )
+        experts._number_for.cache_clear()
+    assert found.startswith(why) and bool(found) == bool(why)
+    assert asked == [(GATE_UP + ROUNDED, DOWN + ROUNDED, E, E, torch.float16, 0)]

@@ -107,7 +107,7 @@ def finish_stacks(
     """
     numbers = _numbers((gate_up[1], down[1]), dtype)
     rounded = activation_type or ""
-    if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, images=bool(numbers[0]))):
+    if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, numbers, dtype)):
         say_as_it_comes(why)
         rounded = ""
     products = []
@@ -129,12 +129,15 @@ def finish_stacks(
     return Mixture(products[0], products[1], gating, rounded)
 
 
-def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -> str:
-    """Why a mixture of those experts takes x as it comes; "" when it is rounded."""
+def _not_rounded(
+    stacks: Sequence[list[Weight]], wanted: str, numbers: tuple[int, int], dtype: torch.dtype
+) -> str:
+    """Why a mixture of those experts takes x as it comes; "" when it is rounded. ``numbers`` are
+    those of the images of both products, zeros where there are none."""
     device = stacks[0][0].qweight.device
     if why := activations.device_objection(wanted, device.type):
         return why
-    if not images:
+    if not numbers[0]:
         return f"experts without kernels take no activation_type {wanted}"
     for weights in stacks:
         first = weights[0]
@@ -146,7 +149,9 @@ def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -
             why = why or activations.zeros_objection(wanted, weight.type, weight.zeros)
         if why:
             return why
-    return ""
+    # Linear layers were asked, whose kernels are others than those of experts.
+    sizes = [(n, weights[0].shape[1]) for n, weights in zip(numbers, stacks, strict=True)]
+    return experts.rounding_objection(wanted, sizes, len(stacks[0]), dtype, device)
 
 
 def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, int]:
