@@ -27,7 +27,7 @@ class PackedStack(StackImage):
     ``scale2`` [E, 1], ``g_idx`` [E, K]. Part ``e`` of each is a part of expert e's weight. A cast
     of the module changes ``dtype`` and the bias; the parts stay as the type says. On a GPU,
     ``images`` takes the place of ``qweight`` from the first call on; ``state_dict`` and copies have
-    ``qweight`` still.
+    ``qweight`` still. :attr:`input_scale` is a buffer, too, where there is one.
 
     Args:
         experts, out_features, in_features: E, N, K.
@@ -129,6 +129,53 @@ class PackedStack(StackImage):
                 )
         for expert in range(self.experts):
             self.weight_of(expert).check(f"{name}[{expert}]")
+        if self.input_scale is not None:
+            self._check_input_scale(self.input_scale, f"{name}.input_scale")
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """Static scales of x, float32 [E, 1], one for each expert, as checkpoints store them; None:
+        each token has a scale of its own. A GPU rounds tokens before they go to their experts, so
+        by one scale for all: the largest, with which no expert's numbers are cut off. Setting it
+        takes a copy. It raises InvalidArgument where a scale is not positive and finite."""
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | None) -> None:
+        if scale is None:
+            self._buffers.pop("input_scale", None)
+            return
+        # As ladder.Linear has its own.
+        with torch.inference_mode(False):
+            given = scale.detach().to(self.device, torch.float32, copy=True)
+            self._check_input_scale(given, "input_scale")
+            if "input_scale" not in self._buffers:
+                others = dict(self._buffers)
+                self._buffers.clear()
+                self._buffers.update({"input_scale": None, **others})
+            self._buffers["input_scale"] = given
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # nn.Module would put what is called as a buffer there as it is.
+        if name == "input_scale":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _check_input_scale(self, scale: Tensor, name: str) -> None:
+        if tuple(scale.shape) != (self.experts, 1):
+            raise InvalidArgument(
+                f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}"
+            )
+        for expert, each in enumerate(scale):
+            if why := activations.static_scale_objection(each):
+                raise InvalidArgument(f"{name}[{expert}]: {why}")
+
+    def static_scale(self) -> Tensor | None:
+        """[1]: by what rows are rounded, the largest of :attr:`input_scale`; None where each has a
+        scale of its own."""
+        scale = self.input_scale if self.activation_type else None
+        return None if scale is None else scale.amax().reshape(1)
 
     @property
     def nbytes(self) -> int:
@@ -197,12 +244,13 @@ class PackedStack(StackImage):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedStack:
         self._restore()
         # .half() and .to(dtype) would round scales to another format than the type says.
-        kept = {name: getattr(self, name) for name in PARTS}
+        kept = {name: self._buffers.get(name) for name in (*PARTS, "input_scale")}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
         super()._apply(fn, recurse)
         for name, part in kept.items():
-            if part is not None and getattr(self, name).dtype != part.dtype:
-                self.register_buffer(name, part.to(probe.device))
+            now = self._buffers.get(name)
+            if part is not None and now is not None and now.dtype != part.dtype:
+                self._buffers[name] = part.to(probe.device)
         self.dtype = probe.dtype
         return self
 
@@ -213,6 +261,10 @@ class PackedStack(StackImage):
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.device))
+        # So is whether the scale of x is static.
+        if (scale := state_dict.get(prefix + "input_scale")) is not None:
+            self._check_input_scale(scale, f"{prefix}input_scale")
+            self.input_scale = scale
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

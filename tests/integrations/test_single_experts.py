@@ -24,7 +24,7 @@ from single_experts import PACKED, foreign_mixture
 from transformers import AutoModel
 
 import ladder
-from ladder.checkpoints import activation_schemes, repack
+from ladder.checkpoints import repack
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.transformers import dense, enable
 from ladder.integrations.transformers.checkpoint import read_headers
@@ -33,6 +33,7 @@ from ladder.integrations.transformers.single_experts import SingleExperts, open_
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}
 
+STATIC = {"bits": 8, "form": "int-quantized", "group": -1, "activations": "int8 static"}
 FIRST_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu",
                  "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
 
@@ -218,24 +219,63 @@ def test_mixtures_of_float8_round_where_a_gpu_does(tmp_path, name):
         assert {e.activation_type for e in found} == {"float8_e4m3"}
 
 
-def test_experts_of_a_static_folder_are_said_to_have_scales_of_tokens(
+def test_static_scales_of_experts_are_loaded_saved_and_loaded_again(
     unpacked_folder, tmp_path, caplog
 ):
-    folder = packed(
-        unpacked_folder,
-        tmp_path,
-        lambda n, k, seed: fp8(n, k, kind="static", seed=seed),
-        fp8_settings("static"),
-    )
-    activation_schemes.say_of_experts.cache_clear()
+    """Of each expert the larger of gate and up; by the largest of all tokens are rounded."""
+
+    def draw(n, k, seed):
+        truth = compressed(n, k, seed=seed, **STATIC)
+        truth.tensors["input_scale"] = torch.full_like(truth.tensors["input_scale"], 0.5 + seed)
+        return truth
+
+    caplog.set_level("INFO", "ladder")
+    folder = packed(unpacked_folder, tmp_path, draw, compressed_settings(**STATIC))
     with enable():
-        for _ in range(2):
-            load(folder)
-    said = [r.getMessage() for r in caplog.records if "of experts are static" in r.getMessage()]
-    assert said == [
-        "activations of experts are static in the folder, and have no static scale in ladder: each "
-        "token is rounded with a scale of its own"
-    ]
+        model = load(folder)
+    repack(folder, tmp_path / "repacked")
+    model.save_pretrained(tmp_path / "saved")
+    files = {}
+    edit_tensors(folder, files.update)
+    for each in (model, load(tmp_path / "repacked"), load(tmp_path / "saved")):
+        for name, experts in experts_of(each).items():
+            layer = name.split(".")[2]
+            wanted = {"gate_up": {}, "down": {}}
+            for full, scale in files.items():
+                found = re.search(rf"layers\.{layer}\..*experts\.(\d+)\.(\w+)\.input_scale$", full)
+                if found:
+                    of = wanted["down" if found[2] in ("down_proj", "w2") else "gate_up"]
+                    of[int(found[1])] = max(of.get(int(found[1]), 0.0), scale.item())
+            for stack, scales in wanted.items():
+                kept = getattr(experts, stack).input_scale
+                assert kept.shape == (experts.num_experts, 1) and kept.dtype == torch.float32
+                assert kept[:, 0].tolist() == [scales[e] for e in sorted(scales)]
+                assert len(set(scales.values())) > 1
+    assert any("static scales of x are from" in r.getMessage() for r in caplog.records)
+    assert torch.equal(logits(load(tmp_path / "saved")), logits(model))
+    experts = experts_of(model)[FIRST]
+    experts.activation_type = None
+    assert experts.gate_up.static_scale() is None
+    experts.activation_type = "int8"
+    assert experts.gate_up.static_scale().tolist() == [experts.gate_up.input_scale.max().item()]
+
+
+def test_a_damaged_static_scale_of_an_expert_is_named(unpacked_folder, tmp_path):
+    folder = packed(
+        unpacked_folder, tmp_path, lambda n, k, seed: compressed(n, k, seed=seed, **STATIC),
+        compressed_settings(**STATIC),
+    )  # fmt: skip
+    with enable():
+        load(folder).save_pretrained(tmp_path / "saved")
+
+    def zero(tensors):
+        name = next(n for n in tensors if n.endswith("experts.down.input_scale"))
+        tensors[name][1] = 0
+
+    edit_tensors(tmp_path / "saved", zero)
+    why = r"experts.down.input_scale\[1\]: input_scale is 0.0, not positive"
+    with pytest.raises(CheckpointError, match=why):
+        load(tmp_path / "saved")
 
 
 def test_biases_of_zeros_are_left_out(unpacked_folder, tmp_path):

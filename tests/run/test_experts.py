@@ -10,6 +10,7 @@ from drawn import exact_weight, formula, generator, grouped, integers, stored_ty
 from mixed import TERNARY, E, H, I, exact_experts, fill, limit, routed, truth
 
 import ladder
+from ladder import InvalidArgument
 from ladder.nn.stack import PackedStack
 from ladder.types import parse, type_names
 from ladder.weight import PARTS
@@ -85,6 +86,41 @@ def test_experts_in_another_order_are_exact_round_trip_and_take_no_rounding():
         assert torch.equal(each(x, index, weights), y)
     with pytest.raises(ladder.Unsupported, match="gate_up: .*does not take a weight with g_idx"):
         experts.activation_type = "int8"
+
+
+def test_static_scales_are_buffers_that_stay_float32_and_round_trip():
+    experts = exact_experts()
+    scale = torch.tensor([[0.5], [0.1], [0.25], [0.125], [3.0]])
+    experts.down.input_scale = scale
+    scale.fill_(9)
+    assert experts.down.input_scale[:, 0].tolist() == [
+        0.5,
+        torch.tensor(0.1).item(),
+        0.25,
+        0.125,
+        3,
+    ]
+    assert experts.gate_up.input_scale is None and experts.down.static_scale() is None
+    fresh = exact_experts()
+    fresh.load_state_dict(experts.state_dict())
+    for each in (fresh, copy.deepcopy(experts), pickle.loads(pickle.dumps(experts)),
+                 copy.deepcopy(experts).half()):  # fmt: skip
+        assert each.down.input_scale.dtype == torch.float32
+        assert torch.equal(each.down.input_scale, experts.down.input_scale)
+    experts.down.activation_type = "int8"
+    assert experts.down.static_scale().tolist() == [3.0]
+    for wrong, why in (
+        (torch.ones(5), r"shape \[5\], not \[5, 1\]"),
+        (
+            torch.tensor([[1.0], [0.0], [1.0], [1.0], [1.0]]),
+            r"\[1\]: input_scale is 0.0, not positive",
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            experts.down.input_scale = wrong
+    state = exact_experts().state_dict() | {"down.input_scale": torch.full((5, 1), -1.0)}
+    with pytest.raises(InvalidArgument, match=r"down.input_scale\[0\]: input_scale is -1.0"):
+        fresh.load_state_dict(state)
 
 
 def test_parts_have_the_experts_in_front():

@@ -256,6 +256,15 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
         model(x, index, weights)
         assert calls.pop()[-1]["activation_type"] == rounded
         assert model.experts.quant_method.mixture.activation_type == rounded
+    static = {"gate_up": torch.arange(1.0, EXPERTS + 1)[:, None], "down": torch.ones(EXPERTS, 1)}
+    tensors = stacks.tensors() | {f"{PREFIX}.{n}.input_scale": s for n, s in static.items()}
+    largest = [float(EXPERTS)], [1.0]
+    for why, found in (("", largest), ("no products of bytes here", (None, None))):
+        refused[:], no_experts[:] = [why], []
+        model = serve(write(tmp_path, tensors, config), tensors, **given)
+        model(x, index, weights)
+        given_scales = [calls[-1][-1][name] for name in ("gate_up_scale", "down_scale")]
+        assert [s if s is None else s.tolist() for s in given_scales] == list(found)
     k = HIDDEN, INTERMEDIATE
     device = torch.device("cpu")
     assert asked_of_experts[-1] == (

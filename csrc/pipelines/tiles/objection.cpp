@@ -163,7 +163,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const Device& device = *decisions.device;
   // Of as many stages as it has k-tiles: who asks why is told of the layer.
   if (expr.k <= s.columns && s.stages < kFewestStages) {
-    return joined("K of ", expr.k, " columns is no more than one k-tile of ", s.columns,
+    return joined("the layer's ", expr.k, " columns are no more than one k-tile of ", s.columns,
                   ", and tiles have at least ", kFewestStages);
   }
   if (auto why = not_counts(s); !why.empty()) return why;

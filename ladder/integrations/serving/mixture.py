@@ -35,10 +35,15 @@ class Product:
     shape: tuple[int, int]  #: [N, K] of one expert
     parts: tuple[str, ...]
     number: int  #: of images, as :class:`ladder.cuda.experts.Stack`; 0: the canonical form
+    static: bool = False  #: of images: rows are rounded by ``<stem>_input_scale`` [1]
 
     def tensors(self, layer: nn.Module) -> list[Tensor | None]:
         """The canonical parts, in the order of PARTS."""
         return [getattr(layer, f"{self.stem}_{p}") if p in self.parts else None for p in PARTS]
+
+    def scale(self, layer: nn.Module) -> Tensor | None:
+        """By what rows are rounded; None: each has a scale of its own."""
+        return getattr(layer, f"{self.stem}_input_scale") if self.static else None
 
     def stack(self, layer: nn.Module) -> experts.Stack:
         """The images."""
@@ -79,6 +84,8 @@ class Mixture:
                 limit=limit,
                 alpha=g.alpha,
                 activation_type=self.activation_type,
+                gate_up_scale=self.gate_up.scale(layer),
+                down_scale=self.down.scale(layer),
             )
         first = [*self.gate_up.tensors(layer), biases[0]]
         second = [*self.down.tensors(layer), biases[1]]
@@ -95,6 +102,7 @@ def finish_stacks(
     gating: Gating,
     dtype: torch.dtype,
     activation_type: str | None = None,
+    input_scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Mixture:
     """Give ``layer`` the parameters that kernels read: images where the device has kernels for both
     products, else the canonical parts. The lists are emptied.
@@ -104,6 +112,8 @@ def finish_stacks(
         dtype: of activations.
         activation_type: offered to both products, see :mod:`ladder.nn.offered`. The log says once
             why x is taken as it comes.
+        input_scales: static scales of x of both products, [E, 1] float32. Rows are rounded by the
+            largest, as those of :attr:`ladder.nn.stack.PackedStack.input_scale`.
     """
     numbers = _numbers((gate_up[1], down[1]), dtype)
     rounded = activation_type or ""
@@ -111,7 +121,8 @@ def finish_stacks(
         say_as_it_comes(why)
         rounded = ""
     products = []
-    for (stem, weights), number in zip((gate_up, down), numbers, strict=True):
+    each = zip((gate_up, down), numbers, input_scales, strict=True)
+    for (stem, weights), number, scale in each:
         text, shape = str(weights[0].type), weights[0].shape
         if number:
             made = experts.stacked(weights)
@@ -125,7 +136,11 @@ def finish_stacks(
         for part, tensor in tensors.items():
             parameter = nn.Parameter(tensor, requires_grad=False)
             layer.register_parameter(f"{stem}_{part}", parameter)
-        products.append(Product(stem, text, shape, tuple(tensors), number))
+        static = bool(number and rounded) and scale is not None
+        if static and scale is not None:
+            one = scale.amax().reshape(1).to(next(iter(tensors.values())).device)
+            layer.register_parameter(f"{stem}_input_scale", nn.Parameter(one, requires_grad=False))
+        products.append(Product(stem, text, shape, tuple(tensors), number, static))
     return Mixture(products[0], products[1], gating, rounded)
 
 

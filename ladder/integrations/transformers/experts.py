@@ -19,6 +19,9 @@ from ladder.nn.mixtures import mixtures
 from ladder.nn.stack import PackedStack
 from ladder.weight import PARTS
 
+#: What a stack may have beside the parts of its weights.
+_MORE = ("input_scale", "bias")
+
 
 class LoadingStack(PackedStack):
     """A :class:`PackedStack` until ``finish``, which checks it and makes it a plain one. It notes
@@ -27,6 +30,9 @@ class LoadingStack(PackedStack):
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and getattr(value, "_is_hf_initialized", False):
             self.__dict__.setdefault("_given", set()).add(name)
+            if name == "input_scale":  # checked when it is finished
+                self._buffers[name] = value.detach()
+                return
         super().__setattr__(name, value)
 
     def finish(self, name: str) -> None:
@@ -76,7 +82,7 @@ def swap_experts(
     for tensor, header in headers.items():
         name, _, part = tensor.rpartition(".")
         holder, _, stack = name.rpartition(".")
-        if part in (*PARTS, "bias") and stack in STACKS.values() and _is_stack(headers, name):
+        if part in (*PARTS, *_MORE) and stack in STACKS.values() and _is_stack(headers, name):
             stored.setdefault(holder, {}).setdefault(stack, {})[part] = header
         else:
             rest[tensor] = header
@@ -108,6 +114,8 @@ def swap_experts(
             if "g_idx" in parts:
                 shape = (room.experts, room.in_features)
                 room.register_buffer("g_idx", torch.empty(shape, dtype=torch.int32, device="meta"))
+            if "input_scale" in parts:
+                room.input_scale = torch.empty(room.experts, 1, device="meta")
             _compare(getattr(experts, stack), parts, f"{holder}.{stack}")
     return rest
 
@@ -151,7 +159,7 @@ def _room(model: Any, name: str, types: Mapping[str, str]) -> Experts:
 
 def _compare(stack: PackedStack, parts: Mapping[str, Stored], name: str) -> None:
     """Compare the headers of one stack with its room."""
-    for part in (*PARTS, "bias"):
+    for part in (*PARTS, *_MORE):
         room, found = getattr(stack, part), parts.get(part)
         if (room is None) != (found is None):
             why = f"is there, but type {stack.weight_type} or the model has none"

@@ -87,8 +87,8 @@ class ForeignHfQuantizer(Quantizer):
             for stack in STACKS.values():
                 of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
                 stored = called(f"{name}.{stack}")
-                ttype = model.get_submodule(f"{name}.{stack}").weight_type
-                layers.append((stored, of[0], ttype, False))
+                made = model.get_submodule(f"{name}.{stack}")
+                layers.append((stored, of[0], made.weight_type, made.g_idx is not None))
                 if len({layer.activation_type for layer in of}) > 1:
                     mixed.append(stored)
         types = {stored: str(ttype) for stored, _, ttype, _ in layers}
@@ -103,9 +103,13 @@ class ForeignHfQuantizer(Quantizer):
     def _say_without_scale(self, model: Any) -> None:
         for name, single in self._singles.items():
             for stack in STACKS.values():
+                called, packed = f"{name}.{stack}", model.get_submodule(f"{name}.{stack}")
+                ttype, ordered = packed.weight_type, packed.g_idx is not None
                 of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
-                if any(layer.is_static for layer in of):
-                    say_of_experts()
+                if packed.input_scale is not None:
+                    say_of_experts(called, packed.input_scale)
+                elif any(each.keeps_input_scale(ttype, act_order=ordered) for each in of):
+                    say_without_scale([called])
         say_without_scale([
             self._names[name]
             for name, module in model.named_modules()

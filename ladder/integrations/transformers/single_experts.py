@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ladder.checkpoints.layer import Stored
 from ladder.errors import CheckpointError, Unsupported
@@ -109,6 +110,7 @@ class SingleExperts(nn.Module):
                 are in two orders.
         """
         single = {stack: self._single(stack) for stack in STACKS.values()}
+        scales = {stack: self._input_scales(stack) for stack in STACKS.values()}
         types = {}
         for stack, weights in single.items():
             first = self._by_expert(stack)[0]
@@ -124,7 +126,19 @@ class SingleExperts(nn.Module):
                 self._joined({each: weights.pop(each) for each in names})
                 for names in self._by_expert(stack)
             )
+            room.input_scale = scales[stack]
         replace(model, [name], self, experts)
+
+    def _input_scales(self, stack: str) -> Tensor | None:
+        """[E, 1] float32: the largest of the static scales of x of each expert's layers; None where
+        a layer has none."""
+        scales = []
+        for names in self._by_expert(stack):
+            of = [self.get_submodule(name).input_scale for name in names]
+            if any(scale is None for scale in of):
+                return None
+            scales.append(torch.stack([scale.reshape(()) for scale in of]).amax().reshape(1))
+        return torch.stack(scales).float()
 
     def _single(self, stack: str) -> dict[str, Weight]:
         """The weights of which ``stack`` is made, of one type, by the names of their layers."""
