@@ -324,6 +324,24 @@ def fp8_expert_of_4_bits(n, k, *, seed=0) -> Truth:
     return truth
 
 
+W4AFP8 = {"quant_method": "w4afp8", "activation_scheme": "static"}
+
+
+def w4afp8_expert(n, k, *, seed=0) -> Truth:
+    """A projection of an expert of quant_method "w4afp8": int4 in groups of 128 columns."""
+    rng = np.random.default_rng(seed)
+    codes, groups = rng.integers(-8, 8, (n, k)), -(-k // 128)
+    scales = (rng.random((n, groups), dtype=np.float32) * 0.02 + 0.001).astype(np.float32)
+    truth = Truth(codes, scales, np.zeros_like(scales), np.arange(k) // 128)
+    octets = (codes[:, ::2] & 15) | ((codes[:, 1::2] & 15) << 4)
+    truth.tensors = {
+        "weight": torch.from_numpy(octets.astype(np.uint8)).view(torch.int8),
+        "weight_scale_inv": torch.from_numpy(scales.copy()),
+        "input_scale": torch.tensor([0.25 + seed % 4], dtype=torch.bfloat16),
+    }
+    return truth
+
+
 def _fast_lines(codes: np.ndarray) -> torch.Tensor:
     """gemv_fast: 4 rows x 64 columns are 64 int16, the nibbles of a row in its kernel's order."""
     n, k = codes.shape

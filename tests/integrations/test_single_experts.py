@@ -11,12 +11,14 @@ import weakref
 import pytest
 import torch
 from checkpoint_oracle import (
+    W4AFP8,
     awq,
     compressed,
     compressed_settings,
     fp8,
     fp8_settings,
     gptq,
+    w4afp8_expert,
 )
 from hf_mixtures import FIRST, experts_of, fresh
 from hf_models import edit_tensors, load, logits
@@ -50,8 +52,13 @@ def desc_act(n, k, seed, name):
     return gptq(n, k, order=order, seed=seed)
 
 
+def w4afp8(n, k, seed, name):
+    return w4afp8_expert(n, k, seed=seed) if "experts" in name else fp8(n, k, seed=seed)
+
+
 #: A layer of each format, and its settings.
 FORMATS = {
+    "w4afp8": (w4afp8, W4AFP8),
     "gptq desc_act": (desc_act, GPTQ | {"desc_act": True, "sym": True}),
     "gptq": (lambda n, k, seed: gptq(n, k, seed=seed), GPTQ | {"sym": True}),
     "gptq asymmetric": (
