@@ -2,13 +2,19 @@
 #include "runtime/rounding.h"
 
 #include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "base/integers.h"
+#include "base/joined.h"
 #include "runtime/device_row.h"
 #include "runtime/gpus.h"
 #include "runtime/kernels.h"
+#include "runtime/notices.h"
 
 namespace ladder {
 std::optional<Scalar> rounded_called(std::string_view name) {
@@ -42,6 +48,32 @@ RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales 
   const RoundingPlan plan = rounding_plan(k, device_row(ordinal).warp);
   const std::string source = rounding_kernels(gpus()).round_tokens(from, to, whose, plan, chain);
   return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};
+}
+
+const RoundingKernel* rounding_kernel_alone(int ordinal, Scalar from, Scalar to, TokenScales whose,
+                                            std::int64_t k, void* stream) {
+  static std::mutex mutex;
+  using Key = std::tuple<int, Scalar, Scalar, TokenScales, std::int64_t>;
+  static auto& all = *new std::map<Key, std::optional<RoundingKernel>>;  // none: it failed
+  const std::lock_guard lock(mutex);
+  const Key key{ordinal, from, to, whose, k};
+  auto found = all.find(key);
+  if (found == all.end()) {
+    if (gpus().driver.capturing(stream, ordinal)) {
+      fail<Unsupported>("the kernel that rounds ", k,
+                        " columns is not compiled, and a CUDA graph is being captured: call it "
+                        "once before the capture");
+    }
+    std::optional<RoundingKernel> made;
+    try {
+      made = rounding_kernel(ordinal, from, to, whose, k, {.waits = false, .starts = false});
+    } catch (const ToolchainError& error) {
+      notice(joined("activations of ", k, " columns to ", activation_type_of(to), ": ",
+                    first_line(error.what())));
+    }
+    found = all.emplace(key, std::move(made)).first;
+  }
+  return found->second ? &*found->second : nullptr;
 }
 
 }  // namespace ladder

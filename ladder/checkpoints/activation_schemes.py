@@ -10,11 +10,12 @@ The log says both.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from ladder.checkpoints.layer import Layer, config_flag, config_int, config_word, fail
 from ladder.nn.offered import say_left
@@ -122,13 +123,15 @@ def say_without_scale(names: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-@functools.cache
-def say_of_experts() -> None:
-    """Log once that experts do not take the static scales that their folder has."""
-    _log.warning(
-        "activations of experts are static in the folder, and have no static scale in ladder: each "
-        "token is rounded with a scale of its own"
-    )
+def say_of_experts(name: str, scales: Tensor) -> None:
+    """Log that the experts of stack ``name`` have static scales [E, 1] that differ, where they do:
+    tokens are rounded before they go to their experts, by the largest."""
+    low, high = scales.min().item(), scales.max().item()
+    if low != high:
+        _log.info(
+            "%s: static scales of x are from %.6g to %.6g: ladder rounds by the largest, for all "
+            "experts", name, low, high,
+        )  # fmt: skip
 
 
 def recorded(layers: Iterable[tuple[str, Layer, TType, bool]]) -> dict[str, str | None]:

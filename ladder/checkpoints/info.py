@@ -153,7 +153,7 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
             more, shape = {"experts": shape[0]}, shape[1:]
         k = shape[1] * 32 // ttype.bits
         if act_order:
-            k = shards.entry(f"{name}.g_idx").shape[0]
+            k = shards.entry(f"{name}.g_idx").shape[-1]
         found.append(
             {
                 "name": name,

@@ -18,7 +18,7 @@ from ladder.checkpoints.source import open_folder
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.dense_experts import STACKS
 from ladder.types import TType, parse
-from ladder.weight import needs_single_rows
+from ladder.weight import in_order, needs_single_rows
 
 #: Layers of one input that serving frameworks multiply in one product.
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -150,10 +150,16 @@ def _orders(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, Tensor | 
         return
     fields = read_json(folder / "config.json").get("quantization_config")
     if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
-        StoredConfig.from_dict(fields)
+        config = StoredConfig.from_dict(fields)
         shards = open_shards(folder)
         for name in names:
-            yield name, shards.read([f"{name}.g_idx"])[f"{name}.g_idx"]
+            found = shards.read([f"{name}.g_idx"])[f"{name}.g_idx"]
+            if found.dim() == 1:
+                yield name, found
+                continue
+            # Of a stack the first order that says something.
+            ttype = parse(config.type_of(name) or config.weight_type)
+            yield name, next((each for each in found if not in_order(each, ttype)), None)
         return
     source = open_folder(folder)
     for name in names:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ladder.checkpoints.activation_schemes import recorded, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.gguf.repack import repack_gguf
 from ladder.checkpoints.layer import Layer, check_input_scale, ttype_of
 from ladder.checkpoints.model_files import (
     Described,
@@ -30,6 +31,7 @@ from ladder.checkpoints.writer import (
     new_folder,
     write_json,
 )
+from ladder.errors import InvalidArgument
 from ladder.nn.report import Progress
 from ladder.types import parse
 
@@ -55,8 +57,10 @@ def repack(
     progress: Progress | None = None,
     v1_zeros: str = "word",
     weights_only: bool = False,
+    float16_scales: bool = False,
 ) -> Report:
-    """Write the GPTQ, AWQ, FP8 or compressed-tensors folder ``src`` as the ladder folder ``dst``.
+    """Write the GPTQ, AWQ, FP8 or compressed-tensors folder, or GGUF file, ``src`` as the ladder
+    folder ``dst``.
 
     Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Layers
     whose activations ``src`` quantises get an ``activation_type``, where some device has kernels
@@ -68,19 +72,29 @@ def repack(
     needs room for the whole result beside ``src``. The result appears under its name when whole.
 
     Args:
-        src: a folder that :func:`open_folder` reads.
+        src: a folder that :func:`open_folder` reads, or a file of llama.cpp ending in ".gguf".
         dst: a folder that does not exist or is empty, outside ``src``.
         force: replace an existing ``dst``.
         progress: called with (tensor, bytes written, bytes in all) after each piece.
         v1_zeros: "word" or "field": how GPTQ v1 zeros are read, see ``gptq.Config``.
         weights_only: no ``activation_type``, whatever ``src`` says of activations.
+        float16_scales: of a GGUF file, round scales that only float32 holds to float16, which takes
+            one bit less for each weight, or two (docs/format.md); the report says how far weights
+            move.
     Raises:
         InvalidArgument: ``dst`` exists, or one of the folders lies in the other, or as open_folder.
-        CheckpointError, Unsupported: as open_folder; a tensor is missing, damaged or not finite.
+        CheckpointError, Unsupported: as open_folder; a tensor is missing, damaged or not finite; a
+            GGUF file has a tensor that no tType holds, or a model that transformers does not know.
         DestinationError: ``dst`` cannot be written: read-only, or a full disk.
     """
     start = time.perf_counter()
     folder, destination = Path(src), Path(os.path.abspath(dst))
+    if folder.suffix == ".gguf" and not folder.is_dir():
+        return repack_gguf(
+            folder, destination, force=force, progress=progress, float16_scales=float16_scales
+        )
+    if float16_scales:
+        raise InvalidArgument(f"float16_scales is for GGUF files, and {folder} is none")
     check_apart(folder, destination)
     check_destination(destination, force=force)
     source = open_folder(folder, v1_zeros=v1_zeros)

@@ -29,7 +29,7 @@ class Report:
     """What ``repack`` or ``convert`` did. ``bytes_before`` and ``bytes_after`` count tensors only.
 
     ``conversion`` says of every module what became of it; None after ``repack``, which changes no
-    weight.
+    weight. ``notes`` are sentences about what is not as in ``source``.
     """
 
     source: str
@@ -44,6 +44,7 @@ class Report:
     seconds: float = 0.0
     types: dict[str, TypeRow] = field(default_factory=dict)
     conversion: Conversion | None = None
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

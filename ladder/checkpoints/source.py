@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, fp8, gptq
+from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, w4afp8
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -37,6 +37,7 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "w4afp8": w4afp8,
 }
 
 #: Where settings lie when config.json has no quantization_config, and whose they then are.

@@ -16,33 +16,49 @@ if TYPE_CHECKING:
     from ladder.nn.report import Progress
 
 Source = Annotated[Path, typer.Argument(help="Folder of the model to read.")]
+Quantised = Annotated[Path, typer.Argument(help="Folder, or GGUF file, of the model to read.")]
 Destination = Annotated[Path, typer.Argument(help="Folder to write; must not exist.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")]
 
 
 def repack(
-    src: Source,
+    src: Quantised,
     dst: Destination,
     weights_only: Annotated[
         bool,
         typer.Option("--weights-only", help="Take activations as they come, whatever SRC says."),
     ] = False,
+    float16_scales: Annotated[
+        bool,
+        typer.Option(
+            "--float16-scales",
+            help="GGUF: round scales that only float32 holds, and say how far weights move.",
+        ),
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a GPTQ, AWQ, FP8 or compressed-tensors checkpoint into a ladder one, value by value.
+    """Turn a GPTQ, AWQ, FP8, compressed-tensors or GGUF checkpoint into a ladder one, value by
+    value.
 
     Examples:
 
         ladder repack models/Llama-GPTQ models/Llama-ladder
 
         ladder repack models/Llama-AWQ out --force --json
+
+        ladder repack models/llama-Q4_K_M.gguf out
     """
     from ladder.checkpoints.repack import repack
 
     with progress_bar("repack", quiet=as_json) as progress:
         report = repack(
-            src, dst, force=force, progress=_bytes_to_mb(progress), weights_only=weights_only
+            src,
+            dst,
+            force=force,
+            progress=_bytes_to_mb(progress),
+            weights_only=weights_only,
+            float16_scales=float16_scales,
         )
     _print_report(report, as_json)
 
@@ -179,6 +195,8 @@ def _print_report(report: Report, as_json: bool) -> None:
         ("type", "modules", "weights", "size"),
         rows,
     )
+    for note in report.notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     if report.conversion is not None:
         for line in report.conversion.lines():
             console.print(line, highlight=False, markup=False, soft_wrap=True)

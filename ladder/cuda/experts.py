@@ -166,6 +166,48 @@ def rounding(stack: Stack, activation_type: str) -> Stack:
     return replace(stack, number=_number_for(stack.number, activation_type))
 
 
+def rounding_objection(
+    activation_type: str,
+    stacks: Sequence[tuple[int, int]],
+    count: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> str:
+    """Why no kernel rounds rows and multiplies them by the experts of a layer; "" when some do, for
+    ``count`` rows at least. They are compiled.
+
+    Args:
+        stacks: of gate and up, and of down: the number of :class:`Stack`, K.
+        count: of experts.
+        dtype: of activations.
+    """
+    first, second = (_number_for(number, activation_type) for number, _ in stacks)
+    if not _ops.expert_rows(first, second, count, count, dtype, device.index or 0):
+        return f"no kernel multiplies {dtype} rounded to {activation_type} by these experts"
+    try:
+        for _, k in stacks:
+            rounded(torch.zeros(1, k, dtype=dtype, device=device), activation_type)
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+def rounded(x: Tensor, activation_type: str, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Codes and scales of the rows of x [R, K], as :func:`route_rounded` takes them; by ``scale``
+    [1] float32 where it is given.
+
+    Raises Unsupported where compiler or driver have failed at the kernel; they are asked once.
+    """
+    made = _ops.rounded_codes(x.contiguous(), activation_type, scale)
+    if not made:
+        raise Unsupported(
+            f"no kernel rounds {x.dtype} of {x.shape[1]} columns to {activation_type}: the log of "
+            '"ladder" says why'
+        )
+    codes, scales = made
+    return codes, scales
+
+
 @functools.cache
 def _number_for(number: int, activation_type: str) -> int:
     return _ops.weight_for(number, activation_type)
@@ -196,6 +238,8 @@ def forward(
     limit: float = math.inf,
     alpha: float = 1.702,
     activation_type: str = "",
+    gate_up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
 ) -> Tensor:
     """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose; two more
     where rows are rounded.
@@ -208,6 +252,8 @@ def forward(
         activation_type: what both products have rows of more than 16 tokens rounded to,
             as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once
             for all of its experts, and what is between gate and up and down for each of them.
+        gate_up_scale, down_scale: float32 [1], the scale by which rows of that product are rounded;
+            None: each has its own.
     Raises:
         Unsupported: no kernel multiplies these types and activations.
     """
@@ -226,6 +272,8 @@ def forward(
         limit,
         alpha,
         activation_type,
+        gate_up_scale,
+        down_scale,
     )
 
 
@@ -234,7 +282,8 @@ torch.library.define(
     "ladder::experts",
     "(Tensor x, Tensor experts, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, "
     "Tensor down, Tensor? down_bias, int[] gate_up_weight, int[] down_weight, str activation, "
-    "float limit, float alpha, str activation_type) -> Tensor",
+    "float limit, float alpha, str activation_type, Tensor? gate_up_scale=None, "
+    "Tensor? down_scale=None) -> Tensor",
 )
 
 
@@ -252,6 +301,8 @@ def _layer(
     limit: float,
     alpha: float,
     activation_type: str,
+    gate_up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
 ) -> Tensor:
     (first, wide, _), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
     if not experts.numel():
@@ -265,13 +316,13 @@ def _layer(
     biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
     experts = experts.contiguous()
     if rounds:
-        codes, scales = _ops.rounded_codes(x.contiguous(), activation_type)
+        codes, scales = rounded(x, activation_type, gate_up_scale)
         codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
         y = _ops.expert_linear_rounded(
             codes, scales, gate_up, biases[0], items, first, wide, of_item, x.dtype
         )
         y = _ops.gated(y, activation, limit, alpha)
-        codes, scales = _ops.rounded_codes(y, activation_type)
+        codes, scales = rounded(y, activation_type, down_scale)
         y = _ops.expert_linear_rounded(
             codes, scales, down, biases[1], items, second, hidden, of_item, x.dtype
         )
@@ -364,5 +415,7 @@ def _(
     limit: float,
     alpha: float,
     activation_type: str,
+    gate_up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
 ) -> Tensor:
     return x.new_empty((x.shape[0], down_weight[1]))

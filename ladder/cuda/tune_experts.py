@@ -241,7 +241,7 @@ def _product(
     """The product by itself: what rounds x is the same whatever the schedule."""
     if not problem.rounds:
         return functools.partial(experts.expert_linear, x, stack, None, items, of_item)
-    codes, scales = _ops.rounded_codes(x, problem.activation_type)
+    codes, scales = experts.rounded(x, problem.activation_type)
     return functools.partial(
         experts.expert_linear_rounded, codes, scales, stack, None, items, of_item, x.dtype
     )

@@ -14,6 +14,7 @@ from ladder.cuda import experts, kernels
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
 from ladder.nn.packed_experts import PackedExperts, set_bias
+from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.ops import activations
 from ladder.types import TType, with_defaults
@@ -215,6 +216,8 @@ class Experts(PackedExperts):
                 limit=math.inf if gating.limit is None else gating.limit,
                 alpha=gating.alpha,
                 activation_type=self.activation_type or "",
+                gate_up_scale=self.gate_up.static_scale(),
+                down_scale=self.down.static_scale(),
             )
         except Unsupported:
             return None
@@ -239,21 +242,21 @@ class Experts(PackedExperts):
             )
         order = torch.argsort(places, stable=True)
         order = order[: places.numel() - counts[e]]  # those of nobody are the last
-        y = self.gate_up(self._rounded(x, tokens)[order // k], counts[:e])
+        y = self.gate_up(self._rounded(x, tokens, self.gate_up)[order // k], counts[:e])
         y = self.gating(y.to(torch.float32)).to(x.dtype)
-        y = self.down(self._rounded(y, tokens), counts[:e])
+        y = self.down(self._rounded(y, tokens, self.down), counts[:e])
         terms = y.to(torch.float32) * weights.reshape(-1)[order].to(torch.float32)[:, None]
         # Not index_add_, whose order of sums is another in each call on a GPU.
         every = terms.new_zeros(tokens * k, self.hidden_size).index_copy(0, order, terms)
         return every.view(tokens, k, self.hidden_size).sum(1)
 
-    def _rounded(self, x: Tensor, tokens: int) -> Tensor:
-        """Rows of a call of so many tokens as products on a GPU see them, in their dtype. The CPU
-        rounds within its products."""
+    def _rounded(self, x: Tensor, tokens: int, stack: PackedStack) -> Tensor:
+        """Rows of a call of so many tokens as products by ``stack`` on a GPU see them, in their
+        dtype. The CPU rounds within its products."""
         wanted = self.activation_type
         if wanted is None or not x.is_cuda or tokens <= activations.MOST_TOKENS_AS_THEY_COME:
             return x
-        return activations.round_tokens(x, wanted).to(x.dtype)
+        return activations.round_tokens(x, wanted, stack.static_scale()).to(x.dtype)
 
     # What torch.compiler.disable does, without importing the compiler: how often each expert is
     # hit decides the shapes here, so a trace of it would be compiled anew for each batch.

@@ -18,22 +18,21 @@ from ladder.ops import activations
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
-#: Parts of a stack. The columns of experts are in the order of their groups: there is no g_idx.
-STACKED = tuple(part for part in PARTS if part != "g_idx")
-
 
 class PackedStack(StackImage):
     """E weights [N, K] of one tType, and maybe a bias [E, N].
 
     Each part that :class:`ladder.Weight` has for the type is a buffer with one dimension more in
     front: ``qweight`` [E, N, words], ``scales`` [E, block_rows, groups], ``zeros`` [E, ...],
-    ``scale2`` [E, 1]. Part ``e`` of each is a part of expert e's weight. A cast of the module
-    changes ``dtype`` and the bias; the parts stay as the type says. On a GPU, ``images`` takes the
-    place of ``qweight`` from the first call on; ``state_dict`` and copies have ``qweight`` still.
+    ``scale2`` [E, 1], ``g_idx`` [E, K]. Part ``e`` of each is a part of expert e's weight. A cast
+    of the module changes ``dtype`` and the bias; the parts stay as the type says. On a GPU,
+    ``images`` takes the place of ``qweight`` from the first call on; ``state_dict`` and copies have
+    ``qweight`` still. :attr:`input_scale` is a buffer, too, where there is one.
 
     Args:
         experts, out_features, in_features: E, N, K.
         ttype: of every weight; the parts are zeros at first.
+        act_order: make room for ``g_idx``.
         dtype: of the bias, and of the dense form.
     """
 
@@ -41,6 +40,7 @@ class PackedStack(StackImage):
     scales: Tensor | None
     zeros: Tensor | None
     scale2: Tensor | None
+    g_idx: Tensor | None
     bias: nn.Parameter | None
     activation_type: str | None = None  # on the class: loaders make instances in other ways
 
@@ -52,6 +52,7 @@ class PackedStack(StackImage):
         ttype: TType,
         bias: bool = False,
         *,
+        act_order: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -65,6 +66,7 @@ class PackedStack(StackImage):
             "scales": ((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
             "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
             "scale2": ((1,), torch.float32 if ttype.scale2 else None),
+            "g_idx": ((k,), torch.int32 if act_order else None),
         }
         for name, (shape, of) in parts.items():
             there = shape is not None and of is not None
@@ -76,18 +78,22 @@ class PackedStack(StackImage):
     def weight_of(self, expert: int) -> Weight:
         """The weight [N, K] of one expert, which shares this module's memory; its codes are a copy
         where the module has them in the form of kernels."""
-        parts = {name: getattr(self, name) for name in STACKED if name != "qweight"}
+        parts = {name: getattr(self, name) for name in PARTS if name != "qweight"}
         own: Any = {n: None if part is None else part[expert] for n, part in parts.items()}
         own["qweight"] = self._codes_of(expert)
         return Weight(self.weight_type, (self.out_features, self.in_features), **own)
 
     def set_weights(self, weights: Iterable[Weight]) -> None:
-        """Take copies of E weights. The first decides the device.
+        """Take copies of E weights. The first decides the device. Where some have a ``g_idx``, so
+        has the stack.
 
         Raises:
-            InvalidArgument: not E weights, or one of another type or shape, or with a g_idx.
+            InvalidArgument: not E weights, or one of another type or shape.
         """
         self._restore()
+        self.register_buffer("g_idx", None)
+        in_order = torch.arange(self.in_features, dtype=torch.int32)
+        in_order //= self.weight_type.columns or self.in_features
         shape, count = (self.out_features, self.in_features), 0
         for count, weight in enumerate(weights, start=1):
             if weight.type != self.weight_type or weight.shape != shape:
@@ -95,12 +101,13 @@ class PackedStack(StackImage):
                     f"weight {count - 1} is {list(weight.shape)} of type {weight.type}, not "
                     f"{list(shape)} of type {self.weight_type}"
                 )
-            if weight.g_idx is not None:
-                raise InvalidArgument(f"weight {count - 1} has a g_idx, which experts have none of")
             if count > self.experts:
                 break
             for name, part in weight.tensors().items():
-                if count == 1:  # one buffer for all, filled as the weights come
+                if name == "g_idx" and self.g_idx is None:
+                    of_all = in_order.to(part.device).expand(self.experts, -1)
+                    self.register_buffer(name, of_all.contiguous())
+                elif count == 1:  # one buffer for all, filled as the weights come
                     whole = part.new_zeros((self.experts, *part.shape))
                     self.register_buffer(name, whole)
                 getattr(self, name)[count - 1] = part
@@ -113,7 +120,7 @@ class PackedStack(StackImage):
 
     def check(self, name: str = "weight") -> None:
         """As :meth:`ladder.Weight.check`, of each expert."""
-        for part in STACKED:
+        for part in PARTS:
             tensor = self._all_codes() if part == "qweight" else getattr(self, part)
             if tensor is not None and tensor.shape[:1] != (self.experts,):
                 raise InvalidArgument(
@@ -122,11 +129,58 @@ class PackedStack(StackImage):
                 )
         for expert in range(self.experts):
             self.weight_of(expert).check(f"{name}[{expert}]")
+        if self.input_scale is not None:
+            self._check_input_scale(self.input_scale, f"{name}.input_scale")
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """Static scales of x, float32 [E, 1], one for each expert, as checkpoints store them; None:
+        each token has a scale of its own. A GPU rounds tokens before they go to their experts, so
+        by one scale for all: the largest, with which no expert's numbers are cut off. Setting it
+        takes a copy. It raises InvalidArgument where a scale is not positive and finite."""
+        return self._buffers.get("input_scale")
+
+    @input_scale.setter
+    def input_scale(self, scale: Tensor | None) -> None:
+        if scale is None:
+            self._buffers.pop("input_scale", None)
+            return
+        # As ladder.Linear has its own.
+        with torch.inference_mode(False):
+            given = scale.detach().to(self.device, torch.float32, copy=True)
+            self._check_input_scale(given, "input_scale")
+            if "input_scale" not in self._buffers:
+                others = dict(self._buffers)
+                self._buffers.clear()
+                self._buffers.update({"input_scale": None, **others})
+            self._buffers["input_scale"] = given
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # nn.Module would put what is called as a buffer there as it is.
+        if name == "input_scale":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _check_input_scale(self, scale: Tensor, name: str) -> None:
+        if tuple(scale.shape) != (self.experts, 1):
+            raise InvalidArgument(
+                f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}"
+            )
+        for expert, each in enumerate(scale):
+            if why := activations.static_scale_objection(each):
+                raise InvalidArgument(f"{name}[{expert}]: {why}")
+
+    def static_scale(self) -> Tensor | None:
+        """[1]: by what rows are rounded, the largest of :attr:`input_scale`; None where each has a
+        scale of its own."""
+        scale = self.input_scale if self.activation_type else None
+        return None if scale is None else scale.amax().reshape(1)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all parts; the bias is none."""
-        parts = (getattr(self, name) for name in STACKED if name != "qweight")
+        parts = (getattr(self, name) for name in PARTS if name != "qweight")
         codes = self.experts * self.out_features * self.weight_type.words(self.in_features)
         return 4 * codes + sum(p.numel() * p.itemsize for p in parts if p is not None)
 
@@ -146,6 +200,8 @@ class PackedStack(StackImage):
         why = activations.objection(wanted, self.weight_type, k, device.type)
         if wanted is None or why:
             return why
+        if self.g_idx is not None:
+            return activations.no_g_idx(wanted)
         if not kernels.possible(device) or not torch.cuda.is_available():
             return ""
         why = activations.gpu_objection(wanted, self._type_text, n, k, device.index or 0)
@@ -180,6 +236,7 @@ class PackedStack(StackImage):
             scales=weight.scales,
             zeros=weight.zeros,
             scale2=weight.scale2,
+            g_idx=weight.g_idx,
             bias=bias,
             activation_type=None if x.is_cuda else self.activation_type,
         )
@@ -187,14 +244,28 @@ class PackedStack(StackImage):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedStack:
         self._restore()
         # .half() and .to(dtype) would round scales to another format than the type says.
-        kept = {name: getattr(self, name) for name in STACKED}
+        kept = {name: self._buffers.get(name) for name in (*PARTS, "input_scale")}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.device))
         super()._apply(fn, recurse)
         for name, part in kept.items():
-            if part is not None and getattr(self, name).dtype != part.dtype:
-                self.register_buffer(name, part.to(probe.device))
+            now = self._buffers.get(name)
+            if part is not None and now is not None and now.dtype != part.dtype:
+                self._buffers[name] = part.to(probe.device)
         self.dtype = probe.dtype
         return self
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # As ladder.Linear: act-order is a fact of the weights.
+        given = state_dict.get(prefix + "g_idx")
+        if given is not None and self.g_idx is None:
+            self.register_buffer("g_idx", torch.zeros_like(given, device=self.device))
+        # So is whether the scale of x is static.
+        if (scale := state_dict.get(prefix + "input_scale")) is not None:
+            self._check_input_scale(scale, f"{prefix}input_scale")
+            self.input_scale = scale
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

@@ -78,9 +78,10 @@ class StackImage(nn.Module):
                 "experts cannot be brought into the form of kernels while a CUDA graph is being "
                 "captured: call the model, or ladder.warmup(model), before the capture"
             )
-        why = kernels.objection(self._type_text, n, k, False, device.index or 0)
+        gather = self._gathers()
+        why = kernels.objection(self._type_text, n, k, gather, device.index or 0)
         if not why:
-            number = image.open_weight(self._type_text, n, k)
+            number = image.open_weight(self._type_text, n, k, gather)
             why = kernels.load_transforms(number, device, self.dtype)
         if why:
             _log.info("experts of %s [%d, %d] go through torch: %s", self._type_text, n, k, why)
@@ -91,6 +92,14 @@ class StackImage(nn.Module):
         torch.cuda.current_stream(device).synchronize()  # other streams may come next
         self._set_images(made.images, made.number)
         self.register_buffer("qweight", None)
+
+    def _gathers(self) -> bool:
+        """Whether columns of some expert are in another order than their groups. Raises Unsupported
+        where a group has another length than the type says."""
+        orders = self._buffers.get("g_idx")
+        if orders is None:
+            return False
+        return any(image.order_by_group(each, self.weight_type) is not None for each in orders)
 
     def _set_images(self, images: Tensor | None, number: int) -> None:
         self._buffers.pop("images", None)

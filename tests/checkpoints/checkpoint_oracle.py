@@ -74,10 +74,12 @@ def draw(n, k, bits, group, *, symmetric, seed, lowest=0, dtype=np.float16) -> T
 
 def gptq(n, k, *, bits=4, group=32, symmetric=True, form="gptq", order=False, seed=0, lowest=0,
          g_idx=True) -> Truth:  # fmt: skip
-    """A GPTQ layer. ``order``: columns lie in groups in random order, as desc_act leaves them."""
+    """A GPTQ layer. ``order``: columns lie in groups in random order, as desc_act leaves them; a
+    number is the seed of that order."""
     truth = draw(n, k, bits, group, symmetric=symmetric, seed=seed, lowest=lowest)
     if order:
-        truth.group_of = np.random.default_rng(seed + 1).permutation(truth.group_of)
+        drawn = np.random.default_rng(seed + 1 if order is True else order)
+        truth.group_of = drawn.permutation(truth.group_of)
     pack = planar if form == "gptq_p" else stream
     zero_rows = []
     for zeros in truth.zeros.T:
@@ -319,6 +321,24 @@ def fp8_expert_of_4_bits(n, k, *, seed=0) -> Truth:
     truth = compressed(n, k, form="mxfp4-pack-quantized", seed=seed)
     codes, scales = truth.tensors["weight_packed"], truth.tensors["weight_scale"]
     truth.tensors = {"weight": codes.view(torch.int8), "scale": scales.view(torch.float8_e8m0fnu)}
+    return truth
+
+
+W4AFP8 = {"quant_method": "w4afp8", "activation_scheme": "static"}
+
+
+def w4afp8_expert(n, k, *, seed=0) -> Truth:
+    """A projection of an expert of quant_method "w4afp8": int4 in groups of 128 columns."""
+    rng = np.random.default_rng(seed)
+    codes, groups = rng.integers(-8, 8, (n, k)), -(-k // 128)
+    scales = (rng.random((n, groups), dtype=np.float32) * 0.02 + 0.001).astype(np.float32)
+    truth = Truth(codes, scales, np.zeros_like(scales), np.arange(k) // 128)
+    octets = (codes[:, ::2] & 15) | ((codes[:, 1::2] & 15) << 4)
+    truth.tensors = {
+        "weight": torch.from_numpy(octets.astype(np.uint8)).view(torch.int8),
+        "weight_scale_inv": torch.from_numpy(scales.copy()),
+        "input_scale": torch.tensor([0.25 + seed % 4], dtype=torch.bfloat16),
+    }
     return truth
 
 

@@ -175,6 +175,18 @@ def test_an_order_that_changes_nothing_does_not_stand_for_one_that_does(tmp_path
     assert first.gate_up.g_idx is None and first.down.g_idx is None
 
 
+def test_of_a_stack_the_first_order_that_changes_something_is_told(tmp_path):
+    tensors = stacks()
+    in_order = torch.arange(H, dtype=torch.int32) // 32
+    for layer in LAYERS:
+        tensors[f"{layer}.gate_up.g_idx"] = torch.stack([in_order, in_order.flip(0)] * 2)
+        tensors[f"{layer}.down.g_idx"] = (torch.arange(I, dtype=torch.int32) // 32).repeat(E, 1)
+    _, (first, _) = packed_layers(write(tmp_path, tensors))
+    assert first.gate_up.g_idx.tolist() == [1] * 32 + [0] * 32
+    assert (first.gate_up.n, first.gate_up.k) == (2 * I, H)
+    assert first.down.g_idx is None
+
+
 def test_layers_whose_columns_are_in_other_orders_have_the_same_kernels(tmp_path):
     def drawn(groups):
         return groups[torch.randperm(len(groups), generator=source)]

@@ -11,12 +11,14 @@ import weakref
 import pytest
 import torch
 from checkpoint_oracle import (
+    W4AFP8,
     awq,
     compressed,
     compressed_settings,
     fp8,
     fp8_settings,
     gptq,
+    w4afp8_expert,
 )
 from hf_mixtures import FIRST, experts_of, fresh
 from hf_models import edit_tensors, load, logits
@@ -24,7 +26,7 @@ from single_experts import PACKED, foreign_mixture
 from transformers import AutoModel
 
 import ladder
-from ladder.checkpoints import activation_schemes, repack
+from ladder.checkpoints import repack
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.transformers import dense, enable
 from ladder.integrations.transformers.checkpoint import read_headers
@@ -33,6 +35,7 @@ from ladder.integrations.transformers.single_experts import SingleExperts, open_
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}
 
+STATIC = {"bits": 8, "form": "int-quantized", "group": -1, "activations": "int8 static"}
 FIRST_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu",
                  "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
 
@@ -42,8 +45,21 @@ def nvfp4(n, k, seed):
     return compressed(n, k, form="nvfp4-pack-quantized", group=16, seed=seed)
 
 
+def desc_act(n, k, seed, name):
+    """Gate and up of an expert have one input, so one order; no two experts have the same."""
+    expert = re.search(r"layers\.(\d+).*experts\.(\d+)", name)
+    order = True if expert is None else 1000 + 10 * int(expert[1]) + int(expert[2])
+    return gptq(n, k, order=order, seed=seed)
+
+
+def w4afp8(n, k, seed, name):
+    return w4afp8_expert(n, k, seed=seed) if "experts" in name else fp8(n, k, seed=seed)
+
+
 #: A layer of each format, and its settings.
 FORMATS = {
+    "w4afp8": (w4afp8, W4AFP8),
+    "gptq desc_act": (desc_act, GPTQ | {"desc_act": True, "sym": True}),
     "gptq": (lambda n, k, seed: gptq(n, k, seed=seed), GPTQ | {"sym": True}),
     "gptq asymmetric": (
         lambda n, k, seed: gptq(n, k, bits=3, symmetric=False, lowest=1, seed=seed),
@@ -78,9 +94,7 @@ def unpacked_folder(request, tmp_path_factory):
 @pytest.fixture(params=FORMATS)
 def foreign(request, unpacked_folder, tmp_path):
     draw, settings = FORMATS[request.param]
-    return foreign_mixture(
-        unpacked_folder, tmp_path / "foreign", lambda n, k, seed, name: draw(n, k, seed), settings
-    )
+    return packed(unpacked_folder, tmp_path, draw, settings)
 
 
 def test_experts_have_the_values_of_the_files_and_of_the_repacked_folder(foreign, tmp_path):
@@ -212,24 +226,63 @@ def test_mixtures_of_float8_round_where_a_gpu_does(tmp_path, name):
         assert {e.activation_type for e in found} == {"float8_e4m3"}
 
 
-def test_experts_of_a_static_folder_are_said_to_have_scales_of_tokens(
+def test_static_scales_of_experts_are_loaded_saved_and_loaded_again(
     unpacked_folder, tmp_path, caplog
 ):
-    folder = packed(
-        unpacked_folder,
-        tmp_path,
-        lambda n, k, seed: fp8(n, k, kind="static", seed=seed),
-        fp8_settings("static"),
-    )
-    activation_schemes.say_of_experts.cache_clear()
+    """Of each expert the larger of gate and up; by the largest of all tokens are rounded."""
+
+    def draw(n, k, seed):
+        truth = compressed(n, k, seed=seed, **STATIC)
+        truth.tensors["input_scale"] = torch.full_like(truth.tensors["input_scale"], 0.5 + seed)
+        return truth
+
+    caplog.set_level("INFO", "ladder")
+    folder = packed(unpacked_folder, tmp_path, draw, compressed_settings(**STATIC))
     with enable():
-        for _ in range(2):
-            load(folder)
-    said = [r.getMessage() for r in caplog.records if "of experts are static" in r.getMessage()]
-    assert said == [
-        "activations of experts are static in the folder, and have no static scale in ladder: each "
-        "token is rounded with a scale of its own"
-    ]
+        model = load(folder)
+    repack(folder, tmp_path / "repacked")
+    model.save_pretrained(tmp_path / "saved")
+    files = {}
+    edit_tensors(folder, files.update)
+    for each in (model, load(tmp_path / "repacked"), load(tmp_path / "saved")):
+        for name, experts in experts_of(each).items():
+            layer = name.split(".")[2]
+            wanted = {"gate_up": {}, "down": {}}
+            for full, scale in files.items():
+                found = re.search(rf"layers\.{layer}\..*experts\.(\d+)\.(\w+)\.input_scale$", full)
+                if found:
+                    of = wanted["down" if found[2] in ("down_proj", "w2") else "gate_up"]
+                    of[int(found[1])] = max(of.get(int(found[1]), 0.0), scale.item())
+            for stack, scales in wanted.items():
+                kept = getattr(experts, stack).input_scale
+                assert kept.shape == (experts.num_experts, 1) and kept.dtype == torch.float32
+                assert kept[:, 0].tolist() == [scales[e] for e in sorted(scales)]
+                assert len(set(scales.values())) > 1
+    assert any("static scales of x are from" in r.getMessage() for r in caplog.records)
+    assert torch.equal(logits(load(tmp_path / "saved")), logits(model))
+    experts = experts_of(model)[FIRST]
+    experts.activation_type = None
+    assert experts.gate_up.static_scale() is None
+    experts.activation_type = "int8"
+    assert experts.gate_up.static_scale().tolist() == [experts.gate_up.input_scale.max().item()]
+
+
+def test_a_damaged_static_scale_of_an_expert_is_named(unpacked_folder, tmp_path):
+    folder = packed(
+        unpacked_folder, tmp_path, lambda n, k, seed: compressed(n, k, seed=seed, **STATIC),
+        compressed_settings(**STATIC),
+    )  # fmt: skip
+    with enable():
+        load(folder).save_pretrained(tmp_path / "saved")
+
+    def zero(tensors):
+        name = next(n for n in tensors if n.endswith("experts.down.input_scale"))
+        tensors[name][1] = 0
+
+    edit_tensors(tmp_path / "saved", zero)
+    why = r"experts.down.input_scale\[1\]: input_scale is 0.0, not positive"
+    with pytest.raises(CheckpointError, match=why):
+        load(tmp_path / "saved")
 
 
 def test_biases_of_zeros_are_left_out(unpacked_folder, tmp_path):
@@ -379,13 +432,39 @@ def test_experts_of_two_types_are_refused_with_both(unpacked_folder, tmp_path):
         load(tmp_path / "repacked")
 
 
-def test_columns_in_an_order_of_their_own_are_refused(unpacked_folder, tmp_path):
+def test_gate_and_up_in_two_orders_are_refused(unpacked_folder, tmp_path):
+    """One product reads the columns of its x in one order."""
     folder = packed(
         unpacked_folder, tmp_path, lambda n, k, seed: gptq(n, k, order=True, seed=seed),
         GPTQ | {"desc_act": True},
     )  # fmt: skip
-    with enable("gptq"), pytest.raises(Unsupported, match=r"experts.0.\w+ has columns in an order"):
+    why = r"experts\.0\.\w+ and .*experts\.0\.\w+ cannot be one product: g_idx differ"
+    with enable("gptq"), pytest.raises(Unsupported, match=why):
         load(folder)
+
+
+def test_stacks_with_a_damaged_order_are_refused(unpacked_folder, tmp_path):
+    folder = packed(unpacked_folder, tmp_path, desc_act, GPTQ | {"desc_act": True})
+    with enable("gptq"):
+        load(folder).save_pretrained(tmp_path / "saved")
+
+    def of_down(tensors):
+        return next(name for name in tensors if name.endswith("experts.down.g_idx"))
+
+    def too_large(tensors):
+        tensors[of_down(tensors)][1, 3] = 99
+
+    edit_tensors(tmp_path / "saved", too_large)
+    with pytest.raises(CheckpointError, match=r"down\[1\].g_idx has values from 0 to 99"):
+        load(tmp_path / "saved")
+
+    def too_short(tensors):
+        name = of_down(tensors)
+        tensors[name] = tensors[name][:, :8].contiguous()
+
+    edit_tensors(tmp_path / "saved", too_short)
+    with pytest.raises(CheckpointError, match=r"down.g_idx has shape \[\d, 8\], not"):
+        load(tmp_path / "saved")
 
 
 def test_gate_and_up_with_two_global_scales_are_refused(unpacked_folder, tmp_path):

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from drawn import integers
+from drawn import exact_weight, integers
 from gpu import E4M3, HALVES, MARKS
-from mixed import E, H, exact_experts, routed
+from mixed import TERNARY, E, H, exact_experts, routed
 from torch import Tensor
 
 import ladder
@@ -57,6 +57,26 @@ def test_kernels_give_what_the_processor_gives(k, bias, dtype):
     assert has_images(experts)
     assert torch.equal(made.cpu(), wanted)
     assert torch.equal(call(experts, x[None].cuda(), index.int().cuda(), weights.cuda())[0], made)
+
+
+def test_columns_in_an_order_of_their_own_are_gathered_by_kernels():
+    experts, x = exact_experts(), integers((9, H), torch.float16)
+    for seed, stack in enumerate((experts.gate_up, experts.down)):
+        stack.set_weights(
+            exact_weight(TERNARY, stack.out_features, stack.in_features, act_order=e != 1,
+                         seed=10 * seed + e)
+            for e in range(E)
+        )  # fmt: skip
+        stack.scales.fill_(1)
+        stack.scales[:, :, 1] = 2
+    index, weights = routed(9, 2)
+    kept = {name: part.clone() for name, part in experts.state_dict().items()}
+    wanted = call(experts, x, index, weights)
+    made = call(experts.cuda(), x.cuda(), index.cuda(), weights.cuda())
+    assert has_images(experts)
+    assert torch.equal(made.cpu(), wanted)
+    for name, part in experts.state_dict().items():
+        assert torch.equal(part.cpu(), kept[name]), name
 
 
 def test_gpt_oss_clamps_and_adds_biases():

@@ -6,12 +6,14 @@ import pickle
 
 import pytest
 import torch
-from drawn import formula, generator, grouped, integers, stored_types
-from mixed import E, H, I, exact_experts, fill, limit, routed, truth
+from drawn import exact_weight, formula, generator, grouped, integers, stored_types
+from mixed import TERNARY, E, H, I, exact_experts, fill, limit, routed, truth
 
 import ladder
-from ladder.nn.stack import STACKED, PackedStack
+from ladder import InvalidArgument
+from ladder.nn.stack import PackedStack
 from ladder.types import parse, type_names
+from ladder.weight import PARTS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -40,6 +42,85 @@ def test_a_stack_multiplies_each_row_by_the_weight_of_its_expert(type):
     assert torch.equal(stack(x, counts).double(), torch.cat(wanted))
     values = torch.stack([formula(stack.weight_of(e)) for e in range(3)])
     assert torch.equal(stack.dequantize(torch.float64), values.float().double())
+
+
+def in_another_order(stack: PackedStack, seed: int = 0) -> None:
+    """Weights whose columns are in an order of their own; the second's are in order."""
+    text = str(stack.weight_type)
+    stack.set_weights(
+        exact_weight(text, stack.out_features, stack.in_features, act_order=e != 1, seed=seed + e)
+        for e in range(stack.experts)
+    )
+
+
+def test_each_expert_may_have_its_columns_in_an_order_of_its_own():
+    stack = PackedStack(3, 24, 70, parse(TERNARY))
+    in_another_order(stack)
+    assert stack.g_idx.shape == (3, 70) and stack.g_idx.dtype == torch.int32
+    assert torch.equal(stack.g_idx[1], (torch.arange(70) // 32).int())
+    assert not torch.equal(stack.g_idx[0], stack.g_idx[2])
+    x, counts = integers((9, 70), torch.float32), [4, 3, 2]
+    wanted = [
+        rows.double() @ formula(stack.weight_of(e)).T for e, rows in enumerate(x.split(counts))
+    ]
+    assert torch.equal(stack(x, counts).double(), torch.cat(wanted))
+    assert stack._gathers()
+    fill(stack)
+    assert stack.g_idx is None and not stack._gathers()
+
+
+def test_experts_in_another_order_are_exact_round_trip_and_take_no_rounding():
+    experts = exact_experts()
+    for seed, stack in enumerate((experts.gate_up, experts.down)):
+        in_another_order(stack, 10 * seed)
+        stack.scales.fill_(1)
+        stack.scales[:, :, 1] = 2  # what an order changes
+    index, weights = routed(9, 2)
+    x = integers((9, H), torch.float32)
+    y = experts(x, index, weights)
+    assert torch.equal(y.double(), truth(experts, x, index, weights))
+    fresh = ladder.Experts(E, H, I, weight_type=TERNARY, activation="relu")
+    fresh.load_state_dict(experts.state_dict())
+    assert same(fresh, experts)
+    for each in (fresh, copy.deepcopy(experts), pickle.loads(pickle.dumps(experts))):
+        assert torch.equal(each(x, index, weights), y)
+    with pytest.raises(ladder.Unsupported, match="gate_up: .*does not take a weight with g_idx"):
+        experts.activation_type = "int8"
+
+
+def test_static_scales_are_buffers_that_stay_float32_and_round_trip():
+    experts = exact_experts()
+    scale = torch.tensor([[0.5], [0.1], [0.25], [0.125], [3.0]])
+    experts.down.input_scale = scale
+    scale.fill_(9)
+    assert experts.down.input_scale[:, 0].tolist() == [
+        0.5,
+        torch.tensor(0.1).item(),
+        0.25,
+        0.125,
+        3,
+    ]
+    assert experts.gate_up.input_scale is None and experts.down.static_scale() is None
+    fresh = exact_experts()
+    fresh.load_state_dict(experts.state_dict())
+    for each in (fresh, copy.deepcopy(experts), pickle.loads(pickle.dumps(experts)),
+                 copy.deepcopy(experts).half()):  # fmt: skip
+        assert each.down.input_scale.dtype == torch.float32
+        assert torch.equal(each.down.input_scale, experts.down.input_scale)
+    experts.down.activation_type = "int8"
+    assert experts.down.static_scale().tolist() == [3.0]
+    for wrong, why in (
+        (torch.ones(5), r"shape \[5\], not \[5, 1\]"),
+        (
+            torch.tensor([[1.0], [0.0], [1.0], [1.0], [1.0]]),
+            r"\[1\]: input_scale is 0.0, not positive",
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            experts.down.input_scale = wrong
+    state = exact_experts().state_dict() | {"down.input_scale": torch.full((5, 1), -1.0)}
+    with pytest.raises(InvalidArgument, match=r"down.input_scale\[0\]: input_scale is -1.0"):
+        fresh.load_state_dict(state)
 
 
 def test_parts_have_the_experts_in_front():
@@ -212,7 +293,7 @@ def test_state_dict_round_trips(type):
     assert not same(experts, other)
     other.load_state_dict(experts.state_dict())
     assert same(experts, other)
-    parts = [p for p in STACKED if getattr(experts.gate_up, p) is not None]
+    parts = [p for p in PARTS if getattr(experts.gate_up, p) is not None]
     wanted = {f"{stack}.{part}" for stack in ("gate_up", "down") for part in (*parts, "bias")}
     assert set(experts.state_dict()) == wanted
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
+from ladder import Unsupported
 from ladder.cuda import experts
 from ladder.ops import activations
 
@@ -35,11 +36,11 @@ class Launches(SimpleNamespace):
         self.names.append(f"rows of {first} and {second}")
         return 8
 
-    def rounded_codes(self, x: Tensor, activation_type: str) -> list[Tensor]:
+    def rounded_codes(self, x: Tensor, activation_type: str, x_scale=None) -> list[Tensor]:
         """Codes here are numbers, which a scale for each row brings back."""
-        self.names.append("round")
+        self.names.append("round" if x_scale is None else f"round by {float(x_scale)}")
         assert x.is_contiguous()
-        rounded = activations.round_tokens(x, activation_type)
+        rounded = activations.round_tokens(x, activation_type, x_scale)
         scales = torch.exp2(torch.arange(x.shape[0]) % 5 - 2.0)
         return [rounded / scales[:, None], scales]
 
@@ -68,9 +69,10 @@ class Launches(SimpleNamespace):
     def _product(self, x: Tensor, weight: int, bias: Tensor) -> Tensor:
         assert bias is not None
         values = self.values[weight][self.ids]
-        return torch.einsum("rk,rnk->rn", x.double(), values.double()) + bias[self.ids][
-            :, : values.shape[1]
-        ].double()
+        return (
+            torch.einsum("rk,rnk->rn", x.double(), values.double())
+            + bias[self.ids][:, : values.shape[1]].double()
+        )
 
     def gated(self, x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
         gate, up = x.float().chunk(2, -1)
@@ -80,7 +82,7 @@ class Launches(SimpleNamespace):
         return (rows[places].float() * weights[..., None]).sum(1).to(rows.dtype)
 
 
-def call(tokens: int, activation_type: str):
+def call(tokens: int, activation_type: str, scales=(None, None)):
     """What a layer says, and the launches; x and what the layer has."""
     rng = generator(tokens)
     gate_up = torch.randn(E, 2 * WIDTH, H, generator=rng)
@@ -94,36 +96,42 @@ def call(tokens: int, activation_type: str):
         experts._number_for.cache_clear()
         y = experts._layer(
             x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, 2 * WIDTH, H],
-            [DOWN, H, WIDTH], "silu", float("inf"), 1.702, activation_type,
+            [DOWN, H, WIDTH], "silu", float("inf"), 1.702, activation_type, *scales,
         )  # fmt: skip
         experts._number_for.cache_clear()
     return y, launches.names, (x, ids, weights, gate_up, down, biases)
 
 
-def reference(parts, activation_type: str) -> tuple[Tensor, Tensor]:
+def reference(parts, activation_type: str, scales=(None, None)) -> tuple[Tensor, Tensor]:
     """Of each choice by itself, in double, and the sum of the magnitudes of its terms."""
     x, ids, weights, gate_up, down, biases = parts
 
-    def rounded(t: Tensor) -> Tensor:
-        return activations.round_tokens(t, activation_type) if activation_type else t
+    def rounded(t: Tensor, scale: Tensor | None) -> Tensor:
+        return activations.round_tokens(t, activation_type, scale) if activation_type else t
 
     wanted = torch.zeros(x.shape[0], H, dtype=torch.float64)
     magnitude = torch.zeros_like(wanted)
     for t, chosen in enumerate(ids.tolist()):
         for j, e in enumerate(chosen):
-            y = rounded(x[t : t + 1]).double() @ gate_up[e].double().T + biases[0][e].double()
+            y = (
+                rounded(x[t : t + 1], scales[0]).double() @ gate_up[e].double().T
+                + biases[0][e].double()
+            )
             gate, up = y.float().chunk(2, -1)
-            y = rounded(F.silu(gate) * up).double() @ down[e].double().T + biases[1][e].double()
+            y = (
+                rounded(F.silu(gate) * up, scales[1]).double() @ down[e].double().T
+                + biases[1][e].double()
+            )
             term = weights[t, j].double() * y[0].float().double()
             wanted[t] += term
             magnitude[t] += term.abs()
     return wanted, magnitude
 
 
-def check(y: Tensor, parts, activation_type: str) -> Tensor:
+def check(y: Tensor, parts, activation_type: str, scales=(None, None)) -> Tensor:
     """Within the roundings to float32: of a product, of a term, of the sum of two. Returns what is
     right."""
-    wanted, magnitude = reference(parts, activation_type)
+    wanted, magnitude = reference(parts, activation_type, scales)
     assert ((y.double() - wanted).abs() <= 3 * 2**-24 * (1 + 2**-20) * magnitude).all()
     return wanted
 
@@ -170,3 +178,65 @@ def test_the_loop_over_experts_rounds_by_the_tokens_of_the_call(monkeypatch):
         layer._forward_canonical(on_gpu, index[:tokens], weights[:tokens])
         wanted = x if tokens == 16 else activations.round_tokens(x, "float8_e4m3").half()
         assert torch.equal(rows[0].as_subclass(Tensor), wanted)
+
+
+def test_rows_of_static_scales_are_rounded_by_these_at_each_product():
+    scales = torch.tensor([0.25]), torch.tensor([0.5])
+    y, names, parts = call(17, "float8_e4m3", scales)
+    assert [name for name in names if name.startswith("round")] == ["round by 0.25", "round by 0.5"]
+    check(y, parts, "float8_e4m3", scales)
+    own, _ = reference(parts, "float8_e4m3")
+    assert (y.double() - own).abs().max() > 1e-3 * own.abs().max(), "not by scales of tokens"
+    _, names, _ = call(16, "float8_e4m3", scales)
+    assert not any(name.startswith("round") for name in names)
+
+
+def test_a_compiler_that_failed_at_the_rounding_kernel_leaves_the_layer_to_torch():
+    failed = Launches(torch.zeros(E, 2 * WIDTH, H), torch.zeros(E, H, WIDTH), torch.zeros(1))
+    failed.rounded_codes = lambda x, activation_type, x_scale: []
+    x, ids = torch.zeros(17, H), torch.zeros(17, 2, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_ops", failed)
+        experts._number_for.cache_clear()
+        with pytest.raises(Unsupported, match=f"no kernel rounds .* of {H} columns to float8_e4m3"):
+            experts._layer(
+                x, ids, ids.float(), x, None, x, None, [GATE_UP, 2 * WIDTH, H], [DOWN, H, WIDTH],
+                "silu", float("inf"), 1.702, "float8_e4m3",
+            )  # fmt: skip
+        experts._number_for.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("rows", "rounds", "why"),
+    [
+        (8, True, ""),
+        (0, True, "no kernel multiplies torch.float16 rounded to float8_e4m3"),
+        (8, False, f"no kernel rounds torch.float16 of {WIDTH} columns to float8_e4m3"),
+    ],
+)
+def test_experts_are_asked_for_their_own_kernels_of_rounded_rows(rows, rounds, why):
+    """Those of linear layers may exist where these do not."""
+    asked = []
+
+    class Ops(SimpleNamespace):
+        weight_for = staticmethod(lambda number, activation_type: number + ROUNDED)
+
+        @staticmethod
+        def expert_rows(*given):
+            asked.append(given)
+            return rows
+
+        @staticmethod
+        def rounded_codes(x, activation_type, x_scale):
+            made = rounds or x.shape[1] != WIDTH
+            return [x, x[:, 0]] if made else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_ops", Ops())
+        experts._number_for.cache_clear()
+        found = experts.rounding_objection(
+            "float8_e4m3", [(GATE_UP, H), (DOWN, WIDTH)], E, torch.float16, torch.device("cpu")
+        )
+        experts._number_for.cache_clear()
+    assert found.startswith(why) and bool(found) == bool(why)
+    assert asked == [(GATE_UP + ROUNDED, DOWN + ROUNDED, E, E, torch.float16, 0)]

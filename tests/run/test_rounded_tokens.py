@@ -267,3 +267,10 @@ def test_engines_take_the_activation_type_of_a_folder(caplog):
         assert run.activation_type == "" and torch.equal(run(room, x, None), layer(x))
     (said,) = (record.getMessage() for record in caplog.records)
     assert "as they come" in said and "float8_e4m3 does not take int8" in said
+
+
+def test_a_layer_of_one_k_tile_is_refused_by_its_columns():
+    ttype = parse("uint4,group=32,scale=float16,zero=midpoint")
+    why = activations.objection("float8_e4m3", ttype, 64, "cuda")
+    assert "the layer's 64 columns are no more than one k-tile of" in why and "stages" not in why
+    assert activations.objection("float8_e4m3", ttype, 256, "cuda") == ""

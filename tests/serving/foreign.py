@@ -188,3 +188,17 @@ def _words(fields: np.ndarray, bits: int, pad_words: bool) -> Tensor:
 
 def _word(fields: np.ndarray, bits: int) -> int:
     return oracle.stream(fields, bits)[0]
+
+
+def w4afp8(modules: Iterable[str], *, exponent: int = 0) -> Foreign:
+    """Experts of quant_method "w4afp8", whose scales are powers of two."""
+    layers = {}
+    for seed, module in enumerate(modules):
+        last = module.rpartition(".")[2]
+        n, k = SHAPES[_MIXTRAL.get(last, last)]
+        truth = oracle.w4afp8_expert(n, k, seed=seed)
+        powers = exponent + np.random.default_rng(seed).integers(-1, 2, truth.scales.shape)
+        truth.scales = np.exp2(powers).astype(np.float32)
+        truth.tensors["weight_scale_inv"] = torch.from_numpy(truth.scales.copy())
+        layers[module] = truth
+    return Foreign(layers, dict(oracle.W4AFP8))

@@ -34,14 +34,17 @@ SHAPES = {"gate_up": (2 * INTERMEDIATE, HIDDEN), "down": (HIDDEN, INTERMEDIATE)}
 class Stacks:
     """Random experts of these tTypes whose products with small integers are exact."""
 
-    def __init__(self, gate_up: str, down: str | None = None, *, bias: bool = False, seed=0):
+    def __init__(
+        self, gate_up: str, down: str | None = None, *, bias=False, act_order=False, seed=0
+    ):
         types = {"gate_up": gate_up, "down": down or gate_up}
         self.weights: dict[str, list[Weight]] = {}
         self.biases: dict[str, Tensor] = {}
         for at, (name, type) in enumerate(types.items()):
             n, k = SHAPES[name]
             self.weights[name] = [
-                exact_weight(type, n, k, seed=seed + 100 * at + e) for e in range(EXPERTS)
+                exact_weight(type, n, k, act_order=act_order, seed=seed + 100 * at + e)
+                for e in range(EXPERTS)
             ]
             if bias:
                 drawn = torch.randint(-8, 9, (EXPERTS, n), generator=generator(seed + at))

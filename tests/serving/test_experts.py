@@ -104,6 +104,7 @@ def test_a_compiled_call_is_the_same(tmp_path):
     (foreign.compressed, {"bits": 4, "symmetric": False}),
     (foreign.compressed_8, {"activations": "int8"}),
     (foreign.compressed_8, {"activations": "float8 static"}),
+    (foreign.w4afp8, {}),
     *((foreign.fp8, {"form": form}) for form in ("blocks", "small blocks", "tensor", "static")),
 ], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
@@ -205,9 +206,15 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
         calls.append(asked)
         return 8
 
-    refused = []
+    refused, no_experts, asked_of_experts = [], [], []
+
+    def rounding_objection(*asked):
+        asked_of_experts.append(asked)
+        return "".join(no_experts)
+
     monkeypatch.setattr(activations, "device_objection", lambda wanted, device: "")
     monkeypatch.setattr(activations, "gpu_objection", lambda *of: "".join(refused))
+    monkeypatch.setattr(experts, "rounding_objection", rounding_objection)
 
     def forward(x, index, weights, *rest, **more):
         calls.append((index, weights, *rest, more))
@@ -240,11 +247,27 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     assert more["down_bias"].data_ptr() == model.experts.w2_bias.data_ptr()
     assert more["activation_type"] == ""
     config = stacks.config() | {"activation_type": "int8"}
-    for why, rounded in (("", "int8"), ("no products of bytes here", "")):
-        refused[:] = [why]
+    for why, of_experts, rounded in (
+        ("", "", "int8"), ("no products of bytes here", "", ""), ("", "no items of bytes here", ""),
+    ):  # fmt: skip
+        refused[:], no_experts[:] = [why], [of_experts]
         folder = write(tmp_path, stacks.tensors(), config)
         given = {"has_bias": True, "dtype": torch.float16, "swiglu_limit": 3.0}
         model = serve(folder, stacks.tensors(), **given)
         model(x, index, weights)
         assert calls.pop()[-1]["activation_type"] == rounded
         assert model.experts.quant_method.mixture.activation_type == rounded
+    static = {"gate_up": torch.arange(1.0, EXPERTS + 1)[:, None], "down": torch.ones(EXPERTS, 1)}
+    tensors = stacks.tensors() | {f"{PREFIX}.{n}.input_scale": s for n, s in static.items()}
+    largest = [float(EXPERTS)], [1.0]
+    for why, found in (("", largest), ("no products of bytes here", (None, None))):
+        refused[:], no_experts[:] = [why], []
+        model = serve(write(tmp_path, tensors, config), tensors, **given)
+        model(x, index, weights)
+        given_scales = [calls[-1][-1][name] for name in ("gate_up_scale", "down_scale")]
+        assert [s if s is None else s.tolist() for s in given_scales] == list(found)
+    k = HIDDEN, INTERMEDIATE
+    device = torch.device("cpu")
+    assert asked_of_experts[-1] == (
+        "int8", [(5, k[0]), (6, k[1])], EXPERTS, torch.float16, device,
+    )  # fmt: skip

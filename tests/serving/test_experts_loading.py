@@ -142,6 +142,13 @@ def test_columns_in_another_order(tmp_path):
     check(stored, served(stored, tmp_path))
 
 
+def test_stacks_with_columns_in_another_order(tmp_path):
+    """As transformers saves the experts of a GPTQ folder with desc_act."""
+    stacks = Stacks("uint4,group=16,scale=float16,zero=midpoint", act_order=True)
+    assert f"{PREFIX}.down.g_idx" in stacks.tensors()
+    check(stacks, served(stacks, tmp_path))
+
+
 def test_columns_in_another_order_are_not_cut(tmp_path):
     refused = r"experts\.0\.down_proj may order columns.*enable_expert_parallel"
     with rank(0, 2), pytest.raises(Unsupported, match=refused):

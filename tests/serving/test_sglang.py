@@ -205,7 +205,7 @@ def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_pat
     check(kind(parts_of(name), **how), name, tmp_path)
 
 
-@pytest.mark.parametrize("method", ("gptq", "awq", "fp8"))
+@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "w4afp8"))
 def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 

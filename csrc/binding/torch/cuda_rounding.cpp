@@ -1,39 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What linear layers do with activations of 8 bits before their products, by itself: for tests and
 // measurements.
-#include <map>
-#include <mutex>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/error.h"
 #include "binding/torch/cuda.h"
 #include "binding/torch/cuda_passes.h"
-#include "runtime/gpus.h"
+#include "runtime/notices.h"
 #include "runtime/rounding.h"
 
 namespace ladder::binding {
 namespace {
 
-const RoundingKernel& kernel_of(int ordinal, Scalar from, Scalar to, TokenScales whose,
-                                std::int64_t k, void* stream) {
-  static std::mutex mutex;
-  using Key = std::tuple<int, Scalar, Scalar, TokenScales, std::int64_t>;
-  static auto& all = *new std::map<Key, RoundingKernel>;
-  const std::lock_guard lock(mutex);
-  const Key key{ordinal, from, to, whose, k};
-  if (const auto found = all.find(key); found != all.end()) return found->second;
-  if (gpus().driver.capturing(stream, ordinal)) {
-    fail<Unsupported>("the kernel that rounds ", k,
-                      " columns is not compiled, and a CUDA graph is being captured: call it once "
-                      "before the capture");
-  }
-  const InChain alone{.waits = false, .starts = false};
-  return all.emplace(key, rounding_kernel(ordinal, from, to, whose, k, alone)).first->second;
-}
-
-/// Codes [m, k], columns in the order of digit_place, and scales [m]. With scales, x may be codes.
+/// Codes [m, k], columns in the order of digit_place, and scales [m]; nothing where compiler or
+/// driver have failed at the kernel. With scales, x may be codes.
 std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
                                   std::optional<Tensor> x_scale) {
   const auto to = rounded_called(activation_type);
@@ -52,8 +33,11 @@ std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
   Tensor scales = empty_of(aoti_torch_dtype_float32(), ordinal, m);
   if (m > 0) {
     void* const stream = current_stream(ordinal);
-    const RoundingKernel& kernel = kernel_of(ordinal, from, *to, whose, k, stream);
-    if (!kernel.start(stream, address(rows), address(codes), address(scales), m, given)) {
+    const RoundingKernel* const kernel =
+        rounding_kernel_alone(ordinal, from, *to, whose, k, stream);
+    if (notices_pending()) log_notices();
+    if (kernel == nullptr) return {};
+    if (!kernel->start(stream, address(rows), address(codes), address(scales), m, given)) {
       refused("that rounds tokens");
     }
   }

@@ -13,6 +13,8 @@
 namespace ladder {
 namespace {
 
+constexpr int kFewestStages = 2;
+
 /// Producers copy whole pieces, and change registers with warpgroups.
 std::string bad_producers(const TileSchedule& s, const Decisions& decisions) {
   if (!s.producers) return {};
@@ -61,7 +63,7 @@ std::string not_counts(const TileSchedule& s) {
                           {"warps along N", 1, s.warps_n},
                           {"warps along M", 1, s.warps_m},
                           {"k-tiles", 1, s.k_tiles},
-                          {"stages", 2, s.stages},
+                          {"stages", kFewestStages, s.stages},
                           {"token tiles", 1, s.token_tiles},
                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}});
 }
@@ -160,6 +162,11 @@ std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const Ct
 std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
+  // Of as many stages as it has k-tiles: who asks why is told of the layer.
+  if (expr.k <= s.columns && s.stages < kFewestStages) {
+    return joined("the layer's ", expr.k, " columns are no more than one k-tile of ", s.columns,
+                  ", and tiles have at least ", kFewestStages);
+  }
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for one token";
   if (auto why = converted_elsewhere(s, decisions); !why.empty()) return why;

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder import ops
 from ladder.cuda import experts, image, kernels
 from ladder.errors import Unsupported
 from ladder.integrations.serving.layer import say_as_it_comes
@@ -36,10 +35,15 @@ class Product:
     shape: tuple[int, int]  #: [N, K] of one expert
     parts: tuple[str, ...]
     number: int  #: of images, as :class:`ladder.cuda.experts.Stack`; 0: the canonical form
+    static: bool = False  #: of images: rows are rounded by ``<stem>_input_scale`` [1]
 
     def tensors(self, layer: nn.Module) -> list[Tensor | None]:
         """The canonical parts, in the order of PARTS."""
         return [getattr(layer, f"{self.stem}_{p}") if p in self.parts else None for p in PARTS]
+
+    def scale(self, layer: nn.Module) -> Tensor | None:
+        """By what rows are rounded; None: each has a scale of its own."""
+        return getattr(layer, f"{self.stem}_input_scale") if self.static else None
 
     def stack(self, layer: nn.Module) -> experts.Stack:
         """The images."""
@@ -80,6 +84,8 @@ class Mixture:
                 limit=limit,
                 alpha=g.alpha,
                 activation_type=self.activation_type,
+                gate_up_scale=self.gate_up.scale(layer),
+                down_scale=self.down.scale(layer),
             )
         first = [*self.gate_up.tensors(layer), biases[0]]
         second = [*self.down.tensors(layer), biases[1]]
@@ -96,6 +102,7 @@ def finish_stacks(
     gating: Gating,
     dtype: torch.dtype,
     activation_type: str | None = None,
+    input_scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Mixture:
     """Give ``layer`` the parameters that kernels read: images where the device has kernels for both
     products, else the canonical parts. The lists are emptied.
@@ -105,14 +112,17 @@ def finish_stacks(
         dtype: of activations.
         activation_type: offered to both products, see :mod:`ladder.nn.offered`. The log says once
             why x is taken as it comes.
+        input_scales: static scales of x of both products, [E, 1] float32. Rows are rounded by the
+            largest, as those of :attr:`ladder.nn.stack.PackedStack.input_scale`.
     """
     numbers = _numbers((gate_up[1], down[1]), dtype)
     rounded = activation_type or ""
-    if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, images=bool(numbers[0]))):
+    if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, numbers, dtype)):
         say_as_it_comes(why)
         rounded = ""
     products = []
-    for (stem, weights), number in zip((gate_up, down), numbers, strict=True):
+    each = zip((gate_up, down), numbers, input_scales, strict=True)
+    for (stem, weights), number, scale in each:
         text, shape = str(weights[0].type), weights[0].shape
         if number:
             made = experts.stacked(weights)
@@ -126,16 +136,23 @@ def finish_stacks(
         for part, tensor in tensors.items():
             parameter = nn.Parameter(tensor, requires_grad=False)
             layer.register_parameter(f"{stem}_{part}", parameter)
-        products.append(Product(stem, text, shape, tuple(tensors), number))
+        static = bool(number and rounded) and scale is not None
+        if static and scale is not None:
+            one = scale.amax().reshape(1).to(next(iter(tensors.values())).device)
+            layer.register_parameter(f"{stem}_input_scale", nn.Parameter(one, requires_grad=False))
+        products.append(Product(stem, text, shape, tuple(tensors), number, static))
     return Mixture(products[0], products[1], gating, rounded)
 
 
-def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -> str:
-    """Why a mixture of those experts takes x as it comes; "" when it is rounded."""
+def _not_rounded(
+    stacks: Sequence[list[Weight]], wanted: str, numbers: tuple[int, int], dtype: torch.dtype
+) -> str:
+    """Why a mixture of those experts takes x as it comes; "" when it is rounded. ``numbers`` are
+    those of the images of both products, zeros where there are none."""
     device = stacks[0][0].qweight.device
     if why := activations.device_objection(wanted, device.type):
         return why
-    if not images:
+    if not numbers[0]:
         return f"experts without kernels take no activation_type {wanted}"
     for weights in stacks:
         first = weights[0]
@@ -147,7 +164,9 @@ def _not_rounded(stacks: Sequence[list[Weight]], wanted: str, *, images: bool) -
             why = why or activations.zeros_objection(wanted, weight.type, weight.zeros)
         if why:
             return why
-    return ""
+    # Linear layers were asked, whose kernels are others than those of experts.
+    sizes = [(n, weights[0].shape[1]) for n, weights in zip(numbers, stacks, strict=True)]
+    return experts.rounding_objection(wanted, sizes, len(stacks[0]), dtype, device)
 
 
 def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, int]:
@@ -180,27 +199,6 @@ def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, i
     return numbers[0], numbers[1]
 
 
-class _OrderedStack(PackedStack):
-    """A stack whose columns may be in another order than their groups."""
-
-    g_idx: Tensor | None  #: [E, K]
-
-    def _product(self, x: Tensor, expert: int) -> Tensor:
-        if self.g_idx is None:
-            return super()._product(x, expert)
-        weight = self.weight_of(expert)
-        return ops.linear(
-            x,
-            weight.qweight,
-            self._type_text,
-            scales=weight.scales,
-            zeros=weight.zeros,
-            scale2=weight.scale2,
-            g_idx=self.g_idx[expert],
-            bias=None if self.bias is None else self.bias[expert].to(x.dtype),
-        )
-
-
 # One op for graphs of torch.compile: how often each expert is hit is not for a trace to ask.
 torch.library.define(
     "ladder::experts_canonical",
@@ -229,8 +227,8 @@ def _(
         e, x.shape[1], n // 2, device="meta", activation=activation,
         limit=None if math.isinf(limit) else limit, alpha=alpha,
     )  # fmt: skip
-    room.gate_up = _OrderedStack(e, n, x.shape[1], parse(gate_up_type), device="meta")
-    room.down = _OrderedStack(e, x.shape[1], n // 2, parse(down_type), device="meta")
+    room.gate_up = PackedStack(e, n, x.shape[1], parse(gate_up_type), device="meta")
+    room.down = PackedStack(e, x.shape[1], n // 2, parse(down_type), device="meta")
     for stack, given in ((room.gate_up, gate_up), (room.down, down)):
         for name, tensor in zip((*PARTS, "bias"), given, strict=True):
             if name == "bias":

@@ -105,6 +105,23 @@ class StackRoom:
         for place, room in enumerate(self.rooms):
             room.fill_dummy(self._of(layer, place))
 
+    def input_scales(self, layer: nn.Module) -> Tensor | None:
+        """[E, 1] float32: the static scales of x that were loaded of the experts, of each the
+        largest of its parts; None where the files have none. Before :meth:`take`.
+
+        Raises:
+            CheckpointError: one is not positive and finite.
+        """
+        scales = []
+        for place, room in enumerate(self.rooms):
+            holder = self._of(layer, place)
+            of = [room.input_scale(holder, part) for part in range(len(room.rows))]
+            known = [scale for scale in of if scale is not None]
+            if len(known) < len(of):
+                return None
+            scales.append(max(known))
+        return torch.tensor(scales, dtype=torch.float32)[:, None]
+
     def take(self, layer: nn.Module) -> list[Weight]:
         """The weight of each expert, its parts row below row; the parameters are gone. Zero points
         that are the midpoint and columns in their order are left out where all experts have them

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import StoredConfig
@@ -15,7 +16,11 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.mixtures import mixtures
-from ladder.nn.stack import STACKED, PackedStack
+from ladder.nn.stack import PackedStack
+from ladder.weight import PARTS
+
+#: What a stack may have beside the parts of its weights.
+_MORE = ("input_scale", "bias")
 
 
 class LoadingStack(PackedStack):
@@ -25,6 +30,9 @@ class LoadingStack(PackedStack):
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and getattr(value, "_is_hf_initialized", False):
             self.__dict__.setdefault("_given", set()).add(name)
+            if name == "input_scale":  # checked when it is finished
+                self._buffers[name] = value.detach()
+                return
         super().__setattr__(name, value)
 
     def finish(self, name: str) -> None:
@@ -74,7 +82,7 @@ def swap_experts(
     for tensor, header in headers.items():
         name, _, part = tensor.rpartition(".")
         holder, _, stack = name.rpartition(".")
-        if part in (*STACKED, "bias") and stack in STACKS.values() and _is_stack(headers, name):
+        if part in (*PARTS, *_MORE) and stack in STACKS.values() and _is_stack(headers, name):
             stored.setdefault(holder, {}).setdefault(stack, {})[part] = header
         else:
             rest[tensor] = header
@@ -102,6 +110,12 @@ def swap_experts(
             types[stack] = text
         experts = _room(model, name, types)
         for stack, parts in stacks.items():
+            room: PackedStack = getattr(experts, stack)
+            if "g_idx" in parts:
+                shape = (room.experts, room.in_features)
+                room.register_buffer("g_idx", torch.empty(shape, dtype=torch.int32, device="meta"))
+            if "input_scale" in parts:
+                room.input_scale = torch.empty(room.experts, 1, device="meta")
             _compare(getattr(experts, stack), parts, f"{holder}.{stack}")
     return rest
 
@@ -145,7 +159,7 @@ def _room(model: Any, name: str, types: Mapping[str, str]) -> Experts:
 
 def _compare(stack: PackedStack, parts: Mapping[str, Stored], name: str) -> None:
     """Compare the headers of one stack with its room."""
-    for part in (*STACKED, "bias"):
+    for part in (*PARTS, *_MORE):
         room, found = getattr(stack, part), parts.get(part)
         if (room is None) != (found is None):
             why = f"is there, but type {stack.weight_type} or the model has none"

@@ -87,8 +87,8 @@ class ForeignHfQuantizer(Quantizer):
             for stack in STACKS.values():
                 of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
                 stored = called(f"{name}.{stack}")
-                ttype = model.get_submodule(f"{name}.{stack}").weight_type
-                layers.append((stored, of[0], ttype, False))
+                made = model.get_submodule(f"{name}.{stack}")
+                layers.append((stored, of[0], made.weight_type, made.g_idx is not None))
                 if len({layer.activation_type for layer in of}) > 1:
                     mixed.append(stored)
         types = {stored: str(ttype) for stored, _, ttype, _ in layers}
@@ -103,9 +103,13 @@ class ForeignHfQuantizer(Quantizer):
     def _say_without_scale(self, model: Any) -> None:
         for name, single in self._singles.items():
             for stack in STACKS.values():
+                called, packed = f"{name}.{stack}", model.get_submodule(f"{name}.{stack}")
+                ttype, ordered = packed.weight_type, packed.g_idx is not None
                 of = [self._layers[f"{name}.{each}"] for each in single.layers(stack)]
-                if any(layer.is_static for layer in of):
-                    say_of_experts()
+                if packed.input_scale is not None:
+                    say_of_experts(called, packed.input_scale)
+                elif any(each.keeps_input_scale(ttype, act_order=ordered) for each in of):
+                    say_without_scale([called])
         say_without_scale([
             self._names[name]
             for name, module in model.named_modules()
@@ -116,9 +120,9 @@ class ForeignHfQuantizer(Quantizer):
         ])  # fmt: skip
 
 
-def _config_class(base: type, method: str) -> type:
+def _config_class(base: type | None, method: str) -> type:
     """A ``base`` that only keeps the folder's config, which is ladder's to read: nothing of
-    ``base`` runs, whose package may not be installed."""
+    ``base`` runs, whose package may not be installed. None: transformers has no such method."""
 
     def from_dict(
         cls: Any, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any
@@ -135,7 +139,9 @@ def _config_class(base: type, method: str) -> type:
         "ladder_replaces": base,
     }
     # transformers compares the names of classes when a user passes a config as well.
-    kept = type(base.__name__, (base,), fields)
+    kind = base or importlib.import_module("transformers").utils.quantization_config
+    own = base or kind.QuantizationConfigMixin
+    kept = type(own.__name__, (own,), fields)
     return kept
 
 
@@ -147,7 +153,7 @@ def mappings() -> Any:
 def enabled() -> tuple[str, ...]:
     """Methods whose folders load with ladder now."""
     known = mappings().AUTO_QUANTIZER_MAPPING
-    return tuple(method for method in FORMATS if hasattr(known[method], "ladder_replaces"))
+    return tuple(m for m in FORMATS if hasattr(known.get(m), "ladder_replaces"))
 
 
 class _Enabled:
@@ -172,7 +178,7 @@ def enable(*methods: str) -> _Enabled:
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq", "fp8", "compressed-tensors"; none means all.
+        methods: "gptq", "awq", "fp8", "compressed-tensors", "w4afp8"; none means all.
     Raises:
         InvalidArgument: another method.
     """
@@ -182,10 +188,11 @@ def enable(*methods: str) -> _Enabled:
     for method in _known(methods):
         if method in enabled():
             continue
-        fields = {"method": method, "ladder_replaces": quantizers[method]}
+        # transformers does not know every method: w4afp8 is SGLang's.
+        fields = {"method": method, "ladder_replaces": quantizers.get(method)}
         name = f"Ladder{method.upper().replace('-', '')}HfQuantizer"
         quantizers[method] = type(name, (ForeignHfQuantizer,), fields)
-        configs[method] = _config_class(configs[method], method)
+        configs[method] = _config_class(configs.get(method), method)
         changed.append(method)
     return _Enabled(tuple(changed))
 
@@ -195,7 +202,11 @@ def disable(*methods: str) -> None:
     auto = mappings()
     for method in _known(methods):
         for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
-            mapping[method] = getattr(mapping[method], "ladder_replaces", mapping[method])
+            before = getattr(mapping.get(method), "ladder_replaces", mapping.get(method))
+            if before is None:
+                mapping.pop(method, None)
+            else:
+                mapping[method] = before
 
 
 def _known(methods: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ladder.checkpoints.layer import Stored
 from ladder.errors import CheckpointError, Unsupported
@@ -105,9 +106,11 @@ class SingleExperts(nn.Module):
             name: of this module in ``model``.
         Raises:
             CheckpointError: a tensor was not loaded or does not fit; or there is a bias.
-            Unsupported: weights that are not of one type, or ordered by act-order, or offloaded.
+            Unsupported: weights that are not of one type, or offloaded; gate and up whose columns
+                are in two orders.
         """
         single = {stack: self._single(stack) for stack in STACKS.values()}
+        scales = {stack: self._input_scales(stack) for stack in STACKS.values()}
         types = {}
         for stack, weights in single.items():
             first = self._by_expert(stack)[0]
@@ -123,7 +126,19 @@ class SingleExperts(nn.Module):
                 self._joined({each: weights.pop(each) for each in names})
                 for names in self._by_expert(stack)
             )
+            room.input_scale = scales[stack]
         replace(model, [name], self, experts)
+
+    def _input_scales(self, stack: str) -> Tensor | None:
+        """[E, 1] float32: the largest of the static scales of x of each expert's layers; None where
+        a layer has none."""
+        scales = []
+        for names in self._by_expert(stack):
+            of = [self.get_submodule(name).input_scale for name in names]
+            if any(scale is None for scale in of):
+                return None
+            scales.append(torch.stack([scale.reshape(()) for scale in of]).amax().reshape(1))
+        return torch.stack(scales).float()
 
     def _single(self, stack: str) -> dict[str, Weight]:
         """The weights of which ``stack`` is made, of one type, by the names of their layers."""
@@ -148,11 +163,6 @@ class SingleExperts(nn.Module):
                 f"{where} is offloaded: experts that are packed one by one become stacks in "
                 "memory. Load without offload_buffers; or load on a machine where the model "
                 "fits, and save_pretrained writes stacks"
-            )
-        if layer.g_idx is not None:
-            raise Unsupported(
-                f"{where} has columns in an order of their own (act-order), which ladder.Experts "
-                "does not take; vLLM serves such experts with ladder"
             )
         if layer.bias is not None and layer.bias.is_meta:
             raise Unsupported(

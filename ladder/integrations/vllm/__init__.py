@@ -16,7 +16,7 @@ _log = logging.getLogger("vllm.ladder")
 FIRST, UNTRIED = (0, 26), (0, 34)
 #: Words separated by commas; see :func:`asked`.
 VARIABLE = "LADDER_VLLM"
-WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors", "fp8")
+WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors", "fp8", "w4afp8")
 
 
 def asked() -> frozenset[str]:
@@ -24,7 +24,8 @@ def asked() -> frozenset[str]:
 
     ============================== ============================================================
     ``gptq``, ``awq``, ``fp8``,    take unmodified folders of this quant_method, as
-    ``compressed-tensors``         ``--quantization ladder`` does for one engine
+    ``compressed-tensors``,        ``--quantization ladder`` does for one engine
+    ``w4afp8``
     ``kernel``                     come first among the kernels of vLLM's own methods
     ``any-version``                register in a version of vLLM that has not been tried
     ``off``                        do not register

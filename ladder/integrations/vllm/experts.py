@@ -113,9 +113,6 @@ class ExpertsMethod(FusedMoEMethodBase):
             say_as_it_comes("the experts of a layer are to have x rounded in several ways")
         elif not self.warmer.weights_only:
             (self.activation_type,) = asked
-            each = (m for of in modules.values() for e in of.values() for m in e)
-            if self.activation_type and any("input_scale" in m.tensors.values() for m in each):
-                say_of_experts()
         self.rooms = {
             name: StackRoom(
                 STEMS[name],
@@ -220,6 +217,10 @@ class ExpertsMethod(FusedMoEMethodBase):
                 f"{self.prefix}: {', '.join(missing[:5])}{more} was not loaded: it is missing in "
                 "the files, or vLLM's model did not hand it on"
             )
+        scales = [room.input_scales(layer) if self.activation_type else None for room in stacks]
+        for room, scale in zip(stacks, scales, strict=True):
+            if scale is not None:
+                say_of_experts(f"{self.prefix} ({room.stem})", scale)
         weights = [(room.stem, room.take(layer)) for room in stacks]
         for bias in self.biases:
             bias.loaded.clear()
@@ -228,8 +229,9 @@ class ExpertsMethod(FusedMoEMethodBase):
             layer.register_parameter(bias.name, nn.Parameter(tensor, requires_grad=False))
         on_gpu = weights[0][1][0].qweight.is_cuda
         made = finish_stacks(
-            layer, weights[0], weights[1], self.gating, self.dtype, self.activation_type
-        )
+            layer, weights[0], weights[1], self.gating, self.dtype, self.activation_type,
+            (scales[0], scales[1]),
+        )  # fmt: skip
         if self.mixture is not None and self.mixture != made:
             raise CheckpointError(
                 f"{self.prefix} was {self.mixture.gate_up.type} and {self.mixture.down.type} when "

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "codegen/target.h"
@@ -18,7 +20,9 @@
 namespace ladder {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Devices that decode kernels are written for.
 std::vector<const Device*> targets() {
@@ -229,6 +233,22 @@ TEST(Objection, names_the_number_that_is_no_count) {
   EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 8; }), "8 row units do not divide 4");
   EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 1, s.blocks_per_warp = 1, s.warps_k = 64; }),
             "2048 threads, of at most 1024");
+}
+
+TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
+  const auto refusals = [](std::int64_t k) {
+    Linear expr = linear_of(ttype("uint4,group=32,scale=float16"), 512, k, Scalar::f16, 64);
+    expr.rounded_x = Scalar::e4m3;
+    std::set<std::string> reasons;
+    for (const auto& each : candidates(decide(expr, device("h200")))) reasons.insert(each.dropped);
+    return reasons;
+  };
+  EXPECT_THAT(refusals(64), Contains("the layer's 64 columns are no more than one k-tile of 128, and "
+                                     "tiles have at least 2"));
+  for (const std::int64_t k : {64, 256}) {
+    EXPECT_THAT(refusals(k), Not(Contains(HasSubstr("stages 1,")))) << k;
+  }
+  EXPECT_THAT(refusals(256), Contains(""));
 }
 
 TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {

@@ -8,8 +8,11 @@
 
 #include "base/error.h"
 #include "fakes/driver.h"
+#include "fakes/fakes.h"
 #include "runtime/expert_products.h"
 #include "runtime/gpus.h"
+#include "runtime/notices.h"
+#include "runtime/rounding.h"
 #include "runtime/session.h"
 #include "with_store.h"
 
@@ -115,6 +118,30 @@ TEST_F(RoundedSessions, share_the_kernels_of_images_with_those_of_activations_as
   Session& plain = session(open_session(s.type(), s.n(), s.k()));
   EXPECT_EQ(&s.transform(1, Session::Transform::pack, stream_),
             &plain.transform(1, Session::Transform::pack, stream_));
+}
+
+TEST_F(RoundedSessions, do_not_ask_a_compiler_again_for_a_kernel_alone_that_it_failed_at) {
+  const auto alone = [&](std::int64_t k) {
+    return rounding_kernel_alone(1, Scalar::f16, Scalar::s8, TokenScales::own, k, stream_);
+  };
+  fake_nvrtc.result = 1;
+  EXPECT_EQ(alone(1040), nullptr);
+  const int asked = fake_nvrtc.compiled;
+  EXPECT_THAT(take_notices(), HasSubstr("activations of 1040 columns to int8: "));
+  EXPECT_EQ(alone(1040), nullptr);
+  fake_nvrtc.result = 0;
+  EXPECT_EQ(alone(1040), nullptr);
+  EXPECT_EQ(fake_nvrtc.compiled, asked);
+  const RoundingKernel* const other = alone(1056);
+  ASSERT_NE(other, nullptr);
+  EXPECT_GT(fake_nvrtc.compiled, asked);
+  EXPECT_EQ(alone(1056), other);
+  EXPECT_TRUE(other->start(stream_, nullptr, nullptr, nullptr, 20));
+  void* const graph = fake::begin_capture(stream_);
+  EXPECT_THAT([&] { alone(1072); }, ThrowsMessage<Unsupported>(HasSubstr("before the capture")));
+  fake::end_capture(stream_);
+  fake::destroy_graph(graph);
+  EXPECT_EQ(alone(1072)->k, 1072);
 }
 
 // The same question of activations as they come has another kernel, of the other operands.
