@@ -163,8 +163,8 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   // Of as many stages as it has k-tiles: who asks why is told of the layer.
-  if (expr.k <= s.columns && s.stages < kFewestStages) {
-    return joined("the layer's ", expr.k, " columns are no more than one k-tile of ", s.columns,
+  if (problem.k <= s.columns && s.stages < kFewestStages) {
+    return joined("the layer's ", problem.k, " columns are no more than one k-tile of ", s.columns,
                   ", and tiles have at least ", kFewestStages);
   }
   if (auto why = not_counts(s); !why.empty()) return why;

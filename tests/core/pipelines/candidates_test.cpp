@@ -237,14 +237,16 @@ TEST(Objection, names_the_number_that_is_no_count) {
 
 TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
   const auto refusals = [](std::int64_t k) {
-    Linear expr = linear_of(ttype("uint4,group=32,scale=float16"), 512, k, Scalar::f16, 64);
-    expr.rounded_x = Scalar::e4m3;
+    Problem problem = linear_of(ttype("uint4,group=32,scale=float16"), 512, k, Scalar::f16, 64);
+    problem.round_x(Scalar::e4m3);
     std::set<std::string> reasons;
-    for (const auto& each : candidates(decide(expr, device("h200")))) reasons.insert(each.dropped);
+    for (const auto& each : candidates(decide(problem, device("h200"))))
+      reasons.insert(each.dropped);
     return reasons;
   };
-  EXPECT_THAT(refusals(64), Contains("the layer's 64 columns are no more than one k-tile of 128, and "
-                                     "tiles have at least 2"));
+  EXPECT_THAT(refusals(64),
+              Contains("the layer's 64 columns are no more than one k-tile of 128, and "
+                       "tiles have at least 2"));
   for (const std::int64_t k : {64, 256}) {
     EXPECT_THAT(refusals(k), Not(Contains(HasSubstr("stages 1,")))) << k;
   }
