@@ -243,8 +243,8 @@ TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
     for (const auto& each : candidates(decide(expr, device("h200")))) reasons.insert(each.dropped);
     return reasons;
   };
-  EXPECT_THAT(refusals(64), Contains("the layer's 64 columns are no more than one k-tile of 128, and "
-                                     "tiles have at least 2"));
+  EXPECT_THAT(refusals(64), Contains("the layer's 64 columns are no more than one k-tile of 128, "
+                                     "and tiles have at least 2"));
   for (const std::int64_t k : {64, 256}) {
     EXPECT_THAT(refusals(k), Not(Contains(HasSubstr("stages 1,")))) << k;
   }
