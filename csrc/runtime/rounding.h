@@ -52,8 +52,8 @@ RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales 
                                std::int64_t k, InChain chain);
 
 /// The same in no chain, for the life of the process; null where compiler or driver fail, which are
-/// not asked again: a notice says why. Throws Unsupported where nothing is compiled yet and `stream`
-/// is being captured.
+/// not asked again: a notice says why. Throws Unsupported where nothing is compiled yet and
+/// `stream` is being captured.
 const RoundingKernel* rounding_kernel_alone(int ordinal, Scalar from, Scalar to, TokenScales whose,
                                             std::int64_t k, void* stream);
 

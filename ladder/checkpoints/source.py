@@ -161,7 +161,7 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
         Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), or it
-            quantises more than weights.
+            quantises more than weights, or multiplies columns of x (ModelOpt's AWQ).
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -170,6 +170,12 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     quantization, method = read_quantization(folder, config)
     if method == "ladder":
         raise InvalidArgument(f"{folder} is a ladder checkpoint already")
+    algorithm = str(quantization.get("quant_algo", ""))
+    if method.startswith("modelopt") and algorithm.endswith("AWQ"):
+        raise Unsupported(
+            f"{folder}: quant_algo is {algorithm!r}: its pre_quant_scale multiplies each column of "
+            "x, which no layer of ladder does"
+        )
     if method not in FORMATS:
         raise CheckpointError(
             f"{folder}: quant_method is {method!r}, ladder reads {', '.join(FORMATS)}"

@@ -4,6 +4,8 @@ transformers' loader."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -247,6 +249,20 @@ def test_the_tokenizer_of_the_file_is_the_folders(tmp_path):
     assert ours(text).input_ids == theirs(text).input_ids
     bare = repack(writer.write(tmp_path / "bare.gguf"), tmp_path / "bare")
     assert any("no tokenizer" in note for note in bare.notes)
+
+
+def test_the_command_repacks_a_file_and_says_what_float16_scales_change(tmp_path):
+    writer = Writer(make("Llama"))
+    writer.quantize("ffn_down.weight", Format.Q6_K)
+    path = writer.write(tmp_path / "m.gguf")
+    command = [sys.executable, "-m", "ladder", "repack", path, tmp_path / "out"]
+    done = subprocess.run(
+        [*command, "--float16-scales"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert "q6_k: scales rounded to float16 change weights by" in done.stdout
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    refused = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert refused.returncode != 0 and "--force" in refused.stderr
 
 
 def test_llama3s_rotary_factors_reach_the_configuration(tmp_path):

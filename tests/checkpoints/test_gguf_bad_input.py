@@ -165,6 +165,19 @@ def test_stretched_rotary_embeddings_are_taken_or_refused(writer, left_nothing, 
     refused(path, left_nothing, Unsupported, "'yarn'", "rope.scaling.type")
 
 
+def test_stretched_embeddings_of_one_kind_of_layers_are_refused(left_nothing, tmp_path):
+    """A file of Gemma 3 stretches those of its global layers only, and does not say so."""
+    config = transformers.Gemma3TextConfig(**SIZES | {"num_hidden_layers": 2})
+    config.rope_parameters["full_attention"]["rope_theta"] = 10000.0
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    config.rope_parameters["rope_theta"] = 10000.0
+    writer = Writer(model, "gemma3")
+    writer.quantize("attn_v.weight", Format.Q4_0)
+    writer.fields |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    path = writer.write(tmp_path / "m.gguf")
+    refused(path, left_nothing, Unsupported, "'linear'", "gemma3")
+
+
 def test_a_file_without_quantised_layers_is_refused(writer, left_nothing, tmp_path):
     values = torch.randn(256, 256).numpy()
     writer.tensors["blk.0.attn_v.weight"] = (values, None)

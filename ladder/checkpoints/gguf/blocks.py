@@ -26,6 +26,9 @@ from ladder.types import TType, parse, register_type
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
+_WORDS = (torch.int64, torch.int32, torch.uint8)
+
+
 class Parts(NamedTuple):
     """What B blocks hold, E elements in G groups each."""
 
@@ -70,15 +73,22 @@ def _half(blocks: Tensor, at: int) -> Tensor:
     return blocks[:, at : at + 2].contiguous().view(torch.float16)
 
 
-def _nibbles(octets: Tensor) -> Tensor:
-    """[..., W] bytes -> [..., 2 W]: the low halves, then the high ones."""
-    return torch.cat((octets & 15, octets >> 4), -1)
-
-
 def _runs(octets: Tensor, bits: int) -> Tensor:
     """[..., W] bytes -> [..., 8 / bits, W]: run j has bits [j bits, (j + 1) bits) of every byte."""
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
-    return (octets.unsqueeze(-2) >> shifts) & ((1 << bits) - 1)
+    count, width = 8 // bits, octets.shape[-1]
+    # Eight bytes at once, or as many as divide W.
+    word = next(t for t in _WORDS if width % t.itemsize == 0)
+    words = octets.contiguous().view(word)
+    mask = int.from_bytes(bytes([(1 << bits) - 1]) * word.itemsize, "little")
+    runs = torch.empty((*words.shape[:-1], count, words.shape[-1]), dtype=word)
+    for j in range(count):
+        torch.bitwise_and(words >> (j * bits), mask, out=runs[..., j, :])
+    return runs.view(torch.uint8)
+
+
+def _nibbles(octets: Tensor) -> Tensor:
+    """[..., W] bytes -> [..., 2 W]: the low halves, then the high ones."""
+    return _runs(octets, 4).flatten(-2)
 
 
 def _high_bits(blocks: Tensor, at: int) -> Tensor:

@@ -7,7 +7,6 @@ although it changes results is read here (rotary embeddings, some sizes), or ref
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from ladder._version import install_command
 from ladder.checkpoints.gguf.header import GgufFile
 from ladder.errors import CheckpointError, LadderError, Unsupported
 
+_F16, _BF16 = 1, 30  # of FLOATS
 #: By what the frequencies of rotary embeddings are divided: no parameter of a model.
 ROPE_FACTORS = "rope_freqs.weight"
 #: What Llama 3.1 and later stretch: no file says these two, which are the same for all of them, nor
@@ -40,7 +40,6 @@ _SIZES = {
     "qwen3": {"attention.key_length": "head_dim"},
     "qwen3moe": {"expert_feed_forward_length": "moe_intermediate_size"},
 }
-_log = logging.getLogger("ladder")
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ class GgufModel:
         fields: dict[str, Any] = self.config.to_diff_dict()
         fields.setdefault("architectures", [type(self.model).__name__])
         formats = {entry.format for entry in self.file.entries.values()}
-        # That of the activations: a file does not say what it was made of unless by its tensors.
-        fields["dtype"] = "bfloat16" if 30 in formats else "float16"
+        # That of the activations, of which a file says nothing unless by its tensors: most models
+        # come from bfloat16, and some, as Gemma, leave the range of float16.
+        fields["dtype"] = "float16" if _F16 in formats and _BF16 not in formats else "bfloat16"
         return fields
 
     def save_tokenizer(self, folder: Path) -> bool:
@@ -231,9 +231,11 @@ def _set_rope(file: GgufFile, config: Any) -> None:
             config.rope_parameters = told | _llama3_rope(file, told.get("rope_theta"), factors)
         return
     factor = file.of_model("rope.scaling.factor")
-    if kind == "linear" and factor:
+    # Models with several kinds of layers have parameters for each: a file does not say whose.
+    by_kind = any(isinstance(value, dict) for value in told.values())
+    if kind == "linear" and factor and not by_kind:
         config.rope_parameters = told | {"rope_type": "linear", "factor": float(factor)}
-    elif kind not in (None, "none", "linear"):
+    elif kind not in (None, "none") and (factor or kind != "linear"):
         raise Unsupported(
             f"{file.path}: rope.scaling.type is {kind!r}, which transformers does not take from a "
             f"{file.architecture} file"
