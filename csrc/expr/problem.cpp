@@ -49,6 +49,17 @@ void check_experts(const RoutedRows& rows) {
                  rows.bytes, " bytes apart, not lines of ", kPartBytes);
 }
 
+void check_windows(const MatmulForm& form, const Problem& problem) {
+  const auto agree = [](const char* what, const Fused& fused, std::int64_t extent) {
+    LADDER_REQUIRE(fused.extent == extent, what, " is ", extent, ", and the operator's ",
+                   fused.extent);
+  };
+  agree("batch", form.s, problem.batch);
+  agree("m", form.i, problem.m);
+  agree("n", form.j, problem.n);
+  agree("k", form.k, problem.k);
+}
+
 }  // namespace
 
 void Problem::set_bias(bool present) { put(epilogue, Bias{}, present); }
@@ -75,6 +86,9 @@ void check(const Problem& problem) {
   check(problem.weight.type);
   check_formats(problem);
   if (problem.has_bytes_of_x()) check_bytes(problem);
+  if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
+    check_windows(windows->form, problem);
+  }
   if (problem.experts() == nullptr) return;
   check_experts(*problem.experts());
   LADDER_REQUIRE(problem.batch == 1, "a batch of ", problem.batch, " layers of experts");

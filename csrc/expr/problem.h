@@ -45,7 +45,8 @@ struct RoutedRows {
   bool operator==(const RoutedRows&) const = default;
 };
 /// a[b, m, k] is where place_in_a() of `form` says, 0 outside the tensor: the windows of a
-/// convolution, or a tensor with its dimensions in another order. So are weight and y.
+/// convolution, or a tensor with its dimensions in another order. `form` also says where the
+/// operator has weight[b, n, k] and y[b, m, n].
 struct ImageToColumn {
   MatmulForm form;
   bool operator==(const ImageToColumn&) const = default;
@@ -119,7 +120,7 @@ struct Problem {
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.
   void round_x(std::optional<Scalar> to);
-  /// y and bias to f32.
+  /// y and bias to f32; not `wide`: they stay what they are.
   void widen_y(bool wide = true);
 };
 

@@ -26,8 +26,8 @@ struct Weight {
 
   TType type;
   int bits;  ///< of a code
-  /// Neither an integer nor a table in even steps, which is one: a floating or table format. Null:
-  /// value = (code * 2^shift - zero) * 2^exponent.
+  /// A floating or table format. Null: integers, or a table in even steps, which is as good as
+  /// these: value = (code * 2^shift - zero) * 2^exponent.
   const Element* element = nullptr;
   int zero = 0;  ///< the constant zero point; 2^(bits - 1) for symmetric types
   int shift = 0, exponent = 0;

@@ -82,6 +82,10 @@ TEST(Constructors, of_a_convolution_say_how_x_is_read) {
   EXPECT_EQ(to_string(problem),
             "y[m<=18, n=5] f16 = sum k=27: in[n, 2*h + y - 1, 2*w + x - 1, c] f16 * "
             "(u4[n, k] - 0)");
+  Problem other = problem;
+  other.k = 28;
+  EXPECT_THAT([&] { check(other); },
+              ThrowsMessage<InvalidArgument>("k is 28, and the operator's 27"));
   // A window of one element is a product of matrices.
   const Convolution point{.batch = 2, .in_channels = 3, .out_channels = 5, .height = 6, .width = 5};
   EXPECT_EQ(convolution_of(point, ttype("uint4"), Scalar::f16),
