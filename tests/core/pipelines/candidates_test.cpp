@@ -240,8 +240,9 @@ TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
     Problem problem = linear_of(ttype("uint4,group=32,scale=float16"), 512, k, Scalar::f16, 64);
     problem.round_x(Scalar::e4m3);
     std::set<std::string> reasons;
-    for (const auto& each : candidates(decide(problem, device("h200"))))
+    for (const auto& each : candidates(decide(problem, device("h200")))) {
       reasons.insert(each.dropped);
+    }
     return reasons;
   };
   EXPECT_THAT(refusals(64),

@@ -231,7 +231,7 @@ TEST_F(CalibrationFile, leaves_plans_where_they_are_filed) {
   ASSERT_NE(calibrated.global.bytes_per_second, row_.global.bytes_per_second);
   const Problem problem =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
-  EXPECT_EQ(problem_of(problem, calibrated, false), problem_of(problem, row_, false));
+  EXPECT_EQ(plan_key(problem, calibrated, false), plan_key(problem, row_, false));
 }
 
 }  // namespace

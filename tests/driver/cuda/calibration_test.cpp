@@ -38,7 +38,7 @@ TEST(MachineOfADriver, takes_the_calibration_that_is_filed_under_it_and_keeps_it
   EXPECT_EQ(calibrated_row(7).bare, &bare);
   const Problem problem =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 1);
-  EXPECT_EQ(problem_of(problem, row, false), problem_of(problem, device_row(0), false));
+  EXPECT_EQ(plan_key(problem, row, false), plan_key(problem, device_row(0), false));
 }
 
 }  // namespace
