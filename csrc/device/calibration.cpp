@@ -114,10 +114,12 @@ void take_rates(Device& out, const Device& row, const Calibration& c,
 const Calibration kFittedOn = {
     .l2_bytes_per_second = 7.54e12,
     .clock = 1.98e9,
+    .integer_lanes = 63.6,
     .warpgroups = {{{871e12, 2048}, {885e12, 2048}, {1955e12, 4096}, {1768e12, 4096}}},
+    .latency_seconds = 0.3516e-6,
     .launch_seconds = 1.81e-6,
     .dependent_seconds = 1.31e-6,
-    .ticket_seconds = 0.942e-6,
+    .ticket_seconds = 0.824e-6,
     .cluster_seconds = 0.378e-6,
 };
 
