@@ -342,7 +342,9 @@ torch.library.impl("ladder::experts", "CUDA", _layer)
 
 def _items_and_places(experts: Tensor, count: int, of_item: int) -> list[Tensor]:
     choices, int32 = experts.numel(), torch.int32
+    together = _ops.items_together(of_item)
     slots = torch.sym_min(choices, count) + choices // of_item
+    slots = (slots + together - 1) // together * together
     return [
         experts.new_empty((slots, 3), dtype=int32),
         experts.new_empty(tuple(experts.shape), dtype=int32),

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "binding/torch/cuda.h"
+#include "pipelines/linear/raster.h"
 #include "runtime/counters.h"
 #include "runtime/expert_products.h"
 #include "runtime/gpus.h"
@@ -192,6 +193,9 @@ bool has_expert_plan(std::int64_t weight, std::int64_t experts, std::int64_t row
       {static_cast<int>(device), activation_of(dtype).scalar, experts, of_item, rows}, measured);
 }
 
+/// Tables of items of so many rows have a multiple of it, some without rows.
+std::int64_t together(std::int64_t of_item) { return items_together(of_item); }
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
@@ -201,6 +205,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "expert_linear_rounded(Tensor codes, Tensor scales, Tensor images, Tensor? bias, "
       "Tensor items, int weight, int n, int of_item, ScalarType dtype) -> Tensor");
+  m.def("items_together(int of_item) -> int");
   m.def("weight_for(int weight, str activation_type) -> int");
   m.def(
       "expert_rows(int gate_up, int down, int experts, int rows, ScalarType dtype, int device) -> "
@@ -222,6 +227,7 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
+  m.impl("items_together", TORCH_BOX(&together));
   m.impl("weight_for", TORCH_BOX(&weight_for));
   m.impl("expert_rows", TORCH_BOX(&expert_rows));
   m.impl("expert_schedules", TORCH_BOX(&expert_schedules));
