@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "base/integers.h"
 #include "cpu/linear.h"
 #include "cpu/random_weight.h"
+#include "types/scalar.h"
 
 namespace ladder::cpu {
 
@@ -62,11 +64,11 @@ inline Parallel on_threads(std::int64_t threads) {
   };
 }
 
-/// Found once: a product asks for it at every number.
+/// Of one of kDtypes. Found once: a product asks for it at every number.
 inline const Element& format_of(Scalar dtype) {
-  static const Element* const formats[] = {&element("float32"), &element("float16"),
-                                           &element("bfloat16")};
-  return *formats[static_cast<int>(dtype)];
+  static const std::array formats = {&element_of(kDtypes[0]), &element_of(kDtypes[1]),
+                                     &element_of(kDtypes[2])};
+  return *formats.at(static_cast<std::size_t>(std::ranges::find(kDtypes, dtype) - kDtypes));
 }
 
 /// A float matrix in a buffer of exactly its size.
