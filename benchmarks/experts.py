@@ -5,8 +5,8 @@
 
 Columns, in microseconds of a replayed CUDA graph:
 
-    layer     ladder.cuda.experts.forward: route, gate and up, their product, down, the sum; with
-              --activation-type rows of more than 16 tokens rounded, here alone
+    layer     ladder.cuda.expert_layer.forward: route, gate and up, their product, down, the sum;
+              with --activation-type rows of more than 16 tokens rounded, here alone
     products  its two products alone
     loop      the same two products as one ladder linear layer for each expert that is hit, on rows
               that lie in order already: nothing is counted of sorting and adding up
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from benchmarks import graph
 from benchmarks.machine import describe, require_gpu
-from ladder.cuda import experts, image, timing
+from ladder.cuda import expert_layer, experts, image, timing
 from ladder.cuda.request import MODES
 from ladder.cuda.tune_experts import Problem, tune
 from ladder.types import parse
@@ -76,7 +76,7 @@ class Layer:
             self.stacks.append(experts.Stack(images, number, (n, k), type))
 
     def call(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return experts.forward(
+        return expert_layer.forward(
             x, ids, weights, *self.stacks, "silu", activation_type=self.activation_type
         )
 

@@ -15,16 +15,19 @@ Compiled compile(const Problem& problem, const Device& device, bool dependent_la
   return compile(decisions, best_schedule(decisions, dependent_launch));  // least time that fits
 }
 
-Compiled compile(const Decisions& decisions, const Schedule& schedule, const IsKnown& known) {
-  const Device& device = *decisions.device;
-  const Target& target = target_of(device);
+Compiled compile(const Decisions& decisions, const Schedule& schedule) {
+  Compiled out = unverified(decisions, schedule);
+  // Throws InternalError naming every fault.
+  verify(out.program, decisions.device->shared_per_block_bytes);
+  return out;
+}
+
+Compiled unverified(const Decisions& decisions, const Schedule& schedule) {
+  const Target& target = target_of(*decisions.device);
   const auto why_not = objection(schedule, decisions);
   if (!why_not.empty()) fail<Unsupported>(to_string(schedule), ": ", why_not);
   Program program = lower(decisions, schedule);  // program/: tiles, loops, instructions
   std::string source = target.emit(program);     // codegen/: text for the device's compiler
-  if (!known || !known(source)) {
-    verify(program, device.shared_per_block_bytes);  // throws InternalError naming every fault
-  }
   return {schedule, std::move(program), std::move(source)};
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "device/device.h"
@@ -24,11 +23,11 @@ struct Compiled {
 /// cannot serve, that a library multiplies (DenseSchedule), or that no target writes for.
 Compiled compile(const Problem& problem, const Device& device, bool dependent_launch = false);
 
-/// Whether somebody has verified the program of a text before.
-using IsKnown = std::function<bool(const std::string& source)>;
+/// The same with the schedule chosen.
+Compiled compile(const Decisions& decisions, const Schedule& schedule);
 
-/// The same with the schedule chosen. A program is not verified again where `known` says so of its
-/// text, which takes as long as everything else.
-Compiled compile(const Decisions& decisions, const Schedule& schedule, const IsKnown& known = {});
+/// compile() without verify(), which is for the caller, and takes as long as the rest: once for
+/// each text.
+Compiled unverified(const Decisions& decisions, const Schedule& schedule);
 
 }  // namespace ladder

@@ -132,9 +132,9 @@ inline constexpr Costs kFittedCosts = {
                .table_seconds = 0.7e-6,
                .table_bytes = 32768},
     // Of tiles by warps nothing was fitted. Beside a matrix instruction each other instruction
-    // takes
-    // about a clock of its scheduler, where decoding_cycles() counts two (docs/dev/notebook_gpu.md,
-    // sixteen tokens); bytes in flight are of the same notebook; the rest is guessed.
+    // takes about a clock of its scheduler, where decoding_cycles() counts two
+    // (docs/dev/notebook_gpu.md, sixteen tokens); bytes in flight are of the same notebook; the
+    // rest is guessed.
     .tiles = {.beside = 0.55,
               .scale_cycles = 4,
               .load_matrix_cycles = 3,
@@ -162,8 +162,7 @@ inline constexpr Costs kFittedCosts = {
                    .store_cycles = 4,
                    .meeting_cycles = 40},
     // 16 lanes a clock: CDNA 3 ISA. Reached: BabelStream and rocBLAS on an MI300X (arXiv
-    // 2510.27583;
-    // rocm-libraries, pull request 12329). In flight: 5.3 TB/s times 0.8 us over 304.
+    // 2510.27583; rocm-libraries, pull request 12329). In flight: 5.3 TB/s times 0.8 us over 304.
     .waves = {.issue_clocks = 4,
               .reached = 0.85,
               .bytes_in_flight = 14336,

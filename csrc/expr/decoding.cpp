@@ -143,8 +143,9 @@ std::string no_scaled_operands(const Problem& problem) {
   const Scalar operand = problem.activation();
   if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
   if (!problem.weight.scale) return "no scales for operands";
-  if (problem.weight.stored_zero != Zero::none)
+  if (problem.weight.stored_zero != Zero::none) {
     return "sums, not operands, meet a stored zero point";
+  }
   const auto [bits, least, largest] = scales_of(*problem.weight.scale);
   // A power of two leaves the other factor's bits.
   const int value_bits = significant_bits(problem), held = mantissa_bits(operand) + 1;
@@ -195,8 +196,9 @@ std::string no_rounded_operands(const Problem& problem) {
       return joined("products below ", most, " are more than f16 holds");
     }
   }
-  if (problem.weight.element == nullptr)
+  if (problem.weight.element == nullptr) {
     return problem.weight.shift == 0 ? "" : "a zero point between two codes";
+  }
   const int largest = (1 << (exponent_bits(operand) - 1)) - 1;
   if (const double most = max_value(*problem.weight.element); std::ilogb(most) > largest) {
     return joined(most, " of ", problem.weight.element->name, " is no ", name_of(operand));
@@ -219,8 +221,14 @@ std::string no_rounded_operands(const Problem& problem) {
 }
 
 bool rounds_no_product(const Problem& problem) {
-  return problem.weight.scale == Scalar::e8m0 && problem.activation() == Scalar::bf16 &&
-         problem.weight.stored_zero == Zero::none;
+  const Weight& weight = problem.weight;
+  if (weight.scale != Scalar::e8m0 || problem.activation() != Scalar::bf16 ||
+      weight.stored_zero != Zero::none || decoding_kind(problem) == Decoding::Kind::table) {
+    return false;
+  }
+  const Element* e = weight.element;
+  const int smallest = e == nullptr ? weight.exponent : 1 - e->bias - e->mantissa_bits;
+  return smallest + scales_of(Scalar::e8m0).least >= linear_exponent(Scalar::bf16);
 }
 
 ScalePlace usual_scale_place(const Problem& problem) {

@@ -82,9 +82,9 @@ std::string no_scaled_operands(const Problem& problem);
 /// value and scale are numbers of the operand's format.
 std::string no_rounded_operands(const Problem& problem);
 
-/// Whether a number of the operand's format is each product of a value and a scale that is within
-/// its range, so that `rounded` rounds none: powers of two leave the values' bits, and bf16 has
-/// more than values of codes have.
+/// Whether each product of a value and a scale is a number of the operand's format, but for those
+/// beyond its largest, so that `rounded` rounds none: powers of two leave the values' bits, of which
+/// bf16 has more, down to its smallest number.
 bool rounds_no_product(const Problem& problem);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums

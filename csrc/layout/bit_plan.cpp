@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -12,6 +12,21 @@
 
 namespace ladder {
 namespace {
+
+/// Shifts to execute of those that `counts`: pieces of a word share them.
+template <class Counts>
+int distinct_shifts(const std::vector<UnpackPair>& pairs, const Counts& counts) {
+  std::vector<std::pair<int, int>> shifts;
+  for (const auto& pair : pairs) {
+    for (const auto& piece : pair.pieces) {
+      const std::pair found{piece.word, piece.shift};
+      if (counts(piece.shift) && std::ranges::find(shifts, found) == shifts.end()) {
+        shifts.push_back(found);
+      }
+    }
+  }
+  return static_cast<int>(shifts.size());
+}
 
 /// Right shifts that bring each whole field of a half into the window: a field that does not fit
 /// where it is starts a new shift, which later fields share while they fit.
@@ -198,7 +213,14 @@ UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align, int lowest)
   return out;
 }
 
-UnpackPlan unpack_plan(int bits, int window) { return unpack_plan(bit_plan(bits), window); }
+const UnpackPlan& unpack_plan(int bits, int window) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::pair<int, int>, UnpackPlan>;
+  const std::lock_guard lock(mutex);
+  const auto found = all.find({bits, window});
+  if (found != all.end()) return found->second;
+  return all.emplace(std::pair{bits, window}, unpack_plan(bit_plan(bits), window)).first->second;
+}
 
 std::vector<UnpackPiece> move_bits(const BitPlan& plan, int pair, int from, int count, int place) {
   const auto& places = plan.pairs.at(pair);
@@ -225,23 +247,11 @@ std::uint32_t read_pieces(const std::vector<UnpackPiece>& pieces, const std::uin
 }
 
 int UnpackPlan::shift_count() const {
-  std::set<std::pair<int, int>> shifts;
-  for (const auto& pair : pairs) {
-    for (const auto& piece : pair.pieces) {
-      if (piece.shift != 0) shifts.insert({piece.word, piece.shift});
-    }
-  }
-  return static_cast<int>(shifts.size());
+  return distinct_shifts(pairs, [](int shift) { return shift != 0; });
 }
 
 int UnpackPlan::right_shift_count() const {
-  std::set<std::pair<int, int>> shifts;
-  for (const auto& pair : pairs) {
-    for (const auto& piece : pair.pieces) {
-      if (piece.shift > 0) shifts.insert({piece.word, piece.shift});
-    }
-  }
-  return static_cast<int>(shifts.size());
+  return distinct_shifts(pairs, [](int shift) { return shift > 0; });
 }
 
 int UnpackPlan::mask_count() const {

@@ -83,8 +83,8 @@ enum class Align {
 /// wider than the operand, or when rows are asked for of bytes.
 UnpackPlan unpack_plan(const BitPlan& plan, int window, Align align = Align::in_place,
                        int lowest = 0);
-/// The same for `bit_plan(bits)`.
-UnpackPlan unpack_plan(int bits, int window);
+/// The same for `bit_plan(bits)`, found once: schedules are judged by it by the thousand.
+const UnpackPlan& unpack_plan(int bits, int window);
 
 /// The pieces whose OR has bit `from + i` of both codes of `pair` at bit `place + i` of their
 /// halves, for `count` bits: fields of floating formats on their way to those of an operand.

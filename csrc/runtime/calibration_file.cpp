@@ -32,11 +32,6 @@ constexpr int kFormat = 1;
 constexpr std::size_t kMostBytes = 1 << 20;
 constexpr auto kPatience = 10s;
 
-const json* object_at(const json& in, const std::string& name) {
-  const auto at = in.find(name);
-  return at != in.end() && at->is_object() ? &*at : nullptr;
-}
-
 /// Why it is none; empty: `to` has the numbers.
 std::string read_numbers(const json& entry, Calibration& to) {
   const json* numbers = object_at(entry, "numbers");
@@ -99,7 +94,7 @@ std::optional<StoredCalibration> calibration_in(const std::string& text, const s
                                                 const Device& row, std::string& why) {
   why.clear();
   const json file = parsed_json(text, kFormat);
-  const json* all = file.is_object() ? object_at(file, "calibrations") : nullptr;
+  const json* all = object_at(file, "calibrations");
   if (all == nullptr) {
     why = joined("it is no file of calibrations of format ", kFormat);
     return std::nullopt;
@@ -144,7 +139,7 @@ void write_calibration(const std::string& path, const std::string& machine, cons
   json after{{"format", kFormat}, {"calibrations", json::object()}};
   if (why != std::errc::no_such_file_or_directory) {
     const json before = parsed_json(text, kFormat);
-    const json* all = before.is_object() ? object_at(before, "calibrations") : nullptr;
+    const json* all = object_at(before, "calibrations");
     if (all == nullptr) {
       fail<InvalidArgument>(path, " is there and is no file of calibrations of format ", kFormat);
     }

@@ -11,6 +11,11 @@ constexpr int kDepth = 4;  // {"plans": {...}}
 
 }  // namespace
 
+const json* object_at(const json& in, const std::string& name) {
+  const auto at = in.find(name);
+  return at != in.end() && at->is_object() ? &*at : nullptr;
+}
+
 std::int64_t number_at(const json& object, const std::string& name) {
   const auto at = object.find(name);
   return at != object.end() && at->is_number_integer() ? at->get<std::int64_t>() : 0;

@@ -13,6 +13,8 @@ namespace ladder {
 /// than any file of ladder's.
 nlohmann::json parsed_json(const std::optional<std::string>& text, int format);
 
+/// The object called `name`; null where `in` has none.
+const nlohmann::json* object_at(const nlohmann::json& in, const std::string& name);
 /// 0 where the object says something else.
 std::int64_t number_at(const nlohmann::json& object, const std::string& name);
 /// Nothing where the object says something else.

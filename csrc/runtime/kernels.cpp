@@ -83,10 +83,12 @@ KernelStore::Cleaned clean_cache(const KernelStore::Cleaning& what) {
   return KernelStore(user_cache_folder()).clean(within);
 }
 
-MachineCode binary_of(const std::string& source, const Device& device) {
+MachineCode binary_of(const std::string& source, const Device& device,
+                      const std::function<void()>& verified) {
   const KernelKey key = key_of(source, device);
   const auto all = snapshot();
   if (auto found = found_in(all, key)) return *found;
+  if (verified) verified();
   return keeper(all).find_or(
       key, [&] { return target_of(device.family).toolchain.compile(source, key.flags); });
 }
@@ -101,20 +103,17 @@ void compile_missing(const std::vector<std::string>& sources, const Device& devi
   compile_ahead(missing, device, keeper(all), deadline);
 }
 
-bool is_stored(const std::string& source, const Device& device) {
-  return found_in(snapshot(), key_of(source, device)).has_value();
-}
-
 bool known_to_be_rejected(const std::string& source, const Device& device) {
   const auto found = found_in(snapshot(), key_of(source, device));
   return found && !rejection(*found).empty();
 }
 
 SharedKernel load_kernel(const std::string& source, const std::string& name, int ordinal,
-                         unsigned shared_bytes, int least_registers) {
+                         unsigned shared_bytes, int least_registers,
+                         const std::function<void()>& verified) {
   // Weights of many shapes share the kernels that pack and dequantise them.
   return loaded_once(digest_of(source), ordinal, [&] {
-    const MachineCode binary = binary_of(source, device_row(ordinal));
+    const MachineCode binary = binary_of(source, device_row(ordinal), verified);
     if (const auto why_not = rejection(binary); !why_not.empty()) {
       fail<Unsupported>(name, ": ", why_not);
     }

@@ -28,9 +28,9 @@ constexpr std::size_t kMostBytes = 16 << 20;
 constexpr auto kPatience = 10s;
 
 /// The object called `name`, or an empty one.
-json object_at(const json& file, const char* name) {
-  const auto at = file.find(name);
-  return at != file.end() && at->is_object() ? *at : json::object();
+json copied(const json& file, const char* name) {
+  const json* found = object_at(file, name);
+  return found == nullptr ? json::object() : *found;
 }
 
 /// What a file was when it was read. ctime: whoever writes into it changes that.
@@ -95,9 +95,9 @@ void write_plan(const Folder& folder, const Folder& read, const std::string& pro
     // Something else, or of another ladder: not ours to lose.
     if (!absent && before.is_null()) folder.rename(kName, joined(kName, ".unreadable"));
     json after{{"format", kFormat}};
-    after["plans"] = object_at(before, "plans");
+    after["plans"] = copied(before, "plans");
     after["plans"][problem] = plan.schedule;
-    after["measured"] = object_at(before, "measured");
+    after["measured"] = copied(before, "measured");
     after["measured"].erase(problem);
     if (plan.measured > 0) after["measured"][problem] = plan.measured;
     const std::string out = written(after) + "\n";

@@ -37,9 +37,7 @@ const LinearKernel* Session::compile_linear(int ordinal, const Decisions& decisi
 
 LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Schedule& schedule,
                             Session::Purpose purpose) {
-  const Compiled compiled = compile(decisions, schedule, [&](const std::string& source) {
-    return is_stored(source, *decisions.device);
-  });
+  const Compiled compiled = unverified(decisions, schedule);
   const Program& program = compiled.program;
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
@@ -50,8 +48,9 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
     if (buffer.level == Level::global) operands.push_back(operand_called(buffer.name));
   }
   const int registers = program.roles ? program.roles->registers(program.threads) : 0;
-  SharedKernel kernel = load_kernel(compiled.source, program.name, ordinal, shared,
-                                    ceil_div(registers, program.block_threads()));
+  SharedKernel kernel = load_kernel(
+      compiled.source, program.name, ordinal, shared, ceil_div(registers, program.block_threads()),
+      [&] { verify(program, decisions.device->shared_per_block_bytes); });
   const Launch launch{{extent(kSplit), extent(kTile), 1},
                       static_cast<unsigned>(program.block_threads()),
                       shared,

@@ -2,7 +2,6 @@
 #include "schedule/decoding_cost.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -20,8 +19,6 @@ namespace {
 
 /// Of bytes, of the codes of a unit.
 constexpr int kUnitRegisters = 8;
-// Codes of integers.
-constexpr int kWidest = 8;
 
 double field_cycles(const Decoding& decoding, Scalar activation) {
   const FloatFields& f = decoding.fields;
@@ -49,38 +46,6 @@ double lookup_cycles(int bits) {
   }
   return kIntegerCycles * (operations + static_cast<double>(shifts.size())) +
          kLookupCycles * lookups;
-}
-
-/// Cycles of masks and shifts that unpack a unit of integers, of all numbers of bits once:
-/// schedules ask for them by the thousand.
-double unpack_cycles(int bits, Scalar activation, bool in_one_place) {
-  struct Known {
-    Scalar activation;
-    bool in_one_place;
-    std::array<double, kWidest + 1> cycles;
-  };
-  static const auto all = [] {
-    std::vector<Known> out;
-    for (const Scalar scalar : {Scalar::f16, Scalar::bf16}) {
-      for (const bool place : {false, true}) {
-        Known known{scalar, place, {}};
-        for (int b = 1; b <= kWidest; ++b) {
-          const auto plan = place && fits_in_place(b, scalar)
-                                ? in_place(b, scalar).plan
-                                : unpack_plan(b, linear_window(scalar));
-          known.cycles[b] = kIntegerCycles * (plan.mask_count() + plan.shift_count());
-        }
-        out.push_back(known);
-      }
-    }
-    return out;
-  }();
-  return std::ranges::find_if(all,
-                              [&](const Known& known) {
-                                return known.activation == activation &&
-                                       known.in_one_place == in_one_place;
-                              })
-      ->cycles.at(bits);
 }
 
 }  // namespace
@@ -115,8 +80,11 @@ double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
             (problem.weight.three ? 2 * problem.weight.bits : 0) +
             (route == Route::digits ? 2 : 0) + (less ? (whole ? 3 : 2) * kUnitRegisters : 0));
   }
-  const double codes =
-      unpack_cycles(problem.weight.bits, problem.activation(), route == Route::in_place);
+  const Scalar operand = problem.activation();
+  const UnpackPlan& plan = route == Route::in_place && fits_in_place(problem.weight.bits, operand)
+                               ? in_place(problem.weight.bits, operand).plan
+                               : unpack_plan(problem.weight.bits, linear_window(operand));
+  const double codes = kIntegerCycles * (plan.mask_count() + plan.shift_count());
   const double three =
       problem.weight.three ? 2 * kIntegerCycles * problem.weight.bits : 0;  // by words
   return codes + three + (route != Route::multiply_add ? 0 : kPairsPerUnit * kPackedCycles);

@@ -19,7 +19,6 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
 from ladder.types import _checked
 from ladder.weight import Weight
 
@@ -163,7 +162,7 @@ def expert_linear_rounded(
 
 def rounding(stack: Stack, activation_type: str) -> Stack:
     """The same images for products of rows that are rounded to ``activation_type``."""
-    return replace(stack, number=_number_for(stack.number, activation_type))
+    return replace(stack, number=number_for(stack.number, activation_type))
 
 
 def rounding_objection(
@@ -181,7 +180,7 @@ def rounding_objection(
         count: of experts.
         dtype: of activations.
     """
-    first, second = (_number_for(number, activation_type) for number, _ in stacks)
+    first, second = (number_for(number, activation_type) for number, _ in stacks)
     if not _ops.expert_rows(first, second, count, count, dtype, device.index or 0):
         return f"no kernel multiplies {dtype} rounded to {activation_type} by these experts"
     try:
@@ -209,7 +208,8 @@ def rounded(x: Tensor, activation_type: str, scale: Tensor | None = None) -> tup
 
 
 @functools.cache
-def _number_for(number: int, activation_type: str) -> int:
+def number_for(number: int, activation_type: str) -> int:
+    """Of the same weight for rows that are rounded."""
     return _ops.weight_for(number, activation_type)
 
 
@@ -223,118 +223,6 @@ def combine(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     """[T, N]: the rows of each token's choices times their weights, added up in float32 in the
     order of the choices and rounded once. ``weights`` is [T, k], float32 or as ``rows``."""
     return _checked(_ops.combine, rows, places, weights)
-
-
-def forward(
-    x: Tensor,
-    experts: Tensor,
-    weights: Tensor,
-    gate_up: Stack,
-    down: Stack,
-    activation: str,
-    *,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    limit: float = math.inf,
-    alpha: float = 1.702,
-    activation_type: str = "",
-    gate_up_scale: Tensor | None = None,
-    down_scale: Tensor | None = None,
-) -> Tensor:
-    """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose; two more
-    where rows are rounded.
-
-    Args:
-        x, experts: as :func:`route`.
-        weights: as :func:`combine`.
-        gate_up_bias, down_bias: [E, N], any float dtype.
-        activation, limit, alpha: as :class:`ladder.nn.gating.Gating`.
-        activation_type: what both products have rows of more than 16 tokens rounded to,
-            as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once
-            for all of its experts, and what is between gate and up and down for each of them.
-        gate_up_scale, down_scale: float32 [1], the scale by which rows of that product are rounded;
-            None: each has its own.
-    Raises:
-        Unsupported: no kernel multiplies these types and activations.
-    """
-    return _checked(
-        _ops.experts,
-        x,
-        experts,
-        weights,
-        gate_up.images,
-        gate_up_bias,
-        down.images,
-        down_bias,
-        (gate_up.number, *gate_up.shape),
-        (down.number, *down.shape),
-        activation,
-        limit,
-        alpha,
-        activation_type,
-        gate_up_scale,
-        down_scale,
-    )
-
-
-# One op for graphs of torch.compile: which kernels there are is not for a trace to ask.
-torch.library.define(
-    "ladder::experts",
-    "(Tensor x, Tensor experts, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, "
-    "Tensor down, Tensor? down_bias, int[] gate_up_weight, int[] down_weight, str activation, "
-    "float limit, float alpha, str activation_type, Tensor? gate_up_scale=None, "
-    "Tensor? down_scale=None) -> Tensor",
-)
-
-
-def _layer(
-    x: Tensor,
-    experts: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_bias: Tensor | None,
-    gate_up_weight: list[int],
-    down_weight: list[int],
-    activation: str,
-    limit: float,
-    alpha: float,
-    activation_type: str,
-    gate_up_scale: Tensor | None = None,
-    down_scale: Tensor | None = None,
-) -> Tensor:
-    (first, wide, _), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
-    if not experts.numel():
-        return x.new_zeros(x.shape[0], hidden)
-    rounds = bool(activation_type) and x.shape[0] > MOST_TOKENS_AS_THEY_COME
-    if rounds:
-        first, second = (_number_for(each, activation_type) for each in (first, second))
-    of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)
-    if of_item == 0:
-        raise Unsupported(f"no kernel multiplies {x.dtype} by these experts")
-    biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
-    experts = experts.contiguous()
-    if rounds:
-        codes, scales = rounded(x, activation_type, gate_up_scale)
-        codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
-        y = _ops.expert_linear_rounded(
-            codes, scales, gate_up, biases[0], items, first, wide, of_item, x.dtype
-        )
-        y = _ops.gated(y, activation, limit, alpha)
-        codes, scales = rounded(y, activation_type, down_scale)
-        y = _ops.expert_linear_rounded(
-            codes, scales, down, biases[1], items, second, hidden, of_item, x.dtype
-        )
-    else:
-        rows, items, places = _ops.route(x, experts, count, of_item)
-        y = _ops.expert_linear(rows, gate_up, biases[0], items, first, wide, of_item)
-        y = _ops.gated(y, activation, limit, alpha)
-        y = _ops.expert_linear(y, down, biases[1], items, second, hidden, of_item)
-    return _ops.combine(y, places, weights.contiguous())
-
-
-torch.library.impl("ladder::experts", "CUDA", _layer)
 
 
 # --- fakes ----------------------------------------------------------------------------------------
@@ -400,24 +288,3 @@ def _(x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
 @torch.library.register_fake("ladder::combine")
 def _(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return rows.new_empty((places.shape[0], rows.shape[1]))
-
-
-@torch.library.register_fake("ladder::experts")
-def _(
-    x: Tensor,
-    experts: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_bias: Tensor | None,
-    gate_up_weight: list[int],
-    down_weight: list[int],
-    activation: str,
-    limit: float,
-    alpha: float,
-    activation_type: str,
-    gate_up_scale: Tensor | None = None,
-    down_scale: Tensor | None = None,
-) -> Tensor:
-    return x.new_empty((x.shape[0], down_weight[1]))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops
-from ladder.cuda import experts, kernels
+from ladder.cuda import expert_layer, kernels
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
 from ladder.nn.packed_experts import PackedExperts, set_bias
@@ -204,7 +204,7 @@ class Experts(PackedExperts):
         there are none for such activations, or the device has failed."""
         gating = self.gating
         try:
-            return experts.forward(
+            return expert_layer.forward(
                 x,
                 index if index.dtype in (torch.int32, torch.int64) else index.long(),
                 weights if weights.dtype in (x.dtype, torch.float32) else weights.float(),

@@ -167,7 +167,7 @@ class PackedStack(StackImage):
             raise InvalidArgument(
                 f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}"
             )
-        for expert, each in enumerate(scale):
+        for expert, each in enumerate(scale if scale.is_meta else scale.cpu()):
             if why := activations.static_scale_objection(each):
                 raise InvalidArgument(f"{name}[{expert}]: {why}")
 

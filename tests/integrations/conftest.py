@@ -45,3 +45,11 @@ def mixture_folder(mixture, tmp_path_factory):
     path = tmp_path_factory.mktemp(mixture) / "model"
     fresh(mixture).save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="module", params=["mixtral", "qwen3_moe"])
+def unpacked_folder(request, tmp_path_factory):
+    """transformers writes its experts one by one."""
+    folder = tmp_path_factory.mktemp(request.param) / "model"
+    fresh(request.param).save_pretrained(folder)
+    return folder

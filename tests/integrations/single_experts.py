@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +11,10 @@ from pathlib import Path
 import checkpoint_oracle as oracle
 import torch
 from hf_models import edit_config, edit_tensors
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}
+FIRST_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu",
+                 "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
 
 #: Names in the files of the weights that are packed: all of attention and of the experts.
 PACKED = re.compile(r"(.*\.(?:self_attn\.\w+_proj|experts\.\d+\.\w+))\.weight")
@@ -44,3 +49,21 @@ def foreign_mixture(dense: Path, folder: Path, draw, settings, packed=PACKED) ->
     edit_tensors(truth, choose)
     edit_tensors(folder, pack)
     return folder
+
+
+def desc_act(n, k, seed, name):
+    """Gate and up of an expert have one input, so one order; no two experts have the same."""
+    expert = re.search(r"layers\.(\d+).*experts\.(\d+)", name)
+    order = True if expert is None else 1000 + 10 * int(expert[1]) + int(expert[2])
+    return oracle.gptq(n, k, order=order, seed=seed)
+
+
+def packed(unpacked_folder, tmp_path, draw=oracle.gptq, settings=None, packed=PACKED):
+    """A folder, GPTQ unless told otherwise, whose layers ``draw`` makes, called with ``name`` too
+    where it takes that."""
+
+    def one(n, k, seed, name):
+        named = {"name": name} if "name" in inspect.signature(draw).parameters else {}
+        return draw(n, k, seed=seed, **named)
+
+    return foreign_mixture(unpacked_folder, tmp_path / "foreign", one, settings or GPTQ, packed)

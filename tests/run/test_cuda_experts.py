@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
-from ladder.cuda import experts
+from ladder.cuda import expert_layer, experts
 from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 from ladder.ops import activations
 
@@ -204,7 +204,7 @@ def test_a_layer_of_experts_is_that_of_its_values(dtype):
         x = torch.randn(tokens, k, device="cuda").to(dtype)
         ids = chosen(tokens, 2, tokens)
         weights = torch.rand(tokens, 2, device="cuda").to(dtype)
-        y = experts.forward(x, ids, weights, gate_up, down, "silu")
+        y = expert_layer.forward(x, ids, weights, gate_up, down, "silu")
         gate, up = routed(x, a, ids).to(dtype).chunk(2, dim=-1)
         hidden = (F.silu(gate.float()) * up.float()).to(dtype).double()
         each = torch.einsum("tjk,tjnk->tjn", hidden, b[ids])
@@ -229,7 +229,7 @@ def test_a_layer_rounds_tokens_and_what_is_between_its_products(activation_type)
     for tokens in (17, 64, 500):
         x = torch.randn(tokens, k, device="cuda").to(dtype)
         ids, weights = chosen(tokens, 2, tokens), torch.rand(tokens, 2, device="cuda")
-        y = experts.forward(
+        y = expert_layer.forward(
             x, ids, weights, gate_up, down, "silu", activation_type=activation_type
         )
         # From what the first product gives, whose last bit may decide what the gate is rounded to.
@@ -249,12 +249,12 @@ def test_a_layer_rounds_tokens_and_what_is_between_its_products(activation_type)
         allowed = (2.0**-4 * size * weights[..., None]).sum(1)
         wanted = (each * weights[..., None].double()).sum(1)
         assert ((y.double() - wanted).abs() <= allowed).all(), tokens
-        plain = experts.forward(x, ids, weights, gate_up, down, "silu")
+        plain = expert_layer.forward(x, ids, weights, gate_up, down, "silu")
         assert not torch.equal(y, plain)
         few = [part[:16] for part in (x, ids, weights)]
-        as_they_come = experts.forward(*few, gate_up, down, "silu")
+        as_they_come = expert_layer.forward(*few, gate_up, down, "silu")
         assert torch.equal(
-            experts.forward(*few, gate_up, down, "silu", activation_type=activation_type),
+            expert_layer.forward(*few, gate_up, down, "silu", activation_type=activation_type),
             as_they_come,
         )
 
@@ -268,7 +268,7 @@ def test_a_graph_serves_whatever_the_router_chooses(tokens, activation_type):
     ids, weights = chosen(tokens, 2), torch.rand(tokens, 2, device="cuda")
 
     def call() -> Tensor:
-        return experts.forward(
+        return expert_layer.forward(
             x, ids, weights, gate_up, down, "silu", activation_type=activation_type
         )
 

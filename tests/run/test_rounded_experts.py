@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import ladder
 from ladder import Unsupported
-from ladder.cuda import experts
+from ladder.cuda import expert_layer, experts
 from ladder.ops import activations
 
 E, H, WIDTH = 5, 64, 48
@@ -92,13 +92,14 @@ def call(tokens: int, activation_type: str, scales=(None, None)):
     x, weights = torch.randn(tokens, H, generator=rng), torch.rand(tokens, 2, generator=rng)
     launches = Launches(gate_up, down, ids)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experts, "_ops", launches)
-        experts._number_for.cache_clear()
-        y = experts._layer(
+        for module in (experts, expert_layer):
+            patch.setattr(module, "_ops", launches)
+        experts.number_for.cache_clear()
+        y = expert_layer._layer(
             x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, 2 * WIDTH, H],
             [DOWN, H, WIDTH], "silu", float("inf"), 1.702, activation_type, *scales,
         )  # fmt: skip
-        experts._number_for.cache_clear()
+        experts.number_for.cache_clear()
     return y, launches.names, (x, ids, weights, gate_up, down, biases)
 
 
@@ -196,14 +197,15 @@ def test_a_compiler_that_failed_at_the_rounding_kernel_leaves_the_layer_to_torch
     failed.rounded_codes = lambda x, activation_type, x_scale: []
     x, ids = torch.zeros(17, H), torch.zeros(17, 2, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experts, "_ops", failed)
-        experts._number_for.cache_clear()
+        for module in (experts, expert_layer):
+            patch.setattr(module, "_ops", failed)
+        experts.number_for.cache_clear()
         with pytest.raises(Unsupported, match=f"no kernel rounds .* of {H} columns to float8_e4m3"):
-            experts._layer(
+            expert_layer._layer(
                 x, ids, ids.float(), x, None, x, None, [GATE_UP, 2 * WIDTH, H], [DOWN, H, WIDTH],
                 "silu", float("inf"), 1.702, "float8_e4m3",
             )  # fmt: skip
-        experts._number_for.cache_clear()
+        experts.number_for.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -233,10 +235,10 @@ def test_experts_are_asked_for_their_own_kernels_of_rounded_rows(rows, rounds, w
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experts, "_ops", Ops())
-        experts._number_for.cache_clear()
+        experts.number_for.cache_clear()
         found = experts.rounding_objection(
             "float8_e4m3", [(GATE_UP, H), (DOWN, WIDTH)], E, torch.float16, torch.device("cpu")
         )
-        experts._number_for.cache_clear()
+        experts.number_for.cache_clear()
     assert found.startswith(why) and bool(found) == bool(why)
     assert asked == [(GATE_UP + ROUNDED, DOWN + ROUNDED, E, E, torch.float16, 0)]

@@ -68,7 +68,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(tune_experts, "_random_items", lambda *_: None)
     monkeypatch.setattr(tune_experts.time, "monotonic", lambda: made.clock)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    tune_experts.experts._number_for.cache_clear()
+    tune_experts.experts.number_for.cache_clear()
     images = torch.zeros(4, 1, dtype=torch.int32)
     monkeypatch.setattr(
         Product, "random_stack", lambda p, *_: Stack(images, p.number, p.shape, str(p.ttype))

@@ -187,7 +187,7 @@ def test_groups_that_two_ranks_would_share_are_refused_by_name(tmp_path):
 
 def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypatch):
     """The calls, and what they are given; kernels themselves need a GPU."""
-    from ladder.cuda import experts, image, kernels
+    from ladder.cuda import expert_layer, experts, image, kernels
     from ladder.integrations.serving import mixture
     from ladder.integrations.vllm.warm import Warmer
     from ladder.ops import activations
@@ -225,7 +225,7 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     monkeypatch.setattr(kernels, "load_transforms", lambda *of: "")
     monkeypatch.setattr(image, "open_weight", open_weight)
     monkeypatch.setattr(experts, "stacked", stacked)
-    monkeypatch.setattr(experts, "forward", forward)
+    monkeypatch.setattr(expert_layer, "forward", forward)
     monkeypatch.setattr(mixture, "_ops", SimpleNamespace(expert_rows=expert_rows))
     monkeypatch.setattr(Warmer, "experts", lambda *given: warmed.append(given[3:]))
     stacks = Stacks(*TWO, bias=True)

@@ -136,7 +136,7 @@ std::string bytes_objection(const Problem& problem, const MatrixInstruction& row
 }  // namespace
 
 std::int64_t fewest_of_rounded(const Problem& problem) {
-  return rounds_no_product(problem) ? 17 : 65;
+  return rounds_no_product(problem) ? kFewestOfTiles : 65;
 }
 
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions) {

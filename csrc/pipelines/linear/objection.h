@@ -20,6 +20,9 @@ struct Count {
 };
 std::string count_objection(std::initializer_list<Count> counts);
 
+/// Of tiles: for fewer the tokens of an instruction would be mostly padding.
+constexpr std::int64_t kFewestOfTiles = 17;
+
 /// Tokens from which on operands may be scaled and rounded (ScalePlace::rounded): where that rounds
 /// some weight, only where products by exact weights are slower.
 std::int64_t fewest_of_rounded(const Problem& problem);

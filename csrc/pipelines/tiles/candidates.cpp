@@ -15,8 +15,6 @@
 namespace ladder {
 namespace {
 
-// Fewer are decoded: the tokens of an instruction would be mostly padding.
-constexpr std::int64_t kFewestTokens = 17;
 constexpr int kMostTokensOfCta = 128;
 // Splits of K shorter than this are mostly reduction.
 constexpr std::int64_t kFewestTiles = 4, kMostSplits = 16;
@@ -67,7 +65,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   const Device& device = *decisions.device;
   std::vector<TileSchedule> all;
   const bool bytes = problem.has_bytes_of_x();
-  if ((problem.m < kFewestTokens && !bytes) || !device.copies_to_shared()) return all;
+  if ((problem.m < kFewestOfTiles && !bytes) || !device.copies_to_shared()) return all;
   std::vector<ScalePlace> scale_places{ScalePlace::usual};
   if (usual_scale_place(problem) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
   if (problem.groups() > 1 && problem.m >= fewest_of_rounded(problem) &&

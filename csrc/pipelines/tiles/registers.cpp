@@ -22,9 +22,10 @@ constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOf
 // sums beside them: uint4 with groups of 32 and 64 tokens a CTA would spill 8 and more registers.
 constexpr double kNarrowGroups = 0.875, kNarrowWholes = 1.5, kNarrowProducts = 1.5;
 
-// Of twelve warps, whose threads have 152 or 168: of 681 kernels of 23 types 72 spilled or had
-// their products serialised, all but one of several groups of sums in a k-tile, or of sums of
-// bytes.
+// Where a warp of one unit scales sums of several groups in a k-tile, or of bytes, NVRTC takes up
+// to 93 registers more than all this says (198 kernels of 23 types). Threads of eight warps and
+// fewer have them; those of twelve have 152 or 168, and of 681 kernels 72 spilled or had their
+// products serialised, all but one of this kind. With so many more none of it is left.
 constexpr int kTwelveWarps = 12;
 constexpr std::int64_t kGroupsOfTwelve = 44;
 

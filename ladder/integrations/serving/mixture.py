@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder.cuda import experts, image, kernels
+from ladder.cuda import expert_layer, experts, image, kernels
 from ladder.errors import Unsupported
 from ladder.integrations.serving.layer import say_as_it_comes
 from ladder.nn.experts import Experts
@@ -58,7 +58,8 @@ class Mixture:
     gate_up: Product
     down: Product
     gating: Gating
-    #: Of images: what both products have rows rounded to, as :func:`ladder.cuda.experts.forward`.
+    #: Of images: what both products have rows rounded to, as
+    #: :func:`ladder.cuda.expert_layer.forward` has it.
     activation_type: str = ""
 
     def __call__(self, layer: nn.Module, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ class Mixture:
         limit = math.inf if g.limit is None else g.limit
         biases = [getattr(layer, f"{p.stem}_bias", None) for p in (self.gate_up, self.down)]
         if self.gate_up.number:
-            return experts.forward(
+            return expert_layer.forward(
                 x,
                 index if index.dtype in (torch.int32, torch.int64) else index.long(),
                 weights if weights.dtype in (x.dtype, torch.float32) else weights.float(),

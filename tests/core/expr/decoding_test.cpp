@@ -110,6 +110,37 @@ TEST(ScaledOperands, do_not_hold_a_product_where_its_numbers_are_the_objection) 
   EXPECT_GT(count, 0);
 }
 
+/// Each finite value times each scale, but for what is beyond the largest number.
+bool rounds_none(const Problem& problem) {
+  for (std::uint32_t code = 0; code < 1u << problem.weight.bits; ++code) {
+    const double value = value_of(problem.weight, code);
+    for (int scale = -127; scale <= 127 && std::isfinite(value); ++scale) {
+      const double product = std::ldexp(value, scale);
+      const double held = to_number(Scalar::bf16, to_bits(Scalar::bf16, product));
+      if (std::isfinite(held) && held != product) return false;
+    }
+  }
+  return true;
+}
+
+TEST(RoundedOperands, by_powers_of_two_are_exact_where_they_are_said_to_be) {
+  int exact = 0, others = 0;
+  for (const char* element : {"uint1", "int2", "ternary", "uint4", "int8", "float4_e2m1",
+                              "float6_e3m2", "float6_e2m3", "float5_e2m2", "float8_e4m3",
+                              "float8_e5m2", "float7_e4m2", "nf4"}) {
+    const Problem problem = of(std::string(element) + ",group=32,scale=e8m0", Scalar::bf16);
+    if (!no_rounded_operands(problem).empty()) continue;
+    EXPECT_EQ(rounds_no_product(problem), rounds_none(problem)) << element;
+    EXPECT_EQ(decoding_error(problem, ScalePlace::rounded) == 0, rounds_no_product(problem))
+        << element;
+    (rounds_no_product(problem) ? exact : others) += 1;
+  }
+  EXPECT_GE(exact, 6);
+  EXPECT_GE(others, 2);
+  EXPECT_FALSE(rounds_no_product(of("uint4,group=32,scale=float16", Scalar::bf16)));
+  EXPECT_FALSE(rounds_no_product(of("uint4,group=32,scale=e8m0", Scalar::f16)));
+}
+
 TEST(ScaledOperands, are_refused_in_numbers) {
   const auto why = [](const char* type, Scalar activation) {
     return no_scaled_operands(of(type, activation));

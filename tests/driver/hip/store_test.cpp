@@ -47,7 +47,13 @@ class Stores : public ::testing::Test {
 TEST_F(Stores, have_a_kernel_that_was_compiled_once_with_all_that_decided_it) {
   const Device row = of("gfx942:sramecc+:xnack-");
   const int before = fake_hiprtc.compiled;
-  const MachineCode code = binary_of("a kernel", row);
+  int verified = 0;  // what nobody compiled before
+  const MachineCode code = binary_of("a kernel", row, [&] { ++verified; });
+  EXPECT_EQ(verified, 1);
+  binary_of("a kernel", row, [&] { ++verified; });
+  EXPECT_EQ(verified, 1);
+  EXPECT_THROW(binary_of("a slip", row, [] { fail<InternalError>("a fault"); }), InternalError);
+  EXPECT_EQ(fake_hiprtc.compiled, before + 1);
   EXPECT_THAT(code.bytes, EndsWith("--offload-arch=gfx942:sramecc+:xnack- -O3 -std=c++17 "
                                    "-ffp-contract=on\na kernel"));
   EXPECT_EQ(code.registers, 40);
