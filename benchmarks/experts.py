@@ -5,8 +5,9 @@
 
 Columns, in microseconds of a replayed CUDA graph:
 
-    layer     ladder.cuda.expert_layer.forward: route, gate and up, their product, down, the sum;
-              with --activation-type rows of more than 16 tokens rounded, here alone
+    layer     ladder.cuda.expert_layer.forward: route, gate and up with their product, down, the
+              sum; with --activation-type rows of more than 16 tokens rounded, here alone; with
+              --gate-launch the product of gate and up by a launch of its own
     products  its two products alone
     loop      the same two products as one ladder linear layer for each expert that is hit, on rows
               that lie in order already: nothing is counted of sorting and adding up
@@ -38,6 +39,7 @@ from benchmarks.machine import describe, require_gpu
 from ladder.cuda import expert_layer, experts, image, timing
 from ladder.cuda.request import MODES
 from ladder.cuda.tune_experts import Problem, tune
+from ladder.nn.gating import Gating
 from ladder.types import parse
 
 READ_BYTES_PER_SECOND = 4.53e12
@@ -65,15 +67,18 @@ CALLS = 8  # of a graph, each with a choice of its own
 class Layer:
     """Random stacks of one layer."""
 
-    def __init__(self, shape: Shape, type: str, seed: int, activation_type: str = ""):
+    def __init__(
+        self, shape: Shape, type: str, seed: int, activation_type: str = "", gated: bool = True
+    ):
         self.shape, ttype = shape, parse(type)
         self.activation_type = activation_type
         source = torch.Generator("cuda").manual_seed(seed)
         self.stacks = []
         for n, k in ((2 * shape.width, shape.hidden), (shape.hidden, shape.width)):
-            number = image.open_weight(type, n, k)
+            gates = gated and not self.stacks
+            number = image.open_weight(type, n, k, gating=Gating() if gates else None)
             images = timing.random_images(shape.experts, number, ttype.bits, source)
-            self.stacks.append(experts.Stack(images, number, (n, k), type))
+            self.stacks.append(experts.Stack(images, number, (n, k), type, gates))
 
     def call(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         return expert_layer.forward(
@@ -112,7 +117,7 @@ def loop(layer: Layer, r: Rows) -> None:
                 continue
             rows = x[first : first + count]
             _ops.linear_image_no_grad(
-                rows, stack.images[expert], None, stack.number, stack.shape[0]
+                rows, stack.images[expert], None, stack.number, stack.columns
             )
             first += count
 
@@ -123,7 +128,7 @@ def floor(layer: Layer, r: Rows, dtype: torch.dtype) -> float:
     for stack in layer.stacks:
         n, k = stack.shape
         hit = sum(count > 0 for count in r.counts)
-        size += hit * stack.images.shape[1] * 4 + 2 * sum(r.counts) * (n + k)
+        size += hit * stack.images.shape[1] * 4 + 2 * sum(r.counts) * (stack.columns + k)
         flops += 2 * sum(r.counts) * n * k
     return 1e6 * max(size / READ_BYTES_PER_SECOND, flops / FLOPS[dtype])
 
@@ -240,6 +245,7 @@ def main() -> None:
     )
     parser.add_argument("--tune", choices=MODES, default="off", help="as ladder.warmup has it")
     parser.add_argument("--vllm", action="store_true", help="beside vLLM's layers")
+    parser.add_argument("--gate-launch", action="store_true", help="gate and up are joined apart")
     parser.add_argument("--shapes", nargs="*", type=int, default=range(len(SHAPES)))
     arguments = parser.parse_args()
     require_gpu()
@@ -252,7 +258,8 @@ def main() -> None:
     ]
     for shape in (SHAPES[i] for i in arguments.shapes):
         rounded = arguments.activation_type
-        layers = [Layer(shape, arguments.type, seed, rounded) for seed in range(2)]
+        gated = not arguments.gate_launch
+        layers = [Layer(shape, arguments.type, seed, rounded, gated) for seed in range(2)]
         dense = [
             torch.randn(shape.experts, *stack.shape, dtype=torch.bfloat16, device="cuda")
             for stack in layers[0].stacks

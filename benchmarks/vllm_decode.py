@@ -68,8 +68,8 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
             "quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False,
             "lm_head": False,
         }  # fmt: skip
-        listed = {"modules_in_block_to_quantize": _PROJECTIONS}
-        return config if _is_mixture(shape) else config | listed
+        # Of experts vLLM does not ask whether they are listed.
+        return config | {"modules_in_block_to_quantize": _PROJECTIONS}
     from ladder.checkpoints.folder import StoredConfig
     from ladder.types import with_defaults
 

@@ -6,10 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 
+#include "expr/gating.h"
 #include "types/scalar.h"
 
 namespace ladder {
@@ -20,28 +19,12 @@ constexpr std::int64_t kMostExperts = 1024;
 /// Choices that a block of route() brings to their places, at most.
 constexpr std::int64_t kMostChoicesOfBlock = 1024;
 
-/// The function of the gate, by the names of ladder/nn/gating.py.
-enum class Gated {
-  gelu,
-  gelu_tanh,
-  linear,
-  mish,
-  quick_gelu,
-  relu,
-  relu2,
-  sigmoid,
-  silu,
-  swiglu_oai,  ///< gate sigmoid(alpha gate), times up + 1
-  tanh,
-};
-/// "gelu", "gelu_pytorch_tanh", ..., "swigluoai"; nothing for another.
-std::optional<Gated> gated_called(std::string_view name);
-
 /// Rows are of pieces: of 16 bytes, or where they are not `whole` of one number. `dependent`: of a
 /// dependent launch, which waits before all else. `scaled`: of route(), a row has a scale of f32
-/// beside it, as rounded activations have.
+/// beside it, as rounded activations have. `alternating`: of gated(), eight columns of the gate and
+/// eight of up in turn (kGateRows), which are whole pieces.
 struct RowKind {
-  bool whole, dependent, scaled = false;
+  bool whole, dependent, scaled = false, alternating = false;
 };
 
 struct RoutingKernels {
@@ -57,8 +40,8 @@ struct RoutingKernels {
   /// ceil(choices / blocks) choices each, at most kMostChoicesOfBlock.
   std::string (*route)(RowKind rows);
   /// gated(const void* x, void* y, u32 rows, u32 pieces, float limit, float alpha): y [rows,
-  /// pieces] of x [rows, 2 pieces], gate in front of up, in f32 and rounded once. Blocks are
-  /// [columns, rows], and go on to the rows behind those.
+  /// pieces] of x [rows, 2 pieces], gate in front of up, or in turn, in f32 and rounded once.
+  /// Blocks are [columns, rows], and go on to the rows behind those.
   std::string (*gated)(Scalar scalar, Gated what, RowKind rows);
   /// combine(const void* rows, const u32* places, const void* weights, void* y, u32 tokens, u32
   /// of_token, u32 pieces): y[t] = sum of weights[t, j] * rows[places[t, j]], in f32 in the order

@@ -64,6 +64,10 @@ void check_windows(const MatmulForm& form, const Problem& problem) {
 
 void Problem::set_bias(bool present) { put(epilogue, Bias{}, present); }
 
+void Problem::set_gate(const std::optional<Gating>& gating) {
+  put(epilogue, GateProduct{gating.value_or(Gating{})}, gating.has_value());
+}
+
 void Problem::set_activation(Scalar activation) {
   if (!has_bytes_of_x()) formats.x = activation;
   if (!wide_y()) formats.y = formats.bias = activation;
@@ -86,6 +90,8 @@ void check(const Problem& problem) {
   check(problem.weight.type);
   check_formats(problem);
   if (problem.has_bytes_of_x()) check_bytes(problem);
+  LADDER_REQUIRE(!problem.has_gate() || problem.n % (2 * kGateRows) == 0, "gate and up have ",
+                 problem.n, " rows, not eight and eight in turn");
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
     check_windows(windows->form, problem);
   }
@@ -120,7 +126,7 @@ std::string refusal(const Problem& problem) {
       problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
   return early == problem.epilogue.end()
              ? ""
-             : "kernels take a second scale, scales of tokens and a bias in this order";
+             : "kernels take a second scale, scales of tokens, a bias and a gate in this order";
 }
 
 std::string to_string(const Problem& problem) {
@@ -134,7 +140,12 @@ std::string to_string(const Problem& problem) {
     out << experts->items << " +- " << experts->deviation << " of experts: ";
   }
   if (problem.batch > 1) out << "batch of " << problem.batch << ": ";
-  out << "y[m<=" << problem.m << ", n=" << problem.n << "] " << type << " = ";
+  out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
+      << type << " = ";
+  for (const EpilogueStep& step : problem.epilogue) {
+    if (const auto* gate = std::get_if<GateProduct>(&step))
+      out << to_string(gate->gating) << " of ";
+  }
   for (const EpilogueStep& step : problem.epilogue) {
     if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
     if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";
@@ -174,10 +185,10 @@ double weight_bytes(const Problem& problem) {
 }
 
 double least_bytes(const Problem& problem, std::int64_t m) {
-  const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
-  const double of_product =
-      weight_bytes(problem) +
-      static_cast<double>(m) * (n * bytes_of(problem.formats.y) + k * bytes_of(problem.formats.x));
+  const auto columns = static_cast<double>(problem.columns_of_y());
+  const double of_token = columns * bytes_of(problem.formats.y) +
+                          static_cast<double>(problem.k) * bytes_of(problem.formats.x);
+  const double of_product = weight_bytes(problem) + static_cast<double>(m) * of_token;
   return of_product * static_cast<double>(problem.products());
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/integers.h"
+#include "expr/gating.h"
 #include "expr/iterators.h"
 #include "expr/weight.h"
 
@@ -71,8 +72,14 @@ struct ScaleOfToken {  ///< times an f32 of each token: of x of 8 bits
 struct Bias {  ///< plus bias[n]
   bool operator==(const Bias&) const = default;
 };
+/// y has half as many columns as the weight rows, which alternate (kGateRows): y[b, m, j] is
+/// `gating` of the sums of gate and up.
+struct GateProduct {
+  Gating gating;
+  bool operator==(const GateProduct&) const = default;
+};
 /// In the order in which kernels take them.
-using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias>;
+using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias, GateProduct>;
 
 struct Problem {
   Weight weight;
@@ -106,6 +113,8 @@ struct Problem {
   }
   bool has_scale2() const { return has<SecondScale>(); }
   bool has_bias() const { return has<Bias>(); }
+  bool has_gate() const { return has<GateProduct>(); }
+  std::int64_t columns_of_y() const { return has_gate() ? n / 2 : n; }
   /// Null where there are none.
   const RoutedRows* experts() const { return std::get_if<RoutedRows>(&rows); }
   RoutedRows* experts() { return std::get_if<RoutedRows>(&rows); }
@@ -116,6 +125,7 @@ struct Problem {
 
   // Changes that keep formats and epilogue in agreement.
   void set_bias(bool present);
+  void set_gate(const std::optional<Gating>& gating);
   /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.

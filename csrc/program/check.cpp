@@ -62,6 +62,16 @@ Faults check(const Program& program, const Cast& i) {
   return faults;
 }
 
+Faults check(const Program& program, const Gate& i) {
+  Faults faults;
+  const Register &to = program.registers[i.to], &from = program.registers[i.from];
+  for (RegisterId id : {i.to, i.from}) check_f32(program, id, faults);
+  if (!gate_slots(to.layout, from.layout)) {
+    add(faults, "threads do not hold gate and up of ", from.name, " that ", to.name, " takes");
+  }
+  return faults;
+}
+
 Faults check(const Program& program, const Unary& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.from], faults);

@@ -8,6 +8,34 @@
 
 namespace ladder {
 
+std::optional<std::vector<GateSlots>> gate_slots(const Layout& to, const Layout& from) {
+  const bool fits = to.shape.size() == 3 && from.shape.size() == 3 &&
+                    from.shape[0] == to.shape[0] && from.shape[1] == 2 * to.shape[1] &&
+                    from.shape[2] == to.shape[2] && from.thread_count() == to.thread_count();
+  if (!fits) return std::nullopt;
+  // The slot that has the row `below` that of the gate, of each thread.
+  const auto slot_of = [&](std::int64_t slot, std::int64_t below) -> std::optional<std::int64_t> {
+    std::optional<std::int64_t> found;
+    for (std::int64_t thread = 0; thread < to.thread_count(); ++thread) {
+      auto at = to(thread, slot);
+      at[1] = at[1] / kGateRows * 2 * kGateRows + at[1] % kGateRows + below;
+      std::int64_t other = found.value_or(0);
+      const auto last = found ? other + 1 : from.slot_count();
+      while (other < last && from(thread, other) != at) ++other;
+      if (other == last) return std::nullopt;
+      found = other;
+    }
+    return found;
+  };
+  std::vector<GateSlots> out;
+  for (std::int64_t slot = 0; slot < to.slot_count(); ++slot) {
+    const auto gate = slot_of(slot, 0), up = slot_of(slot, kGateRows);
+    if (!gate || !up) return std::nullopt;
+    out.push_back({*gate, *up});
+  }
+  return out;
+}
+
 UnpackPlan plan_of(const Unpack& i, Scalar operand) {
   if (i.in_place) return in_place(i.bits, operand).plan;
   return unpack_plan(i.bits, i.ones ? mantissa_bits(operand) : linear_window(operand));

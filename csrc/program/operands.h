@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "expr/decoding.h"
+#include "expr/gating.h"
 #include "layout/bit_plan.h"
 #include "layout/digits.h"
 #include "layout/layout.h"
@@ -147,6 +148,19 @@ struct Multiply {
 struct Spread {
   RegisterId to, from;
 };
+/// to[w, j, n] = gated(from[w, r, n], from[w, r + 8, n]) where r = j / 8 * 16 + j % 8, in f32: rows
+/// of the gate and of up alternate in eights (kGateRows). The thread that holds an element of `to`
+/// holds both.
+struct Gate {
+  RegisterId to, from;
+  Gating gating;
+};
+/// The slots of gate and up that each slot of `to` takes, the same in all threads; nothing where a
+/// thread lacks one.
+struct GateSlots {
+  std::int64_t gate, up;
+};
+std::optional<std::vector<GateSlots>> gate_slots(const Layout& to, const Layout& from);
 
 /// to[p, digit_place(j)] = digit p of from[at[0], columns[at[1] + j]], or without `columns` of
 /// from[at[0], at[1] + j], zero outside `from`: all of `to`, s8 in shared memory; rows past the

@@ -230,6 +230,9 @@ std::string to_string(const Program& program, const Statement& statement) {
             if (i.less != 0) out << ", less " << i.less;
           },
           [&](const Spread& i) { out << reg(i.to) << " = spread " << reg(i.from); },
+          [&](const Gate& i) {
+            out << reg(i.to) << " = gate " << to_string(i.gating) << ' ' << reg(i.from);
+          },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
           [&](const UnpackBytes& i) {
             out << reg(i.to) << " = unpack_bytes " << (i.mantissa_bits ? "f" : "u") << i.bits;

@@ -255,9 +255,9 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
-               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, CopyElements, UnpackBytes,
-               SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore,
-               TensorWait, TensorFence, TensorMma, TensorCommit, TensorLoad>
+               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, CopyElements,
+               UnpackBytes, SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand,
+               TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit, TensorLoad>
       op;
 };
 
@@ -354,8 +354,9 @@ template <class... Ops>
 struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
-using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
-                          Fill, Scale, Add, Multiply, Spread, Cast, Unary, Binary, JoinDigits>;
+using InRegisters =
+    Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma, Fill, Scale,
+          Add, Multiply, Spread, Gate, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence>;

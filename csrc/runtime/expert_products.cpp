@@ -81,6 +81,7 @@ Decisions ExpertProducts::decided(const Question& q) const {
   problem.set_bias(true);
   problem.permuted_columns = session_.gather();
   problem.round_x(session_.rounded());
+  problem.set_gate(session_.gating());
   return decide(problem, device_row(q.ordinal));
 }
 

@@ -110,9 +110,10 @@ class Session {
   /// `rounded`: activations are rounded to it, but for few tokens; `as_they_come` is then the
   /// session of the same weight that multiplies those, and all else that images need.
   /// `wide`: of rounded activations, y and bias are float32.
+  /// `gating`: rows of the weight alternate (kGateRows), and y is the product of gate and up.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
           std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr,
-          bool wide = false);
+          bool wide = false, const std::optional<Gating>& gating = std::nullopt);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -120,6 +121,8 @@ class Session {
   bool gather() const { return gather_; }
   bool dependent_launch() const { return dependent_launch_; }
   std::optional<Scalar> rounded() const { return rounded_; }
+  const std::optional<Gating>& gating() const { return gating_; }
+  std::int64_t columns_of_y() const { return gating_ ? n_ / 2 : n_; }
   /// The session whose kernels serve a call of `m` tokens: this one, or that of activations as they
   /// come. All functions below take tokens of calls that this session serves itself.
   Session& serving(std::int64_t m) {
@@ -223,6 +226,7 @@ class Session {
   std::optional<Scalar> rounded_;
   Session* as_they_come_;
   bool wide_;
+  std::optional<Gating> gating_;
   std::atomic<Session*> wide_session_{nullptr};
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
@@ -249,7 +253,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// codes.
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<Scalar> rounded = std::nullopt,
-                   bool wide = false);
+                   bool wide = false, const std::optional<Gating>& gating = std::nullopt);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -261,12 +265,13 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Problem& problem, const Device& device);
 
-/// A number that names (type, n, k, gather, dependent_launch, rounded, wide), the same in every
-/// process, and its session. Images are the same with and without the last three.
+/// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating), the same in
+/// every process, and its session. Images are the same with and without the last four.
 /// Throws InvalidArgument where activations are rounded for a weight that has no such expression.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
-                          std::optional<Scalar> rounded = std::nullopt, bool wide = false);
+                          std::optional<Scalar> rounded = std::nullopt, bool wide = false,
+                          const std::optional<Gating>& gating = std::nullopt);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

@@ -15,7 +15,7 @@ import typer
 from ladder.cli.model import check_model
 from ladder.cli.output import Json, print_json, print_table, progress_bar
 from ladder.cli.tokens import ranges_of, span, tokens_of
-from ladder.cli.tune_experts import expert_kinds_of, of_token, print_experts
+from ladder.cli.tune_experts import expert_kinds_of, gating_of, of_token, print_experts
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,8 @@ def tune(
         tokens = tokens_of(m, kind.activation_type)
         kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
     for mixture in mixtures:
-        mixture.ask(gpu, getattr(torch, chosen), ranges_of(m), of_token(config))
+        ranges, gating = ranges_of(m), gating_of(config)
+        mixture.ask(gpu, getattr(torch, chosen), ranges, of_token(config), gating)
     start = time.monotonic()
     with progress_bar("Tuning", as_json) as progress:
         asked = [kind.request for kind in kinds if kind.request]

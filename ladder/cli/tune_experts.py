@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ladder.checkpoints.packed import PackedExperts, PackedLayer
     from ladder.cuda.tune_experts import ExpertsRequest, Product, TunedExperts
+    from ladder.nn.gating import Gating
 
 
 @dataclass
@@ -33,13 +34,14 @@ class ExpertKind:
 
     def ask(
         self, device: torch.device, dtype: torch.dtype, ranges: Sequence[tuple[int, int]],
-        of_token: int,
+        of_token: int, gating: Gating | None,
     ) -> None:  # fmt: skip
         """Say what is to be tuned, or why nothing can be.
 
         Args:
             ranges: least and most numbers of tokens.
             of_token: experts of each token, 0 where that is not known.
+            gating: of the layer, None where that is not known.
         """
         from ladder.cuda.experts import MOST_EXPERTS
         from ladder.cuda.tune_experts import ExpertsRequest
@@ -52,7 +54,8 @@ class ExpertKind:
             self.reason = f"config.json says {said}, and the layer has {self.experts} experts"
         else:
             try:
-                first, second = (_product(each, device) for each in (self.gate_up, self.down))
+                first = _product(self.gate_up, device, gating)
+                second = _product(self.down, device, None)
             except Unsupported as error:
                 self.reason = str(error)
                 return
@@ -75,8 +78,7 @@ class ExpertKind:
 
         wanted, index = self.activation_type, device.index or 0
         return bool(wanted) and all(
-            each.g_idx is None
-            and not gpu_objection(wanted, str(each.type), each.n, each.k, index)
+            each.g_idx is None and not gpu_objection(wanted, str(each.type), each.n, each.k, index)
             for each in (self.gate_up, self.down)
         )
 
@@ -108,7 +110,7 @@ class ExpertKind:
         ]
 
 
-def _product(layer: PackedLayer, device: torch.device) -> Product:
+def _product(layer: PackedLayer, device: torch.device, gating: Gating | None) -> Product:
     """Raises Unsupported where the device has no kernels for it."""
     from ladder.cuda import image, kernels
     from ladder.cuda.tune_experts import Product
@@ -117,8 +119,9 @@ def _product(layer: PackedLayer, device: torch.device) -> Product:
     gather, text = _gather(layer), str(layer.type)
     if why := kernels.objection(text, layer.n, layer.k, gather, device.index or 0):
         raise Unsupported(why)
-    number = image.open_weight(text, layer.n, layer.k, gather)
-    return Product(number, layer.type, (layer.n, layer.k))
+    gated = gating is not None and image.alternates(layer.n)
+    number = image.open_weight(text, layer.n, layer.k, gather, gating=gating if gated else None)
+    return Product(number, layer.type, (layer.n, layer.k), gated)
 
 
 def _gather(layer: PackedLayer) -> bool:
@@ -159,6 +162,18 @@ def of_token(config: dict[str, Any]) -> int:
     config = {**config, **(config.get("text_config") or {})}
     found = [value for key in EXPERTS_PER_TOKEN if type(value := config.get(key)) is int]
     return found[0] if found else 0
+
+
+def gating_of(config: dict[str, Any]) -> Gating | None:
+    """What the experts of a model compute between their products by its configuration, as
+    transformers' modules do; None where ladder has no such function."""
+    from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+
+    config = {**config, **(config.get("text_config") or {})}
+    limit, name = config.get("swiglu_limit"), config.get("hidden_act", "silu")
+    if config.get("model_type") == "gpt_oss":
+        return Gating(SWIGLU_OAI, 7.0 if limit is None else limit)
+    return Gating(name, limit) if name in ACTIVATIONS else None
 
 
 def print_experts(model: Path, kinds: Iterable[ExpertKind], tuned: TunedExperts) -> None:

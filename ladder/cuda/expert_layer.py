@@ -32,14 +32,15 @@ def forward(
     gate_up_scale: Tensor | None = None,
     down_scale: Tensor | None = None,
 ) -> Tensor:
-    """A layer of experts, [T, K] to [T, K]: five launches, whatever the router chose; two more
-    where rows are rounded.
+    """A layer of experts, [T, K] to [T, K]: four launches, whatever the router chose; one more
+    where the stack of gate and up is not gated, and two where rows are rounded.
 
     Args:
         x, experts: as :func:`ladder.cuda.experts.route`.
         weights: as :func:`ladder.cuda.experts.combine`.
         gate_up_bias, down_bias: [E, N], any float dtype.
-        activation, limit, alpha: as :class:`ladder.nn.gating.Gating`.
+        activation, limit, alpha: as :class:`ladder.nn.gating.Gating`; a stack that is gated was
+            opened with them.
         activation_type: what both products have rows of more than 16 tokens rounded to,
             as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once
             for all of its experts, and what is between gate and up and down for each of them.
@@ -57,8 +58,8 @@ def forward(
         gate_up_bias,
         down.images,
         down_bias,
-        (gate_up.number, *gate_up.shape),
-        (down.number, *down.shape),
+        (gate_up.number, gate_up.columns, gate_up.gated),
+        (down.number, down.columns, down.gated),
         activation,
         limit,
         alpha,
@@ -95,7 +96,7 @@ def _layer(
     gate_up_scale: Tensor | None = None,
     down_scale: Tensor | None = None,
 ) -> Tensor:
-    (first, wide, _), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
+    (first, wide, gated), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
     if not experts.numel():
         return x.new_zeros(x.shape[0], hidden)
     rounds = bool(activation_type) and x.shape[0] > MOST_TOKENS_AS_THEY_COME
@@ -104,24 +105,27 @@ def _layer(
     of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)
     if of_item == 0:
         raise Unsupported(f"no kernel multiplies {x.dtype} by these experts")
-    biases = [None if b is None else padded_bias(b, x.dtype) for b in (gate_up_bias, down_bias)]
+    first_bias = None if gate_up_bias is None else padded_bias(gate_up_bias, x.dtype, bool(gated))
+    second_bias = None if down_bias is None else padded_bias(down_bias, x.dtype)
     experts = experts.contiguous()
     if rounds:
         codes, scales = rounded(x, activation_type, gate_up_scale)
         codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
         y = _ops.expert_linear_rounded(
-            codes, scales, gate_up, biases[0], items, first, wide, of_item, x.dtype
+            codes, scales, gate_up, first_bias, items, first, wide, of_item, x.dtype
         )
-        y = _ops.gated(y, activation, limit, alpha)
+        if not gated:
+            y = _ops.gated(y, activation, limit, alpha)
         codes, scales = rounded(y, activation_type, down_scale)
         y = _ops.expert_linear_rounded(
-            codes, scales, down, biases[1], items, second, hidden, of_item, x.dtype
+            codes, scales, down, second_bias, items, second, hidden, of_item, x.dtype
         )
     else:
         rows, items, places = _ops.route(x, experts, count, of_item)
-        y = _ops.expert_linear(rows, gate_up, biases[0], items, first, wide, of_item)
-        y = _ops.gated(y, activation, limit, alpha)
-        y = _ops.expert_linear(y, down, biases[1], items, second, hidden, of_item)
+        y = _ops.expert_linear(rows, gate_up, first_bias, items, first, wide, of_item)
+        if not gated:
+            y = _ops.gated(y, activation, limit, alpha)
+        y = _ops.expert_linear(y, down, second_bias, items, second, hidden, of_item)
     return _ops.combine(y, places, weights.contiguous())
 
 

@@ -3,7 +3,8 @@
 
 Rows of activations are sorted by expert (:func:`route`); the products of all experts are one launch
 (:func:`expert_linear`), whose table of items the device makes, so that a CUDA graph serves any
-choice of experts; :func:`gated` joins gate and up, :func:`combine` adds what a token's experts say.
+choice of experts; kernels join gate and up where their rows lie in turn, and :func:`gated` where
+they do not; :func:`combine` adds what a token's experts say.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +23,9 @@ from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import _checked
 from ladder.weight import Weight
+
+if TYPE_CHECKING:
+    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -35,13 +40,20 @@ class Stack:
     """The weights of a layer's experts, one image each.
 
     ``images`` is [E, words] int32, ``number`` that of one of them
-    (:func:`ladder.cuda.image.open_weight`), ``shape`` its [N, K].
+    (:func:`ladder.cuda.image.open_weight`), ``shape`` its [N, K]. ``gated``: it was opened with a
+    gating, and products have N / 2 columns.
     """
 
     images: Tensor
     number: int
     shape: tuple[int, int]
     type: str
+    gated: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Of products."""
+        return self.shape[0] // 2 if self.gated else self.shape[0]
 
     @property
     def experts(self) -> int:
@@ -55,9 +67,12 @@ def rows_of_item(gate_up: Stack, down: Stack, rows: int, dtype: torch.dtype) -> 
     return _ops.expert_rows(gate_up.number, down.number, gate_up.experts, rows, dtype, device)
 
 
-def stacked(weights: Sequence[Weight]) -> Stack:
+def stacked(weights: Sequence[Weight], gating: Gating | None = None) -> Stack:
     """Images of the weights of a layer's experts, on their CUDA device.
 
+    Args:
+        gating: weights are of gate and up, one in front of the other, whose product kernels give
+            where rows can lie in turn (:func:`ladder.cuda.image.alternates`).
     Raises:
         InvalidArgument: there are none or too many, or they differ in type, shape or device.
         Unsupported: the groups of a ``g_idx`` differ in length from those of the type, or no kernel
@@ -80,19 +95,23 @@ def stacked(weights: Sequence[Weight]) -> Stack:
     gather = any(order is not None for order in orders)
     if why := _ops.image_objection(type, n, k, gather, device.index):
         raise Unsupported(why)
-    number = image.open_weight(type, n, k, gather)
+    gated = gating is not None and image.alternates(n)
+    number = image.open_weight(type, n, k, gather, gating=gating if gated else None)
+    rows = image.gate_rows(n, device) if gated else None
     words = image.parts(number).words
     images = torch.empty(len(weights), words, dtype=torch.int32, device=device)
     unchanged = torch.arange(k, dtype=torch.int32, device=device) if gather else None
     for to, weight, order in zip(images, weights, orders, strict=True):
-        to.copy_(image.pack(weight, number, unchanged if order is None else order))
-    return Stack(images, number, (n, k), type)
+        to.copy_(image.pack(weight, number, unchanged if order is None else order, rows))
+    return Stack(images, number, (n, k), type, gated)
 
 
-def padded_bias(bias: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def padded_bias(bias: Tensor, dtype: torch.dtype | None = None, gated: bool = False) -> Tensor:
     """[E, N] as kernels read it: rows of whole pieces of 16 bytes, in ``dtype`` unless it is as the
-    bias is."""
+    bias is; of a stack that is ``gated`` in its order of rows."""
     bias = bias.detach().to(dtype or bias.dtype)
+    if gated:
+        bias = bias[:, image.gate_rows(bias.shape[1], bias.device)]
     missing = -bias.shape[1] % _BIAS
     return (torch.nn.functional.pad(bias, (0, missing)) if missing else bias).contiguous()
 
@@ -136,10 +155,11 @@ def route_rounded(
 def expert_linear(
     rows: Tensor, stack: Stack, bias: Tensor | None, items: Tensor, of_item: int
 ) -> Tensor:
-    """[R, N]: the rows of each item times the weight of its expert, as precise as
-    :func:`ladder.cuda.linear.linear_image`. ``bias`` is from :func:`padded_bias`. No gradients."""
+    """[R, N], or [R, N / 2] of a stack that is gated: the rows of each item times the weight of its
+    expert, as precise as :func:`ladder.cuda.linear.linear_image`. ``bias`` is from
+    :func:`padded_bias`. No gradients."""
     return _checked(
-        _ops.expert_linear, rows, stack.images, bias, items, stack.number, stack.shape[0], of_item
+        _ops.expert_linear, rows, stack.images, bias, items, stack.number, stack.columns, of_item
     )
 
 
@@ -156,7 +176,7 @@ def expert_linear_rounded(
     stack whose number is :func:`rounding`'s."""
     return _checked(
         _ops.expert_linear_rounded, codes, scales, stack.images, bias, items, stack.number,
-        stack.shape[0], of_item, dtype,
+        stack.columns, of_item, dtype,
     )  # fmt: skip
 
 
@@ -213,10 +233,16 @@ def number_for(number: int, activation_type: str) -> int:
     return _ops.weight_for(number, activation_type)
 
 
-def gated(x: Tensor, activation: str, limit: float = math.inf, alpha: float = 1.702) -> Tensor:
+def gated(
+    x: Tensor,
+    activation: str,
+    limit: float = math.inf,
+    alpha: float = 1.702,
+    alternating: bool = False,
+) -> Tensor:
     """[R, N] of gate and up, [R, 2 N], as :class:`ladder.nn.gating.Gating`, in float32 and rounded
-    once."""
-    return _checked(_ops.gated, x, activation, limit, alpha)
+    once. ``alternating``: columns are in the order of :func:`ladder.cuda.image.gate_rows`."""
+    return _checked(_ops.gated, x, activation, limit, alpha, alternating)
 
 
 def combine(rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
@@ -281,7 +307,9 @@ def _(
 
 
 @torch.library.register_fake("ladder::gated")
-def _(x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+def _(
+    x: Tensor, activation: str, limit: float, alpha: float, alternating: bool = False
+) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1] // 2))
 
 

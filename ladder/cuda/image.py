@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import TType, _checked, element
 from ladder.weight import Weight
+
+if TYPE_CHECKING:
+    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -79,6 +83,7 @@ def open_weight(
     *,
     dependent_launch: bool = False,
     activation_type: str = "",
+    gating: Gating | None = None,
 ) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
     every process. Only for weights without a
@@ -91,8 +96,28 @@ def open_weight(
         activation_type: what kernels round activations to, as :attr:`ladder.Linear.activation_type`
             says; "" for none. One image serves all whose zero points
             :func:`ladder.ops.activations.zeros_objection` takes.
+        gating: rows of the weight are those of gate and up in turn (:func:`gate_rows`), and kernels
+            give the product of both, [M, N / 2], computed in float32 and rounded once.
     """
-    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type)
+    more = () if gating is None else (gating.activation, gating.least_limit, gating.alpha)
+    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type, *more)
+
+
+#: Rows of the gate, and of up, that lie side by side (csrc/expr/gating.h).
+_IN_TURN = 8
+
+
+def alternates(n: int) -> bool:
+    """Whether N rows of gate and up, half of each, can lie in turn."""
+    return n % (2 * _IN_TURN) == 0
+
+
+@functools.cache
+def gate_rows(n: int, device: torch.device) -> Tensor:
+    """[N] int64: the row of a weight, gate in front of up, that each row is where they lie in turn,
+    eight and eight."""
+    halves = torch.arange(n, device=device).view(2, -1, _IN_TURN)
+    return halves.transpose(0, 1).reshape(-1)
 
 
 @functools.cache
@@ -123,15 +148,19 @@ def order_by_group(g_idx: Tensor, ttype: TType) -> Tensor | None:
     return None if torch.equal(order, columns) else order.to(torch.int32)
 
 
-def pack(weight: Weight, number: int, order: Tensor | None = None) -> Tensor:
+def pack(
+    weight: Weight, number: int, order: Tensor | None = None, rows: Tensor | None = None
+) -> Tensor:
     """The image of a weight, on its CUDA device.
 
     Args:
         number: from :func:`open_weight`.
         order: from :func:`column_order`.
+        rows: [N] int64, the row of the weight that each row of the image is; None: they are as they
+            are.
     """
     layout = parts(number)
-    qweight = weight.qweight.contiguous()
+    qweight = weight.qweight.contiguous() if rows is None else weight.qweight[rows]
     if order is not None:
         qweight = _checked(_ops.permute_codes, qweight, order, number)
     image = torch.empty(layout.words, dtype=torch.int32, device=qweight.device)
@@ -144,13 +173,18 @@ def pack(weight: Weight, number: int, order: Tensor | None = None) -> Tensor:
         elif name == "scale2":
             to.copy_(_given(weight.scale2, name))
         else:
-            to.copy_(_reordered(_numbers(weight, name, _DTYPES[part.scalar]), weight).view(-1))
+            numbers = _numbers(weight, name, _DTYPES[part.scalar])
+            to.copy_(_reordered(numbers, weight, rows).view(-1))
     return image
 
 
-def unpack(image: Tensor, number: int, ttype: TType, n: int, k: int) -> Tensor:
-    """The canonical codes of an image, bit for bit."""
+def unpack(
+    image: Tensor, number: int, ttype: TType, n: int, k: int, rows: Tensor | None = None
+) -> Tensor:
+    """The canonical codes of an image, bit for bit; ``rows`` as :func:`pack` had them."""
     qweight = _checked(_ops.unpack_image, image, number, n, ttype.words(k))
+    if rows is not None:
+        qweight = qweight[rows.argsort()]
     gather = parts(number).parts.get("gather")
     if gather is None:
         return qweight
@@ -175,11 +209,13 @@ def _numbers(weight: Weight, name: str, dtype: torch.dtype) -> Tensor:
     return stored.to(dtype)
 
 
-def _reordered(blocks: Tensor, weight: Weight) -> Tensor:
+def _reordered(blocks: Tensor, weight: Weight, order: Tensor | None = None) -> Tensor:
     """[block rows, groups] to [groups, ceil(N / 64), 8, 8]: element [g][j] of a block is row
     g + 8 j. Rows of a block of rows repeat its number; rows beyond N have 0."""
     n, rows = weight.shape[0], weight.type.rows
     numbers = blocks.expand(n, -1) if rows == 0 else blocks.repeat_interleave(rows, 0)[:n]
+    if order is not None:
+        numbers = numbers[order]
     padded = torch.nn.functional.pad(numbers.t(), (0, -n % BLOCK))
     return padded.view(-1, padded.shape[1] // BLOCK, 8, 8).transpose(2, 3).contiguous()
 

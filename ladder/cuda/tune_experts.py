@@ -80,16 +80,18 @@ class Chosen:
 
 class Product(NamedTuple):
     """One product of a layer of experts: the number of its weights' images
-    (:func:`ladder.cuda.image.open_weight`), their type and shape [N, K]."""
+    (:func:`ladder.cuda.image.open_weight`), their type and shape [N, K], and whether they were
+    opened with a gating."""
 
     number: int
     ttype: TType
     shape: tuple[int, int]
+    gated: bool = False
 
     def random_stack(self, experts: int, device: torch.device) -> Stack:
         source = torch.Generator(device).manual_seed(0)
         images = timing.random_images(experts, self.number, self.ttype.bits, source)
-        return Stack(images, self.number, self.shape, str(self.ttype))
+        return Stack(images, self.number, self.shape, str(self.ttype), self.gated)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -213,7 +212,7 @@ class Experts(PackedExperts):
                 gating.activation,
                 gate_up_bias=self.gate_up.bias,
                 down_bias=self.down.bias,
-                limit=math.inf if gating.limit is None else gating.limit,
+                limit=gating.least_limit,
                 alpha=gating.alpha,
                 activation_type=self.activation_type or "",
                 gate_up_scale=self.gate_up.static_scale(),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,11 @@ class Gating:
             raise InvalidArgument(f'activation is "{self.activation}", not one of {known}')
         if self.limit is not None and not self.limit > 0:
             raise InvalidArgument(f"limit is {self.limit}, not positive")
+
+    @property
+    def least_limit(self) -> float:
+        """The limit, infinite where there is none."""
+        return math.inf if self.limit is None else self.limit
 
     def __call__(self, gate_up: Tensor) -> Tensor:
         """[..., 2I], the I columns of the gate first, to [..., I] in the same dtype."""

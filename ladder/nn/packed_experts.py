@@ -72,6 +72,7 @@ class PackedExperts(TakesActivations):
             second = with_defaults(down_type, group_size=group_size, symmetric=symmetric)
         self.gating = gating
         self.gate_up = PackedStack(e, 2 * i, h, first, bias, device=device, dtype=dtype)
+        self.gate_up.gating = gating
         self.down = PackedStack(e, h, i, second, bias, device=device, dtype=dtype)
         # Of the module that this one replaces. Its shell is none of this module's children.
         self._layout = Layout((e, h, i), False, False, bias, gating)

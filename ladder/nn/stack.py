@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops
-from ladder.cuda import kernels
+from ladder.cuda import image, kernels
 from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
 from ladder.nn.stack_image import StackImage
@@ -226,8 +226,13 @@ class PackedStack(StackImage):
     def _product(self, x: Tensor, expert: int) -> Tensor:
         bias = None if self.bias is None else self.bias[expert].to(x.dtype)
         if self.images is not None:
-            of = self._weight_number
-            return linear_image(x, self.images[expert], bias, of, self.out_features)
+            n, rows = self.out_features, self._rows()
+            if rows is None:
+                return linear_image(x, self.images[expert], bias, self._weight_number, n)
+            # Both halves, and their order back.
+            of = image.open_weight(self._type_text, n, self.in_features, self._gathers())
+            in_turn = None if bias is None else bias[rows]
+            return linear_image(x, self.images[expert], in_turn, of, n)[:, rows.argsort()]
         weight = self.weight_of(expert)
         return ops.linear(
             x,

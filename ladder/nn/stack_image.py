@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ladder.cuda import image, kernels
 from ladder.cuda.experts import MOST_EXPERTS, Stack, stacked
 from ladder.errors import Unsupported
+from ladder.nn.gating import Gating
 from ladder.types import TType
 from ladder.weight import Weight
 
@@ -35,6 +36,8 @@ class StackImage(nn.Module):
     # On the class, because loaders make instances in other ways.
     _weight_number = 0
     _has_kernels: bool | None = None  # of this device; None: not asked yet
+    #: Of weights of gate and up, whose product kernels give: rows of the images lie in turn.
+    gating: Gating | None = None
 
     @property
     def images(self) -> Tensor | None:
@@ -50,7 +53,16 @@ class StackImage(nn.Module):
         """What kernels take; after :meth:`prepare`."""
         assert self.images is not None
         shape = (self.out_features, self.in_features)
-        return Stack(self.images, self._weight_number, shape, self._type_text)
+        return Stack(self.images, self._weight_number, shape, self._type_text, self.gated)
+
+    @property
+    def gated(self) -> bool:
+        """Whether images have the rows of gate and up in turn."""
+        return self.gating is not None and image.alternates(self.out_features)
+
+    def _rows(self) -> Tensor | None:
+        """As :func:`ladder.cuda.image.pack` takes them."""
+        return image.gate_rows(self.out_features, self.device) if self.gated else None
 
     def prepare(self) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type: one
@@ -81,14 +93,17 @@ class StackImage(nn.Module):
         gather = self._gathers()
         why = kernels.objection(self._type_text, n, k, gather, device.index or 0)
         if not why:
-            number = image.open_weight(self._type_text, n, k, gather)
+            gating = self.gating if self.gated else None
+            number = image.open_weight(self._type_text, n, k, gather, gating=gating)
             why = kernels.load_transforms(number, device, self.dtype)
         if why:
             _log.info("experts of %s [%d, %d] go through torch: %s", self._type_text, n, k, why)
             self._has_kernels = False
             return
         with torch.inference_mode(False), torch.no_grad():  # training may follow inference
-            made = stacked([self.weight_of(expert) for expert in range(self.experts)])
+            weights = [self.weight_of(expert) for expert in range(self.experts)]
+            made = stacked(weights, self.gating)
+            del weights
         torch.cuda.current_stream(device).synchronize()  # other streams may come next
         self._set_images(made.images, made.number)
         self.register_buffer("qweight", None)
@@ -117,7 +132,8 @@ class StackImage(nn.Module):
         if self.images is None:
             return self.qweight[expert]
         n, k = self.out_features, self.in_features
-        return image.unpack(self.images[expert], self._weight_number, self.weight_type, n, k)
+        number, rows = self._weight_number, self._rows()
+        return image.unpack(self.images[expert], number, self.weight_type, n, k, rows)
 
     def _all_codes(self) -> Tensor:
         if self.images is None:

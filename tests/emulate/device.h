@@ -24,6 +24,7 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __expf(x) std::exp(x)  // libm has a function of that name
+#define __fdividef(a, b) ((a) / (b))
 
 namespace ladder::emulate {
 

@@ -42,6 +42,7 @@ inline void __builtin_amdgcn_fence(int order, std::string_view scope) {
   fence(order == __ATOMIC_RELEASE, scope == "agent");
 }
 inline void __builtin_amdgcn_s_barrier() { fenced_barrier(); }
+inline float __builtin_amdgcn_rcpf(float x) { return 1.0f / x; }
 template <class T>
 T __hip_atomic_fetch_add(T* to, T value, int, int scope) {
   const T before = *to;

@@ -85,7 +85,7 @@ inline std::string objection_to(const Case& c, const Device& device, const Progr
   const auto why = emulate::run(launch, [&] { kernel(parameters.data()); });
   if (!why.empty()) return why;
   const auto* found = static_cast<const std::uint8_t*>(memory[y].data());
-  return data.objection_to({found, found + data.m * c.problem.n * data.y_bytes()});
+  return data.objection_to({found, found + data.m * c.problem.columns_of_y() * data.y_bytes()});
 }
 
 inline emulate::Language language_of(const Device& device) {

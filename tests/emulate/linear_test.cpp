@@ -21,6 +21,7 @@
 #include "linear_emulated.h"
 #include "machine.h"
 #include "pipelines/schedule.h"
+#include "program/gate_cases.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
 #include "program/tile_cases.h"
@@ -72,6 +73,20 @@ TEST(Emulated, tile_kernels_of_rounded_operands_are_exact) {
   }
   ASSERT_GE(cases.size(), 20U);
   expect_exact(cases, device("h200"), 2);
+}
+
+TEST(Emulated, kernels_of_gates_are_right) {
+  const auto expect_gated = [](const Device& on, const auto& of_cases, std::size_t step) {
+    std::vector<std::pair<Problem, Schedule>> gated;
+    testing::add_gated(gated, of_cases, on, step);
+    ASSERT_GE(gated.size(), 3U);
+    std::vector<Case> cases;
+    for (const auto& [problem, schedule] : gated) cases.push_back({problem, schedule});
+    expect_exact(cases, on, 2);
+  };
+  expect_gated(device("h200"), testing::lowered_cases(), 9);
+  expect_gated(device("h200"), testing::tile_cases(), 9);
+  expect_gated(device("mi300x"), testing::wave_cases(device("mi300x"), 3), 1);
 }
 
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.

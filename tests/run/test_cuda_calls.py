@@ -133,5 +133,5 @@ def test_warmup_names_every_kernel():
     model.cuda()
     kernels = ladder.warmup(model, m=(1, 16, 100))
     assert set(kernels) == {"0", "2"}
-    assert all(row[1] and row[16] and row[100] == "" for row in kernels.values())
+    assert all(row[1] and row[16] and row[100] for row in kernels.values())
     assert ladder.warmup(nn.Linear(2, 2)) == {}

@@ -170,8 +170,8 @@ def test_the_op_is_as_torch_wants_ops():
         torch.ops.ladder.experts.default,
         (
             *(x, index, weights, up.images, up.bias.detach(), down.images, down.bias.detach()),
-            [up._weight_number, up.out_features, up.in_features],
-            [down._weight_number, down.out_features, down.in_features],
+            [up._weight_number, up.stack().columns, up.gated],
+            [down._weight_number, down.out_features, down.gated],
             *("relu", math.inf, 1.702, ""),
         ),
         test_utils=("test_schema", "test_faketensor"),

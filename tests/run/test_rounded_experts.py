@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import ladder
 from ladder import Unsupported
-from ladder.cuda import expert_layer, experts
+from ladder.cuda import expert_layer, experts, image
 from ladder.ops import activations
 
 E, H, WIDTH = 5, 64, 48
@@ -25,8 +25,9 @@ class Launches(SimpleNamespace):
     """The ops that a layer calls, on the CPU, and their names in the order of the calls. Rows lie
     in the order of their choices, and items are not looked at."""
 
-    def __init__(self, gate_up: Tensor, down: Tensor, ids: Tensor) -> None:
+    def __init__(self, gate_up: Tensor, down: Tensor, ids: Tensor, gated: bool = False) -> None:
         super().__init__(names=[], values={GATE_UP: gate_up, DOWN: down}, ids=ids.reshape(-1))
+        self.is_gated = gated
 
     def weight_for(self, weight: int, activation_type: str) -> int:
         assert activation_type == "float8_e4m3"
@@ -58,23 +59,29 @@ class Launches(SimpleNamespace):
 
     def expert_linear(self, x, images, bias, items, weight, n, of_item) -> Tensor:
         self.names.append(f"product {weight}")
-        return self._product(x, weight, bias).to(x.dtype)
+        return self._product(x, weight, bias, n).to(x.dtype)
 
     def expert_linear_rounded(
         self, codes, scales, images, bias, items, weight, n, of_item, dtype
     ) -> Tensor:
         self.names.append(f"product {weight}")
-        return self._product(codes * scales[:, None], weight - ROUNDED, bias).to(dtype)
+        return self._product(codes * scales[:, None], weight - ROUNDED, bias, n).to(dtype)
 
-    def _product(self, x: Tensor, weight: int, bias: Tensor) -> Tensor:
+    def _product(self, x: Tensor, weight: int, bias: Tensor, n: int) -> Tensor:
         assert bias is not None
         values = self.values[weight][self.ids]
-        return (
+        y = (
             torch.einsum("rk,rnk->rn", x.double(), values.double())
             + bias[self.ids][:, : values.shape[1]].double()
         )
+        if self.is_gated and weight == GATE_UP:  # rows of gate and up in turn, eight and eight
+            pairs = y.float().view(y.shape[0], -1, 2, 8)
+            y = F.silu(pairs[:, :, 0].flatten(1)) * pairs[:, :, 1].flatten(1)
+        assert y.shape[1] == n
+        return y
 
     def gated(self, x: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+        assert not self.is_gated
         gate, up = x.float().chunk(2, -1)
         return (F.silu(gate) * up).to(x.dtype)
 
@@ -82,22 +89,25 @@ class Launches(SimpleNamespace):
         return (rows[places].float() * weights[..., None]).sum(1).to(rows.dtype)
 
 
-def call(tokens: int, activation_type: str, scales=(None, None)):
-    """What a layer says, and the launches; x and what the layer has."""
+def call(tokens: int, activation_type: str, scales=(None, None), gated: bool = False):
+    """What a layer says, and the launches; x and what the layer has. ``gated``: its first product
+    is that of gate and up."""
     rng = generator(tokens)
     gate_up = torch.randn(E, 2 * WIDTH, H, generator=rng)
     down = torch.randn(E, H, WIDTH, generator=rng)
     biases = torch.randn(E, 2 * WIDTH, generator=rng), torch.randn(E, H, generator=rng)
     ids = torch.randint(E, (tokens, 2), generator=rng)
     x, weights = torch.randn(tokens, H, generator=rng), torch.rand(tokens, 2, generator=rng)
-    launches = Launches(gate_up, down, ids)
+    rows = image.gate_rows(2 * WIDTH, x.device)
+    launches = Launches(gate_up[:, rows] if gated else gate_up, down, ids, gated)
+    columns = WIDTH if gated else 2 * WIDTH
     with pytest.MonkeyPatch.context() as patch:
         for module in (experts, expert_layer):
             patch.setattr(module, "_ops", launches)
         experts.number_for.cache_clear()
         y = expert_layer._layer(
-            x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, 2 * WIDTH, H],
-            [DOWN, H, WIDTH], "silu", float("inf"), 1.702, activation_type, *scales,
+            x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, columns, gated],
+            [DOWN, H, False], "silu", float("inf"), 1.702, activation_type, *scales,
         )  # fmt: skip
         experts.number_for.cache_clear()
     return y, launches.names, (x, ids, weights, gate_up, down, biases)
@@ -137,8 +147,9 @@ def check(y: Tensor, parts, activation_type: str, scales=(None, None)) -> Tensor
     return wanted
 
 
-def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_expert():
-    y, names, parts = call(17, "float8_e4m3")
+@pytest.mark.parametrize("gated", (False, True))
+def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_expert(gated):
+    y, names, parts = call(17, "float8_e4m3", gated=gated)
     assert names == [
         "rows of 11 and 12", "round", "route_rounded", "product 11", "round", "product 12",
     ]  # fmt: skip
@@ -147,9 +158,10 @@ def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_exper
     assert (y.double() - plain).abs().max() > 1e-2 * plain.abs().max(), "x is rounded"
 
 
+@pytest.mark.parametrize("gated", (False, True))
 @pytest.mark.parametrize("tokens,activation_type", [(16, "float8_e4m3"), (17, "")])
-def test_few_tokens_and_those_of_no_activation_type_go_as_they_come(tokens, activation_type):
-    y, names, parts = call(tokens, activation_type)
+def test_few_tokens_and_those_of_no_activation_type_go_as_they_come(tokens, activation_type, gated):
+    y, names, parts = call(tokens, activation_type, gated=gated)
     assert names == ["rows of 1 and 2", "route", "product 1", "product 2"]
     check(y, parts, "")
 
@@ -202,8 +214,8 @@ def test_a_compiler_that_failed_at_the_rounding_kernel_leaves_the_layer_to_torch
         experts.number_for.cache_clear()
         with pytest.raises(Unsupported, match=f"no kernel rounds .* of {H} columns to float8_e4m3"):
             expert_layer._layer(
-                x, ids, ids.float(), x, None, x, None, [GATE_UP, 2 * WIDTH, H], [DOWN, H, WIDTH],
-                "silu", float("inf"), 1.702, "float8_e4m3",
+                x, ids, ids.float(), x, None, x, None, [GATE_UP, 2 * WIDTH, False],
+                [DOWN, H, False], "silu", float("inf"), 1.702, "float8_e4m3",
             )  # fmt: skip
         experts.number_for.cache_clear()
 

@@ -192,14 +192,15 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     from ladder.integrations.vllm.warm import Warmer
     from ladder.ops import activations
 
-    numbers, calls, warmed = {}, [], []
+    numbers, calls, warmed, gates = {}, [], [], []
 
-    def stacked(weights):
+    def stacked(weights, gating):
         first = weights[0]
         images = torch.zeros(len(weights), 64, dtype=torch.int32)
         return experts.Stack(images, numbers[first.shape], first.shape, str(first.type))
 
-    def open_weight(type, n, k, gather):
+    def open_weight(type, n, k, gather, *, gating):
+        gates.append(gating)
         return numbers.setdefault((n, k), 5 + len(numbers))
 
     def expert_rows(*asked):

@@ -65,7 +65,7 @@ Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Ten
   require_matrix(items, "items");
   const auto ordinal = x.get_device_index();
   const std::int64_t experts = images.size(0), rows = x.size(0), count = items.size(0);
-  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
+  LADDER_REQUIRE(n == session.columns_of_y(), "n is ", n, ", not ", session.columns_of_y());
   LADDER_REQUIRE(x.size(1) == session.k(), "x has ", x.size(1), " columns; the weights have ",
                  session.k());
   LADDER_REQUIRE(images.size(1) == session.parts().words && images.scalar_type() == ScalarType::Int,
@@ -78,7 +78,7 @@ Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Ten
                  "images, items and x are not on one device");
   LADDER_REQUIRE(std::ranges::find(kItemRows, of_item) != kItemRows.end(), "items of ", of_item,
                  " rows, for which there are no kernels");
-  const std::int64_t of_bias = round_up(n, kBiasOfExpert);
+  const std::int64_t of_bias = round_up(session.n(), kBiasOfExpert);
   if (bias.has_value()) {
     require_matrix(*bias, "bias");
     LADDER_REQUIRE(bias->size(0) == experts && bias->size(1) == of_bias &&
@@ -128,7 +128,7 @@ Tensor expert_linear_rounded(Tensor codes, Tensor scales, Tensor images, std::op
 std::int64_t weight_for(std::int64_t weight, std::string activation_type) {
   const Session& of = session(weight);
   return open_session(of.type(), of.n(), of.k(), of.gather(), of.dependent_launch(),
-                      rounded_called(activation_type));
+                      rounded_called(activation_type), false, of.gating());
 }
 
 /// Most rows of an item for `rows` rows of `experts` experts: with which the products by two stacks

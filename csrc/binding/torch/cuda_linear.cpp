@@ -23,11 +23,30 @@ Tensor readable(const Tensor& x) {
 
 namespace {
 
+/// y [tokens, n] of gate and up in turn, as a kernel would have gated it, rounded twice.
+Tensor gated_rows(const Tensor& y, const Gating& gating, std::span<const std::int64_t> shape) {
+  using stable::from;
+  const auto reshaped = [](const Tensor& tensor, std::vector<std::int64_t> to) {
+    return stable::call("aten::reshape", "", std::array{from(tensor), from(std::move(to))});
+  };
+  const auto columns = y.size(y.dim() - 1);
+  const Tensor rows = stable::contiguous(reshaped(y, {y.numel() / columns, columns}));
+  const Tensor out =
+      stable::call("ladder::gated", "",
+                   std::array{from(rows), from(std::string(name_of(gating.what))),
+                              from(double{gating.limit}), from(double{gating.alpha}), from(true)});
+  return reshaped(out, {shape.begin(), shape.end()});
+}
+
+void require_columns(const Session& session, std::int64_t n) {
+  LADDER_REQUIRE(n == session.columns_of_y(), "n is ", n, ", not ", session.columns_of_y());
+}
+
 // By reference: a Tensor counts its owners, and this is on the path of every call.
 Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
            const std::optional<Tensor>& x_scale) {
   using stable::from;
-  const Tokens tokens(x, given.k(), given.n());
+  const Tokens tokens(x, given.k(), given.columns_of_y());
   const std::int64_t m = tokens.count();
   Session& session = given.serving(m);
   require_image(image, session);
@@ -43,29 +62,30 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
 
   void* const stream = current_stream(ordinal);
   // All kernels before the first pass: none must be missed halfway.
-  const Incoming incoming = session.rounded() && scales.scales != nullptr
-                                ? Incoming::scaled_numbers
-                                : Incoming::numbers;
+  const Incoming incoming =
+      session.rounded() && scales.scales != nullptr ? Incoming::scaled_numbers : Incoming::numbers;
   const Session::Passes passes = session.passes(ordinal, as.scalar, m, stream, incoming);
   const Call call{session, image, bias, as.scalar, ordinal, stream};
   if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
     return *std::move(y);
   const Tensor values = dense(image, session, as);
-  if (!session.rounded()) {
-    return stable::call("aten::linear", "", std::array{from(x), from(values), from(bias)});
-  }
+  const auto densely = [&](const Tensor& rows) {
+    const Tensor y =
+        stable::call("aten::linear", "", std::array{from(rows), from(values), from(bias)});
+    return session.gating() ? gated_rows(y, *session.gating(), tokens.shape()) : y;
+  };
+  if (!session.rounded()) return densely(x);
   // Of float32, or compiler or driver fail.
-  const Tensor rounded =
+  return densely(
       stable::call("ladder::round_tokens", "",
                    std::array{from(x), from(std::string(activation_type_of(session.rounded()))),
-                              from(x_scale)});
-  return stable::call("aten::linear", "", std::array{from(rounded), from(values), from(bias)});
+                              from(x_scale)}));
 }
 
 Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
               std::int64_t weight, std::int64_t n) {
   Session& session = ladder::session(weight);
-  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
+  require_columns(session, n);
   return run(session, x, image, bias, std::nullopt);
 }
 
@@ -73,7 +93,7 @@ Tensor linear(const Tensor& x, const Tensor& image, const std::optional<Tensor>&
 Tensor linear_scaled(const Tensor& x, const Tensor& x_scale, const Tensor& image,
                      const std::optional<Tensor>& bias, std::int64_t weight, std::int64_t n) {
   Session& session = ladder::session(weight);
-  LADDER_REQUIRE(n == session.n(), "n is ", n, ", not ", session.n());
+  require_columns(session, n);
   return run(session, x, image, bias, x_scale);
 }
 

@@ -54,7 +54,8 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
 [[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Place& first,
                             std::int64_t m) {
   const std::int64_t of_x = call.session.k() * (passes.rounding == nullptr ? kBytes : 1),
-                     of_y = call.session.n() * (call.session.has_wide_y() ? kFloatBytes : kBytes);
+                     of_y = call.session.columns_of_y() *
+                            (call.session.has_wide_y() ? kFloatBytes : kBytes);
   for (std::int64_t at = 0; at < m; at += passes.step) {
     const std::int64_t tokens = std::min(passes.step, m - at);
     const Place place{first.x + at * of_x,
@@ -72,8 +73,7 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
   if (passes.rounding == nullptr) return multiply(passes, call, first, m);
   // Codes, and the scales behind them: codes are whole pieces of 16 bytes.
   const std::int64_t codes = m * call.session.k();
-  const Tensor rounded =
-      empty_of(aoti_torch_dtype_uint8(), call.ordinal, codes + m * kFloatBytes);
+  const Tensor rounded = empty_of(aoti_torch_dtype_uint8(), call.ordinal, codes + m * kFloatBytes);
   first.x = static_cast<char*>(address(rounded));
   first.x_scales = first.x + codes;
   return passes.rounding->start(call.stream, address(x), first.x, first.x_scales, m, given) &&

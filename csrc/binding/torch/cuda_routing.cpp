@@ -172,22 +172,25 @@ std::vector<Tensor> route_rounded(Tensor codes, Tensor scales, Tensor experts, s
   return {out.rows, *out.scales, out.items, out.places};
 }
 
-/// y [rows, n / 2] of gate and up side by side.
-Tensor gated(Tensor x, std::string what, double limit, double alpha) {
+/// y [rows, n / 2] of gate and up side by side, or of eight columns of each in turn.
+Tensor gated(Tensor x, std::string what, double limit, double alpha, bool alternating) {
   const Scalar scalar = half_of(x, "x");
   require_matrix(x, "x");
   const auto found = gated_called(what);
   LADDER_REQUIRE(found.has_value(), "activation is ", what, ", which no kernel has");
   LADDER_REQUIRE(x.size(1) % 2 == 0, "x has ", x.size(1), " columns, which are no pairs");
+  LADDER_REQUIRE(!alternating || x.size(1) % (2 * kGateRows) == 0, "x has ", x.size(1),
+                 " columns, not eight of the gate and eight of up in turn");
   const std::int64_t rows = x.size(0), n = x.size(1) / 2;
   const auto ordinal = x.get_device_index();
   Tensor y = empty_of(activation_of(x.scalar_type()).dtype, ordinal, rows, n);
   if (rows == 0) return y;
   void* const stream = current_stream(ordinal);
-  const RowKind kind = kind_of(n, ordinal);
+  RowKind kind = kind_of(n, ordinal);
+  kind.alternating = alternating;
   const auto kernel = routing_kernel(
-      ordinal, {kind.whole, static_cast<int>(scalar), static_cast<int>(*found)}, "gated", stream,
-      [&] { return routing_kernels(gpus()).gated(scalar, *found, kind); });
+      ordinal, {kind.whole + 2 * alternating, static_cast<int>(scalar), static_cast<int>(*found)},
+      "gated", stream, [&] { return routing_kernels(gpus()).gated(scalar, *found, kind); });
   start<2>(kernel, grid_of_rows(n, rows), ordinal, stream,
            {{address(x), address(y)},
             {static_cast<std::uint32_t>(rows), pieces_of(n),
@@ -232,7 +235,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "route_rounded(Tensor codes, Tensor scales, Tensor experts, int count, int of_item) -> "
       "Tensor[]");
-  m.def("gated(Tensor x, str activation, float limit, float alpha) -> Tensor");
+  m.def(
+      "gated(Tensor x, str activation, float limit, float alpha, bool alternating=False) -> "
+      "Tensor");
   m.def("combine(Tensor rows, Tensor places, Tensor weights) -> Tensor");
 }
 

@@ -74,8 +74,16 @@ std::string load_transforms(std::int64_t weight, std::int64_t device, ScalarType
 std::string failure_of(std::int64_t device) { return device_failure(static_cast<int>(device)); }
 
 std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
-                         bool dependent_launch, std::string activation_type) {
-  return open_session(ttype(type), n, k, gather, dependent_launch, rounded_called(activation_type));
+                         bool dependent_launch, std::string activation_type, std::string gate,
+                         double limit, double alpha) {
+  std::optional<Gating> gating;
+  if (!gate.empty()) {
+    const auto what = gated_called(gate);
+    LADDER_REQUIRE(what.has_value(), "the gate is \"", gate, "\", no activation of gated layers");
+    gating = {*what, static_cast<float>(limit), static_cast<float>(alpha)};
+  }
+  return open_session(ttype(type), n, k, gather, dependent_launch, rounded_called(activation_type),
+                      false, gating);
 }
 
 /// What the weight's activations are rounded to: "", "int8" or "float8_e4m3".
@@ -194,7 +202,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "str activation_type=\"\") -> str");
   m.def(
       "open_weight(str type, int n, int k, bool gather, bool dependent_launch, "
-      "str activation_type=\"\") -> int");
+      "str activation_type=\"\", str gate=\"\", float limit=0., float alpha=0.) -> int");
   m.def("activation_type(int weight) -> str");
   m.def("rounding_objection(str type, int k, str activation_type) -> str");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");

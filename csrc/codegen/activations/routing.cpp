@@ -1,43 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/activations/routing.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/joined.h"
-
-namespace ladder {
-
-namespace {
-
-struct Named {
-  std::string_view name;
-  Gated what;
-  std::string_view product;  ///< of `gate` and `up`
-};
-constexpr Named kGatings[] = {
-    {"gelu", Gated::gelu, "0.5f * gate * (1.0f + erff(gate * 0.70710678f)) * up"},
-    {"gelu_pytorch_tanh", Gated::gelu_tanh,
-     "gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate)) * up"},
-    {"linear", Gated::linear, "gate * up"},
-    {"mish", Gated::mish, "gate * tanhf(gate > 20.0f ? gate : log1pf(__expf(gate))) * up"},
-    {"quick_gelu", Gated::quick_gelu, "gate * sigmoid(1.702f * gate) * up"},
-    {"relu", Gated::relu, "fmaxf(gate, 0.0f) * up"},
-    {"relu2", Gated::relu2, "fmaxf(gate, 0.0f) * fmaxf(gate, 0.0f) * up"},
-    {"sigmoid", Gated::sigmoid, "sigmoid(gate) * up"},
-    {"silu", Gated::silu, "gate * sigmoid(gate) * up"},
-    {"swigluoai", Gated::swiglu_oai, "gate * sigmoid(alpha * gate) * (up + 1.0f)"},
-    {"tanh", Gated::tanh, "tanhf(gate) * up"},
-};
-
-}  // namespace
-
-std::optional<Gated> gated_called(std::string_view name) {
-  const auto found = std::ranges::find(kGatings, name, &Named::name);
-  return found == std::end(kGatings) ? std::nullopt : std::optional(found->what);
-}
-
-}  // namespace ladder
+#include "codegen/gated_product.h"
 
 namespace ladder::activations {
 namespace {
@@ -120,7 +86,6 @@ route(const u32* __restrict__ experts, const Piece* __restrict__ x, Piece* __res
 )";
 
 constexpr std::string_view kGated = R"(
-DEVICE float sigmoid(float v) { return 1.0f / (1.0f + __expf(-v)); }
 extern "C" __global__ void __launch_bounds__(THREADS)
 gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, float limit,
       float alpha) {
@@ -128,8 +93,8 @@ gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, 
   const u32 column = blockIdx.x * THREADS + threadIdx.x;
   if (column >= pieces) return;
   for (u32 row = blockIdx.y; row < rows; row += BLOCKS_Y) {
-    const u64 at = (u64)row * 2 * pieces + column;
-    const Piece gates = x[at], ups = x[at + pieces];
+    const u64 at = (u64)row * 2 * pieces + GATE_COLUMN;
+    const Piece gates = x[at], ups = x[at + UP_BEHIND];
     Piece out;
 #pragma unroll
     for (u32 i = 0; i < OF_PIECE; ++i) {
@@ -172,6 +137,7 @@ combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
 std::string source(std::string_view kernel, RowKind rows, const Words& words, Scalar scalar,
                    std::string_view product = {}, bool wide = false) {
   LADDER_CHECK(!rows.dependent || words.dependent_launch, "no dependent launch on such devices");
+  LADDER_CHECK(!rows.alternating || rows.whole, "gate and up in turn, and no whole pieces");
   constexpr std::string_view kPiece =
       "struct __align__(2 * OF_PIECE) Piece { u16 v[OF_PIECE]; };\n";
   constexpr std::string_view kScales =
@@ -181,6 +147,8 @@ std::string source(std::string_view kernel, RowKind rows, const Words& words, Sc
   return text_of(words, joined(kPiece, kernel),
                  {{"SCALES", std::string(rows.scaled ? kScales : "")},
                   {"MOVE", std::string(rows.scaled ? kMove : "")},
+                  {"GATE_COLUMN", rows.alternating ? "2 * column" : "column"},
+                  {"UP_BEHIND", rows.alternating ? "1" : "pieces"},
                   {"OF_PIECE", rows.whole ? "8" : "1"},
                   {"BEGIN", rows.dependent ? "dependent_wait();\n  dependent_launch();" : ""},
                   {"BLOCKS_X", std::string(words.blocks_x)},
@@ -202,8 +170,8 @@ std::string route_source(RowKind rows, const Words& words) {
 }
 
 std::string gated_source(Scalar scalar, Gated what, RowKind rows, const Words& words) {
-  const auto product = std::ranges::find(kGatings, what, &Named::what)->product;
-  return source(kGated, rows, words, scalar, product);
+  const auto kernel = joined("\n", kSigmoid, kGated.substr(1));
+  return source(kernel, rows, words, scalar, gated_product(what));
 }
 
 std::string combine_source(Scalar scalar, Scalar weight, RowKind rows, const Words& words) {

@@ -4,6 +4,7 @@
 #include "base/joined.h"
 #include "codegen/cuda/prelude.h"
 #include "codegen/emit/dialect.h"
+#include "codegen/gated_product.h"
 
 namespace ladder::cuda {
 namespace {
@@ -29,8 +30,16 @@ std::string shared_memory(int alignment) {
 }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, &digit_prelude, &float_byte_prelude, &whole_byte_prelude,
-                 &tile_prelude, &product_prelude, &role_prelude, &tensor_prelude},
+    .preludes = {.common = &prelude,
+                 .scales = &scale_prelude,
+                 .digits = &digit_prelude,
+                 .e4m3 = &float_byte_prelude,
+                 .wholes = &whole_byte_prelude,
+                 .gates = [] { return kSigmoid; },
+                 .tiles = &tile_prelude,
+                 .products = &product_prelude,
+                 .roles = &role_prelude,
+                 .tensors = &tensor_prelude},
     .heading = &heading,
     .shared = "__shared__",
     .constants = "__device__ const",

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
+#include "codegen/gated_product.h"
 #include "program/check.h"
 
 namespace ladder::codegen {
@@ -61,6 +64,27 @@ void Emitter::cast(const Cast& i) {
       if (shift + bits_of(to) > 32) put(bit / 32 + 1, "whole >> " + std::to_string(32 - shift));
       line("}");
     }
+  }
+}
+
+void Emitter::gate(const Gate& i) {
+  const Register &to = reg(i.to), &from = reg(i.from);
+  const auto slots = gate_slots(to.layout, from.layout);
+  LADDER_CHECK(slots, "tiles that do not match: ", to_string(program_, {i}));
+  const bool limited = std::isfinite(i.gating.limit);
+  const auto limit = literal(i.gating.limit);
+  for (std::size_t s = 0; s < slots->size(); ++s) {
+    const auto number = [&](std::int64_t slot) { return joined(from.name, "[", slot, "]"); };
+    auto gate = number((*slots)[s].gate), up = number((*slots)[s].up);
+    if (limited) {
+      gate = joined("fminf(", gate, ", ", limit, ")");
+      up = joined("fminf(fmaxf(", up, ", -", limit, "), ", limit, ")");
+    }
+    line("{ const float gate = ", gate, ", up = ", up, ";");
+    if (i.gating.what == Gated::swiglu_oai) {
+      line("  const float alpha = ", literal(i.gating.alpha), ";");
+    }
+    line("  ", to.name, "[", s, "] = ", gated_product(i.gating.what), "; }");
   }
 }
 

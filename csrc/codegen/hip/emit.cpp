@@ -56,8 +56,16 @@ void check_instructions(const Program& program) {
 std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, nullptr, &tile_prelude, nullptr,
-                 nullptr, nullptr},
+    .preludes = {.common = &prelude,
+                 .scales = &scale_prelude,
+                 .digits = &byte_prelude,
+                 .e4m3 = nullptr,
+                 .wholes = nullptr,
+                 .gates = &gate_prelude,
+                 .tiles = &tile_prelude,
+                 .products = nullptr,
+                 .roles = nullptr,
+                 .tensors = nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",

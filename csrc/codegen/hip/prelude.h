@@ -15,7 +15,9 @@ std::string_view tile_prelude();
 std::string_view byte_prelude();
 /// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
 std::string_view words_prelude();
-/// Those, and what the kernels of codegen/activations need besides.
+/// Functions of gates, for programs that have such.
+std::string_view gate_prelude();
+/// The words, and what the kernels of codegen/activations need besides.
 std::string_view activation_prelude();
 
 }  // namespace ladder::hip

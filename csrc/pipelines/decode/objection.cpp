@@ -162,7 +162,10 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
     }
   }
   const int threads = kLanes * s.warps_n * s.warps_k;
-  if (auto why = pairs_objection(threads, s.block_rows()); !why.empty()) return why;
+  if (auto why = pairs_objection(problem, threads, s.block_rows()); !why.empty()) return why;
+  if (s.reduction == Reduction::cluster) {
+    if (auto why = gate_objection(problem, s.block_rows() / splits); !why.empty()) return why;
+  }
   // Blocks have a place of their own for the largest exponent of bf16 digits.
   const bool largest = s.route == Route::digits && problem.activation() == Scalar::bf16;
   const auto bytes = shared_bytes(s, problem) + (largest ? kSharedAlignment : 0);

@@ -243,8 +243,9 @@ void LinearLowering::end_sums(Body& body) {
   emit(body, Scale{acc_, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
 }
 
-void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
+RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
   const Layout layout = program_.registers[sum_].layout;
+  RegisterId out = sum_;
   const auto take = Match{
       [&](const SecondScale&) {
         const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
@@ -263,8 +264,16 @@ void LinearLowering::scale_and_bias(Body& body, const Affine& first) {
         emit(body,
              Load{bias, view(bias_, {1, problem_.n, layout.shape[2]}, {0, 1, 0}), {0, first, 0}});
         emit(body, Add{sum_, bias});
+      },
+      [&](const GateProduct& gate) {
+        const Layout eight = spatial({1, kGateRows, 1}), pair = local({1, 2, 1});
+        const auto outer = layout / (pair * eight);
+        LADDER_CHECK(outer, "gate and up in other threads: ", to_string(layout));
+        out = reg("gated", Scalar::f32, *outer * eight);
+        emit(body, Gate{out, sum_, gate.gating});
       }};
   for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
+  return out;
 }
 
 }  // namespace ladder

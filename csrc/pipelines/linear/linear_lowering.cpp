@@ -87,7 +87,7 @@ void LinearLowering::declare_items() {
   shift(bias_, Items::By::weight, round_up(problem_.n, kBiasOfExpert));
   shift(x_, Items::By::row, problem_.k);
   shift(x_scales_, Items::By::row, 1);
-  shift(y_, Items::By::row, problem_.n);
+  shift(y_, Items::By::row, problem_.columns_of_y());
   program_.items = std::move(items);
 }
 

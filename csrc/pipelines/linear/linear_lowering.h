@@ -123,9 +123,8 @@ class LinearLowering {
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
-  /// sum_ times the second scale and those of the tokens, plus the bias of the rows from `first`
-  /// on.
-  void scale_and_bias(Body& body, const Affine& first);
+  /// What the steps of the epilogue make of sum_, whose rows are those from `first` on.
+  RegisterId after_sums(Body& body, const Affine& first);
 
   struct Operands {
     RegisterId a, b;
@@ -167,6 +166,7 @@ class LinearLowering {
     std::function<Affine(const Affine& sweep)> first_row;
     Affine first_token = 0;
   };
+  /// Of `rows` rows of sums: a thread has pairs of rows of one token, neighbours, or gate and up.
   Layout output_layout(std::int64_t rows) const;
   void declare_sums(std::int64_t rows);
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
@@ -187,7 +187,7 @@ class LinearLowering {
   void add_kept(Body& body, const Affine& sweep);
   /// The block that comes last adds what all left in global memory.
   void add_in_order(Body& body);
-  /// Rounds `sum_` and writes it to y from row `first`.
+  /// Takes `sum_` through the epilogue, rounds it and writes it to y: rows from `first` on.
   void finish(Body& body, const Affine& first);
 
   const Problem& problem_;

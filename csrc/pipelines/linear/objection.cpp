@@ -69,7 +69,14 @@ bool has_whole_pieces(const Problem& problem, int granule) {
   return !problem.permuted_columns && problem.k * bytes_of(problem.formats.x) % granule == 0;
 }
 
-std::string pairs_objection(std::int64_t threads, std::int64_t rows) {
+std::string gate_objection(const Problem& problem, std::int64_t rows) {
+  return !problem.has_gate() || rows % (2 * kGateRows) == 0
+             ? ""
+             : joined(rows, " rows are not eight of the gate and eight of up in turn");
+}
+
+std::string pairs_objection(const Problem& problem, std::int64_t threads, std::int64_t rows) {
+  if (auto why = gate_objection(problem, rows); !why.empty()) return why;
   const auto pairs = rows / 2;
   return std::max(threads, pairs) % std::min(threads, pairs) == 0
              ? ""

@@ -46,7 +46,10 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
 /// Rows of activations may be copied asynchronously, in whole granules of so many bytes.
 bool has_whole_pieces(const Problem& problem, int granule);
 
-/// Threads add up `rows` rows in pairs.
-std::string pairs_objection(std::int64_t threads, std::int64_t rows);
+/// `rows` rows of sums have gate and up of the same columns of y, where a problem has such.
+std::string gate_objection(const Problem& problem, std::int64_t rows);
+
+/// Threads add up `rows` rows in pairs, of neighbours or of gate and up.
+std::string pairs_objection(const Problem& problem, std::int64_t threads, std::int64_t rows);
 
 }  // namespace ladder

@@ -18,15 +18,20 @@ constexpr std::int64_t kPartsInFlight = 16, kFewSums = 16, kManySums = 128;
 }  // namespace
 
 // [1, rows, tokens] over all threads: two neighbouring rows of one token each, so that y is
-// written in whole words. Threads that have tokens together reach past the last one where these are
-// no whole number of times as many; nothing is there.
+// written in whole words, or gate and up. Threads that have tokens together reach past the last one
+// where these are no whole number of times as many; nothing is there.
 Layout LinearLowering::output_layout(std::int64_t rows) const {
   const std::int64_t pairs = rows / 2, tokens = sums_.tokens;
   const auto together = std::max<std::int64_t>(program_.threads / pairs, 1);
-  return local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
-         local({1, 1, ceil_div(tokens, together)}) *
-         lifted(column_spatial({std::min<std::int64_t>(pairs, program_.threads), together})) *
-         local({1, 2, 1});
+  const Layout pair = local({1, 2, 1});
+  const auto side_by_side = std::min<std::int64_t>(pairs, program_.threads);
+  const Layout of_thread = local({1, std::max<std::int64_t>(pairs / program_.threads, 1), 1}) *
+                           local({1, 1, ceil_div(tokens, together)});
+  if (!problem_.has_gate()) {
+    return of_thread * lifted(column_spatial({side_by_side, together})) * pair;
+  }
+  return of_thread * lifted(column_spatial({side_by_side / kGateRows, together})) * pair *
+         spatial({1, kGateRows, 1});
 }
 
 void LinearLowering::declare_sums(std::int64_t rows) {
@@ -88,12 +93,18 @@ void LinearLowering::add_parts(Body& body, std::int64_t count, std::int64_t firs
 }
 
 void LinearLowering::finish(Body& body, const Affine& first) {
-  const auto out =
-      problem_.wide_y() ? sum_ : reg("out", problem_.activation(), program_.registers[sum_].layout);
-  const auto y = view(y_, {1, problem_.n, kTokens}, {0, 1, problem_.n});
-  scale_and_bias(body, first);
-  if (!problem_.wide_y()) emit(body, Cast{out, sum_});
-  emit(body, Store{out, y, {0, first, sums_.first_token}});
+  const auto columns = problem_.columns_of_y();
+  // Declared in the order in which programs have had them: their texts are keys of stored kernels.
+  const auto narrow = [&](RegisterId from) {
+    return reg("out", problem_.activation(), program_.registers[from].layout);
+  };
+  const bool gated = problem_.has_gate();
+  RegisterId out = problem_.wide_y() || gated ? sum_ : narrow(sum_);
+  const auto y = view(y_, {1, columns, kTokens}, {0, 1, columns});
+  const auto numbers = after_sums(body, first);
+  if (gated) out = problem_.wide_y() ? numbers : narrow(numbers);
+  if (!problem_.wide_y()) emit(body, Cast{out, numbers});
+  emit(body, Store{out, y, {0, gated ? exact_quotient(first, 2) : first, sums_.first_token}});
 }
 
 void LinearLowering::reduce(Body& body, Reduction reduction) {

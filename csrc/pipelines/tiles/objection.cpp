@@ -142,6 +142,7 @@ std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::i
 }
 
 std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const CtaGrid& grid) {
+  const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
@@ -153,8 +154,8 @@ std::string bad_grid(const TileSchedule& s, const Decisions& decisions, const Ct
     return why;
   }
   const auto share = s.reduction == Reduction::cluster ? s.rows / grid.splits : s.rows;
-  if (auto why = pairs_objection(s.threads(), share); !why.empty()) return why;
-  return pairs_objection(s.threads(), s.rows);
+  if (auto why = pairs_objection(problem, s.threads(), share); !why.empty()) return why;
+  return pairs_objection(problem, s.threads(), s.rows);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ std::string bad_groups(const WaveSchedule& s, const Problem& problem, int step,
   return whole ? "" : why;
 }
 
-std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& device) {
+std::string bad_grid(const WaveSchedule& s, const Problem& problem, const CtaGrid& grid,
+                     const Device& device) {
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
   }
@@ -68,7 +69,10 @@ std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& d
   if (auto why = reduction_objection(s.reduction, grid.splits, s.rows(), device); !why.empty()) {
     return why;
   }
-  return pairs_objection(s.threads(), s.rows());
+  if (problem.has_gate() && s.waves_k == 1) {
+    return "gate and up are in the registers of other lanes";
+  }
+  return pairs_objection(problem, s.threads(), s.rows());
 }
 
 }  // namespace
@@ -89,7 +93,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   }
   const CtaGrid grid = grid_of(s, problem);
   if (auto why = bad_groups(s, problem, row.k, grid.splits); !why.empty()) return why;
-  if (auto why = bad_grid(s, grid, device); !why.empty()) return why;
+  if (auto why = bad_grid(s, problem, grid, device); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   if (s.route == Route::in_place &&
       (problem.weight.zero != 0 || problem.weight.stored_zero != Zero::none)) {

@@ -92,6 +92,18 @@ void Interpreter::cast(Block& block, const Cast& i) {
   });
 }
 
+void Interpreter::gate(Block& block, const Gate& i) {
+  const auto from = gate_slots(program_.registers[i.to].layout, program_.registers[i.from].layout);
+  const auto slots = coordinates_[i.to].slots, of_thread = coordinates_[i.from].slots;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t*) {
+    const auto [gate, up] = (*from)[index % slots];
+    const auto number = [&](std::int64_t slot) {
+      return as_float(get(block, i.from, thread * of_thread + slot));
+    };
+    set(block, i.to, index, as_bits(gated(i.gating, number(gate), number(up))));
+  });
+}
+
 void Interpreter::unary(Block& block, const Unary& i) {
   for_each(i.to, [&](int, std::int64_t index, const std::int64_t*) {
     set(block, i.to, index, as_bits(apply(i.op, as_float(get(block, i.from, index)))));

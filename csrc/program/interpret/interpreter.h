@@ -180,6 +180,7 @@ class Interpreter {
   std::int64_t slot_of_row(RegisterId id, int thread, std::int64_t group, std::int64_t row) const;
 
   // elementwise.cpp
+  void gate(Block& block, const Gate& i);
   void unary(Block& block, const Unary& i);
   void binary(Block& block, const Binary& i);
   void reduce(Block& block, const Reduce& i);

@@ -36,6 +36,7 @@ class Product:
     parts: tuple[str, ...]
     number: int  #: of images, as :class:`ladder.cuda.experts.Stack`; 0: the canonical form
     static: bool = False  #: of images: rows are rounded by ``<stem>_input_scale`` [1]
+    gated: bool = False  #: of images, as :class:`ladder.cuda.experts.Stack`
 
     def tensors(self, layer: nn.Module) -> list[Tensor | None]:
         """The canonical parts, in the order of PARTS."""
@@ -48,7 +49,7 @@ class Product:
     def stack(self, layer: nn.Module) -> experts.Stack:
         """The images."""
         images = getattr(layer, f"{self.stem}_qweight")
-        return experts.Stack(images, self.number, self.shape, self.type)
+        return experts.Stack(images, self.number, self.shape, self.type, self.gated)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,6 @@ class Mixture:
             weights: [T, k] float.
         """
         g = self.gating
-        limit = math.inf if g.limit is None else g.limit
         biases = [getattr(layer, f"{p.stem}_bias", None) for p in (self.gate_up, self.down)]
         if self.gate_up.number:
             return expert_layer.forward(
@@ -82,7 +82,7 @@ class Mixture:
                 g.activation,
                 gate_up_bias=biases[0],
                 down_bias=biases[1],
-                limit=limit,
+                limit=g.least_limit,
                 alpha=g.alpha,
                 activation_type=self.activation_type,
                 gate_up_scale=self.gate_up.scale(layer),
@@ -92,7 +92,7 @@ class Mixture:
         second = [*self.down.tensors(layer), biases[1]]
         return _ops.experts_canonical(
             x, index, weights, first, second, self.gate_up.type, self.down.type,
-            g.activation, limit, g.alpha,
+            g.activation, g.least_limit, g.alpha,
         )  # fmt: skip
 
 
@@ -116,22 +116,23 @@ def finish_stacks(
         input_scales: static scales of x of both products, [E, 1] float32. Rows are rounded by the
             largest, as those of :attr:`ladder.nn.stack.PackedStack.input_scale`.
     """
-    numbers = _numbers((gate_up[1], down[1]), dtype)
+    numbers = _numbers((gate_up[1], down[1]), dtype, gating)
     rounded = activation_type or ""
     if rounded and (why := _not_rounded((gate_up[1], down[1]), rounded, numbers, dtype)):
         say_as_it_comes(why)
         rounded = ""
     products = []
-    each = zip((gate_up, down), numbers, input_scales, strict=True)
-    for (stem, weights), number, scale in each:
+    each = zip((gate_up, down), (gating, None), numbers, input_scales, strict=True)
+    for (stem, weights), gate, number, scale in each:
         text, shape = str(weights[0].type), weights[0].shape
         if number:
-            made = experts.stacked(weights)
+            made = experts.stacked(weights, gate)
             assert made.number == number
-            tensors = {"qweight": made.images}
+            tensors, gated = {"qweight": made.images}, made.gated
         else:
             parts = [weight.tensors() for weight in weights]
             tensors = {n: torch.stack([each[n] for each in parts]) for n in parts[0]}
+            gated = False
             del parts
         weights.clear()
         for part, tensor in tensors.items():
@@ -141,7 +142,7 @@ def finish_stacks(
         if static and scale is not None:
             one = scale.amax().reshape(1).to(next(iter(tensors.values())).device)
             layer.register_parameter(f"{stem}_input_scale", nn.Parameter(one, requires_grad=False))
-        products.append(Product(stem, text, shape, tuple(tensors), number, static))
+        products.append(Product(stem, text, shape, tuple(tensors), number, static, gated))
     return Mixture(products[0], products[1], gating, rounded)
 
 
@@ -170,8 +171,9 @@ def _not_rounded(
     return experts.rounding_objection(wanted, sizes, len(stacks[0]), dtype, device)
 
 
-def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, int]:
-    """Of the images of both products; zeros where either has no kernels."""
+def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype, gating: Gating) -> tuple[int, int]:
+    """Of the images of both products, the first gated where its rows can lie in turn; zeros where
+    either has no kernels."""
     device = stacks[0][0].qweight.device
     if not kernels.possible(device):
         return 0, 0
@@ -188,7 +190,8 @@ def _numbers(stacks: Sequence[list[Weight]], dtype: torch.dtype) -> tuple[int, i
             gather, why = False, why or str(error)
         why = why or kernels.objection(text, n, k, gather, device.index or 0)
         if not why:
-            numbers.append(image.open_weight(text, n, k, gather))
+            gate = gating if not numbers and image.alternates(n) else None
+            numbers.append(image.open_weight(text, n, k, gather, gating=gate))
             why = kernels.load_transforms(numbers[-1], device, dtype)
     if not why:
         count = len(stacks[0])

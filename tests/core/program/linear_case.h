@@ -117,7 +117,7 @@ struct LinearCase {
     if (name == "gather") return input(data.gather);
     if (name == "x") return packed(placed(), problem.formats.x);
     if (name == "x_scales") return input(data.x_scales);
-    if (name == "y") return Argument::output(m * problem.n * y_bytes());
+    if (name == "y") return Argument::output(m * problem.columns_of_y() * y_bytes());
     if (name == "workspace") return Argument::output(workspace.floats * 4);
     if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));
     fail<InternalError>("the program wants ", name);
@@ -140,7 +140,7 @@ struct LinearCase {
     while (program.buffers[at].name != "y") ++at;
     const Argument& y = memory[at];
     std::vector<double> out;
-    for (std::int64_t i = 0; i < m * problem.n; ++i) {
+    for (std::int64_t i = 0; i < m * problem.columns_of_y(); ++i) {
       if (!y.written[y_bytes() * i]) fail<InternalError>("y[", i, "] was not written");
       out.push_back(number(y.bytes, static_cast<std::size_t>(i)));
     }
@@ -155,11 +155,12 @@ struct LinearCase {
   }
 
   /// Why `bytes` of y are not right: exactly, or within the bound where sums are not exact, as of
-  /// values that a table rounds, or that are far apart. "": they are.
+  /// values that a table rounds, or that are far apart, or of gates. "": they are.
   std::string objection_to(const std::vector<std::uint8_t>& bytes) const {
     const auto reference = evaluate(problem, data);
-    const bool rounded = decoding_error(problem) > 0 || (problem.weight.element != nullptr &&
-                                                         problem.weight.element->exponent_bits > 4);
+    const bool far_apart =
+        problem.weight.element != nullptr && problem.weight.element->exponent_bits > 4;
+    const bool rounded = decoding_error(problem) > 0 || far_apart || problem.has_gate();
     for (std::size_t i = 0; i < reference.y.size(); ++i) {
       const double value = number(bytes, i);
       const double wanted = to_number(problem.formats.y, bits(reference.y[i]));

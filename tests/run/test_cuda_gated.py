@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of gate and up where their sums are made, on a GPU: as far from right as rounding once
+leaves them."""
+
+import math
+
+import pytest
+import torch
+from drawn import exact_weight, formula, integers
+from gpu import E4M3, HALVES, MARKS
+from torch import Tensor
+
+import ladder
+from ladder.cuda import experts, image
+from ladder.cuda.linear import linear_image
+from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+
+pytestmark = MARKS
+
+TYPES = (
+    "uint4,group=64,scale=float16,zero=midpoint",
+    "uint3,group=64,scale=bfloat16,zero=original",
+    "uint2,group=64,scale=float16,zero=integer",
+    "int8,channel,scale=float16",
+    "float6_e3m2,group=64,scale=float16",
+    "nvfp4",
+)
+GATINGS = (*(Gating(name) for name in ACTIVATIONS), Gating(SWIGLU_OAI, 7.0), Gating("silu", 3.0))
+E, N, K = 4, 208, 256
+
+
+def assert_rounded_once(y: Tensor, sums: Tensor, gating: Gating) -> None:
+    """Of ``sums`` in float64, gate in front of up: f32's functions are some 40 roundings from right
+    at most, and where 1 is added, as to erf, 4 of the whole product."""
+    info, wanted, whole = torch.finfo(y.dtype), gating(sums), Gating("linear", gating.limit)(sums)
+    allowed = wanted.abs() * (info.eps / 2 + 40 * 2**-24) + whole.abs() * 4 * 2**-24
+    allowed += info.smallest_normal * info.eps
+    wrong = (y.double() - wanted).abs() > allowed
+    overflown = wanted.abs() >= info.max
+    assert not (wrong & ~overflown).any(), (y.double() - wanted).abs().max()
+
+
+def small(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Sums of these are about 1, where functions bend, and exact."""
+    return integers(shape, dtype, seed).cuda() / 32
+
+
+def opened(type: str, gating: Gating, n: int = N, **more) -> tuple[int, Tensor, Tensor]:
+    """The number and the image of a weight of gate and up, and its values [N, K]."""
+    drawn = exact_weight(type, n, K, **more)
+    weight = drawn.to("cuda")
+    number = image.open_weight(str(weight.type), n, K, gating=gating)
+    rows = image.gate_rows(n, weight.qweight.device)
+    made = image.pack(weight, number, rows=rows)
+    assert torch.equal(image.unpack(made, number, weight.type, n, K, rows), weight.qweight)
+    return number, made, formula(drawn).cuda()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", TYPES)
+def test_linear_layers_give_the_product_of_gate_and_up(type, dtype):
+    gating = Gating()
+    number, made, values = opened(type, gating)
+    bias = integers((N,), dtype, 5).cuda() / 4
+    in_turn = bias[image.gate_rows(N, bias.device)]
+    for m in (1, 3, 16, 33, 100, 257, 1500):
+        x = small((m, K), dtype, m)
+        sums = x.double() @ values.T
+        assert_rounded_once(linear_image(x, made, None, number, N // 2), sums, gating)
+        y = linear_image(x, made, in_turn, number, N // 2)
+        assert_rounded_once(y, sums + bias.double(), gating)
+
+
+@pytest.mark.parametrize("gating", GATINGS, ids=str)
+def test_every_function_of_the_gate(gating):
+    number, made, values = opened(TYPES[0], gating)
+    for m in (2, 48):
+        x = small((m, K), torch.float16, m)
+        sums = x.double() @ values.T
+        assert_rounded_once(linear_image(x, made, None, number, N // 2), sums, gating)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_experts_give_the_product_of_gate_and_up(type):
+    gating = Gating("swigluoai", 7.0)
+    weights = [exact_weight(type, N, K, seed=seed) for seed in range(E)]
+    stack = experts.stacked([weight.to("cuda") for weight in weights], gating)
+    assert stack.gated and stack.columns == N // 2
+    values = torch.stack([formula(weight) for weight in weights]).cuda()
+    bias = integers((E, N), torch.float16, 3).cuda() / 4
+    padded = experts.padded_bias(bias, gated=True)
+    for tokens in (1, 9, 70, 300):
+        x = small((tokens, K), torch.float16, tokens)
+        ids = torch.rand(tokens, E, device="cuda").topk(2, dim=1).indices
+        sums = torch.einsum("tk,tjnk->tjn", x.double(), values[ids]) + bias.double()[ids]
+        for of_item in (8, 32, 64, 128):
+            rows, items, places = experts.route(x, ids, E, of_item)
+            y = experts.expert_linear(rows, stack, padded, items, of_item)
+            assert_rounded_once(y[places.long()], sums, gating)
+
+
+def test_columns_in_turn_are_gated_by_a_launch_too():
+    gating = Gating("gelu_pytorch_tanh", 2.0)
+    y = small((40, 2 * 96), torch.bfloat16, 1)
+    in_order = y.view(40, -1, 2, 8).transpose(1, 2).reshape(40, -1)
+    made = experts.gated(y, gating.activation, gating.least_limit, gating.alpha, True)
+    assert_rounded_once(made, in_order.double(), gating)
+    with pytest.raises(ValueError, match="eight of the gate and eight of up in turn"):
+        experts.gated(y[:, :24].contiguous(), "silu", math.inf, 1.0, True)
+
+
+@pytest.mark.skipif(not E4M3, reason="no products of e4m3")
+@pytest.mark.parametrize("dtype", HALVES)
+def test_layers_of_rounded_activations_are_gated(dtype):
+    gating = Gating()
+    drawn = exact_weight("uint4,group=64,scale=float16,zero=integer", N, K)
+    weight, values = drawn.to("cuda"), formula(drawn).cuda()
+    rows = image.gate_rows(N, weight.qweight.device)
+    for kind in ("int8", "float8_e4m3"):
+        number = image.open_weight(str(weight.type), N, K, activation_type=kind, gating=gating)
+        made = image.pack(weight, number, rows=rows)
+        for m in (4, 40, 300):
+            x = small((m, K), dtype, m)
+            as_it_is = linear_image(x, made, None, number, N // 2)
+            rounded = x if m <= 16 else torch.ops.ladder.round_tokens(x, kind, None)
+            sums = rounded.double() @ values.T
+            wanted = gating(sums)
+            if m > 16 and kind == "float8_e4m3":  # sums of e4m3 keep fewer bits
+                assert torch.allclose(as_it_is.double(), wanted, rtol=2e-2, atol=2e-2)
+            elif m > 16:  # y of x that is rounded here is not
+                assert torch.allclose(as_it_is.double(), wanted, rtol=1e-2, atol=5e-3)
+            else:
+                assert_rounded_once(as_it_is, sums, gating)
+
+
+@pytest.mark.parametrize("width", (104, 100))  # rows in turn, and not
+@pytest.mark.parametrize("bias", (False, True))
+def test_a_layer_is_as_it_was_on_the_cpu(width, bias):
+    torch.manual_seed(0)
+    type = "uint4,channel,scale=float16,zero=midpoint"
+    module = ladder.Experts(E, K, width, bias, type, dtype=torch.float16)
+    module.gate_up.set_weights(exact_weight(type, 2 * width, K, seed=seed) for seed in range(E))
+    module.down.set_weights(exact_weight(type, K, width, seed=9 + seed) for seed in range(E))
+    if bias:
+        with torch.no_grad():
+            module.gate_up.bias.copy_(integers((E, 2 * width), torch.float16, 2) / 4)
+    before = {name: part.clone() for name, part in module.state_dict().items()}
+    x = integers((20, K), torch.float16, 4) / 64
+    ids = torch.rand(20, E).topk(2, dim=1).indices
+    weights = torch.rand(20, 2)
+    wanted = module(x.float(), ids, weights)
+    on_gpu = module.cuda()
+    with torch.no_grad():
+        y = on_gpu(x.cuda(), ids.cuda(), weights.cuda())
+    assert on_gpu.gate_up.images is not None and on_gpu.gate_up.gated == (width % 8 == 0)
+    scale = wanted.abs().max()
+    assert (y.float().cpu() - wanted).abs().max() <= 4e-3 * scale
+    after = on_gpu.state_dict()
+    assert all(torch.equal(part, after[name].cpu()) for name, part in before.items())
+    # With gradients, experts one by one.
+    gradient = on_gpu(x.cuda().requires_grad_(), ids.cuda(), weights.cuda())
+    assert (gradient.float().cpu() - wanted).abs().max() <= 4e-3 * scale
