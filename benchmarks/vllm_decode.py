@@ -74,7 +74,8 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
     from ladder.types import with_defaults
 
     text = str(with_defaults(engine.partition(":")[2] or "uint4"))
-    return StoredConfig(text, modules_to_not_convert=("lm_head",)).to_dict()
+    # Routers of mixtures stay as they are in the files that rivals read.
+    return StoredConfig(text, modules_to_not_convert=("lm_head", "mlp.gate")).to_dict()
 
 
 def environment(engine: str) -> dict[str, str]:

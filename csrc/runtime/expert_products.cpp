@@ -194,6 +194,35 @@ std::vector<std::string> ExpertProducts::schedules(const Question& q, std::size_
   return out;
 }
 
+std::string ExpertProducts::first_source(const Question& q) const {
+  try {
+    const Decisions decisions = decided(q);
+    if (const auto plan = plan_of(decisions, kDependent)) {
+      return compile(decisions, plan->schedule).source;
+    }
+    const auto schedules = schedules_to_try(decisions, kDependent);
+    if (!schedules.empty()) return compile(decisions, schedules.front()).source;
+  } catch (const Unsupported&) {
+    // No kernel serves the expression, or this one shows only now that it cannot be.
+  }
+  return {};
+}
+
+void compile_ahead(const ExpertProducts& first, const ExpertProducts& second,
+                   ExpertProducts::Question question, std::span<const std::int64_t> rows) {
+  std::set<std::string> sources;
+  for (const std::int64_t of_all : rows) {
+    question.rows = of_all;
+    const auto of_items = rows_of_items(first, second, question);
+    if (of_items.empty()) continue;
+    question.of_item = of_items.front();
+    sources.insert(first.first_source(question));
+    sources.insert(second.first_source(question));
+  }
+  sources.erase("");
+  compile_missing({sources.begin(), sources.end()}, device_row(question.ordinal));
+}
+
 std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const ExpertProducts& second,
                                         ExpertProducts::Question q) {
   std::vector<std::pair<double, std::int64_t>> by_time;

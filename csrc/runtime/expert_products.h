@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -55,6 +56,8 @@ class ExpertProducts {
   /// The scheduler's first choices, at most `count`, compiled ahead as far as a store can hold
   /// them.
   std::vector<std::string> schedules(const Question& question, std::size_t count) const;
+  /// Text of the kernel that kernel() begins with; "" where there is none.
+  std::string first_source(const Question& question) const;
 
  private:
   const LinearKernel* first_kernel(const Question& question);
@@ -72,6 +75,11 @@ class ExpertProducts {
 /// Most rows of an item, those first whose products by both stacks are expected to take least.
 std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const ExpertProducts& second,
                                         ExpertProducts::Question question);
+
+/// Has the stores hold the kernels of both products for each number of rows, compiled several at a
+/// time, so that kernel() has only to load them. `question` says the rest.
+void compile_ahead(const ExpertProducts& first, const ExpertProducts& second,
+                   ExpertProducts::Question question, std::span<const std::int64_t> rows);
 
 /// Of the stacks whose experts are weights of this session. Throws as session() does.
 ExpertProducts& expert_products(std::int64_t weight);

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,13 @@ def rows_of_item(gate_up: Stack, down: Stack, rows: int, dtype: torch.dtype) -> 
     where no kernel multiplies such types and activations. Their kernels are compiled."""
     device = gate_up.images.device.index
     return _ops.expert_rows(gate_up.number, down.number, gate_up.experts, rows, dtype, device)
+
+
+def compile_ahead(gate_up: Stack, down: Stack, rows: Iterable[int], dtype: torch.dtype) -> None:
+    """Compile the kernels that :func:`rows_of_item` would one by one for each of these numbers of
+    rows, several at a time, into the store: nothing where there is none."""
+    device = gate_up.images.device.index
+    _ops.compile_experts(gate_up.number, down.number, gate_up.experts, list(rows), dtype, device)
 
 
 def stacked(weights: Sequence[Weight], gating: Gating | None = None) -> Stack:
@@ -307,9 +314,7 @@ def _(
 
 
 @torch.library.register_fake("ladder::gated")
-def _(
-    x: Tensor, activation: str, limit: float, alpha: float, alternating: bool = False
-) -> Tensor:
+def _(x: Tensor, activation: str, limit: float, alpha: float, alternating: bool = False) -> Tensor:
     return x.new_empty((x.shape[0], x.shape[1] // 2))
 
 

@@ -156,8 +156,16 @@ def _tune_layer(
     r = request
     with torch.cuda.device(r.device):
         gate_up, down = (each.random_stack(r.experts, r.device) for each in (r.gate_up, r.down))
-        for tokens in r.m:
-            problem = Problem(gate_up, down, tokens, r.of_token, r.dtype, r.activation_type)
+        problems = {
+            tokens: Problem(gate_up, down, tokens, r.of_token, r.dtype, r.activation_type)
+            for tokens in r.m
+        }
+        for rounds in (False, True):
+            alike = [p for p in problems.values() if p.rounds == rounds]
+            if alike:
+                rows = [p.tokens * p.of_token for p in alike]
+                experts.compile_ahead(*alike[0].stacks, rows, r.dtype)
+        for tokens, problem in problems.items():
             yield tokens, tune(problem, mode, deadline)
 
 

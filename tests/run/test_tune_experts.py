@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import dataclasses
 import weakref
 
 import pytest
@@ -25,9 +26,13 @@ class Machine:
     def __init__(self):
         self.plans, self.timed, self.best, self.refused, self.of_item = {}, [], 1, (), 16
         self.now, self.clock, self.takes = "", 0.0, 0.0
+        self.ahead = []
 
     def expert_rows(self, gate_up, down, experts, rows, dtype, device):
         return self.of_item
+
+    def compile_experts(self, gate_up, down, experts, rows, dtype, device):
+        self.ahead.append((gate_up, down, rows))
 
     def weight_for(self, weight, activation_type):
         assert activation_type == "int8"
@@ -178,3 +183,11 @@ def test_layers_that_are_alike_are_tuned_once(machine):
     assert len(machine.timed) == 2 * 3 * tune_experts._ROUNDS
     with pytest.raises(ladder.InvalidArgument, match="tune is 'slow'"):
         tune_layers([], mode="slow")
+
+
+def test_first_choices_of_all_numbers_of_tokens_are_compiled_together(machine):
+    tune_layers([request(1, 8, 64)])
+    assert machine.ahead == [(1, 2, [2, 16, 128])]
+    machine.ahead.clear()
+    tune_layers([dataclasses.replace(request(8, 17, 64), activation_type="int8")])
+    assert machine.ahead == [(1, 2, [16]), (11, 12, [34, 128])], "what is rounded has its own"

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/integers.h"
@@ -166,6 +167,15 @@ std::int64_t expert_rows(std::int64_t gate_up, std::int64_t down, std::int64_t e
   return found->second;
 }
 
+/// Compiles, several at a time, what expert_rows() would one by one for each number of rows.
+void compile_experts(std::int64_t gate_up, std::int64_t down, std::int64_t experts,
+                     std::vector<std::int64_t> rows, ScalarType dtype, std::int64_t device) {
+  const Scalar scalar = activation_of(dtype).scalar;
+  if (scalar == Scalar::f32 || gpus().routing == nullptr) return;
+  compile_ahead(expert_products(gate_up), expert_products(down),
+                {static_cast<int>(device), scalar, experts, 0, 0}, rows);
+}
+
 /// The scheduler's first choices, one a line, for measuring.
 std::string expert_schedules(std::int64_t weight, std::int64_t experts, std::int64_t rows,
                              std::int64_t of_item, ScalarType dtype, std::int64_t device,
@@ -211,6 +221,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "expert_rows(int gate_up, int down, int experts, int rows, ScalarType dtype, int device) -> "
       "int");
   m.def(
+      "compile_experts(int gate_up, int down, int experts, int[] rows, ScalarType dtype, "
+      "int device) -> ()");
+  m.def(
       "expert_schedules(int weight, int experts, int rows, int of_item, ScalarType dtype, "
       "int device, int count) -> str");
   m.def(
@@ -230,6 +243,7 @@ STABLE_TORCH_LIBRARY_IMPL(ladder, CompositeExplicitAutograd, m) {
   m.impl("items_together", TORCH_BOX(&together));
   m.impl("weight_for", TORCH_BOX(&weight_for));
   m.impl("expert_rows", TORCH_BOX(&expert_rows));
+  m.impl("compile_experts", TORCH_BOX(&compile_experts));
   m.impl("expert_schedules", TORCH_BOX(&expert_schedules));
   m.impl("use_expert_schedule", TORCH_BOX(&use_expert_schedule));
   m.impl("has_expert_plan", TORCH_BOX(&has_expert_plan));

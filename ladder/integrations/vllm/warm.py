@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ladder.cuda import image, kernels
-from ladder.cuda.experts import rounding, rows_of_item
+from ladder.cuda.experts import compile_ahead, rounding, rows_of_item
 from ladder.cuda.request import Request, check_mode
 from ladder.cuda.tune import compile_in_background, tune_all
 from ladder.errors import InvalidArgument, Unsupported
@@ -158,9 +158,11 @@ class Warmer:
             kinds = [(first, second)]
             if rounded:
                 kinds.append((rounding(first, rounded), rounding(second, rounded)))
+            # Kernels go by the next power of two.
+            all_rows = [top_k << i for i in range((2 * most - 1).bit_length())]
             for stacks in kinds:
-                rows = top_k
-                while rows < 2 * most * top_k:  # kernels go by the next power of two
+                compile_ahead(*stacks, all_rows, self.dtype)
+                for rows in all_rows:
                     items.add(rows_of_item(*stacks, rows, self.dtype))
                     if 0 in items:
                         of = f" rounded to {rounded}" if stacks is not kinds[0] else ""
@@ -169,7 +171,6 @@ class Warmer:
                             f"{list(second.shape)} have no kernel for {rows} rows of "
                             f"{self.dtype}{of}"
                         )
-                    rows *= 2
             # Once as the engine calls it, for the kernels that sort, round and add rows.
             for tokens in (1, activations.MOST_TOKENS_AS_THEY_COME + 1) if rounded else (1,):
                 x = torch.zeros(tokens, first.shape[1], dtype=self.dtype, device=device)

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -60,6 +61,40 @@ TEST_F(Sessions, compile_nothing_for_a_refused_launch_during_a_capture) {
               ThrowsMessage<Unsupported>(HasSubstr("before the capture")));
   fake::end_capture(stream_);
   fake::destroy_graph(graph);
+}
+
+// The image is of one weight; what is made of its sums is not.
+TEST_F(Sessions, of_gates_have_kernels_and_plans_of_their_own) {
+  constexpr std::int64_t kRows = 160;
+  const auto opened = [](const std::optional<Gating>& gating) {
+    return open_session(ttype("uint4,group=64,scale=float16"), kRows, 512, false, false,
+                        std::nullopt, false, gating);
+  };
+  const Gating limited{.limit = 7};
+  EXPECT_NE(opened(Gating{}), opened(std::nullopt));
+  EXPECT_NE(opened(Gating{}), opened(limited));
+  EXPECT_EQ(opened(limited), opened(limited));
+  Session& gated = session(opened(Gating{}));
+  Session& plain = of(kRows);
+  EXPECT_EQ(gated.columns_of_y(), kRows / 2);
+  EXPECT_EQ(plain.columns_of_y(), kRows);
+  EXPECT_EQ(gated.parts().words, plain.parts().words);
+  for (const std::int64_t m : {1, 16, 40, 600}) {
+    const LinearKernel* const found = gated.linear(1, Scalar::f16, m, stream_);
+    ASSERT_NE(found, nullptr) << m;
+    EXPECT_NE(found->kernel, plain.linear(1, Scalar::f16, m, stream_)->kernel) << m;
+  }
+  const auto schedule = gated.schedules(1, Scalar::f16, 40, 1).front();
+  gated.keep(1, Scalar::f16, 40, schedule, 1);
+  EXPECT_TRUE(gated.plan(1, Scalar::f16, 40));
+  EXPECT_FALSE(plain.plan(1, Scalar::f16, 40));
+  EXPECT_FALSE(session(opened(limited)).plan(1, Scalar::f16, 40));
+  EXPECT_THAT(
+      [] {
+        open_session(ttype("uint4,group=64,scale=float16"), 168, 512, false, false, std::nullopt,
+                     false, Gating{});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("gate and up have 168 rows")));
 }
 
 TEST_F(Sessions, have_a_kernel_for_many_tokens) {
