@@ -16,6 +16,7 @@ from ladder import integrations, ops, testing, types
 from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 from ladder.nn.batched import BatchedLinear
+from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert, set_activation_type
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
@@ -31,6 +32,7 @@ from ladder.weight import Weight
 __all__ = [
     "BatchedLinear",
     "CheckpointError",
+    "Conv2d",
     "Experts",
     "InvalidArgument",
     "LadderError",

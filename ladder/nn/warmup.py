@@ -20,6 +20,7 @@ from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.batched import BatchedLinear
+from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.stack import PackedStack
@@ -54,7 +55,8 @@ def warmup(
     read, and compile the kernels for ``m`` tokens. The same of
     :class:`ladder.BatchedLinear`; and of :class:`ladder.Experts`, whose kernels for ``m`` tokens
     are compiled and timed where the model's configuration has ``num_experts_per_tok``, else by the
-    first calls, untimed.
+    first calls, untimed. Convolutions only take that form here; :meth:`ladder.Conv2d.warmup`
+    compiles and times their kernels, which know the size of images.
 
     Needed before a CUDA graph is captured and before ``torch.compile``; otherwise the first calls
     do it. On other devices it does nothing but what ``dependent_launch`` says.
@@ -168,10 +170,12 @@ def _warm_experts(
 def _warm_batches(
     model: nn.Module, m: tuple[int, ...], dtype: torch.dtype | None, mode: str, budget: float
 ) -> None:
-    """Bring batches of weights into the form of kernels, and compile and time those for ``m``
-    tokens."""
+    """Bring batches of weights, and convolutions, into the form of kernels, and compile and time
+    those of batches for ``m`` tokens."""
     deadline, known = time.monotonic() + budget, set()
     for module in model.modules():
+        if isinstance(module, Conv2d):
+            module.prepare()  # its kernels depend on the size of images: Conv2d.warmup
         if not isinstance(module, BatchedLinear) or not prepared(module):
             continue
         of = dtype or _dtype_of(module)
