@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ladder import ops
 from ladder.cuda.batched import batched
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.quantization import quantize
@@ -55,6 +55,16 @@ class BatchedLinear(PackedStack):
             )
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         super().__init__(batch, out_features, in_features, ttype, bias, device=device, dtype=dtype)
+
+    @property
+    def activation_type(self) -> str | None:
+        """None: x is multiplied as it comes. Setting another raises Unsupported."""
+        return None
+
+    @activation_type.setter
+    def activation_type(self, wanted: str | None) -> None:
+        if wanted is not None:
+            raise Unsupported(f'batches multiply x as it comes, not rounded to "{wanted}"')
 
     @property
     def batch(self) -> int:

@@ -10,7 +10,7 @@ from drawn import exact_weight, formula, integers, stored_types
 from torch import nn
 
 import ladder
-from ladder import InvalidArgument
+from ladder import InvalidArgument, Unsupported
 from ladder.types import parse
 
 B, N, K = 3, 24, 70
@@ -82,6 +82,21 @@ def test_what_does_not_fit_is_refused_with_the_values():
         )
     with pytest.raises(InvalidArgument, match="batch is 0, in_features 8"):
         ladder.BatchedLinear(0, 8, 8)
+
+
+def test_x_is_not_rounded():
+    module, _ = exact_batch()
+    with pytest.raises(Unsupported, match='not rounded to "int8"'):
+        module.activation_type = "int8"
+    module.activation_type = None
+
+
+def test_autocast_chooses_the_dtype():
+    module, values = exact_batch()
+    x = integers((4, B, K), torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = module(x)
+    assert torch.equal(y, wanted_of(x, values, module.bias).to(torch.bfloat16))
 
 
 def test_it_round_trips():

@@ -103,6 +103,14 @@ def test_quantised_convolutions_keep_what_they_are(mode):
     assert again.padding_mode == mode and conv.weight.shape == dense.weight.shape
 
 
+def test_autocast_chooses_the_dtype():
+    conv, values = exact_conv(GEOMETRIES[0])
+    x = integers((2, C, 5, 4), torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = conv(x)
+    assert torch.equal(y, wanted_of(x, values, conv).to(torch.bfloat16))
+
+
 def test_it_round_trips():
     conv, _ = exact_conv(GEOMETRIES[0])
     assert list(conv.state_dict()) == ["bias", "qweight", "scales"]
