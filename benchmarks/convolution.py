@@ -87,7 +87,7 @@ def conv_row(shape: Conv, images: int, type: str, tune: str) -> str:
         for _ in range(CALLS)
     ]
     size = (images, shape.c, shape.size, shape.size)
-    modules[0][0].warmup(size, tune_mode=tune)
+    modules[0][0].warmup(size, tune=tune)
     last = torch.channels_last
     xs = [torch.randn(size, device="cuda").half().to(memory_format=last) for _ in range(CALLS)]
     with torch.no_grad():

@@ -15,7 +15,8 @@ from ladder.cuda.convolution import Geometry, conv2d
 from ladder.cuda.experts import Stack
 from ladder.cuda.linear import linear_image
 from ladder.cuda.request import check_mode
-from ladder.cuda.tune_items import ItemsProblem, tune
+from ladder.cuda.tune_items import ItemsProblem
+from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
@@ -263,7 +264,7 @@ class Conv2d(PackedModule):
         shape: tuple[int, ...],
         dtype: torch.dtype = torch.float16,
         *,
-        tune_mode: str = "fast",
+        tune: str = "fast",
         budget: float = 20.0,
     ) -> str:
         """Compile and time the kernel for x of ``shape`` [N, C, H, W], as :func:`ladder.warmup`
@@ -271,11 +272,11 @@ class Conv2d(PackedModule):
         of two of windows. Elsewhere than on a CUDA device it does nothing.
 
         Args:
-            tune_mode, budget: as ``tune`` and ``budget`` of :func:`ladder.warmup`.
+            tune, budget: as :func:`ladder.warmup`.
         Returns:
             The schedule that was chosen by timing now, or "".
         """
-        mode = check_mode(tune_mode)
+        mode = check_mode(tune)
         if len(shape) != 4 or shape[1] != self.in_channels:
             raise InvalidArgument(f"shape is {list(shape)}, not [N, {self.in_channels}, H, W]")
         if self.device.type != "cuda" or not self.prepare() or self.image is None:
@@ -293,7 +294,7 @@ class Conv2d(PackedModule):
         )  # fmt: skip
         of_x = (count, height, width, channels)
         problem = ItemsProblem(stack, rows, windows.spelled, of_x, dtype)
-        return tune(problem, mode, time.monotonic() + budget)
+        return tune_items(problem, mode, time.monotonic() + budget)
 
     def extra_repr(self) -> str:
         more = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
