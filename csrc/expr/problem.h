@@ -84,7 +84,8 @@ struct Problem {
   Formats formats;
   std::vector<EpilogueStep> epilogue = {};
   std::int64_t batch = 1;  ///< products side by side, each of a weight of its own
-  /// Of a launch: each product of the batch has so many times `m` rows, and at most so many.
+  /// Items of up to `m` rows that a launch has of each product of the batch. Only schedules depend
+  /// on it.
   std::int64_t passes = 1;
   Rows rows = Dense{};            ///< of a, and where they come from
   bool permuted_columns = false;  ///< a[b, m, order[k]] in place of a[b, m, k], for every row
