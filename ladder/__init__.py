@@ -15,6 +15,8 @@ from typing import Any
 from ladder import integrations, ops, testing, types
 from ladder._version import __version__
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
+from ladder.nn.batched import BatchedLinear
+from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert, set_activation_type
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
@@ -28,7 +30,9 @@ from ladder.types import parse as ttype
 from ladder.weight import Weight
 
 __all__ = [
+    "BatchedLinear",
     "CheckpointError",
+    "Conv2d",
     "Experts",
     "InvalidArgument",
     "LadderError",

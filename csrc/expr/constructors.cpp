@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integers.h"
 
 namespace ladder {
 namespace {
@@ -66,6 +67,14 @@ Problem convolution_of(const Convolution& convolution, const TType& type, Scalar
   return normalise(convolution_nhwc(convolution, {numbers, type, numbers}));
 }
 
+Problem windows_of(const Windows& windows, const TType& type, std::int64_t n, Scalar activation,
+                   std::int64_t m) {
+  check(windows);
+  Problem out = linear_of(type, n, windows.columns(), activation, m);
+  out.rows = windows;
+  return out;
+}
+
 Problem normalise(const TensorExpr& expr) {
   MatmulForm form = matmul_form(expr);
   Problem out =
@@ -75,7 +84,12 @@ Problem normalise(const TensorExpr& expr) {
   const bool dense = is_row_major(form, expr.a, form.i, form.k) &&
                      is_row_major(form, expr.b, form.j, form.k) &&
                      is_row_major(form, expr.out, form.i, form.j);
-  if (!dense) out.rows = ImageToColumn{std::move(form)};
+  if (dense) return out;
+  if (const auto windows = windows_of(expr)) {
+    out.rows = *windows;
+  } else {
+    out.rows = ImageToColumn{std::move(form)};
+  }
   return out;
 }
 
@@ -83,9 +97,14 @@ TensorExpr tensor_expr(const Problem& problem) {
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) return windows->form.expr;
   const OperatorTypes types{
       {&element_of(problem.formats.x)}, problem.weight.type, {&element_of(problem.formats.y)}};
-  const auto products = problem.products();
-  return products > 1 ? batched_matmul_expr(products, problem.m, problem.n, problem.k, types)
-                      : linear_expr(problem.m, problem.n, problem.k, types);
+  if (const Windows* windows = problem.windows()) {
+    const auto images = ceil_div(problem.m * problem.passes, windows->positions());
+    return convolution_expr(*windows, images, problem.n, types);
+  }
+  const auto products = problem.experts() != nullptr ? problem.products() : problem.batch;
+  const auto m = problem.m * problem.passes;
+  return products > 1 ? batched_matmul_expr(products, m, problem.n, problem.k, types)
+                      : linear_expr(m, problem.n, problem.k, types);
 }
 
 }  // namespace ladder

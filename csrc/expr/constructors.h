@@ -27,13 +27,17 @@ Problem experts_of(const TType& type, std::int64_t n, std::int64_t k, Scalar act
 /// A convolution, channels last: x [N, H, W, C], weight [F, Y, X, C], y [N, H, W, F].
 Problem convolution_of(const Convolution& convolution, const TType& type, Scalar activation);
 
+/// The same of `m` windows, wherever the last image ends.
+Problem windows_of(const Windows& windows, const TType& type, std::int64_t n, Scalar activation,
+                   std::int64_t m);
+
 /// The problem that a tensor expression is; iterators of one kind are one, in order of declaration.
 /// Throws Unsupported when it is no product of matrices (matmul_form), and when a or out have
 /// formats that no program computes with.
 Problem normalise(const TensorExpr& expr);
 
 /// The inverse, without the epilogue. Of experts, as a batch of the products that a launch is
-/// expected to have.
+/// expected to have; of windows, those of whole images.
 TensorExpr tensor_expr(const Problem& problem);
 
 }  // namespace ladder

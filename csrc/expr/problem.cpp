@@ -49,7 +49,7 @@ void check_experts(const RoutedRows& rows) {
                  rows.bytes, " bytes apart, not lines of ", kPartBytes);
 }
 
-void check_windows(const MatmulForm& form, const Problem& problem) {
+void check_form(const MatmulForm& form, const Problem& problem) {
   const auto agree = [](const char* what, const Fused& fused, std::int64_t extent) {
     LADDER_REQUIRE(fused.extent == extent, what, " is ", extent, ", and the operator's ",
                    fused.extent);
@@ -92,12 +92,19 @@ void check(const Problem& problem) {
   if (problem.has_bytes_of_x()) check_bytes(problem);
   LADDER_REQUIRE(!problem.has_gate() || problem.n % (2 * kGateRows) == 0, "gate and up have ",
                  problem.n, " rows, not eight and eight in turn");
+  LADDER_REQUIRE(problem.passes >= 1, "passes are ", problem.passes, ", not positive");
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
-    check_windows(windows->form, problem);
+    check_form(windows->form, problem);
+  }
+  if (const Windows* windows = problem.windows()) {
+    check(*windows);
+    LADDER_REQUIRE(problem.k == windows->columns(), "k is ", problem.k, ", and a window has ",
+                   windows->columns());
   }
   if (problem.experts() == nullptr) return;
   check_experts(*problem.experts());
-  LADDER_REQUIRE(problem.batch == 1, "a batch of ", problem.batch, " layers of experts");
+  LADDER_REQUIRE(problem.batch == 1 && problem.passes == 1, "a batch of ",
+                 problem.batch * problem.passes, " layers of experts");
 }
 
 std::string refusal(const Problem& problem) {
@@ -105,9 +112,14 @@ std::string refusal(const Problem& problem) {
   if (problem.weight.bits > 8) {
     return joined(problem.weight.type.element->name, " has more than 8 bits");
   }
-  if (problem.batch > 1) return joined("no kernel multiplies a batch of ", problem.batch);
   if (std::holds_alternative<ImageToColumn>(problem.rows)) {
-    return "no kernel reads x as a convolution does";
+    return "kernels read rows, or the windows of one group of channels-last images";
+  }
+  if (problem.windows() != nullptr && problem.batch > 1) {
+    return joined("no kernel reads windows for a batch of ", problem.batch);
+  }
+  if (problem.windows() != nullptr && problem.has_bytes_of_x()) {
+    return joined("x is ", name_of(formats.x), ", and windows have no scale of their own");
   }
   if (formats.sum != Scalar::f32) {
     return joined("kernels add up in f32, not in ", name_of(formats.sum));
@@ -140,6 +152,7 @@ std::string to_string(const Problem& problem) {
     out << experts->items << " +- " << experts->deviation << " of experts: ";
   }
   if (problem.batch > 1) out << "batch of " << problem.batch << ": ";
+  if (problem.passes > 1) out << problem.passes << " times ";
   out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
       << type << " = ";
   for (const EpilogueStep& step : problem.epilogue) {
@@ -153,6 +166,9 @@ std::string to_string(const Problem& problem) {
   out << "sum k=" << problem.k << ": ";
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
     out << to_string(windows->form.expr.a, windows->form.expr);
+  } else if (problem.windows() != nullptr) {
+    out << "x[m, " << (problem.permuted_columns ? "gather[k]" : "k") << "] of "
+        << to_string(*problem.windows()) << ',';
   } else {
     out << "x[m, " << (problem.permuted_columns ? "gather[k]" : "k") << ']';
   }
@@ -185,11 +201,17 @@ double weight_bytes(const Problem& problem) {
 }
 
 double least_bytes(const Problem& problem, std::int64_t m) {
-  const auto columns = static_cast<double>(problem.columns_of_y());
-  const double of_token = columns * bytes_of(problem.formats.y) +
-                          static_cast<double>(problem.k) * bytes_of(problem.formats.x);
-  const double of_product = weight_bytes(problem) + static_cast<double>(m) * of_token;
-  return of_product * static_cast<double>(problem.products());
+  const auto n = static_cast<double>(problem.columns_of_y()), k = static_cast<double>(problem.k);
+  const auto* windows = problem.windows();
+  // Windows overlap: of x what images have.
+  const double of_row = windows == nullptr ? k
+                                           : static_cast<double>(windows->numbers()) /
+                                                 static_cast<double>(windows->positions());
+  const double rows = static_cast<double>(m) *
+                      (n * bytes_of(problem.formats.y) + of_row * bytes_of(problem.formats.x));
+  const auto weights = problem.experts() != nullptr ? problem.products() : problem.batch;
+  return weight_bytes(problem) * static_cast<double>(weights) +
+         rows * static_cast<double>(problem.products());
 }
 
 }  // namespace ladder

@@ -21,6 +21,7 @@
 #include "expr/gating.h"
 #include "expr/iterators.h"
 #include "expr/weight.h"
+#include "expr/windows.h"
 
 namespace ladder {
 
@@ -52,7 +53,9 @@ struct ImageToColumn {
   MatmulForm form;
   bool operator==(const ImageToColumn&) const = default;
 };
-using Rows = std::variant<Dense, RoutedRows, ImageToColumn>;
+/// What kernels read of those: Windows, place() of m and k in x [images, y, x, channels],
+/// row-major. y is [images, y, x, n].
+using Rows = std::variant<Dense, RoutedRows, ImageToColumn, Windows>;
 
 struct Formats {
   Scalar x;     ///< f16 or bf16; of 8 bits s8 or e4m3, which tokens were rounded to
@@ -87,7 +90,10 @@ struct Problem {
   std::int64_t n, k;  ///< of the weight: out_features, in_features
   Formats formats;
   std::vector<EpilogueStep> epilogue = {};
-  std::int64_t batch = 1;         ///< products side by side, each of a weight of its own
+  std::int64_t batch = 1;  ///< products side by side, each of a weight of its own
+  /// Items of up to `m` rows that a launch has of each product of the batch. Only schedules depend
+  /// on it.
+  std::int64_t passes = 1;
   Rows rows = Dense{};            ///< of a, and where they come from
   bool permuted_columns = false;  ///< a[b, m, order[k]] in place of a[b, m, k], for every row
 
@@ -118,8 +124,13 @@ struct Problem {
   /// Null where there are none.
   const RoutedRows* experts() const { return std::get_if<RoutedRows>(&rows); }
   RoutedRows* experts() { return std::get_if<RoutedRows>(&rows); }
+  const Windows* windows() const { return std::get_if<Windows>(&rows); }
+  /// A launch has several products of up to `m` rows, on the third dimension of its grid.
+  bool has_items() const {
+    return experts() != nullptr || windows() != nullptr || batch > 1 || passes > 1;
+  }
   /// Of a launch.
-  std::int64_t products() const { return experts() != nullptr ? experts()->items : batch; }
+  std::int64_t products() const { return experts() != nullptr ? experts()->items : batch * passes; }
   std::int64_t group_size() const { return weight.group == 0 ? k : weight.group; }
   std::int64_t groups() const { return ceil_div(k, group_size()); }
 

@@ -9,15 +9,16 @@ namespace {
 /// a[b, i, k] of one product, [m, k].
 std::vector<double> rows_of_a(const Problem& problem, const ProblemData& data, std::int64_t b,
                               std::int64_t m) {
-  const auto* windows = std::get_if<ImageToColumn>(&problem.rows);
+  const auto* form = std::get_if<ImageToColumn>(&problem.rows);
   std::vector<double> out;
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t k = 0; k < problem.k; ++k) {
       const auto column = problem.permuted_columns ? data.gather[k] : k;
-      const auto at = windows != nullptr ? place_in_a(windows->form, b, i, column)
-                                         : (b * m + i) * problem.k + column;
+      const auto at = form != nullptr                ? place_in_a(form->form, b, i, column)
+                      : problem.windows() != nullptr ? problem.windows()->place(i, column)
+                                                     : (b * m + i) * problem.k + column;
       out.push_back((at < 0 ? 0 : to_number(problem.formats.x, data.x[at])) *
-                    (problem.has<ScaleOfToken>() ? data.x_scales[i] : 1));
+                    (problem.has<ScaleOfToken>() ? data.x_scales[b * m + i] : 1));
     }
   }
   return out;
@@ -65,7 +66,7 @@ Reference gated(const Gating& gating, const Reference& sums, std::int64_t n) {
 
 Reference evaluate(const Problem& problem, const ProblemData& data) {
   check(problem);
-  const auto m = std::holds_alternative<ImageToColumn>(problem.rows)
+  const auto m = std::holds_alternative<ImageToColumn>(problem.rows) || problem.windows() != nullptr
                      ? problem.m
                      : static_cast<std::int64_t>(data.x.size()) / (problem.batch * problem.k);
   const auto elements = problem.batch * m * problem.n;
@@ -79,7 +80,8 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
     const std::vector<double> a = rows_of_a(problem, data, b, m);
     for (std::int64_t n = 0; n < problem.n; ++n) {
       row_of_weight(problem, data, b * problem.n + n, weight, magnitude);
-      const double bias = problem.has_bias() ? to_number(problem.formats.bias, data.bias[n]) : 0;
+      const double bias =
+          problem.has_bias() ? to_number(problem.formats.bias, data.bias[b * problem.n + n]) : 0;
       const double scale2 = problem.has_scale2() ? data.scale2 : 1;
       for (std::int64_t i = 0; i < m; ++i) {
         double sum = 0, total = 0;

@@ -13,12 +13,12 @@ namespace ladder {
 /// The operands of a problem as bits of their scalars, row-major; empty where it has none. Of a
 /// layer of experts those of one product.
 struct ProblemData {
-  std::vector<std::uint32_t> x;     ///< [batch, m, k], columns in their order; or the image
-  std::vector<float> x_scales;      ///< [m], of bytes
-  std::vector<std::uint8_t> codes;  ///< [batch, n, k]
+  std::vector<std::uint32_t> x;              ///< [batch, m, k], columns in their order; or images
+  std::vector<float> x_scales;               ///< [batch, m], of bytes
+  std::vector<std::uint8_t> codes;           ///< [batch, n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [batch, n, groups]
   float scale2 = 1;
-  std::vector<std::uint32_t> bias;   ///< [n]
+  std::vector<std::uint32_t> bias;   ///< [batch, n]
   std::vector<std::int32_t> gather;  ///< [k], a permutation
 };
 

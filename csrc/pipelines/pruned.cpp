@@ -41,7 +41,7 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
                                        static_cast<double>(grid.tiles) * inputs + outputs);
   const double fullest = std::ceil(blocks / decisions.device->multiprocessors);
   const double uneven = fullest * decisions.device->multiprocessors / blocks;
-  return {products * (weights + inputs + outputs), of_blocks * std::max(uneven, 1.0)};
+  return {least_bytes(problem, problem.m), of_blocks * std::max(uneven, 1.0)};
 }
 
 bounds::Ruler ruler_of(const Problem& problem, const Device& device) {
@@ -70,8 +70,8 @@ bounds::Verdict verdict_of(const Schedule& schedule, const Decisions& decisions)
 std::vector<Candidate> pruned(std::vector<Candidate> candidates, const Decisions& decisions,
                               double best_seconds) {
   LADDER_REQUIRE(best_seconds > 0, "a best time of ", best_seconds, " seconds");
-  // What a launch of several products moves depends on a router.
-  if (decisions.problem.experts()) return candidates;
+  // What a launch of several products moves depends on a router, and on what is in L2 of it.
+  if (decisions.problem.has_items()) return candidates;
   const auto ruler = ruler_of(decisions.problem, *decisions.device);
   for (Candidate& candidate : candidates) {
     if (!candidate.dropped.empty() || is_dense(candidate.schedule)) continue;

@@ -59,7 +59,8 @@ std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
   }
   const bool dependent = dependent_launch && decisions.device->dependent_launch();
   const auto tiles = tile_space(decisions, dependent);
-  if (decisions.problem.has_bytes_of_x()) return {tiles.begin(), tiles.end()};
+  if (decisions.problem.has_bytes_of_x() || decisions.problem.windows() != nullptr)
+    return {tiles.begin(), tiles.end()};
   const auto decode = decode_space(decisions, dependent);
   std::vector<Schedule> all(decode.begin(), decode.end());
   all.insert(all.end(), tiles.begin(), tiles.end());

@@ -42,6 +42,7 @@ void check_access(const Program& program, const Register& tile, ViewId id,
                   const std::vector<Affine>& at, Faults& faults) {
   const View& view = program.views[id];
   const Buffer& buffer = buffer_of(program, id);
+  if (view.windows) add(faults, buffer.name, " has windows, which only copies read");
   if (tile.scalar != buffer.scalar || tile.width != 0) {
     add(faults, type_name(tile), " registers for ", name_of(buffer.scalar), " memory");
   }
@@ -103,6 +104,11 @@ Faults check(const Program& program, const CopyAsync& i) {
     add(faults, "the two sides differ in their scalar");
   }
   check_rows(to, scalar, 16, "pieces of 16 bytes", faults);
+  const auto& windows = program.views[i.from].windows;
+  const auto run = 16 / bytes_of(scalar);
+  if (windows && (windows->channels % run != 0 || !multiple_of(i.at[1], run))) {
+    add(faults, "windows of ", windows->channels, " channels, no pieces of ", run);
+  }
   return faults;
 }
 
@@ -126,6 +132,7 @@ Faults check(const Program& program, const SplitDigits& i) {
   Faults faults;
   const View& to = program.views[i.to];
   check_to_shared(program, i.to, i.from, faults);
+  if (program.views[i.from].windows) add(faults, "digits of windows");
   const Scalar from = buffer_of(program, i.from).scalar;
   if (buffer_of(program, i.to).scalar != Scalar::s8 || bits_of(from) != 16) {
     add(faults, "digits of ", name_of(from));

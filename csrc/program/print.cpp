@@ -340,6 +340,7 @@ std::string to_string(const Program& program) {
       out << ' ' << list(view.extents) << " strides " << list(view.strides);
       if (view.offset != Affine(0)) out << " from " << to_string(program, view.offset);
       if (view.is_swizzled) out << " swizzled";
+      if (view.windows) out << " of " << to_string(*view.windows);
     }
     out << '\n';
   }
@@ -353,7 +354,13 @@ std::string to_string(const Program& program) {
     out << '\n';
   }
   if (program.items) {
-    out << "for each item of " << program.buffers[program.items->table].name;
+    const Items& items = *program.items;
+    if (items.table >= 0) {
+      out << "for each item of " << program.buffers[items.table].name;
+    } else {
+      out << "for each item of " << items.rows << " rows";
+      if (items.weights > 1) out << " of " << items.weights << " weights";
+    }
     if (program.items->together > 1) out << ", " << program.items->together << " together";
     for (const auto& [buffer, by, elements] : program.items->shifts) {
       out << ", " << program.buffers[buffer].name << " + " << elements << " a " << name_of(by);

@@ -25,6 +25,17 @@ std::int64_t end_of_buffers(const Program& program) {
 
 }  // namespace
 
+std::int64_t count_of(const Items& items, std::int64_t tokens) {
+  return round_up(items.weights * ceil_div(tokens, items.rows), items.together);
+}
+
+ItemRows rows_of(const Items& items, std::int64_t item, std::int64_t tokens) {
+  const auto per_weight = ceil_div(tokens, items.rows);
+  const auto weight = item / per_weight, at = item % per_weight * items.rows;
+  const auto rows = weight < items.weights ? std::min(items.rows, tokens - at) : 0;
+  return {weight, weight * tokens + at, rows};
+}
+
 std::int64_t Program::shared_offset(BufferId buffer) const {
   if (buffers[buffer].over >= 0) return shared_offset(buffers[buffer].over);
   std::int64_t offset = 0;

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "device/instructions.h"
+#include "expr/windows.h"
 #include "layout/layout.h"
 #include "program/affine.h"
 #include "program/bulk_copy.h"
@@ -79,6 +80,9 @@ struct View {
   Affine offset = 0;  ///< of its first element in the buffer: which stage of a ring, say
   /// Shared: byte b of the buffer lies at swizzled(b). For copies of rows, and for MmaShared.
   bool is_swizzled = false;
+  /// Global: not the buffer is [rows, columns], but the windows of the images in it are. Rows count
+  /// from the first of all items on. Only copies to shared memory read it.
+  std::optional<Windows> windows = std::nullopt;
 };
 /// The eight pieces of 16 bytes in 128 lie in another order in each of eight rows of 128 bytes, so
 /// that a column of pieces is in different banks: bits 4 to 6 xor bits 7 to 9.
@@ -282,7 +286,7 @@ struct Program {
   bool tiles_in_cluster = false;  ///< a cluster is of neighbouring tiles, not of splits
   /// Of a block: the first of its tokens. Blocks for which the call has none end at once.
   std::optional<Affine> first_token;
-  std::optional<Items> items;  ///< where there is a table of them: none else has a third dimension
+  std::optional<Items> items;  ///< where there are some: none else has a third dimension
   std::optional<Roles> roles;
 
   /// Threads that a block is started with.

@@ -84,6 +84,13 @@ class Counter {
            ++piece) {
         const std::int64_t at[] = {piece / pieces, piece % pieces * run};
         written.push_back(placed(to, target + rows.at(at[0], at[1]) * size));
+        if (from.windows) {
+          const auto place = inside(from, i.at, at) ? from.windows->place(value(i.at[0]) + at[0],
+                                                                          value(i.at[1]) + at[1])
+                                                    : -1;
+          read.push_back(place < 0 ? kIdleLane : place * size);
+          continue;
+        }
         read.push_back(inside(from, i.at, at)
                            ? source + (at[0] * from.strides[0] + at[1] * from.strides[1]) * size
                            : kIdleLane);

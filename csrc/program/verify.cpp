@@ -56,6 +56,7 @@ class Verifier {
                    view.strides.size(), " strides"));
       return;
     }
+    if (view.windows) check_windows(view);
     if (view.is_swizzled && buffer.alignment % kSwizzleAlignment != 0) {
       fault(joined(buffer.name, " is swizzled at multiples of ", buffer.alignment, " bytes"));
     }
@@ -71,6 +72,16 @@ class Verifier {
     }
   }
 
+  /// Rows of all items are counted, so that there are such.
+  void check_windows(const View& view) {
+    const Buffer& buffer = program_.buffers[view.buffer];
+    const std::vector<std::int64_t> extents{kTokens, view.windows->columns()};
+    if (buffer.level != Level::global || view.extents != extents || view.offset != Affine(0) ||
+        !program_.items || program_.items->table >= 0 || program_.items->weights != 1) {
+      fault(joined(buffer.name, " is no images of which items of one weight have windows"));
+    }
+  }
+
   /// The blocks of a cluster end together, and so do all that add to the same sums.
   void check_first_token(const Affine& first) {
     const bool by_tile = std::ranges::all_of(
@@ -83,9 +94,13 @@ class Verifier {
 
   /// Accesses count on the alignment of buffers, and of rows where views have tokens.
   void check_items(const Items& items) {
-    const Buffer& table = program_.buffers[items.table];
-    if (table.level != Level::global || table.scalar != Scalar::u32 || !table.constant) {
-      fault(joined(table.name, " is no table of items"));
+    if (items.table >= 0) {
+      const Buffer& table = program_.buffers[items.table];
+      if (table.level != Level::global || table.scalar != Scalar::u32 || !table.constant) {
+        fault(joined(table.name, " is no table of items"));
+      }
+    } else if (items.weights < 1 || items.rows < 1) {
+      fault(joined("items of ", items.rows, " rows of ", items.weights, " weights"));
     }
     const auto tiles = program_.variables[kTile].extent;
     if (items.together < 1 || tiles % items.together != 0 ||

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "base/joined.h"
+#include "compile.h"
 #include "pipelines/linear/raster.h"
 #include "runtime/gpus.h"
 #include "runtime/kernels.h"
@@ -30,6 +31,15 @@ constexpr bool kDependent = true;
 /// Kernels of all numbers of rows up to a power of two are the same.
 std::int64_t counted(std::int64_t rows) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+}
+
+std::string_view name_of(const ExpertProducts::Question& q) {
+  switch (q.items) {
+    case ItemsOf::experts: return "experts of";
+    case ItemsOf::batch: return "a batch of";
+    case ItemsOf::windows: return "a convolution of";
+  }
+  return "?";
 }
 
 /// Items of a router that chooses at random, so that an expert's rows are binomial: the mean, and
@@ -67,12 +77,29 @@ std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of
 
 bool ExpertProducts::Question::operator<(const Question& other) const {
   const auto key = [](const Question& q) {
-    return std::tuple(q.ordinal, q.activation, q.experts, q.of_item, counted(q.rows));
+    return std::tuple(q.ordinal, q.activation, q.experts, q.of_item, counted(q.rows), q.items,
+                      q.windows);
   };
   return key(*this) < key(other);
 }
 
+/// Of a batch or of windows.
+Problem ExpertProducts::equal_items(const Question& q) const {
+  Problem problem =
+      q.windows ? windows_of(*q.windows, session_.type(), session_.n(), q.activation, q.of_item)
+                : batched_of(session_.type(), q.experts, session_.n(), session_.k(), q.activation,
+                             q.of_item);
+  LADDER_REQUIRE(problem.k == session_.k(), "windows have ", problem.k, " numbers, and the weight ",
+                 session_.k(), " columns");
+  problem.passes = ceil_div(counted(q.rows), q.of_item);
+  problem.set_bias(true);
+  problem.permuted_columns = session_.gather();
+  problem.round_x(session_.rounded());
+  return problem;
+}
+
 Decisions ExpertProducts::decided(const Question& q) const {
+  if (q.items != ItemsOf::experts) return decide(equal_items(q), device_row(q.ordinal));
   const Expected items = expected_items(counted(q.rows), q.experts, q.of_item);
   Problem problem = experts_of(session_.type(), session_.n(), session_.k(), q.activation, q.of_item,
                                {.items = std::max(std::llround(items.mean), 1LL),
@@ -112,7 +139,7 @@ const LinearKernel* ExpertProducts::first_kernel(const Question& q) {
       } catch (const Unsupported&) {
         // It is rejected, or the device cannot have it: the next one.
       } catch (const ToolchainError& error) {
-        notice(joined("experts of ", to_string(session_.type()), " [", session_.n(), ", ",
+        notice(joined(name_of(q), " ", to_string(session_.type()), " [", session_.n(), ", ",
                       session_.k(), "], up to ", q.of_item, " rows: ", first_line(error.what())));
         ++failures;
       }
@@ -125,8 +152,8 @@ const LinearKernel* ExpertProducts::first_kernel(const Question& q) {
 
 void ExpertProducts::refuse_in_capture(const Question& q, void* stream) const {
   if (!gpus().driver.capturing(stream, q.ordinal)) return;
-  fail<Unsupported>("the kernel of experts of ", to_string(session_.type()), " [", session_.n(),
-                    ", ", session_.k(), "] for ", q.rows,
+  fail<Unsupported>("the kernel of ", name_of(q), " ", to_string(session_.type()), " [",
+                    session_.n(), ", ", session_.k(), "] for ", q.rows,
                     " rows is not compiled, and a CUDA graph is being captured: call the layer "
                     "once with as many tokens before the capture");
 }
@@ -235,6 +262,36 @@ std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const Exper
   std::vector<std::int64_t> out;
   for (const auto& [seconds, of_item] : by_time) out.push_back(of_item);
   return out;
+}
+
+std::int64_t rows_of_items(std::int64_t weight, ExpertProducts::Question q, void* stream) {
+  static std::mutex mutex;
+  static auto& known =
+      *new std::map<std::pair<std::int64_t, ExpertProducts::Question>, std::int64_t>;
+  q.of_item = 0;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = known.find({weight, q});
+    if (found != known.end()) return found->second;
+  }
+  ExpertProducts& products = expert_products(weight);
+  std::vector<std::pair<double, std::int64_t>> by_time;
+  for (const std::int64_t of_item : kItemRows) {
+    q.of_item = of_item;
+    const double seconds = products.expected_seconds(q);
+    if (std::isfinite(seconds)) by_time.emplace_back(seconds, of_item);
+  }
+  std::ranges::sort(by_time);
+  std::int64_t out = 0;
+  for (const auto& [seconds, of_item] : by_time) {
+    q.of_item = of_item;
+    if (products.kernel(q, stream) == nullptr) continue;
+    out = of_item;
+    break;
+  }
+  q.of_item = 0;
+  const std::lock_guard lock(mutex);
+  return known.try_emplace({weight, q}, out).first->second;
 }
 
 ExpertProducts& expert_products(std::int64_t weight) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of routed rows by stacks of experts: kernels of one launch for all items of a table
-// (program/program.h, Items). Experts of a stack are weights of one type and shape, each in an
-// image of its own as its Session makes it; images lie side by side.
+// Products of many rows by stacks of weights: kernels of one launch for all items
+// (program/items.h), which are of a router's table, of a batch, or the windows of a convolution,
+// whose stack is one weight. Weights of a stack are of one type and shape, each in an image of its
+// own as its Session makes it; images lie side by side.
 #pragma once
 
 #include <array>
@@ -23,6 +24,13 @@ namespace ladder {
 /// Most rows of an item: what kernels are compiled for.
 constexpr std::array<std::int64_t, 7> kItemRows{8, 16, 32, 64, 96, 128, 256};
 
+/// Which rows of x are multiplied by which weight of a stack.
+enum class ItemsOf {
+  experts,  ///< what a table says
+  batch,    ///< [weights, rows, k]: as many by each
+  windows,  ///< of images, by the only weight
+};
+
 /// Items that a table needs at most, in whole groups (Items::together).
 std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item);
 
@@ -34,7 +42,9 @@ class ExpertProducts {
     int ordinal;
     Scalar activation;
     std::int64_t experts, of_item;  ///< of the stack; most rows of an item, one of kItemRows
-    std::int64_t rows;              ///< of all items
+    std::int64_t rows;              ///< of all items; of a batch those of each weight
+    ItemsOf items = ItemsOf::experts;
+    std::optional<Windows> windows = std::nullopt;
 
     bool operator<(const Question& other) const;
   };
@@ -62,6 +72,7 @@ class ExpertProducts {
  private:
   const LinearKernel* first_kernel(const Question& question);
   Decisions decided(const Question& question) const;
+  Problem equal_items(const Question& question) const;
   void refuse_in_capture(const Question& question, void* stream) const;
 
   Session& session_;
@@ -80,6 +91,10 @@ std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const Exper
 /// time, so that kernel() has only to load them. `question` says the rest.
 void compile_ahead(const ExpertProducts& first, const ExpertProducts& second,
                    ExpertProducts::Question question, std::span<const std::int64_t> rows);
+
+/// The same for one stack: the first for which there is a kernel, which is compiled; 0 where there
+/// is none. Remembered.
+std::int64_t rows_of_items(std::int64_t weight, ExpertProducts::Question question, void* stream);
 
 /// Of the stacks whose experts are weights of this session. Throws as session() does.
 ExpertProducts& expert_products(std::int64_t weight);

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "expr/constructors.h"
+#include "layout/image_parts.h"
 #include "pipelines/lower.h"
 #include "runtime/device_row.h"
-#include "runtime/image_parts.h"
 #include "runtime/modules.h"
 #include "runtime/plan.h"
 #include "runtime/rounding.h"

@@ -114,9 +114,13 @@ Decisions decide(const Problem& problem, const Device& device) {
   if (!has_tile_programs(device)) {
     fail<Unsupported>("no tile program multiplies on ", device.name);
   }
+  if (problem.windows() != nullptr && !device.copies_to_shared()) {
+    fail<Unsupported>("kernels of ", device.name, " read rows of x, not windows");
+  }
   auto whole = decide_operands(problem, device, Multiplier::tile_programs);
-  // No library multiplies by experts that the device chooses.
-  if (problem.experts() && whole.place) whole.place = ConvertPlace::shared_to_registers;
+  // No library multiplies by experts that the device chooses, and those of a batch and of windows
+  // are their callers' to ask.
+  if (problem.has_items() && whole.place) whole.place = ConvertPlace::shared_to_registers;
   auto digits = whole;
   const bool floats = problem.rounded_x() == Scalar::e4m3;
   if (tile_instruction(floats ? Scalar::e4m3 : Scalar::s8, device) == nullptr) {

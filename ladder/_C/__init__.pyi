@@ -44,6 +44,8 @@ def explain(
     all: bool = False,
     dependent_launch: bool = False,
     activation_type: str = "",
+    batch: int = 1,
+    windows: str = "",
 ) -> list[tuple[str, str]]:
     """
     Every value between a tType and a kernel: (title, text), in order.

@@ -11,10 +11,22 @@ from ladder.cli.output import Group, Json, Scale, console, print_json
 from ladder.cli.spelling import spelled
 
 
+def _pair(option: str, text: str) -> tuple[int, int]:
+    """ "3x5" as (3, 5)."""
+    from ladder.errors import InvalidArgument
+
+    parts = text.split("x")
+    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InvalidArgument(f'{option} is "{text}", not two sizes, such as 3x3')
+    return int(parts[0]), int(parts[1])
+
+
 def explain(
-    m: Annotated[int, typer.Option("--m", help="Tokens: the most that the kernel serves.")],
+    m: Annotated[
+        int, typer.Option("--m", help="Tokens: the most that the kernel serves; images of --conv.")
+    ],
     n: Annotated[int, typer.Option("--n", help="Out features.")],
-    k: Annotated[int, typer.Option("--k", help="In features.")],
+    k: Annotated[int, typer.Option("--k", help="In features; of a convolution channels.")],
     weight: Annotated[str, typer.Option(help="A format, such as uint4, mxfp4, or a whole tType.")],
     group: Group = None,
     scale: Scale = None,
@@ -38,6 +50,16 @@ def explain(
     activation_type: Annotated[
         str, typer.Option(help="What activations are rounded to: int8 or float8_e4m3.")
     ] = "",
+    batch: Annotated[
+        int, typer.Option(min=1, help="Products side by side, each of m tokens and its own weight.")
+    ] = 1,
+    conv: Annotated[
+        str, typer.Option(help="A convolution with windows of that size, such as 3x3.")
+    ] = "",
+    image: Annotated[str, typer.Option(help="Size of its images, such as 56x56.")] = "",
+    stride: Annotated[int, typer.Option(min=1, help="Of its windows.")] = 1,
+    padding: Annotated[int, typer.Option(min=0, help="Of its images, on each side.")] = 0,
+    dilation: Annotated[int, typer.Option(min=1, help="Of its windows.")] = 1,
     source: Annotated[bool, typer.Option("--source", help="Print the emitted text too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -48,8 +70,11 @@ def explain(
         ladder explain --m 16 --n 4096 --k 4096 --weight uint4 --group 128 --device h200
 
         ladder explain --m 1 --n 8192 --k 8192 --weight mxfp4 --device b200 --all --source
+
+        ladder explain --m 8 --n 128 --k 64 --weight uint4 --conv 3x3 --image 56x56 --padding 1
     """
     from ladder._C import explain as native
+    from ladder.cuda.windows import Axis, Windows
     from ladder.errors import InvalidArgument
 
     most = 2**31 - 1  # of what kernels count by 32 bits
@@ -57,9 +82,15 @@ def explain(
         if not 1 <= given <= most:
             raise InvalidArgument(f"{option} is {given}, not from 1 to {most}")
     ttype = spelled(weight, group, scale, zero)
+    windows = ""
+    if conv or image:
+        taps, sizes = _pair("--conv", conv), _pair("--image", image)
+        axes = [Axis(s, t, stride, padding, dilation) for s, t in zip(sizes, taps, strict=True)]
+        windows = Windows(axes[0], axes[1], k).spelled
+        m, k = m * axes[0].positions * axes[1].positions, k * taps[0] * taps[1]
     sections = native(
         m, n, k, ttype, activation, device, candidates, everything, dependent_launch,
-        activation_type,
+        activation_type, batch, windows,
     )  # fmt: skip
     if not source:
         sections = [section for section in sections if section[0] != "source"]

@@ -3,7 +3,7 @@
 
 An image has the bits of the canonical codes (docs/format.md) in another order, rows and columns
 padded to multiples of 64, and behind them the scales, zeros and order of columns as kernels read
-them (csrc/runtime/image_parts.h). It is made on the device and gives the canonical codes back to
+them (csrc/layout/image_parts.h). It is made on the device and gives the canonical codes back to
 the bit. What is stored on disk is always canonical.
 """
 
@@ -42,7 +42,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Part:
-    """Where an image has scales, zeros, scale2 or gather (csrc/runtime/image_parts.h)."""
+    """Where an image has scales, zeros, scale2 or gather (csrc/layout/image_parts.h)."""
 
     offset_bytes: int
     elements: int

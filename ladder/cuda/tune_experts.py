@@ -201,8 +201,8 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
         routed = routed or [_random_items(p, of_item, i) for i in range(_CALLS)]
         x = torch.randn(rows, stack.shape[1], device=stack.images.device).to(p.dtype)
         calls = [_product(p, x, stack, items, of_item) for items in routed]
-        _warm(calls)
-        times, whole = _times(key, names, calls, deadline)
+        warm(calls)
+        times, whole = times_of(key, names, calls, deadline)
         late = late or not whole
         best = min(times, key=times.__getitem__, default=None)
         if best is not None and whole:
@@ -217,18 +217,18 @@ def tune(problem: Problem, mode: Mode, deadline: float) -> Chosen:
     return Chosen(of_item, origin, timed[0], timed[1], late)
 
 
-def _times(
+def times_of(
     key: tuple[object, ...], names: Sequence[str], calls: Sequence[Callable[[], Tensor]],
-    deadline: float,
+    deadline: float, items: str = "experts",
 ) -> tuple[dict[str, float], bool]:  # fmt: skip
     """Seconds of each schedule that the device takes; and whether each of ``names`` had its turn
-    before the deadline."""
+    before the deadline. ``items`` as ``torch.ops.ladder.use_expert_schedule`` has them."""
     times: dict[str, float] = {}
     for turn, name in enumerate([*names] * _ROUNDS):
         if time.monotonic() > deadline:
             return times, turn >= len(names)
         try:
-            _ops.use_expert_schedule(*key, name)
+            _ops.use_expert_schedule(*key, name, items=items)
         except RuntimeError as error:  # it spills, say
             _log.debug("%s: %s", name, error)
             continue
@@ -236,7 +236,7 @@ def _times(
     return times, True
 
 
-def _warm(calls: Sequence[Callable[[], Tensor]]) -> None:
+def warm(calls: Sequence[Callable[[], Tensor]]) -> None:
     """Compiling may have left the clocks low."""
     end = time.monotonic() + _WARM_SECONDS
     while time.monotonic() < end:

@@ -11,11 +11,14 @@ from typing import Any
 from torch import nn
 
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import SKIPPED, Found, covers, is_linear, survey
+from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -36,6 +39,7 @@ def convert(
     skip: Iterable[str] = SKIPPED,
     method: str = "search",
     activation_type: str | None = None,
+    convolutions: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
     """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
@@ -51,9 +55,12 @@ def convert(
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
         activation_type: as :attr:`Linear.activation_type`, of every layer and all experts.
+        convolutions: replace every ``nn.Conv2d`` of one group by :class:`ladder.Conv2d`, too,
+            whose x come as they are whatever the ``activation_type``.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
-        progress: called with (name, done, count) after each layer, experts after linear layers.
+        progress: called with (name, done, count) after each layer, experts after linear layers,
+            convolutions last.
     Returns:
         What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
@@ -64,15 +71,25 @@ def convert(
     """
     if is_linear(model):
         raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
+    if convolutions and isinstance(model, nn.Conv2d):
+        raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
     ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
     options: Any = {"method": method, "activation_type": activation_type}
     every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
+    if convolutions:
+        found, left = convolutions_of(model, skip)
+        for conv in found:
+            report.left.pop(f"{conv.name}.weight", None)
+        report.left.update(left)
+        every.extend(found)
     for done, layer in enumerate(every, start=1):
         try:
             if isinstance(layer, FoundExperts):
                 packed: nn.Module = Experts.from_dense(layer.module, ttype, **options)
+            elif isinstance(layer.module, nn.Conv2d):
+                packed = Conv2d.from_float(layer.module, ttype, method=method)
             else:
                 packed = Linear.from_linear(layer.module, ttype, **options)
         except (InvalidArgument, Unsupported) as error:
@@ -80,9 +97,10 @@ def convert(
         if isinstance(layer, FoundExperts):
             for name, weights in layer.stacks().values():
                 report.add(name, ttype, weights, layer.layout.shape[0])
-        elif isinstance(packed, Linear):
+        elif isinstance(packed, PackedModule):
             packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
             report.add(layer.name, ttype, packed.out_features * packed.in_features)
+            report.convolutions += isinstance(packed, Conv2d)
         replace(model, layer.names, layer.module, packed)
         if progress is not None:
             progress(layer.name, done, len(every))

@@ -28,12 +28,14 @@ class Conversion:
         left: module, or parameter of a module that is no linear layer -> why it stays dense.
         weights: elements of the packed matrices.
         stacks: of ``packed``, stack of experts -> how many matrices it has.
+        convolutions: how many of ``packed`` are such, not linear layers.
     """
 
     packed: dict[str, str] = field(default_factory=dict)
     left: dict[str, Left] = field(default_factory=dict)
     weights: int = 0
     stacks: dict[str, int] = field(default_factory=dict)
+    convolutions: int = 0
 
     def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
         """Note a packed module, or a stack of so many ``experts``."""
@@ -60,8 +62,10 @@ class Conversion:
             reasons.setdefault(left.reason, {})[name] = left
         matrices = sum(self.stacks.values())
         experts = f" and {matrices} matrices of experts" if matrices else ""
-        count = len(self.packed) - len(self.stacks)
-        lines = [f"packed {count} linear layers{experts}, {_count(self.weights)} weights"]
+        count = len(self.packed) - len(self.stacks) - self.convolutions
+        convolutions = f", {self.convolutions} convolutions" if self.convolutions else ""
+        what = f"{count} linear layers{convolutions}{experts}"
+        lines = [f"packed {what}, {_count(self.weights)} weights"]
         lines += [f"  {text}: {_listed(names)}" for text, names in types.items()]
         if reasons:
             weights = sum(left.weights for left in self.left.values())

@@ -39,7 +39,7 @@ _HARMLESS = frozenset({
     "__constants__", "__dict__", "__weakref__", "extra_repr", "reset_parameters",
 })  # fmt: skip
 #: Hooks that see a state_dict, whose ``weight`` a packed layer does not have.
-_STATE_HOOKS = (
+STATE_HOOKS = (
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )  # fmt: skip
@@ -288,7 +288,7 @@ def _mixture_objection(module: nn.Module, layout: Layout | str, loaded: bool) ->
             return f"its {name} is a {parameter.dtype} {type(parameter).__name__}"
         if parameter.is_meta and loaded:
             return f"its {name} is on the meta device: offloaded, or not loaded"
-    if any(getattr(module, hooks, None) for hooks in _STATE_HOOKS):
+    if any(getattr(module, hooks, None) for hooks in STATE_HOOKS):
         return "it has hooks on its state_dict"
     return None
 
@@ -329,6 +329,6 @@ def _objection(module: nn.Module, loaded: bool) -> str | None:
         return f"its weight is {weight.dtype} {list(weight.shape)}, not a floating-point matrix"
     if weight.is_meta and loaded:
         return "its weight is on the meta device: offloaded, or not loaded"
-    if any(getattr(module, hooks, None) for hooks in _STATE_HOOKS):
+    if any(getattr(module, hooks, None) for hooks in STATE_HOOKS):
         return "it has hooks on its state_dict"
     return None

@@ -16,7 +16,11 @@ from ladder.cuda.request import Request, Tuned, check_mode
 from ladder.cuda.tune import Progress, compile_in_background, tune_all
 from ladder.cuda.tune_experts import Problem
 from ladder.cuda.tune_experts import tune as tune_experts
+from ladder.cuda.tune_items import ItemsProblem
+from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.batched import BatchedLinear
+from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.stack import PackedStack
@@ -49,8 +53,10 @@ def warmup(
 ) -> WarmedUp:
     """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
     read, and compile the kernels for ``m`` tokens. The same of
-    :class:`ladder.Experts`, whose kernels for ``m`` tokens are compiled and timed where the
-    model's configuration has ``num_experts_per_tok``, else by the first calls, untimed.
+    :class:`ladder.BatchedLinear`; and of :class:`ladder.Experts`, whose kernels for ``m`` tokens
+    are compiled and timed where the model's configuration has ``num_experts_per_tok``, else by the
+    first calls, untimed. Convolutions only take that form here; :meth:`ladder.Conv2d.warmup`
+    compiles and times their kernels, which know the size of images.
 
     Needed before a CUDA graph is captured and before ``torch.compile``; otherwise the first calls
     do it. On other devices it does nothing but what ``dependent_launch`` says.
@@ -86,6 +92,7 @@ def warmup(
     if cache is not None:
         kernels.use_store(cache, trust_kernels=trust_kernels)
     _warm_experts(model, m, dtype, mode, budget)
+    _warm_batches(model, m, dtype, mode, budget)
     layers = _requests(model, m, dtype, dependent_launch, mode)
     distinct = list(dict.fromkeys(layers.values()))
     tuned = tune_all(distinct, mode=mode, budget_s=budget, progress=progress)
@@ -158,6 +165,26 @@ def _warm_experts(
             if problem.key not in known:
                 known.add(problem.key)
                 tune_experts(problem, check_mode(mode), deadline)
+
+
+def _warm_batches(
+    model: nn.Module, m: tuple[int, ...], dtype: torch.dtype | None, mode: str, budget: float
+) -> None:
+    """Bring batches of weights, and convolutions, into the form of kernels, and compile and time
+    those of batches for ``m`` tokens."""
+    deadline, known = time.monotonic() + budget, set()
+    for module in model.modules():
+        if isinstance(module, Conv2d):
+            module.prepare()  # its kernels depend on the size of images: Conv2d.warmup
+        if not isinstance(module, BatchedLinear) or not prepared(module):
+            continue
+        of = dtype or _dtype_of(module)
+        for tokens in m:
+            shape = (module.batch, tokens, module.in_features)
+            problem = ItemsProblem(module.stack(), tokens, "batch", shape, of)
+            if problem.key not in known:
+                known.add(problem.key)
+                tune_items(problem, check_mode(mode), deadline)
 
 
 def _dtype_of(module: Linear | PackedStack) -> torch.dtype:

@@ -262,3 +262,34 @@ def test_tensor_memory_is_proposed_to_who_asks_for_what_nobody_has_run():
     kept, dropped = asked.split("\ndropped:\n", 1)
     assert schedule in kept
     assert "one set of sums: no group's scale fits" in dropped
+
+
+def test_a_batch_has_kernels_for_all_of_its_weights(capsys):
+    out = run(capsys, "--batch", "16", m=300, n=512, k=128)
+    assert "batch of 16: y[m<=300, n=512]" in out
+    items = re.search(r"== items ==\n(.*)", out)[1]
+    rows, times = (int(n) for n in re.search(r"16: (?:(\d+) times )?y\[m<=(\d+)", items).groups())
+    assert rows * times >= 300 > (rows - 1) * times
+    assert re.search(rf"for each item of {times} rows of 16 weights", out)
+
+
+def test_a_convolution_has_kernels_that_read_windows(capsys):
+    more = ("--conv", "3x3", "--image", "28x20", "--padding", "1", "--stride", "2", "--source")
+    out = run(capsys, *more, m=2, n=128, k=64, group=64)
+    assert "x[m, k] of windows 3x3 of 28x20x64, stride 2x2, padding 1x1" in out
+    assert "sum k=576" in out and "y[m<=280" in out
+    assert "in_y < 28u && in_x < 20u" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--conv", "3x3"), '--image is "", not two sizes'),
+        (("--conv", "3", "--image", "8x8"), '--conv is "3", not two sizes'),
+        (("--conv", "9x9", "--image", "8x8"), "a window of 9 along y does not fit 8"),
+        (("--conv", "3x3", "--image", "8x8", "--batch", "2"), "a batch of 2 convolutions"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(capsys, more, why):
+    assert main([*arguments(k=64, group=64), *more]) == 1
+    assert why in capsys.readouterr().err

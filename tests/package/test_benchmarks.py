@@ -52,6 +52,10 @@ SMALL = {
 #: Scripts for a GPU, the smallest run of each, and what its report then has.
 SMALL_ON_A_GPU = {
     "activations.py": (["--shapes", "256x256", "--types", "mxfp4"], "| mxfp4 | float8_e4m3 | "),
+    "convolution.py": (
+        ["--shapes", "1", "--images", "1", "--tokens", "2", "--tune", "off"],
+        "| ResNet 3x3, 64 | 1 | ",
+    ),
     "cuda_runtime.py": (["--only", "Host"], "| the op alone | "),
     "experts.py": (["--shapes", "1", "--tokens", "2", "--tune", "fast"], "| 2 | 1"),
     "generate.py": (
@@ -141,6 +145,7 @@ def test_the_line_of_a_cell_says_what_is_refused(proposals):
     [
         *(["cuda_runtime.py"], ["stored_types.py"], ["linear.py", "run", "kernels"]),
         *(["generate.py"], ["lora_step.py"], ["experts.py"], ["round_tokens.py"]),
+        ["convolution.py"],
         *(["sweep.py", "run", "no.csv"], ["proposals.py", "no.csv"]),
     ],
 )

@@ -48,7 +48,7 @@ class Machine:
     def expert_schedules(self, weight, experts, rows, of_item, dtype, device, count):
         return "\n".join(f"{weight}/{rows}#{place}" for place in range(count))
 
-    def use_expert_schedule(self, *key_and_name):
+    def use_expert_schedule(self, *key_and_name, items="experts"):
         key, (name, *measured) = key_and_name[:6], key_and_name[6:]
         if name.partition("#")[2] in self.refused:
             raise RuntimeError(f"{name} spills")
@@ -69,7 +69,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(tune_experts, "_ops", made)
     monkeypatch.setattr(tune_experts.experts, "_ops", made)
     monkeypatch.setattr(timing, "seconds", made.seconds)
-    monkeypatch.setattr(tune_experts, "_warm", lambda calls: None)
+    monkeypatch.setattr(tune_experts, "warm", lambda calls: None)
     monkeypatch.setattr(tune_experts, "_random_items", lambda *_: None)
     monkeypatch.setattr(tune_experts.time, "monotonic", lambda: made.clock)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())

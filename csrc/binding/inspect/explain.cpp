@@ -2,19 +2,23 @@
 // ladder._C.explain: every value between a tType and a kernel, as text. `ladder explain` prints it.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/joined.h"
 #include "binding/inspect/inspect.h"
 #include "codegen/target.h"
 #include "compile.h"
 #include "expr/constructors.h"
+#include "expr/windows_text.h"
 #include "pipelines/diversified.h"
 #include "pipelines/pruned.h"
 #include "program/traffic.h"
 #include "runtime/device_row.h"
+#include "runtime/expert_products.h"
 #include "runtime/rounding.h"
 #include "schedule/tile_plan.h"
 
@@ -29,7 +33,25 @@ struct Request {
   int candidates;
   bool all, dependent_launch;
   std::string activation_type;
+  std::int64_t batch;
+  std::string windows;
 };
+
+/// As runtime/expert_products.h divides rows: those of the first kernel.
+Problem in_items(const Problem& whole, const Device& machine) {
+  Problem best = whole;
+  double least = HUGE_VAL;
+  for (const std::int64_t of_item : kItemRows) {
+    Problem items = whole;
+    items.m = of_item;
+    items.passes = ceil_div(whole.m, of_item);
+    const auto all = candidates(decide(items, machine), false);
+    if (all.empty() || !all.front().dropped.empty() || all.front().cost.seconds >= least) continue;
+    least = all.front().cost.seconds;
+    best = std::move(items);
+  }
+  return best;
+}
 
 std::string type_text(const TType& type, std::int64_t n, std::int64_t k) {
   std::ostringstream out;
@@ -130,7 +152,16 @@ std::vector<Section> explain(const Request& request) {
   LADDER_REQUIRE(!request.dependent_launch || machine.dependent_launch(), machine.name,
                  " starts no kernel before the preceding one has ended: no dependent launch");
   std::vector<Section> out = {{"tType", type_text(type, request.n, request.k)}};
+  LADDER_REQUIRE(request.batch == 1 || request.windows.empty(), "a batch of ", request.batch,
+                 " convolutions, which no kernel multiplies");
   Problem problem = linear_of(type, request.n, request.k, activation, request.m);
+  problem.batch = request.batch;
+  if (!request.windows.empty()) {
+    const Windows windows = windows_from(request.windows);
+    LADDER_REQUIRE(request.k == windows.columns(), "k is ", request.k, ", and a window has ",
+                   windows.columns());
+    problem.rows = windows;
+  }
   problem.round_x(rounded_called(request.activation_type));
   check(problem);
   out.emplace_back("expression", to_string(problem) + '\n');
@@ -142,15 +173,21 @@ std::vector<Section> explain(const Request& request) {
 
   out.emplace_back("transforms", to_string(tile_plan(problem, machine)));
 
+  const Problem whole = problem;
+  const auto floor_text = [&] {
+    return joined("no schedule takes less than ", 1e6 * ruler_of(whole, machine).floor_seconds(),
+                  " us\n");
+  };
   const auto without_program = [&](const std::string& why) {
-    std::ostringstream bound;
-    bound << "no schedule takes less than " << 1e6 * ruler_of(problem, machine).floor_seconds()
-          << " us\n";
-    out.emplace_back("bound", bound.str());
+    out.emplace_back("bound", floor_text());
     out.emplace_back("program", why + '\n');
     return out;
   };
   if (const auto why_not = no_target(machine); !why_not.empty()) return without_program(why_not);
+  if (problem.has_items()) {
+    problem = in_items(problem, machine);
+    out.emplace_back("items", to_string(problem) + '\n');
+  }
   const Decisions decisions = decide(problem, machine);
   auto all = candidates(decisions, request.dependent_launch);
   if (all.empty()) return without_program("no kernel serves it: there is no candidate");
@@ -166,7 +203,10 @@ std::vector<Section> explain(const Request& request) {
         joined(request.m, " tokens: the weight is dequantised, and a library multiplies"));
   }
   const Compiled compiled = compile(decisions, all.front().schedule);
-  out.emplace_back("bound", to_string(verdict_of(compiled.schedule, decisions)));
+  // Items end within images, of which bounds have whole ones.
+  out.emplace_back("bound", problem.windows() != nullptr
+                                ? floor_text()
+                                : to_string(verdict_of(compiled.schedule, decisions)));
   out.emplace_back("schedule", schedule_text(compiled.schedule, decisions));
   if (const auto* waves = std::get_if<WaveSchedule>(&compiled.schedule)) {
     out.emplace_back("layouts", to_string(maps_of(*waves, decisions)));
@@ -185,13 +225,15 @@ void add_explain(python::Module& module) {
       "explain",
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
          const std::string& activation, const std::string& device, int candidates, bool all,
-         bool dependent_launch, const std::string& activation_type) {
+         bool dependent_launch, const std::string& activation_type, std::int64_t batch,
+         const std::string& windows) {
         return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch,
-                        activation_type});
+                        activation_type, batch, windows});
       },
       "Every value between a tType and a kernel: (title, text), in order.", arg("m"), arg("n"),
       arg("k"), arg("weight"), arg("activation"), arg("device"), arg("candidates", 8),
-      arg("all", false), arg("dependent_launch", false), arg("activation_type", ""));
+      arg("all", false), arg("dependent_launch", false), arg("activation_type", ""),
+      arg("batch", 1), arg("windows", ""));
 }
 
 }  // namespace ladder::inspect

@@ -10,10 +10,8 @@
 
 #include "base/error.h"
 #include "base/integers.h"
-#include "binding/torch/cuda.h"
+#include "binding/torch/cuda_items.h"
 #include "pipelines/linear/raster.h"
-#include "runtime/counters.h"
-#include "runtime/expert_products.h"
 #include "runtime/gpus.h"
 #include "runtime/notices.h"
 
@@ -26,34 +24,6 @@ struct Rows {
   const Tensor* scales;
   Activation as;
 };
-
-/// As many as LinearKernel::start gives its kernel, for all items.
-[[nodiscard]] bool launch(const LinearKernel& kernel, const Session& session, const Tensor& images,
-                          const std::optional<Tensor>& bias, const Rows& from, const Tensor& y,
-                          const Tensor& items, std::int32_t ordinal, void* stream) {
-  const std::int64_t count = items.size(0);
-  Pointers pointers(images, session.parts());
-  pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
-  pointers[Operand::x] = address(from.x);
-  if (from.scales != nullptr) pointers[Operand::x_scales] = address(*from.scales);
-  pointers[Operand::y] = address(y);
-  pointers[Operand::items] = address(items);
-  std::optional<Tensor> workspace;
-  if (kernel.workspace.floats > 0) {
-    workspace = empty_of(aoti_torch_dtype_float32(), ordinal, kernel.workspace.floats * count);
-    pointers[Operand::workspace] = address(*workspace);
-  }
-  if (kernel.workspace.counters > 0) {
-    pointers[Operand::counters] =
-        take_counters(ordinal, counters_of_item(kernel.workspace.counters) * count, stream);
-  }
-  std::uint32_t tokens = 0;  // each item has its own
-  Launch grid = kernel.launch;
-  LADDER_CHECK(count % kernel.items_together == 0, count, " items, no groups of ",
-               kernel.items_together);
-  grid.grid[2] = static_cast<unsigned>(count / kernel.items_together);
-  return kernel.kernel->launch(grid, stream, pointers.arguments(kernel, tokens).data());
-}
 
 Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Tensor>& bias,
                 const Tensor& items, std::int64_t weight, std::int64_t n, std::int64_t of_item) {
@@ -96,8 +66,9 @@ Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Ten
   ExpertProducts& products = expert_products(weight);
   const ExpertProducts::Question question{ordinal, as.scalar, experts, of_item, rows};
   const LinearKernel* kernel = products.kernel(question, stream);
-  while (kernel != nullptr &&
-         !launch(*kernel, session, images, bias, {from, scales, as}, y, items, ordinal, stream)) {
+  const ItemsLaunch call{session, images, bias, from,    scales, y,
+                         &items,  count,  0,    ordinal, stream};  // each item has its own tokens
+  while (kernel != nullptr && !launch(*kernel, call)) {
     kernel = products.instead_of(*kernel, question, stream);
   }
   if (kernel == nullptr) {
@@ -176,13 +147,20 @@ void compile_experts(std::int64_t gate_up, std::int64_t down, std::int64_t exper
                 {static_cast<int>(device), scalar, experts, 0, 0}, rows);
 }
 
+ExpertProducts::Question question(std::int64_t experts, std::int64_t rows, std::int64_t of_item,
+                                  ScalarType dtype, std::int64_t device, const std::string& items) {
+  ExpertProducts::Question out{static_cast<int>(device), activation_of(dtype).scalar, experts,
+                               of_item, rows};
+  set_items(out, items);
+  return out;
+}
+
 /// The scheduler's first choices, one a line, for measuring.
 std::string expert_schedules(std::int64_t weight, std::int64_t experts, std::int64_t rows,
                              std::int64_t of_item, ScalarType dtype, std::int64_t device,
-                             std::int64_t count) {
+                             std::int64_t count, std::string items) {
   const auto found = expert_products(weight).schedules(
-      {static_cast<int>(device), activation_of(dtype).scalar, experts, of_item, rows},
-      static_cast<std::size_t>(count));
+      question(experts, rows, of_item, dtype, device, items), static_cast<std::size_t>(count));
   std::string lines;
   for (const auto& schedule : found) lines += (lines.empty() ? "" : "\n") + schedule;
   return lines;
@@ -190,17 +168,16 @@ std::string expert_schedules(std::int64_t weight, std::int64_t experts, std::int
 
 void use_expert_schedule(std::int64_t weight, std::int64_t experts, std::int64_t rows,
                          std::int64_t of_item, ScalarType dtype, std::int64_t device,
-                         std::string schedule, std::int64_t measured) {
-  expert_products(weight).use(
-      {static_cast<int>(device), activation_of(dtype).scalar, experts, of_item, rows}, schedule,
-      measured);
+                         std::string schedule, std::int64_t measured, std::string items) {
+  expert_products(weight).use(question(experts, rows, of_item, dtype, device, items), schedule,
+                              measured);
 }
 
 bool has_expert_plan(std::int64_t weight, std::int64_t experts, std::int64_t rows,
                      std::int64_t of_item, ScalarType dtype, std::int64_t device,
-                     std::int64_t measured) {
-  return expert_products(weight).has_plan(
-      {static_cast<int>(device), activation_of(dtype).scalar, experts, of_item, rows}, measured);
+                     std::int64_t measured, std::string items) {
+  return expert_products(weight).has_plan(question(experts, rows, of_item, dtype, device, items),
+                                          measured);
 }
 
 /// Tables of items of so many rows have a multiple of it, some without rows.
@@ -225,13 +202,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "int device) -> ()");
   m.def(
       "expert_schedules(int weight, int experts, int rows, int of_item, ScalarType dtype, "
-      "int device, int count) -> str");
+      "int device, int count, str items=\"experts\") -> str");
   m.def(
       "use_expert_schedule(int weight, int experts, int rows, int of_item, ScalarType dtype, "
-      "int device, str schedule, int measured=0) -> ()");
+      "int device, str schedule, int measured=0, str items=\"experts\") -> ()");
   m.def(
       "has_expert_plan(int weight, int experts, int rows, int of_item, ScalarType dtype, "
-      "int device, int measured) -> bool");
+      "int device, int measured, str items=\"experts\") -> bool");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {

@@ -18,7 +18,30 @@ std::string element_of_row(const SharedRows& rows) {
                 "u + column % ", rows.panel, "u");
 }
 
+/// C++ for a quotient.
+std::string over(const std::string& value, std::int64_t divisor) {
+  return divisor == 1 ? value : joined(value, " / ", divisor, "u");
+}
+
 }  // namespace
+
+// Padding is what lies outside: in front of an image a number without a sign is too large, too.
+void Emitter::window_column(const Windows& windows, const char* column) {
+  const auto& [y, x, channels] = windows;
+  line("const u32 tap = ", over(column, channels), ", channel = ", column, " % ", channels, "u;");
+  line("const u32 tap_y = tap / ", x.taps, "u * ", y.dilation, "u - ", y.padding,
+       "u, tap_x = tap % ", x.taps, "u * ", x.dilation, "u - ", x.padding, "u;");
+}
+
+void Emitter::window_row(const Windows& windows, const std::string& row) {
+  const auto& [y, x, channels] = windows;
+  line("const u32 window = item[1] + ", row, ", above = ", over("window", x.positions()), ";");
+  line("const u32 in_y = above % ", y.positions(), "u * ", y.stride, "u + tap_y, in_x = window % ",
+       x.positions(), "u * ", x.stride, "u + tap_x;");
+  line("const u64 place = ((u64)(above / ", y.positions(), "u * ", y.size, "u + in_y) * ", x.size,
+       "u + in_x) * ", channels, "u + channel;");
+  line("const bool in_image = in_y < ", y.size, "u && in_x < ", x.size, "u;");
+}
 
 std::string Emitter::place_of_row(ViewId id) const {
   const View& view = program_.views[id];
@@ -48,7 +71,7 @@ void Emitter::copy(const CopyAsync& i) {
       !to.is_swizzled ||
       (threads % pieces == 0 && rows.at(threads / pieces, 0) * size % kSwizzleAlignment == 0);
   if (all % threads == 0 && all / threads <= most && alike &&
-      (threads % pieces == 0 || pieces % threads == 0)) {
+      (threads % pieces == 0 || (pieces % threads == 0 && !from.windows))) {
     copy_written_out(i, pieces, columns_guarded);
     if (!always) line("}");
     return;
@@ -58,8 +81,22 @@ void Emitter::copy(const CopyAsync& i) {
   line("  const u32 row = piece / ", pieces, "u, column = piece % ", pieces, "u * ", run, "u;");
   line("  const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
        ";");
-  line("  const bool inside = from_row < ", limit(from.extents[0]),
-       columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string(), ";");
+  const std::string guard =
+      joined("from_row < ", limit(from.extents[0]),
+             columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string());
+  if (from.windows) {
+    ++depth_;
+    window_column(*from.windows, "from_column");
+    window_row(*from.windows, "from_row");
+    line("const bool inside = in_image && ", guard, ";");
+    line("copy_async(", place_of_row(i.to), ", ", buffer_of(i.from).name,
+         " + (inside ? place : 0u), inside ? 16u : 0u);");
+    --depth_;
+    line("}");
+    if (!always) line("}");
+    return;
+  }
+  line("  const bool inside = ", guard, ";");
   line("  const ", type_of(buffer_of(i.from).scalar), "* const source = ", buffer_of(i.from).name,
        " + (inside ? (u64)from_row * ", from.strides[0], "u + from_column : 0u)",
        from.offset == Affine(0) ? "" : " + (" + expr(from.offset) + ")", ";");
@@ -79,6 +116,23 @@ void Emitter::copy_written_out(const CopyAsync& i, std::int64_t pieces, bool col
   line("const u32 row = me / ", pieces, "u, column = me % ", pieces, "u * ", run, "u;");
   line("const u32 from_row = row + ", expr(i.at[0]), ", from_column = column + ", expr(i.at[1]),
        ";");
+  if (from.windows) {
+    window_column(*from.windows, "from_column");
+    line("const u32 target = ", place_of_row(i.to), ";");
+    for (std::int64_t piece = 0; piece < rows.rows * pieces; piece += threads) {
+      const auto down = joined("from_row + ", piece / pieces, "u");
+      line("{");
+      ++depth_;
+      window_row(*from.windows, down);
+      line("const bool inside = in_image && ", down, " < ", limit(from.extents[0]),
+           columns_guarded ? " && from_column < " + limit(from.extents[1]) : std::string(), ";");
+      line("copy_async(target + ", rows.at(piece / pieces, 0) * size, "u, ", buffer_of(i.from).name,
+           " + (inside ? place : 0u), inside ? 16u : 0u);");
+      --depth_;
+      line("}");
+    }
+    return;
+  }
   line("const ", type_of(scalar), "* const source = ", buffer_of(i.from).name,
        " + ((u64)from_row * ", from.strides[0], "u + from_column",
        from.offset == Affine(0) ? "" : " + " + expr(from.offset), ");");
@@ -138,8 +192,16 @@ void Emitter::copy_elements(const CopyElements& i) {
        ends ? " && first + half < " + limit(from.extents[1]) : std::string(), ") {");
   line("      const u32 from_column = ",
        i.columns < 0 ? "first + half" : buffer_of(i.columns).name + "[first + half]", ";");
-  line("      v[half] = load_element(", source, " + (u64)from_row * ", from.strides[0],
-       "u + from_column);");
+  if (from.windows) {
+    depth_ += 3;
+    window_column(*from.windows, "from_column");
+    window_row(*from.windows, "from_row");
+    line("if (in_image) v[half] = load_element(", source, " + place);");
+    depth_ -= 3;
+  } else {
+    line("      v[half] = load_element(", source, " + (u64)from_row * ", from.strides[0],
+         "u + from_column);");
+  }
   line("    }");
   line("  }");
   if (to.is_swizzled) {

@@ -157,10 +157,20 @@ void Emitter::item() {
          together, ";");
     number = "number";
   }
-  line("const u32* const item = ", program_.buffers[program_.items->table].name, " + ", number,
-       " * ", kItemWords, ";");
-  line("tokens = item[2];");
-  line("if (tokens == 0) return;");
+  const Items& items = *program_.items;
+  if (items.table >= 0) {
+    line("const u32* const item = ", program_.buffers[items.table].name, " + ", number, " * ",
+         kItemWords, ";");
+    line("tokens = item[2];");
+    line("if (tokens == 0) return;");
+  } else {
+    line("const u32 of_weight = (tokens + ", items.rows - 1, "u) / ", items.rows, "u;");
+    line("const u32 at_row = ", number, " % of_weight * ", items.rows, "u;");
+    line("const u32 item[2] = {", number, " / of_weight, ", number,
+         " / of_weight * tokens + at_row};");
+    if (items.together > 1) line("if (item[0] >= ", items.weights, "u) return;");
+    line("tokens = tokens - at_row < ", items.rows, "u ? tokens - at_row : ", items.rows, "u;");
+  }
   for (const auto& [buffer, by, elements] : program_.items->shifts) {
     const std::string which = by == Items::By::weight ? "item[0]"
                               : by == Items::By::row  ? "item[1]"

@@ -77,6 +77,10 @@ class Emitter {
   std::string place_of_row(ViewId id) const;
   void copy(const CopyAsync& i);
   void copy_written_out(const CopyAsync& i, std::int64_t pieces, bool columns_guarded);
+  /// Declares `place` and `in_image` of element [row, column] of windows; the column once for many
+  /// rows.
+  void window_column(const Windows& windows, const char* column);
+  void window_row(const Windows& windows, const std::string& row);
   void copy_own(const CopyOwn& i);
   void copy_elements(const CopyElements& i);
 

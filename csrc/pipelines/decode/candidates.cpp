@@ -46,8 +46,7 @@ DecodeSchedule block_by_block(DecodeSchedule s, const Decisions& decisions) {
 /// than expected; all rows of a product at most.
 int sweeps_of(const DecodeSchedule& s, const Problem& problem, int splits, std::int64_t places) {
   const auto tiles = s.tiles(problem.n);
-  const auto products =
-      problem.experts() ? problem.experts()->items + problem.experts()->deviation : 1;
+  const auto products = problem.products() + (problem.experts() ? problem.experts()->deviation : 0);
   const auto of_product = std::max<std::int64_t>(places / (products * splits), 1);
   return static_cast<int>(ceil_div(tiles, of_product));
 }

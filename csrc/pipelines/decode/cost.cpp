@@ -75,7 +75,7 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;
-  if (problem.experts() && s.sweeps > 1) {
+  if (problem.has_items() && s.sweeps > 1) {
     // CTAs that go over many rows do not share what is left, and some of a product have fewer.
     const double rows = static_cast<double>(s.tiles(problem.n) * s.sweeps * s.block_rows());
     uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(problem.n);

@@ -47,6 +47,7 @@ std::string objection(const DecodeSchedule& s, const Decisions& decisions) {
   if (problem.m > kMostDecodeTokens) {
     return joined("decodes for ", kMostDecodeTokens, " tokens, not ", problem.m);
   }
+  if (problem.windows() != nullptr) return "decoding has rows of x, not windows";
   if (auto why = not_while_multiplying(operands, problem.m); !why.empty()) return why;
   const auto splits = s.splits(problem.k), group = problem.group_size();
   const std::int64_t warp_columns = kBlock * s.blocks_per_warp;

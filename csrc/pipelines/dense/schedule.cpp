@@ -27,7 +27,7 @@ std::string objection(const DenseSchedule&, const Decisions& decisions) {
   const auto m = decisions.problem.m;
   if (decisions.problem.has_bytes_of_x())
     return "a dense product of activations that were rounded to bytes";
-  if (decisions.problem.experts()) return "a dense product of one weight, not of experts";
+  if (decisions.problem.has_items()) return "a dense product of one weight and of rows as they are";
   return m > kMostDecodeTokens
              ? ""
              : joined("a dense product of ", m, " tokens, of more than ", kMostDecodeTokens);

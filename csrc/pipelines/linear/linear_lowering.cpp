@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/integers.h"
+#include "layout/image_parts.h"
 #include "layout/weight_image.h"
 #include "pipelines/linear/objection.h"
 #include "pipelines/lower.h"
@@ -65,27 +66,30 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
     counters_ = buffer("counters", Level::global, Scalar::u32);
   }
-  if (problem_.experts()) declare_items();
+  if (problem_.has_items()) declare_items();
 }
 
 // What a weight has lies in its image, all parts of which are as far apart as the images are.
 void LinearLowering::declare_items() {
-  Items items{buffer("items", Level::global, Scalar::u32, 0, true), {}};
+  const RoutedRows* experts = problem_.experts();
+  Items items{.weights = problem_.batch, .rows = problem_.m};
+  if (experts != nullptr) items.table = buffer("items", Level::global, Scalar::u32, 0, true);
+  const bool one_weight = experts == nullptr && problem_.batch == 1;
+  const auto image_bytes = experts != nullptr ? experts->bytes : 4 * image_parts(problem_).words;
   const auto shift = [&](BufferId id, Items::By by, std::int64_t elements) {
     if (id >= 0) items.shifts.push_back({id, by, elements});
   };
   const auto of_image = [&](BufferId id) {
-    if (id >= 0) {
-      shift(id, Items::By::weight,
-            problem_.experts()->bytes / bytes_of(program_.buffers[id].scalar));
-    }
+    if (id < 0 || one_weight) return;
+    shift(id, Items::By::weight, image_bytes / bytes_of(program_.buffers[id].scalar));
   };
   of_image(weight_);
   for (const PerGroup& numbers : per_group_) of_image(numbers.buffer);
   of_image(scale2_);
   of_image(gather_);
-  shift(bias_, Items::By::weight, round_up(problem_.n, kBiasOfExpert));
-  shift(x_, Items::By::row, problem_.k);
+  if (!one_weight) shift(bias_, Items::By::weight, round_up(problem_.n, kBiasOfExpert));
+  // Windows count their rows themselves.
+  if (problem_.windows() == nullptr) shift(x_, Items::By::row, problem_.k);
   shift(x_scales_, Items::By::row, 1);
   shift(y_, Items::By::row, problem_.columns_of_y());
   program_.items = std::move(items);

@@ -66,7 +66,9 @@ std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ct
 }
 
 bool has_whole_pieces(const Problem& problem, int granule) {
-  return !problem.permuted_columns && problem.k * bytes_of(problem.formats.x) % granule == 0;
+  const Windows* windows = problem.windows();
+  const auto columns = windows != nullptr ? windows->channels : problem.k;
+  return !problem.permuted_columns && columns * bytes_of(problem.formats.x) % granule == 0;
 }
 
 std::string gate_objection(const Problem& problem, std::int64_t rows) {

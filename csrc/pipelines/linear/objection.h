@@ -43,7 +43,8 @@ std::string reduction_objection(Reduction reduction, std::int64_t splits, std::i
 std::string residence_objection(std::int64_t threads, std::int64_t bytes, int ctas,
                                 const Device& device);
 
-/// Rows of activations may be copied asynchronously, in whole granules of so many bytes.
+/// Rows of activations, or the runs of windows, may be copied asynchronously, in whole granules of
+/// so many bytes.
 bool has_whole_pieces(const Problem& problem, int granule);
 
 /// `rows` rows of sums have gate and up of the same columns of y, where a problem has such.

@@ -6,6 +6,7 @@
 #include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/tiles/schedule.h"
+#include "pipelines/tiles/window_cost.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/fitted.h"
 
@@ -56,8 +57,11 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
                           steps / (static_cast<double>(kBlock) / mma.k);
   const double scaling = totals ? groups * units * (tokens / 2 + costs.scale_cycles) : 0;
   const double loads = costs.load_matrix_cycles * steps * tokens / 16;
-  const double warp = products * mma_cycles + decoding + scaling + loads + costs.tile_cycles;
   const double warps = static_cast<double>(s.warps_n) * s.warps_m;
+  const int granule = decisions.of(s.route).hint.granularity_bytes;
+  const double windows = window_cycles(s, problem, granule) / warps;
+  const double warp =
+      products * mma_cycles + decoding + scaling + loads + windows + costs.tile_cycles;
   const double per_sm = ctas / device.multiprocessors;
   const double resident = std::min<double>(s.ctas_per_sm, std::ceil(per_sm));
   const auto together = static_cast<std::size_t>(resident * warps / device.schedulers);

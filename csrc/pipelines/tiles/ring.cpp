@@ -61,7 +61,10 @@ void TileLowering::declare_groups() {
 
 void TileLowering::declare_activations() {
   const auto x = buffer("x_ring", Level::shared, operand_, memory_.activations);
-  x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
+  const Windows* windows = problem_.windows();
+  x_rows_ = windows == nullptr ? view(x_, {kTokens, problem_.k}, {problem_.k, 1})
+                               : view(x_, {kTokens, problem_.k}, {0, 0});
+  if (windows != nullptr) program_.views[x_rows_].windows = *windows;
   if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   if (warpgroup_ == nullptr) {
     x_tile_ = view(x, {s_.tokens, s_.columns}, {memory_.x_pitch, 1});

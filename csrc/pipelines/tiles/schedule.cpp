@@ -49,7 +49,7 @@ std::optional<TileSchedule> tile_schedule_of(std::string_view text) {
 
 CtaGrid grid_of(const TileSchedule& s, const Problem& problem) {
   const auto splits = ceil_div(round_up(problem.k, kBlock), std::int64_t{s.k_tiles} * s.columns);
-  const bool may = problem.experts() && s.token_tiles == 1 && splits == 1;
+  const bool may = problem.has_items() && s.token_tiles == 1 && splits == 1;
   return {.tiles = ceil_div(round_up(problem.n, kBlock), s.rows),
           .token_tiles = s.token_tiles,
           .splits = splits,

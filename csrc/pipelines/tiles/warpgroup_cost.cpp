@@ -5,6 +5,7 @@
 
 #include "layout/weight_image.h"
 #include "pipelines/tiles/schedule.h"
+#include "pipelines/tiles/window_cost.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/fitted.h"
 
@@ -64,8 +65,10 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
                              ? costs.scaling * units * tokens / 2 * groups_of_tile(s, problem)
                              : 0;
   const double storing = s.tensor_memory ? costs.store_cycles * units * steps : 0;
+  const int granule = decisions.of(s.route).hint.granularity_bytes;
   const double instructions =
-      (decoding + scaling + storing + costs.step_cycles * steps + pace.tile_cycles) * warps /
+      ((decoding + scaling + storing + costs.step_cycles * steps + pace.tile_cycles) * warps +
+       window_cycles(s, problem, granule)) /
       device.schedulers * resident;
   const double codes = static_cast<double>(s.rows) * s.columns * problem.weight.bits / 8;
   const double x = tokens * s.columns * bytes_of(problem.formats.x);

@@ -40,17 +40,21 @@ Interpreter::Coordinates Interpreter::coordinates_of(const Layout& layout) {
 
 void Interpreter::run() {
   if (!program_.items) return run_item(0);
-  const auto table = arguments_[program_.items->table].bytes;
-  const auto count = static_cast<std::int64_t>(table.size()) / (4 * kItemWords);
-  if (count % program_.items->together != 0) {
-    fail<InternalError>(count, " items, no groups of ", program_.items->together);
+  const Items& items = *program_.items;
+  const auto table = items.table >= 0 ? arguments_[items.table].bytes : std::vector<std::uint8_t>{};
+  const auto tokens = tokens_;
+  const auto count = items.table >= 0 ? static_cast<std::int64_t>(table.size()) / (4 * kItemWords)
+                                      : count_of(items, tokens);
+  if (count % items.together != 0) {
+    fail<InternalError>(count, " items, no groups of ", items.together);
   }
   for (std::int64_t item = 0; item < count; ++item) {
-    std::uint32_t words[kItemWords];
-    std::memcpy(words, table.data() + item * sizeof words, sizeof words);
-    const auto [weight, first, rows] = words;
+    std::uint32_t words[kItemWords] = {};
+    if (items.table >= 0) std::memcpy(words, table.data() + item * sizeof words, sizeof words);
+    const auto [weight, first, rows] =
+        items.table >= 0 ? ItemRows{words[0], words[1], words[2]} : rows_of(items, item, tokens);
     if (rows == 0) continue;
-    tokens_ = rows;
+    tokens_ = rows, first_row_ = first;
     for (const auto& [buffer, by, elements] : program_.items->shifts) {
       const std::int64_t times = by == Items::By::weight ? weight
                                  : by == Items::By::row  ? first

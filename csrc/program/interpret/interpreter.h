@@ -199,6 +199,7 @@ class Interpreter {
   const Program& program_;
   std::vector<Argument>& arguments_;
   std::int64_t tokens_;                   // of the item
+  std::int64_t first_row_ = 0;            // of the item, among those of all
   std::vector<std::int64_t> origins_;     // where its buffers begin, in bytes, by argument
   std::vector<Coordinates> coordinates_;  // by register
   std::map<std::pair<const MatrixInstruction*, std::int64_t>, Fragments> fragments_;

@@ -11,6 +11,12 @@ std::optional<std::int64_t> Interpreter::element(const Block& block, const View&
                                                  const std::vector<std::int64_t>& origin,
                                                  const std::int64_t* offset) const {
   std::int64_t index = value(block, view.offset);
+  if (view.windows) {
+    const auto row = origin[0] + offset[0], column = origin[1] + offset[1];
+    if (row < 0 || row >= tokens_ || column < 0 || column >= view.extents[1]) return std::nullopt;
+    const auto place = view.windows->place(first_row_ + row, column);
+    return place < 0 ? std::nullopt : std::optional(index + place);
+  }
   for (std::size_t d = 0; d < origin.size(); ++d) {
     const auto extent = view.extents[d] == kTokens ? tokens_ : view.extents[d];
     const auto at = origin[d] + offset[d];

@@ -79,13 +79,14 @@ TEST(Constructors, compute_their_operators) {
 
 TEST(Constructors, of_a_convolution_say_how_x_is_read) {
   const Problem problem = convolution_of(kWindows, ttype("uint4"), Scalar::f16);
-  EXPECT_EQ(to_string(problem),
-            "y[m<=18, n=5] f16 = sum k=27: in[n, 2*h + y - 1, 2*w + x - 1, c] f16 * "
-            "(u4[n, k] - 0)");
+  EXPECT_EQ(
+      to_string(problem),
+      "y[m<=18, n=5] f16 = sum k=27: x[m, k] of windows 3x3 of 6x5x3, stride 2x2, padding 1x1, "
+      "f16 * (u4[n, k] - 0)");
   Problem other = problem;
   other.k = 28;
   EXPECT_THAT([&] { check(other); },
-              ThrowsMessage<InvalidArgument>("k is 28, and the operator's 27"));
+              ThrowsMessage<InvalidArgument>("k is 28, and a window has 27"));
   // A window of one element is a product of matrices.
   const Convolution point{.batch = 2, .in_channels = 3, .out_channels = 5, .height = 6, .width = 5};
   EXPECT_EQ(convolution_of(point, ttype("uint4"), Scalar::f16),
@@ -117,10 +118,17 @@ TEST(Decide, refuses_operators_that_have_no_kernels_and_says_so) {
     return [problem] { decide(problem, device("h200")); };
   };
   const TType type = ttype("uint4,group=32,scale=float16");
-  EXPECT_THAT(refused(batched_of(type, 3, 64, 256, Scalar::f16, 8)),
-              ThrowsMessage<Unsupported>("no kernel multiplies a batch of 3"));
-  EXPECT_THAT(refused(convolution_of(kWindows, ttype("uint4"), Scalar::f16)),
-              ThrowsMessage<Unsupported>("no kernel reads x as a convolution does"));
+  EXPECT_NO_THROW(refused(batched_of(type, 3, 64, 256, Scalar::f16, 8))());
+  EXPECT_NO_THROW(refused(convolution_of(kWindows, ttype("uint4"), Scalar::f16))());
+  Convolution groups = kWindows;
+  groups.in_channels = 6, groups.out_channels = 10, groups.groups = 2;
+  EXPECT_THAT(refused(convolution_of(groups, ttype("uint4"), Scalar::f16)),
+              ThrowsMessage<Unsupported>(
+                  "kernels read rows, or the windows of one group of channels-last images"));
+  Problem batch = convolution_of(kWindows, ttype("uint4"), Scalar::f16);
+  batch.batch = 2;
+  EXPECT_THAT(refused(batch),
+              ThrowsMessage<Unsupported>("no kernel reads windows for a batch of 2"));
   EXPECT_THAT(refused(linear_of(ttype("float16"), 64, 256, Scalar::f16, 8)),
               ThrowsMessage<Unsupported>("float16 has more than 8 bits"));
   EXPECT_NO_THROW(refused(experts_of(type, 64, 256, Scalar::f16, 8, {4, 1, 1 << 15}))());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/image_parts.h"
+#include "layout/image_parts.h"
 
 #include "base/integers.h"
 #include "layout/weight_image.h"

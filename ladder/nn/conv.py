@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder.Conv2d``: a drop-in for ``torch.nn.Conv2d`` whose weight is packed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ladder import ops
+from ladder.cuda.convolution import Geometry, conv2d
+from ladder.cuda.experts import Stack
+from ladder.cuda.linear import linear_image
+from ladder.cuda.request import check_mode
+from ladder.cuda.tune_items import ItemsProblem
+from ladder.cuda.tune_items import tune as tune_items
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.metadata import WeightMetadata
+from ladder.nn.packed import PackedModule
+from ladder.quantization import quantize
+from ladder.types import TType, with_defaults
+from ladder.weight import Weight
+
+_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class Conv2d(PackedModule):
+    """``torch.nn.Conv2d`` with the weight stored as its tType says.
+
+    The weight is [F, Y X C]: row f has what filter f multiplies, y and x outside, channels inside,
+    so that a group of a scale has neighbouring channels of one place. Its parts are buffers as
+    those of :class:`ladder.Linear`. x is [N, C, H, W] in any memory format. Kernels read
+    channels-last images, which is how ``x.to(memory_format=torch.channels_last)`` has them and what
+    this module gives; other x are copied first.
+
+    On a CUDA device windows are read as they are copied to shared memory: no matrix of them is
+    written. Windows of one number with strides of one are a linear layer. Elsewhere, the CPU
+    included, such a matrix is written (``torch.nn.functional.unfold``).
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            padding_mode: as ``torch.nn.Conv2d``; ``groups`` is 1.
+        weight_type, group_size, symmetric: as :class:`ladder.Linear`, of rows of Y X C columns.
+        dtype: of the bias, and of ``.weight`` as other code sees it.
+    Raises:
+        InvalidArgument: a size that is not positive, an unknown type or padding.
+        Unsupported: ``groups`` is more than 1.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: str | int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        kernel, step, apart = _pair(kernel_size), _pair(stride), _pair(dilation)
+        if min(in_channels, out_channels, *kernel, *step, *apart) < 1:
+            raise InvalidArgument(
+                f"in_channels is {in_channels}, out_channels {out_channels}, kernel_size {kernel}, "
+                f"stride {step} and dilation {apart}, not all positive"
+            )
+        if groups != 1:
+            raise Unsupported(f"groups is {groups}: packed convolutions have one group")
+        if padding_mode not in _MODES:
+            raise InvalidArgument(f'padding_mode is "{padding_mode}", not one of {_MODES}')
+        ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+        dtype = dtype or torch.get_default_dtype()
+        k = kernel[0] * kernel[1] * in_channels
+        super().__init__(k, out_channels, ttype, False, device, dtype)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride, self.dilation = kernel, step, apart
+        self.padding: str | tuple[int, int] = (
+            padding if isinstance(padding, str) else _pair(padding)
+        )
+        self.padding_mode = padding_mode
+        _sides(self)  # raises where the padding is none
+        zeros = torch.zeros(out_channels, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def from_float(
+        cls,
+        conv: nn.Module,
+        weight_type: str | TType = "uint4",
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        *,
+        method: str = "search",
+    ) -> Conv2d:
+        """Quantise an ``nn.Conv2d``; arguments as :func:`ladder.quantize`. The bias is the very
+        parameter that it was.
+
+        Raises:
+            InvalidArgument: ``conv`` is something else, or its weight is not finite.
+            Unsupported: it has groups.
+        """
+        if not isinstance(conv, nn.Conv2d):
+            raise InvalidArgument(f"conv is of {type(conv).__name__}, not nn.Conv2d")
+        options: Any = {
+            name: getattr(conv, name)
+            for name in (
+                "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation",
+                "groups", "padding_mode",
+            )
+        }  # fmt: skip
+        module = cls(
+            **options, bias=False, weight_type=weight_type, group_size=group_size,
+            symmetric=symmetric, device="meta", dtype=conv.weight.dtype,
+        )  # fmt: skip
+        rows = conv.weight.detach().permute(0, 2, 3, 1).reshape(conv.out_channels, -1)
+        module.set_weight(quantize(rows, module.weight_type, method=method))
+        module._parameters["bias"] = cast("nn.Parameter | None", conv.bias)
+        return module.train(conv.training)
+
+    @classmethod
+    def from_weight(cls, weight: Weight, in_channels: int, *args: Any, **options: Any) -> Conv2d:
+        """A module that holds ``weight`` [F, Y X C] (not a copy), with a bias of zeros unless
+        ``bias=False``; further arguments as the class's from ``kernel_size`` on."""
+        options |= {"weight_type": weight.type, "device": weight.qweight.device}
+        module = cls(in_channels, weight.shape[0], *args, **options)
+        module.set_weight(weight)
+        return module
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> nn.Conv2d:
+        """An ``nn.Conv2d`` with the weight's values, in ``self.dtype`` unless given."""
+        dtype = dtype or self.dtype
+        with torch.device("meta"):
+            dense = nn.Conv2d(
+                self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding,
+                self.dilation, bias=self.bias is not None,
+                padding_mode=cast(Any, self.padding_mode),
+            )  # fmt: skip
+        values = self.packed_weight.dequantize(dtype)
+        shape = (self.out_channels, *self.kernel_size, self.in_channels)
+        dense.weight = nn.Parameter(values.view(shape).permute(0, 3, 1, 2).contiguous())
+        if self.bias is not None:
+            dense.bias = nn.Parameter(self.bias.detach().to(dtype))
+        return dense.train(self.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """Shape [F, C, Y, X], dtype and device of the dense weight; no elements, as
+        :attr:`ladder.Linear.weight`."""
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        return WeightMetadata(shape, self.dtype, self.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply windows.
+
+        Args:
+            x: [N, C, H, W] or [C, H, W], float32, float16 or bfloat16, any memory format.
+        Returns:
+            [N, F, H', W'] or [F, H', W'], channels last in memory, in the dtype of ``x``, or of
+            autocast where that is on. Gradients flow to ``x`` and bias.
+        Raises:
+            InvalidArgument: another number of dimensions or channels, or images smaller than a
+                window; the message has both values.
+        Error:
+            As :func:`ladder.ops.linear` of the windows.
+        """
+        if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
+            raise InvalidArgument(
+                f"x has shape {list(x.shape)}, not [N, {self.in_channels}, H, W] or "
+                f"[{self.in_channels}, H, W]"
+            )
+        device = x.device.type
+        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
+        if autocast and torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
+        if x.dim() == 3:
+            return self._images(x[None])[0]
+        return self._images(x)
+
+    def _images(self, x: Tensor) -> Tensor:
+        x, geometry = self._padded(x)
+        windows = geometry.windows(x.shape[2], x.shape[3], self.in_channels)
+        if min(windows.y.positions, windows.x.positions) < 1:
+            raise InvalidArgument(
+                f"x has images of {list(x.shape[2:])}, smaller than windows of "
+                f"{list(self.kernel_size)} with padding {self.padding} and dilation {self.dilation}"
+            )
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        y = self._by_kernels(x, bias, geometry) if x.is_cuda else None
+        if y is None:
+            y = self._by_columns(x, bias, geometry)
+        return y.permute(0, 3, 1, 2)
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, Geometry]:
+        """x with the padding that is not the same on both sides, or not of zeros, and the rest."""
+        (top, bottom), (left, right) = _sides(self)
+        sizes = (self.kernel_size, self.stride)
+        if self.padding_mode == "zeros" and top == bottom and left == right:
+            return x, Geometry(*sizes, (top, left), self.dilation)
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        x = functional.pad(x, (left, right, top, bottom), mode=mode)
+        return x, Geometry(*sizes, (0, 0), self.dilation)
+
+    def _by_kernels(self, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor | None:
+        """[N, H', W', F]; None where this device has no kernels for the type, or has failed."""
+        if torch.compiler.is_compiling():
+            self._prepare_for_trace()
+        else:
+            self.prepare()
+        if self.image is None:
+            return None
+        rows, number, n = x.permute(0, 2, 3, 1), self._weight_number, self.out_channels
+        try:
+            if geometry == Geometry((1, 1)):
+                return linear_image(rows, self.image, bias, number, n)
+            return conv2d(rows, self.image, bias, number, n, geometry)
+        except RuntimeError:
+            if torch.compiler.is_compiling() or not self._leave_kernels():
+                raise
+            return None
+
+    def _by_columns(self, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        """[N, H', W', F], of windows that are written out."""
+        kernel, stride, padding, dilation = geometry
+        windows = geometry.windows(x.shape[2], x.shape[3], self.in_channels)
+        if geometry == Geometry((1, 1)):
+            rows = x.permute(0, 2, 3, 1)
+        else:
+            columns = functional.unfold(x, kernel, dilation, padding, stride)
+            columns = columns.unflatten(1, (self.in_channels, kernel[0] * kernel[1]))
+            rows = columns.permute(0, 3, 2, 1).flatten(2)
+        y = ops.linear(
+            rows,
+            self.qweight,
+            self._type_text,
+            scales=self.scales,
+            zeros=self.zeros,
+            scale2=self.scale2,
+            g_idx=self.g_idx,
+            bias=bias,
+        )
+        return y.reshape(x.shape[0], windows.y.positions, windows.x.positions, self.out_channels)
+
+    def _prepare_for_trace(self) -> None:
+        """As :class:`ladder.Linear` has it."""
+        if not torch.compiler.is_exporting() and type(self.qweight) is Tensor:
+            self.prepare()
+
+    _prepare_for_trace._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def warmup(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype = torch.float16,
+        *,
+        tune: str = "fast",
+        budget: float = 20.0,
+    ) -> str:
+        """Compile and time the kernel for x of ``shape`` [N, C, H, W], as :func:`ladder.warmup`
+        does for tokens: kernels know the size of images, and are the same for all N up to a power
+        of two of windows. Elsewhere than on a CUDA device it does nothing.
+
+        Args:
+            tune, budget: as :func:`ladder.warmup`.
+        Returns:
+            The schedule that was chosen by timing now, or "".
+        """
+        mode = check_mode(tune)
+        if len(shape) != 4 or shape[1] != self.in_channels:
+            raise InvalidArgument(f"shape is {list(shape)}, not [N, {self.in_channels}, H, W]")
+        if self.device.type != "cuda" or not self.prepare() or self.image is None:
+            return ""
+        x, geometry = self._padded(torch.empty(shape, device="meta"))
+        count, channels, height, width = x.shape
+        windows = geometry.windows(height, width, channels)
+        rows = count * windows.y.positions * windows.x.positions
+        if geometry == Geometry((1, 1)):
+            self.compile_for(dtype, rows)
+            return ""
+        stack = Stack(
+            self.image[None], self._weight_number, (self.out_features, self.in_features),
+            self._type_text,
+        )  # fmt: skip
+        of_x = (count, height, width, channels)
+        problem = ItemsProblem(stack, rows, windows.spelled, of_x, dtype)
+        return tune_items(problem, mode, time.monotonic() + budget)
+
+    def extra_repr(self) -> str:
+        more = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"bias={self.bias is not None}{more}, weight_type={self._type_text}"
+        )
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def _sides(conv: Conv2d) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Padding above and below, left and right."""
+    padding = conv.padding
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        if conv.stride != (1, 1):
+            raise InvalidArgument(f'padding is "same", and stride {conv.stride}, not 1')
+        every = [d * (t - 1) for d, t in zip(conv.dilation, conv.kernel_size, strict=True)]
+        return (every[0] // 2, every[0] - every[0] // 2), (every[1] // 2, every[1] - every[1] // 2)
+    if isinstance(padding, str) or min(padding) < 0:
+        raise InvalidArgument(f'padding is {padding!r}, not "same", "valid" or sizes')
+    return (padding[0], padding[0]), (padding[1], padding[1])

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ladder.Conv2d on a GPU: kernels read windows where they lie, exact on integers."""
+
+import copy
+
+import pytest
+import torch
+from drawn import exact_weight, formula, integers
+from gpu import HALVES, MARKS
+from torch import Tensor
+from torch.nn import functional as F
+
+import ladder
+
+pytestmark = MARKS
+
+TYPES = (
+    "uint4,group=32,scale=float16,zero=midpoint",
+    "uint4,group=64,scale=float16,zero=integer",
+    "uint2,channel,scale=float16,zero=midpoint",
+    "int8,channel,scale=float16",
+    "float6_e3m2,group=32,scale=float16",
+    "mxfp4",
+)
+FILTERS = 72
+#: kernel, stride, padding, dilation
+GEOMETRIES = (
+    ((3, 3), (1, 1), (1, 1), (1, 1)),
+    ((3, 2), (2, 3), (0, 2), (1, 1)),
+    ((2, 3), (1, 2), (2, 0), (3, 2)),
+    ((1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 1), (2, 2), (0, 0), (1, 1)),
+    ((4, 4), (4, 4), (0, 0), (1, 1)),
+    ((7, 7), (2, 2), (3, 3), (1, 1)),
+)
+
+
+def conv_of(geometry, c: int, type: str = TYPES[0], n: int = FILTERS, **more):
+    """A module on the GPU, in the form of kernels, and its values [F, C, Y, X]."""
+    kernel = geometry[0]
+    weight = exact_weight(type, n, c * kernel[0] * kernel[1], **more)
+    conv = ladder.Conv2d.from_weight(weight, c, *geometry)
+    conv.bias.data.copy_(integers((n,), torch.float32, 9))
+    conv.cuda()
+    assert conv.prepare()
+    return conv, formula(weight).view(n, *kernel, c).permute(0, 3, 1, 2).cuda()
+
+
+def exact(x: Tensor, values: Tensor, conv: ladder.Conv2d) -> Tensor:
+    """In float64, which convolutions of integers hold."""
+    geometry = (conv.stride, conv.padding, conv.dilation)
+    return F.conv2d(x.double(), values, conv.bias.double(), *geometry)
+
+
+def served(conv: ladder.Conv2d, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Most rows of an item of a call; 0 where there are no kernels."""
+    _, geometry = conv._padded(torch.empty(shape, device="meta"))
+    windows = geometry.windows(shape[2], shape[3], shape[1])
+    rows = shape[0] * windows.y.positions * windows.x.positions
+    of = conv._weight_number
+    return torch.ops.ladder.item_rows(of, 1, rows, dtype, 0, windows.spelled)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", TYPES)
+def test_kernels_are_exact_on_integers(type, dtype):
+    conv, values = conv_of(GEOMETRIES[0], 32, type)
+    for shape in ((1, 32, 5, 3), (2, 32, 9, 7), (3, 32, 17, 20)):
+        x = integers(shape, dtype).cuda()
+        assert served(conv, shape, dtype)
+        with torch.no_grad():
+            assert torch.equal(conv(x), exact(x, values, conv).to(dtype)), shape
+
+
+@pytest.mark.parametrize("channels", [16, 24, 64, 13])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_every_geometry_is_exact(geometry, channels):
+    """13 channels come one by one, the others in pieces of 16 bytes."""
+    conv, values = conv_of(geometry, channels)
+    for shape in ((2, channels, 13, 11), (5, channels, 8, 32)):
+        x = integers(shape, torch.float16).cuda()
+        y = conv(x)
+        assert torch.equal(y, exact(x, values, conv).half()), shape
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        last = x.to(memory_format=torch.channels_last)
+        assert torch.equal(conv(last), y)
+        if geometry[0] != (1, 1) and geometry[0][0] * geometry[0][1] * channels > 64:
+            assert served(conv, shape, torch.float16)
+
+
+def test_many_windows_are_exact():
+    conv, values = conv_of(GEOMETRIES[0], 16)
+    x = integers((2, 16, 150, 140), torch.float16).cuda()
+    assert torch.equal(conv(x), exact(x, values, conv).half())
+
+
+def test_columns_may_be_in_another_order():
+    conv, values = conv_of(GEOMETRIES[0], 16, act_order=True)
+    x = integers((2, 16, 9, 7), torch.float16).cuda()
+    assert torch.equal(conv(x), exact(x, values, conv).half())
+
+
+def test_float32_and_gradients_go_through_dense_weights():
+    conv, values = conv_of(GEOMETRIES[1], 16)
+    x = integers((2, 16, 9, 7), torch.float32).cuda().requires_grad_()
+    assert torch.equal(conv(x).double(), exact(x, values, conv))
+    dense = x.detach().double().requires_grad_()
+    exact(dense, values, conv).sum().backward()
+    for given in (x, x.detach().half().requires_grad_()):
+        conv(given).sum().backward()
+        assert torch.equal(given.grad, dense.grad.to(given.dtype))
+
+
+def test_opcheck():
+    conv, _ = conv_of(GEOMETRIES[1], 16)
+    geometry = [list(numbers) for numbers in GEOMETRIES[1]]
+    x = integers((2, 9, 7, 16), torch.float16).cuda().requires_grad_()
+    arguments = (x, conv.image, conv.bias.half(), conv._weight_number, FILTERS, *geometry)
+    torch.library.opcheck(torch.ops.ladder.conv2d.default, arguments)
+
+
+def test_compiled_and_captured_calls_are_exact():
+    conv, values = conv_of(GEOMETRIES[0], 32)
+    x = integers((2, 32, 9, 7), torch.float16).cuda()
+    wanted = exact(x, values, conv).half()
+    with torch.no_grad():
+        assert torch.equal(conv(x), wanted)
+        assert torch.equal(torch.compile(conv, fullgraph=True)(x), wanted)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = conv(x)
+        x.copy_(integers((2, 32, 9, 7), torch.float16, 5))
+        graph.replay()
+    assert torch.equal(y, exact(x, values, conv).half())
+
+
+def test_capture_without_kernels_says_what_to_do():
+    conv, _ = conv_of(GEOMETRIES[0], 40)
+    x = torch.zeros(1, 40, 6, 6, device="cuda", dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="a convolution of uint4.*before the capture"):
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            conv(x)
+    torch.cuda.synchronize()
+
+
+def test_tuned_kernels_are_exact_and_kept():
+    conv, values = conv_of(GEOMETRIES[0], 64)
+    assert conv.warmup((2, 64, 12, 12))
+    assert conv.warmup((2, 64, 12, 12)) == ""  # it is a plan
+    x = integers((2, 64, 12, 12), torch.float16).cuda()
+    assert torch.equal(conv(x), exact(x, values, conv).half())
+
+
+def test_saving_and_moving_give_the_canonical_form():
+    conv, values = conv_of(GEOMETRIES[0], 32)
+    x = integers((2, 32, 9, 7), torch.float16)
+    wanted = exact(x.cuda(), values, conv).half()
+    state = conv.state_dict()
+    assert state["qweight"].shape[0] == FILTERS and conv.qweight is None
+    assert torch.equal(copy.deepcopy(conv)(x.cuda()), wanted)
+    assert torch.equal(conv.cpu()(x).cuda(), wanted)
