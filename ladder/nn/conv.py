@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ladder import ops
 from ladder.cuda.convolution import Geometry, conv2d
@@ -18,6 +17,7 @@ from ladder.cuda.request import check_mode
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.conv_products import by_columns, by_values, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
 from ladder.quantization import quantize
@@ -37,8 +37,9 @@ class Conv2d(PackedModule):
     this module gives; other x are copied first.
 
     On a CUDA device windows are read as they are copied to shared memory: no matrix of them is
-    written. Windows of one number with strides of one are a linear layer. Elsewhere, the CPU
-    included, such a matrix is written (``torch.nn.functional.unfold``).
+    written. Windows of one number with strides of one are a linear layer. The CPU writes such a
+    matrix, of one image where it is large (``torch.nn.functional.unfold``); other devices, and GPUs
+    without kernels for the type, convolve with dequantised weights.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
@@ -70,7 +71,7 @@ class Conv2d(PackedModule):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        kernel, step, apart = _pair(kernel_size), _pair(stride), _pair(dilation)
+        kernel, step, apart = pair(kernel_size), pair(stride), pair(dilation)
         if min(in_channels, out_channels, *kernel, *step, *apart) < 1:
             raise InvalidArgument(
                 f"in_channels is {in_channels}, out_channels {out_channels}, kernel_size {kernel}, "
@@ -86,11 +87,9 @@ class Conv2d(PackedModule):
         super().__init__(k, out_channels, ttype, False, device, dtype)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride, self.dilation = kernel, step, apart
-        self.padding: str | tuple[int, int] = (
-            padding if isinstance(padding, str) else _pair(padding)
-        )
+        self.padding: str | tuple[int, int] = padding if isinstance(padding, str) else pair(padding)
         self.padding_mode = padding_mode
-        _sides(self)  # raises where the padding is none
+        sides(self)  # raises where the padding is none
         zeros = torch.zeros(out_channels, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
@@ -189,7 +188,7 @@ class Conv2d(PackedModule):
         return self._images(x)
 
     def _images(self, x: Tensor) -> Tensor:
-        x, geometry = self._padded(x)
+        x, geometry = padded(self, x)
         windows = geometry.windows(x.shape[2], x.shape[3], self.in_channels)
         if min(windows.y.positions, windows.x.positions) < 1:
             raise InvalidArgument(
@@ -199,18 +198,9 @@ class Conv2d(PackedModule):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         y = self._by_kernels(x, bias, geometry) if x.is_cuda else None
         if y is None:
-            y = self._by_columns(x, bias, geometry)
+            written = x.device.type in ("cpu", "meta")
+            y = (by_columns if written else by_values)(self, x, bias, geometry)
         return y.permute(0, 3, 1, 2)
-
-    def _padded(self, x: Tensor) -> tuple[Tensor, Geometry]:
-        """x with the padding that is not the same on both sides, or not of zeros, and the rest."""
-        (top, bottom), (left, right) = _sides(self)
-        sizes = (self.kernel_size, self.stride)
-        if self.padding_mode == "zeros" and top == bottom and left == right:
-            return x, Geometry(*sizes, (top, left), self.dilation)
-        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        x = functional.pad(x, (left, right, top, bottom), mode=mode)
-        return x, Geometry(*sizes, (0, 0), self.dilation)
 
     def _by_kernels(self, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor | None:
         """[N, H', W', F]; None where this device has no kernels for the type, or has failed."""
@@ -229,28 +219,6 @@ class Conv2d(PackedModule):
             if torch.compiler.is_compiling() or not self._leave_kernels():
                 raise
             return None
-
-    def _by_columns(self, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-        """[N, H', W', F], of windows that are written out."""
-        kernel, stride, padding, dilation = geometry
-        windows = geometry.windows(x.shape[2], x.shape[3], self.in_channels)
-        if geometry == Geometry((1, 1)):
-            rows = x.permute(0, 2, 3, 1)
-        else:
-            columns = functional.unfold(x, kernel, dilation, padding, stride)
-            columns = columns.unflatten(1, (self.in_channels, kernel[0] * kernel[1]))
-            rows = columns.permute(0, 3, 2, 1).flatten(2)
-        y = ops.linear(
-            rows,
-            self.qweight,
-            self._type_text,
-            scales=self.scales,
-            zeros=self.zeros,
-            scale2=self.scale2,
-            g_idx=self.g_idx,
-            bias=bias,
-        )
-        return y.reshape(x.shape[0], windows.y.positions, windows.x.positions, self.out_channels)
 
     def _prepare_for_trace(self) -> None:
         """As :class:`ladder.Linear` has it."""
@@ -281,7 +249,7 @@ class Conv2d(PackedModule):
             raise InvalidArgument(f"shape is {list(shape)}, not [N, {self.in_channels}, H, W]")
         if self.device.type != "cuda" or not self.prepare() or self.image is None:
             return ""
-        x, geometry = self._padded(torch.empty(shape, device="meta"))
+        x, geometry = padded(self, torch.empty(shape, device="meta"))
         count, channels, height, width = x.shape
         windows = geometry.windows(height, width, channels)
         rows = count * windows.y.positions * windows.x.positions
@@ -303,22 +271,3 @@ class Conv2d(PackedModule):
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
             f"bias={self.bias is not None}{more}, weight_type={self._type_text}"
         )
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _sides(conv: Conv2d) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Padding above and below, left and right."""
-    padding = conv.padding
-    if padding == "valid":
-        return (0, 0), (0, 0)
-    if padding == "same":
-        if conv.stride != (1, 1):
-            raise InvalidArgument(f'padding is "same", and stride {conv.stride}, not 1')
-        every = [d * (t - 1) for d, t in zip(conv.dilation, conv.kernel_size, strict=True)]
-        return (every[0] // 2, every[0] - every[0] // 2), (every[1] // 2, every[1] - every[1] // 2)
-    if isinstance(padding, str) or min(padding) < 0:
-        raise InvalidArgument(f'padding is {padding!r}, not "same", "valid" or sizes')
-    return (padding[0], padding[0]), (padding[1], padding[1])

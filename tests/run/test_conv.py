@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import ladder
 from ladder import InvalidArgument, Unsupported
+from ladder.nn.conv_products import by_values, padded
 
 F_, C = 24, 6
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
@@ -109,6 +110,28 @@ def test_autocast_chooses_the_dtype():
     with torch.autocast("cpu", torch.bfloat16):
         y = conv(x)
     assert torch.equal(y, wanted_of(x, values, conv).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_dequantised_weights_give_the_same(geometry):
+    """As devices without kernels have it."""
+    conv, values = exact_conv(geometry)
+    x = integers((2, C, 9, 7), torch.float32)
+    wide, of = padded(conv, x)
+    y = by_values(conv, wide, conv.bias, of).permute(0, 3, 1, 2)
+    assert torch.equal(y.double(), wanted_of(x, values, conv))
+
+
+def test_windows_of_large_images_are_written_one_image_at_a_time(monkeypatch):
+    conv, values = exact_conv(GEOMETRIES[0])
+    x = integers((3, C, 9, 7), torch.float32)
+    sizes = []
+    unfold = F.unfold
+    monkeypatch.setattr(F, "unfold", lambda x, *more: sizes.append(len(x)) or unfold(x, *more))
+    assert torch.equal(conv(x).double(), wanted_of(x, values, conv))
+    monkeypatch.setattr("ladder.nn.conv_products._MOST_NUMBERS", 2 * 63 * 54)
+    assert torch.equal(conv(x).double(), wanted_of(x, values, conv))
+    assert sizes == [3, 1, 1, 1]
 
 
 def test_it_round_trips():

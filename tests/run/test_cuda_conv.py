@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
+from ladder.nn.conv_products import padded
 
 pytestmark = MARKS
 
@@ -54,7 +55,7 @@ def exact(x: Tensor, values: Tensor, conv: ladder.Conv2d) -> Tensor:
 
 def served(conv: ladder.Conv2d, shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Most rows of an item of a call; 0 where there are no kernels."""
-    _, geometry = conv._padded(torch.empty(shape, device="meta"))
+    _, geometry = padded(conv, torch.empty(shape, device="meta"))
     windows = geometry.windows(shape[2], shape[3], shape[1])
     rows = shape[0] * windows.y.positions * windows.x.positions
     of = conv._weight_number
