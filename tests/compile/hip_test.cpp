@@ -49,6 +49,8 @@ struct Cell {
 std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Scalar> x) {
   const std::int64_t shapes[][2] = {{4096, 4096}, {28672, 8192}, {1000, x ? 1024 : 1032}};
   constexpr std::int64_t kTokens[] = {1, 16, 32, 64, 128, 256};
+  constexpr std::int64_t kOfBytes[] = {32, 128, 256, 1024, 8192};
+  const auto tokens = x ? std::span<const std::int64_t>(kOfBytes) : kTokens;
   constexpr std::size_t kStride = 7;
   const char* seed = std::getenv("LADDER_COMPILE_SEED");
   const auto chosen = (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) % kStride;
@@ -57,7 +59,7 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
   for (const char* name : {"mi210", "mi300x"}) {
     for (const char* type : types) {
       for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-        for (const auto m : kTokens) {
+        for (const auto m : tokens) {
           const auto& [n, k] = shapes[turn % std::size(shapes)];
           if (turn++ % kStride != chosen) continue;
           try {

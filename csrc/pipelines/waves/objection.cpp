@@ -64,6 +64,9 @@ std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& d
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
   }
+  if (grid.token_tiles % grid.together != 0) {
+    return joined(grid.token_tiles, " token tiles are no groups of ", grid.together);
+  }
   if (s.reduction == Reduction::cluster) return joined(device.name, " has no clusters");
   if (auto why = reduction_objection(s.reduction, grid.splits, s.rows(), device); !why.empty()) {
     return why;
@@ -81,8 +84,8 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
   if (!problem.has_bytes_of_x()) {  // by bytes no library multiplies
     if (auto why = not_while_multiplying(decisions.whole, problem.m); !why.empty()) return why;
+    if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
   }
-  if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
     return joined("serves ", tokens, " tokens of ", problem.m);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -112,7 +113,7 @@ TEST(WavesOfBytes, refuse_what_needs_bytes_without_a_sign) {
 
 TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
   for (const char* name : {"mi210", "mi250", "mi300x", "mi355x"}) {
-    for (const std::int64_t m : {16, 17, 64, 100, 256}) {
+    for (const std::int64_t m : {16, 17, 64, 100, 256, 384, 1024, 8192}) {
       for (const char* type : testing::kIntegersOfBytes) {
         Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
         problem.round_x(Scalar::s8);
@@ -123,6 +124,26 @@ TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
       }
     }
   }
+}
+
+// Two groups of four tiles of 256 tokens: of the second a tile has a token, or none has.
+TEST(WavesOfBytes, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
+  constexpr std::array<int, 6> kShape = {256, 64, 1, 4, 1, 8};
+  const Device& machine = device("mi300x");
+  const auto cases =
+      testing::wave_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16, Reduction::none,
+                         Route::bytes, machine, 2, Scalar::s8);
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& [problem, schedule] = cases.front();
+  EXPECT_EQ(grid_of(schedule, problem).together, 4);
+  for (const std::int64_t m : {std::int64_t{300}, std::int64_t{1025}, problem.m}) {
+    expect_exact(problem, schedule, machine, m, static_cast<unsigned>(m));
+  }
+  const Program program = lower(decide(problem, machine), schedule);
+  EXPECT_THAT(to_string(program), HasSubstr("blocks from token "));
+  WaveSchedule halves = schedule;
+  halves.token_tiles = 9;
+  EXPECT_EQ(objection(halves, decide(problem, machine)), "9 token tiles are no groups of 4");
 }
 
 RegisterId register_called(const Program& program, std::string_view name) {
