@@ -56,7 +56,8 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
   const auto chosen = (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) % kStride;
   std::vector<Cell> out;
   std::size_t turn = 0;
-  for (const char* name : {"mi210", "mi300x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+    if (x && tile_instruction(*x, device(name)) == nullptr) continue;
     for (const char* type : types) {
       for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
         for (const auto m : tokens) {
@@ -82,6 +83,12 @@ std::vector<Cell> cells() {
   auto all = cells_of(testing::kKindsOfTypes, {});
   const auto bytes = cells_of(testing::kIntegersOfBytes, Scalar::s8);
   all.insert(all.end(), bytes.begin(), bytes.end());
+  for (const std::span<const char* const> types :
+       {std::span<const char* const>(testing::kFloatsOfBytes),
+        std::span<const char* const>(testing::kWholesOfBytes)}) {
+    const auto floats = cells_of(types, Scalar::e4m3);
+    all.insert(all.end(), floats.begin(), floats.end());
+  }
   return all;
 }
 

@@ -24,9 +24,10 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::cdna && row.in_tiles;
 }
 
-// Of integers CDNA 2 has half the columns.
+// Of integers CDNA 2 has half the columns of CDNA 3, and CDNA 4 twice as many.
 std::string product(const MatrixInstruction& row, Scalar a) {
-  return joined("mma_", name_of(a), a == Scalar::s8 && row.k == 16 ? "_k16" : "");
+  const bool other = a == Scalar::s8 && row.k != 32;
+  return joined("mma_", name_of(a), other ? joined("_k", row.k) : "");
 }
 
 bool is_here(const std::vector<Statement>& statements, const auto& wanted) {
@@ -56,8 +57,8 @@ void check_instructions(const Program& program) {
 std::string shared_memory(int) { return "extern SHARED unsigned char shared[];"; }
 
 constexpr codegen::Dialect kDialect = {
-    .preludes = {&prelude, &scale_prelude, &byte_prelude, nullptr, nullptr, &tile_prelude, nullptr,
-                 nullptr, nullptr},
+    .preludes = {&prelude, &scale_prelude, &byte_prelude, &float_byte_prelude, &whole_byte_prelude,
+                 &tile_prelude, nullptr, nullptr, nullptr},
     .heading = &heading,
     .shared = "SHARED",
     .constants = "static __attribute__((device)) const",

@@ -28,7 +28,7 @@ std::string objection_to(const Program& program, const Schedule& schedule, const
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level != Level::global) continue;
     if (buffer.name == "y") y = memory.size();
-    memory.push_back(data.argument(buffer.name, schedule));
+    memory.push_back(testing::as_read(data.argument(buffer.name, schedule), buffer.scalar));
   }
   try {
     interpret(program, memory, 0);
