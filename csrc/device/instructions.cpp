@@ -162,7 +162,7 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_f32_32x32x16_f16", {4, 4}, kF16, 32, 16),
     mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32),
     mfma("v_mfma_f32_32x32x16_bf16", {4, 4}, kBf16, 32, 16),
-    mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64),
+    mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64, true),
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),

@@ -46,9 +46,9 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
-// By the instructions of CDNA 2, of 16 columns, and of those after it.
+// By the instructions of CDNA 2, of 16 columns, of CDNA 3, of 32, and of CDNA 4, of 64.
 TEST(Emulated, wave_kernels_of_bytes_are_exact) {
-  for (const char* name : {"mi210", "mi300x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
     std::vector<Case> cases;
     unsigned turn = 0;
     for (const char* type : testing::kIntegersOfBytes) {

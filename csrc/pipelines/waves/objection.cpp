@@ -74,6 +74,13 @@ std::string bad_grid(const WaveSchedule& s, const CtaGrid& grid, const Device& d
   return pairs_objection(s.threads(), s.rows());
 }
 
+/// Of operands of twice the columns that wave_registers() counts, which are bytes of 32.
+std::int64_t more_registers(const WaveSchedule& s, const MatrixInstruction& row) {
+  constexpr int kCounted = 32;
+  const auto more = std::max(row.k - kCounted, 0) * row.operand_bits() / 32;
+  return more * (kWaveRows + s.wave_tokens()) / kWaveLanes;
+}
+
 }  // namespace
 
 std::string objection(const WaveSchedule& s, const Decisions& decisions) {
@@ -118,7 +125,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const auto waves_of_simd =
       std::max<std::int64_t>(s.waves() * s.groups_per_cu / device.schedulers, 1);
   const auto most = kMostRegisters / waves_of_simd;
-  const auto registers = wave_registers(s, problem);
+  const auto registers = wave_registers(s, problem) + more_registers(s, row);
   if (registers > most) return joined(registers, " registers a lane, of at most ", most);
   return {};
 }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -109,6 +111,33 @@ TEST_F(WaveSessions, round_activations_where_they_are_asked_to) {
   };
   EXPECT_EQ(why(device_row(kOrdinal)), "");
   EXPECT_EQ(why(device("mi210")), "no tile program multiplies e4m3 on mi210");
+}
+
+// Tokens come to the product in the format that its instruction reads on this machine.
+TEST_F(WaveSessions, round_to_the_float8_of_the_machine) {
+  Session& s =
+      session(open_session(ttype("float8_e4m3,channel"), 448, 512, false, false, Scalar::e4m3));
+  for (const auto incoming : {Incoming::numbers, Incoming::scaled_numbers, Incoming::codes}) {
+    const auto found = s.passes(kOrdinal, Scalar::f16, 40, stream_, incoming);
+    ASSERT_NE(found.most, nullptr);
+    ASSERT_NE(found.rounding, nullptr);
+  }
+  std::size_t products = 0, numbers = 0, codes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store_)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (text.find("\nround_tokens(") != std::string::npos) {
+      numbers += text.find("return unsigned_zeros(a |") != std::string::npos;
+      codes += text.find("= fnuz_bytes(placed") != std::string::npos;
+    }
+    if (text.find("\nlinear_float8_e4m3(") == std::string::npos) continue;
+    products += text.find("mma_e4m3fnuz(", text.find("\nlinear_")) != std::string::npos;
+  }
+  EXPECT_GE(products, 1U);
+  // Two kernels for numbers; the fake keeps the text of a kernel in its binary, too.
+  EXPECT_GE(codes, 1U);
+  EXPECT_EQ(numbers, 2 * codes);
 }
 
 // The products of all items are one launch, and the kernels around them are loaded as they are.
