@@ -158,6 +158,9 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_f32_32x32x16_fp8_fp8", {3, 3}, kFnuz, 32, 16),
     mfma("v_mfma_f32_16x16x32_fp8_fp8", {4, 4}, kOcp, 16, 32, true),
     mfma("v_mfma_f32_32x32x16_fp8_fp8", {4, 4}, kOcp, 32, 16),
+    // Operands of 8 bits, and no scales.
+    mfma("v_mfma_f32_16x16x128_f8f6f4", {4, 4}, kOcp, 16, 128),
+    mfma("v_mfma_f32_32x32x64_f8f6f4", {4, 4}, kOcp, 32, 64),
     mfma("v_mfma_f32_16x16x32_f16", {4, 4}, kF16, 16, 32),
     mfma("v_mfma_f32_32x32x16_f16", {4, 4}, kF16, 32, 16),
     mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32),

@@ -164,7 +164,7 @@ TEST(Instructions, of_float8_read_fnuz_on_cdna_3_and_ocp_behind_it) {
 
 TEST(Instructions, cdna_4_reaches_its_rate_by_instructions_of_twice_the_depth) {
   for (const MatrixInstruction* row : instructions(device("mi355x"))) {
-    const bool deep = row->m * row->k * row->operand_bits() == 16 * 32 * 16;
+    const bool deep = row->m * row->k * row->operand_bits() >= 16 * 32 * 16;
     EXPECT_EQ(reached_share(device("mi355x"), *row), deep ? 1 : 0.5) << row->name;
   }
   for (const MatrixInstruction* row : instructions(device("mi300x"))) {

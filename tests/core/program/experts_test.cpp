@@ -85,7 +85,7 @@ TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
         kinds.insert(name + std::string(name_of(*type.rounded_x())));
       });
   EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
-                                          "mi300xs8"}));
+                                          "mi300xs8", "mi300xe4m3"}));
 }
 
 // Scales of tokens that are not those of the item's rows.
