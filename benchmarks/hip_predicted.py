@@ -66,7 +66,7 @@ def explained(
 def first_kernel(sections: dict[str, str]) -> tuple[float, str]:
     """Microseconds and schedule of the first candidate that is a kernel."""
     for line in sections["candidates"].splitlines():
-        found = re.match(r"([\d.]+) us .*?: (waves .*)", line.strip())
+        found = re.match(r"([\d.e+]+) us .*?: (waves .*)", line.strip())
         if found:
             return float(found[1]), found[2]
     return float("nan"), "no kernel"

@@ -27,6 +27,18 @@ double more_of_float_bytes(const Problem& problem, const MatrixInstruction& row)
   return problem.weight.bits == 8 ? kFnuz : kUnsigned;
 }
 
+/// Of 16 rows by 64 columns of 32 lanes. What e4m3 does not hold counts as without bytes, and is
+/// refused.
+double operations_of_unit(const Problem& problem, const WaveSchedule& s) {
+  const Element* const e = problem.weight.element;
+  if (s.route != Route::bytes || e == nullptr || e->exponent_bits > kByteExponent ||
+      e->mantissa_bits > kByteMantissa) {
+    return decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles;
+  }
+  const BytePlan& plan = float_byte_plan(e->bits, e->mantissa_bits);
+  return plan.mask_count + plan.shift_count;
+}
+
 double fullest(double groups, double places) {
   return std::ceil(groups / places) * places / groups;
 }
@@ -59,8 +71,8 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
   const double words = static_cast<double>(kWaveRows) * s.columns / kWaveLanes / 4;  // of a lane
   const double operations = words * more_of_float_bytes(problem, row) +
-                            decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles *
-                                (kWaveRows / 16.0) / 2 * (static_cast<double>(s.columns) / kBlock);
+                            operations_of_unit(problem, s) * (kWaveRows / 16.0) / 2 *
+                                (static_cast<double>(s.columns) / kBlock);
   const bool by_f32 = problem.activation() == Scalar::bf16 && s.route == Route::multiply_add;
   const double packed = by_f32 ? 2.2 : 1;
   const double scaling =
