@@ -43,12 +43,17 @@ MEASURED = {
     ("BLOOM-176B", "W:NF4 A:FP16"): (2.012, 8.142),
 }
 ARCHITECTURES = {"mi250": "gfx90a", "mi300x": "gfx942"}
-#: Weights of integers, for activations of 8 bits.
-INTEGERS = {
-    "W:INT4 G128": "uint4,group=128,scale=float16,zero=midpoint",
-    "W:INT4": "int4,channel,scale=float16",
-    "W:INT8": "int8,channel,scale=float16",
+#: Weights for activations of 8 bits, and what these are rounded to.
+BYTES = {
+    "W:INT4 G128 A:INT8": ("uint4,group=128,scale=float16,zero=midpoint", "int8"),
+    "W:INT4 A:INT8": ("int4,channel,scale=float16", "int8"),
+    "W:INT8 A:INT8": ("int8,channel,scale=float16", "int8"),
+    "W:INT4 G128 A:FP8": ("uint4,group=128,scale=float16,zero=midpoint", "float8_e4m3"),
+    "W:MXFP4 A:FP8": ("mxfp4", "float8_e4m3"),
+    "W:FP8 A:FP8": ("float8_e4m3,channel,scale=float32", "float8_e4m3"),
 }
+#: Architectures that multiply float8.
+FLOAT8 = {"gfx942"}
 PEAK = {"mi250": 1.6384, "mi300x": 5.3}  # TB/s, of the datasheets
 
 
@@ -61,7 +66,7 @@ def explained(
 def first_kernel(sections: dict[str, str]) -> tuple[float, str]:
     """Microseconds and schedule of the first candidate that is a kernel."""
     for line in sections["candidates"].splitlines():
-        found = re.match(r"([\d.]+) us .*?: (waves .*)", line.strip())
+        found = re.match(r"([\d.e+]+) us .*?: (waves .*)", line.strip())
         if found:
             return float(found[1]), found[2]
     return float("nan"), "no kernel"
@@ -163,18 +168,22 @@ def bytes_table() -> None:
     n = k = 8192
     print("\n## Activations of 8 bits\n")
     print(f"{n} x {k}. Instructions of bytes have the rate of float16 on gfx90a and twice that on")
-    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times.\n")
-    print("| device | type | tokens | A:FP16 µs | A:INT8 µs | VGPRs | spills | MFMA | schedule |")
+    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times. Above 256")
+    print("tokens of float16 there is no kernel: torch multiplies by the dequantised weight.\n")
+    print("| device | type | tokens | A:FP16 µs | µs | VGPRs | spills | MFMA | schedule |")
     print("|---|---|---|---|---|---|---|---|---|")
     for device, architecture in ARCHITECTURES.items():
-        for name, weight in INTEGERS.items():
-            for m in (64, 128, 256):
+        for name, (weight, activation_type) in BYTES.items():
+            if activation_type == "float8_e4m3" and architecture not in FLOAT8:
+                continue
+            for m in (64, 256, 1024, 4096):
                 halves, _ = first_kernel(explained(m, n, k, weight, device))
-                sections = explained(m, n, k, weight, device, "int8")
+                sections = explained(m, n, k, weight, device, activation_type)
                 us, schedule = first_kernel(sections)
                 text = assembly(sections["source"], architecture)
                 spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
-                print(f"| {device} | {name} | {m} | {halves:.1f} | {us:.1f} "
+                as_they_come = f"{halves:.1f}" if halves == halves else "torch"
+                print(f"| {device} | {name} | {m} | {as_they_come} | {us:.1f} "
                       f"| {number(text, 'vgpr_count')} | {spills} "
                       f"| {len(re.findall('v_mfma', text))} | {schedule} |")  # fmt: skip
 

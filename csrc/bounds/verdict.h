@@ -60,6 +60,8 @@ class Ruler {
 
   /// The least time of any schedule.
   double floor_seconds() const;
+  /// The least bytes that any schedule moves at that level.
+  double bound_bytes(std::size_t level) const { return bound_bytes_.at(level); }
 
   /// Whether no candidate can be faster than `best_seconds` by more than `margin` of it: the search
   /// may end.

@@ -11,7 +11,8 @@
 
 namespace ladder {
 
-/// The largest magnitude of a token becomes this number of the format: 127 of s8, 448 of e4m3.
+/// The largest magnitude of a token becomes this number: 127 of s8, 448 of e4m3, also where halves
+/// of these are written, as e4m3fnuz.
 constexpr float largest_rounded(Scalar to) { return to == Scalar::s8 ? 127.0f : 448.0f; }
 /// Tokens whose largest magnitude is below this become zeros with a scale of 0: 2^-100, as on the
 /// CPU. Reciprocals of anything larger are finite.
@@ -44,7 +45,8 @@ enum class TokenScales { own, given };
 struct RoundingKernels {
   /// round_tokens(const void* x, u8* out, float* scales, u32 tokens, u32 pieces, u32 threads): x
   /// [tokens, 16 pieces] of `from`, f16 or bf16, to `out` of `to`, s8 or e4m3, columns in the order
-  /// of digit_place (layout/digits.h). `threads` are RoundingPlan::threads, and blocks as many as
+  /// of digit_place (layout/digits.h). Of e4m3fnuz, for CDNA 3, are the fnuz_bytes() of what e4m3
+  /// gets, with the same scales. `threads` are RoundingPlan::threads, and blocks as many as
   /// have RoundingPlan::tokens each. x and out begin at multiples of 16 bytes.
   ///
   /// With `most` the largest magnitude of a token and `top` = largest_rounded(to), each of these
@@ -57,12 +59,12 @@ struct RoundingKernels {
   /// token t is given[t * each], positive and finite, its inverse 1 / scale, rounded once, and what
   /// `to` does not hold becomes the nearest of -128 to 127, or of -448 to 448. A token with a NaN
   /// has a scale of NaN, and any codes.
-  /// Where `from` is `to`, s8 or e4m3 too, x has codes, [tokens, 16 pieces] in the order of the
+  /// Where `from` is s8 or e4m3 too, x has codes, [tokens, 16 pieces] in the order of the
   /// columns, which are put into the order of digit_place as they are; the scales are given, or
   /// all 1 where `given` is null.
   ///
-  /// e4m3 needs sm_89, a place in a chain sm_90. Throws Unsupported where the target rounds to no
-  /// `to`.
+  /// e4m3 needs sm_89 or an AMD device, a place in a chain sm_90. Throws Unsupported where the
+  /// target rounds to no `to`.
   std::string (*round_tokens)(Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan,
                               InChain chain);
 };

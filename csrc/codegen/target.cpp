@@ -58,14 +58,16 @@ constexpr activations::Words kCudaWords = {.prelude = &cuda::prelude,
                                            .blocks_x = "gridDim.x",
                                            .blocks_y = "gridDim.y",
                                            .any_threads = true,
-                                           .dependent_launch = true};
+                                           .dependent_launch = true,
+                                           .converts_e4m3 = true};
 // Sizes of the grid are counted in threads there.
 constexpr activations::Words kHipWords = {.prelude = &hip::activation_prelude,
                                           .lanes = 64,
                                           .blocks_x = "(__builtin_amdgcn_grid_size_x() / THREADS)",
                                           .blocks_y = "__builtin_amdgcn_grid_size_y()",
                                           .any_threads = false,
-                                          .dependent_launch = false};
+                                          .dependent_launch = false,
+                                          .converts_e4m3 = false};
 
 template <const activations::Words& words>
 constexpr RoutingKernels kRoutingKernels = {
@@ -78,14 +80,12 @@ constexpr RoutingKernels kRoutingKernels = {
         },
 };
 
-template <const activations::Words& words, bool e4m3>
+template <const activations::Words& words>
 constexpr RoundingKernels kRoundingKernels = {
     .round_tokens =
         [](Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan, InChain chain) {
-          if (to == Scalar::e4m3 && !e4m3) {
-            fail<Unsupported>(
-                "activations are not rounded to e4m3 yet: it is not the format that "
-                "gfx942 multiplies");
+          if (to == Scalar::e4m3fnuz && words.converts_e4m3) {
+            fail<Unsupported>("no such device multiplies ", name_of(to));
           }
           return activations::round_tokens_source(from, to, whose, plan, chain, words);
         },
@@ -93,8 +93,8 @@ constexpr RoundingKernels kRoundingKernels = {
 
 constexpr RoutingKernels kCudaRouting = kRoutingKernels<kCudaWords>;
 constexpr RoutingKernels kHipRouting = kRoutingKernels<kHipWords>;
-constexpr RoundingKernels kCudaRounding = kRoundingKernels<kCudaWords, true>;
-constexpr RoundingKernels kHipRounding = kRoundingKernels<kHipWords, false>;
+constexpr RoundingKernels kCudaRounding = kRoundingKernels<kCudaWords>;
+constexpr RoundingKernels kHipRounding = kRoundingKernels<kHipWords>;
 
 constexpr Toolchain kCudaToolchain = {
     .add_directory = &cuda::add_nvrtc_directory,

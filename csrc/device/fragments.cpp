@@ -18,6 +18,15 @@ Layout warp_operand(const MatrixInstruction& row, int rows) {
   return column_local({rows / 8, row.k / (4 * v)}) * spatial({8, 4}) * local({1, v});
 }
 
+/// A row, or column, of each lane; of its columns no more than 16 bytes side by side, which f8f6f4
+/// has twice.
+Layout wave_operand(const MatrixInstruction& row, int rows) {
+  const int columns = row.k * rows / 64, most = 128 / row.operand_bits();
+  const Layout lanes = column_spatial({rows, 64 / rows});
+  if (columns <= most) return lanes * local({1, columns});
+  return local({1, columns / most}) * lanes * local({1, most});
+}
+
 /// Lanes 16 h + 4 q + r: quad pair q has the rows 4 h + r of its own product.
 Layout quad_pair_operand(const MatrixInstruction& row) {
   return {{row.copies, 8, 4}, {{1, 2, 4}, {0, 4, 1}, {1, 4, 1}}, {{2, 4, 1}}};
@@ -46,7 +55,7 @@ Layout MatrixInstruction::a() const {
     case Fragment::warp: return warp_operand(*this, m);
     case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
     case Fragment::tensor_memory: return spatial({4, 1}) * local({2, 1}) * warp_operand(*this, 16);
-    case Fragment::wave: return column_spatial({m, 64 / m}) * local({1, k * m / 64});
+    case Fragment::wave: return wave_operand(*this, m);
     case Fragment::vector: return local({m, k});
   }
   fail<InternalError>("fragment of ", name);
@@ -61,7 +70,7 @@ Layout MatrixInstruction::b() const {
     }
     case Fragment::warpgroup:
     case Fragment::tensor_memory: fail<Unsupported>(name, " reads B from shared memory");
-    case Fragment::wave: return column_spatial({n, 64 / n}) * local({1, k * n / 64});
+    case Fragment::wave: return wave_operand(*this, n);
     case Fragment::vector: return local({n, k});
   }
   fail<InternalError>("fragment of ", name);

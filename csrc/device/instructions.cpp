@@ -35,7 +35,8 @@ constexpr Types kI8{"int8", "int32", Scalar::s32, 31};
 // DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2: sums of e4m3 products keep about 14 bits
 // on Hopper. Taken for every generation, as the least.
 constexpr Types kE4m3{"float8_e4m3", "float32", Scalar::f32, 14};
-// Of CDNA 3 and 4; the accumulators add in float32.
+// Of CDNA 3 and 4; the accumulators add in float32, so that nothing is promoted on the way. CDNA 3:
+// MMA-Sim (arXiv 2511.10909), whose sums keep 24 bits.
 constexpr Types kFnuz{"float8_e4m3fnuz", "float32", Scalar::f32, 24};
 constexpr Types kOcp{"float8_e4m3", "float32", Scalar::f32, 24};
 
@@ -153,15 +154,18 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_f32_32x32x8_bf16", {3, 4}, kBf16, 32, 8),
     mfma("v_mfma_i32_16x16x32_i8", {3, 4}, kI8, 16, 32, true),
     mfma("v_mfma_i32_32x32x16_i8", {3, 4}, kI8, 32, 16),
-    mfma("v_mfma_f32_16x16x32_fp8_fp8", {3, 3}, kFnuz, 16, 32),
+    mfma("v_mfma_f32_16x16x32_fp8_fp8", {3, 3}, kFnuz, 16, 32, true),
     mfma("v_mfma_f32_32x32x16_fp8_fp8", {3, 3}, kFnuz, 32, 16),
-    mfma("v_mfma_f32_16x16x32_fp8_fp8", {4, 4}, kOcp, 16, 32),
+    mfma("v_mfma_f32_16x16x32_fp8_fp8", {4, 4}, kOcp, 16, 32, true),
     mfma("v_mfma_f32_32x32x16_fp8_fp8", {4, 4}, kOcp, 32, 16),
+    // Operands of 8 bits, and no scales.
+    mfma("v_mfma_f32_16x16x128_f8f6f4", {4, 4}, kOcp, 16, 128),
+    mfma("v_mfma_f32_32x32x64_f8f6f4", {4, 4}, kOcp, 32, 64),
     mfma("v_mfma_f32_16x16x32_f16", {4, 4}, kF16, 16, 32),
     mfma("v_mfma_f32_32x32x16_f16", {4, 4}, kF16, 32, 16),
     mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32),
     mfma("v_mfma_f32_32x32x16_bf16", {4, 4}, kBf16, 32, 16),
-    mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64),
+    mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64, true),
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
@@ -241,7 +245,9 @@ double reached_share(const Device& device, const MatrixInstruction& row) {
     return measured > 0 ? measured : device.warp_share;
   }
   // CDNA 4 takes as many clocks for instructions of twice the depth.
-  return row.fragment == Fragment::wave && row.architecture < 4 && device.generation >= 4 ? 0.5 : 1;
+  constexpr int kBitsOfCdna4 = 16 * 32 * 16;  // of an operand of v_mfma_f32_16x16x32_f16
+  const bool shallow = row.m * row.k * row.operand_bits() < kBitsOfCdna4;
+  return row.fragment == Fragment::wave && shallow && device.generation >= 4 ? 0.5 : 1;
 }
 
 double operations_per_second(const Device& device, const MatrixInstruction& row) {
@@ -261,7 +267,9 @@ const MatrixInstruction* tile_row(Scalar operand, const auto& taken) {
 }  // namespace
 
 const MatrixInstruction* tile_instruction(Scalar operand, const Device& device) {
-  return tile_row(operand, [&](const MatrixInstruction& row) { return has(device, row); });
+  const auto here = [&](const MatrixInstruction& row) { return has(device, row); };
+  const MatrixInstruction* const row = tile_row(operand, here);
+  return row == nullptr && operand == Scalar::e4m3 ? tile_row(Scalar::e4m3fnuz, here) : row;
 }
 
 const MatrixInstruction* tile_instruction(Scalar operand) {

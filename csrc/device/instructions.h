@@ -87,8 +87,8 @@ double reached_share(const Device& device, const MatrixInstruction& instruction)
 /// Dense rate of an instruction on a device, multiplications and additions; 0: not published.
 double operations_per_second(const Device& device, const MatrixInstruction& instruction);
 
-/// The row by which tile programs multiply `operand` on `device`, u8 and s8 by one; null when there
-/// is none.
+/// The row of fewest columns by which tile programs multiply `operand` on `device`, u8 as s8, e4m3
+/// by one of e4m3fnuz where the device has no other; null when there is none.
 const MatrixInstruction* tile_instruction(Scalar operand, const Device& device);
 /// That of NVIDIA's devices from sm_80 on, which programs that name no device take.
 const MatrixInstruction* tile_instruction(Scalar operand);

@@ -70,6 +70,16 @@ constexpr int kMostOffsetBits = 7;
 /// biases. Throws InternalError where they have no room.
 const BytePlan& float_byte_plan(int bits, int mantissa_bits);
 constexpr int kByteExponent = 4, kByteMantissa = 3, kByteBias = 7;  ///< of e4m3
+/// Four bytes of e4m3 as e4m3fnuz of half the number: times 2^kFnuzExponent they are what they
+/// were, -0 as 0. The bias of e4m3fnuz is one more, so that all codes but three stay: that of -0 is
+/// NaN there, and those of NaN are numbers.
+constexpr std::uint32_t fnuz_bytes(std::uint32_t bytes) {
+  const auto magnitudes = bytes & ~kSignBits;
+  const auto with_sign = (magnitudes + ~kSignBits) | ~kSignBits;  // but of zero
+  const auto nan = (magnitudes + 0x01010101u) & kSignBits;
+  return (bytes & with_sign & ~(nan - (nan >> 7))) | nan;
+}
+constexpr int kFnuzExponent = 1;
 /// Codes in the lowest bits, times 2^shift, of at most 5 bits together: whole numbers up to 16 are
 /// e4m3 as they are, times 2^-9.
 const BytePlan& whole_byte_plan(int bits, int shift);

@@ -56,7 +56,8 @@ namespace {
 bounds::Verdict judged(const bounds::Ruler& ruler, const Schedule& schedule,
                        const Decisions& decisions) {
   const auto moved = traffic(schedule, decisions);
-  std::vector<double> bytes = {moved.global_bytes};
+  // Each tensor once is less than the cache of a small machine allows for many tokens.
+  std::vector<double> bytes = {std::max(moved.global_bytes, ruler.bound_bytes(0))};
   if (decisions.device->fill_bytes_per_second() > 0) bytes.push_back(moved.shared_bytes);
   return ruler.judge(bytes);
 }

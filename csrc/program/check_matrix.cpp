@@ -142,11 +142,12 @@ void check_wholes(const UnpackBytes& i, Faults& faults) {
 Faults check(const Program& program, const UnpackBytes& i) {
   Faults faults;
   const Register& to = program.registers[i.to];
-  if (to.scalar != Scalar::u8 && to.scalar != Scalar::s8 && to.scalar != Scalar::e4m3) {
+  const bool floats = has_fields_of_e4m3(to.scalar);
+  if (to.scalar != Scalar::u8 && to.scalar != Scalar::s8 && !floats) {
     add(faults, "bytes of ", name_of(to.scalar));
   }
-  const bool whole = to.scalar == Scalar::e4m3 && !i.mantissa_bits;
-  if (i.mantissa_bits.has_value() && to.scalar != Scalar::e4m3) {
+  const bool whole = floats && !i.mantissa_bits;
+  if (i.mantissa_bits.has_value() && !floats) {
     add(faults, "floats in bytes of ", name_of(to.scalar));
   }
   if (whole) check_wholes(i, faults);
@@ -166,7 +167,7 @@ Faults check(const Program& program, const UnpackBytes& i) {
   }
   const auto columns = to.layout.shape[2];
   const auto units =
-      columns == 16 || columns == kByteStep ? to.layout.slot_count() * 2 / columns : 0;
+      columns >= 16 && kBlock % columns == 0 ? to.layout.slot_count() * 2 / columns : 0;
   if (units < 1 || kUnits % units != 0) {
     add(faults, to.name, " is not one k-step of a block");
     return faults;

@@ -65,6 +65,7 @@ double ones_of(const Unpack& i, Scalar operand, int offset) {
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
   switch (to) {
     case Scalar::e4m3:
+    case Scalar::e4m3fnuz:
       return i.mantissa_bits ? float_byte_plan(i.bits, *i.mantissa_bits)
                              : whole_byte_plan(i.bits, i.shift);
     case Scalar::s8: return i.flips_sign() ? signed_byte_plan(i.bits) : offset_byte_plan(i.bits);

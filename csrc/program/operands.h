@@ -49,7 +49,8 @@ constexpr std::uint32_t three_values(std::uint32_t word) {
 /// digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
 /// it, or `below_sign` as offset_byte_plan() has it, or with a zero point, `zero` or zeros[row],
 /// less that; of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it, or of
-/// integers, which have none, code * 2^shift as whole_byte_plan() has it, less a zero point.
+/// integers, which have none, code * 2^shift as whole_byte_plan() has it, less a zero point; of
+/// e4m3fnuz what fnuz_bytes() makes of that.
 struct UnpackBytes {
   RegisterId to, from;
   Affine block, step;

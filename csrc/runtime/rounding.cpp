@@ -45,8 +45,11 @@ bool RoundingKernel::start(void* stream, void* x, void* out, void* scales, std::
 
 RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales whose,
                                std::int64_t k, InChain chain) {
-  const RoundingPlan plan = rounding_plan(k, device_row(ordinal).warp);
-  const std::string source = rounding_kernels(gpus()).round_tokens(from, to, whose, plan, chain);
+  const Device& device = device_row(ordinal);
+  const RoundingPlan plan = rounding_plan(k, device.warp);
+  const auto* const row = tile_instruction(to, device);
+  const Scalar read = row == nullptr ? to : operand_scalar(*row).value();
+  const std::string source = rounding_kernels(gpus()).round_tokens(from, read, whose, plan, chain);
   return {load_kernel(source, "round_tokens", ordinal, 0), plan, k, chain.waits};
 }
 

@@ -46,7 +46,8 @@ struct RoundingKernel {
                            GivenScales given = {}) const;
 };
 
-/// Compiled if need be. Throws Unsupported where nothing is written for the device, ToolchainError
+/// Compiled if need be. Of `to`, s8 or e4m3, it writes what the device's instruction reads. Throws
+/// Unsupported where nothing is written for the device, ToolchainError
 /// where compiler or driver fail.
 RoundingKernel rounding_kernel(int ordinal, Scalar from, Scalar to, TokenScales whose,
                                std::int64_t k, InChain chain);

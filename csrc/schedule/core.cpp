@@ -47,7 +47,7 @@ bool holds(const Element& to, const TileType& from) {
 }
 
 Core choose_core(const Device& device, const Element& activation, const TileType& weight,
-                 Multiplier by) {
+                 Multiplier by, std::int64_t group) {
   Core core{nullptr, true, {}};
   const MatrixInstruction* rounding = nullptr;
   const auto consider = [&](const MatrixInstruction& row, const auto&... verdict) {
@@ -65,6 +65,13 @@ Core choose_core(const Device& device, const Element& activation, const TileType
       if (by == Multiplier::tile_programs && !tile_operand(*row)) {
         consider(*row, row->in_tiles ? "warpgroups of tiles multiply by it"
                                      : "no tile program multiplies by it");
+        continue;
+      }
+      const auto shorter = [&](const MatrixInstruction* other) {
+        return other->k < row->k && tile_operand(*other);
+      };
+      if (group % row->k != 0 && std::ranges::any_of(rows, shorter)) {
+        consider(*row, "groups of ", group, " columns are no whole steps");
         continue;
       }
       if (!keeps) {

@@ -3,6 +3,7 @@
 // LADDER's SelectDeviceConfig: by which instruction a device multiplies two element formats.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,10 @@ struct Core {
 /// Of the device's operand types that hold every activation and every weight exactly, the
 /// narrowest; of its instructions, the fastest that `by` has. Where none holds every weight, the
 /// activation's own type, to which weights are rounded.
+/// Of rows that tile programs have, `group` prefers those whose columns divide so many; 0: any.
 /// Throws Unsupported when no instruction of `by` takes the activations exactly.
 Core choose_core(const Device& device, const Element& activation, const TileType& weight,
-                 Multiplier by = Multiplier::any);
+                 Multiplier by = Multiplier::any, std::int64_t group = 0);
 
 /// True when every value of `from` is one of `to`.
 bool holds(const Element& to, const TileType& from);

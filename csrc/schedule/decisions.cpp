@@ -123,14 +123,16 @@ Decisions decide(const Problem& problem, const Device& device) {
   if (problem.has_items() && whole.place) whole.place = ConvertPlace::shared_to_registers;
   auto digits = whole;
   const bool floats = problem.rounded_x() == Scalar::e4m3;
-  if (tile_instruction(floats ? Scalar::e4m3 : Scalar::s8, device) == nullptr) {
+  const auto* const row = tile_instruction(floats ? Scalar::e4m3 : Scalar::s8, device);
+  if (row == nullptr) {
     if (!problem.has_bytes_of_x()) return {problem, &device, whole, digits};
     fail<Unsupported>("no tile program multiplies ", name_of(*problem.rounded_x()), " on ",
                       device.name);
   }
   // One instruction takes bytes with and without a sign; which codes are such is for objection().
-  const Element& bytes = element_of(floats ? Scalar::e4m3 : Scalar::s8);
-  digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs);
+  const Element& bytes = element(row->operand);
+  const auto group = problem.groups() == 1 ? 0 : problem.group_size();
+  digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs, group);
   digits.hint = hint(device, *digits.core.instruction);
   return {problem, &device, whole, std::move(digits)};
 }

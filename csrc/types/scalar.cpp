@@ -71,7 +71,8 @@ double to_number(Scalar scalar, std::uint32_t bits) {
     case Scalar::f16:
     case Scalar::bf16:
     case Scalar::e8m0:
-    case Scalar::e4m3: break;
+    case Scalar::e4m3:
+    case Scalar::e4m3fnuz: break;
   }
   return decode(*stored(scalar), bits & ((1u << bits_of(scalar)) - 1));
 }
@@ -86,7 +87,8 @@ std::uint32_t to_bits(Scalar scalar, double number) {
     case Scalar::f16:
     case Scalar::bf16:
     case Scalar::e8m0:
-    case Scalar::e4m3: break;
+    case Scalar::e4m3:
+    case Scalar::e4m3fnuz: break;
   }
   return encode(*stored(scalar), number, Overflow::special);
 }

@@ -22,7 +22,7 @@ struct ScalarRow {
   int bits;
   std::string_view element;  ///< empty: no storage format
 };
-inline constexpr std::array<ScalarRow, 9> kScalars{{
+inline constexpr std::array<ScalarRow, 10> kScalars{{
     {Scalar::u32, "u32", 32, ""},
     {Scalar::f16, "f16", 16, "float16"},
     {Scalar::bf16, "bf16", 16, "bfloat16"},
@@ -32,10 +32,15 @@ inline constexpr std::array<ScalarRow, 9> kScalars{{
     {Scalar::s32, "s32", 32, ""},
     {Scalar::e8m0, "e8m0", 8, "e8m0"},
     {Scalar::e4m3, "e4m3", 8, "float8_e4m3"},
+    {Scalar::e4m3fnuz, "e4m3fnuz", 8, "float8_e4m3fnuz"},
 }};
 
 constexpr const ScalarRow& row_of(Scalar scalar) {
   return kScalars[static_cast<std::size_t>(scalar)];
+}
+/// Sign, four bits of exponent and three of mantissa, whatever the bias and the specials.
+constexpr bool has_fields_of_e4m3(Scalar scalar) {
+  return scalar == Scalar::e4m3 || scalar == Scalar::e4m3fnuz;
 }
 constexpr int bits_of(Scalar scalar) { return row_of(scalar).bits; }
 constexpr int bytes_of(Scalar scalar) { return bits_of(scalar) / 8; }

@@ -15,6 +15,8 @@ enum class Scalar {
   s32,   ///< sums of products of the last two
   e8m0,  ///< scales: a power of two
   e4m3,  ///< scales; activations of 8 bits
+  /// Operands of CDNA 3, whose instructions read no e4m3: half of its numbers (layout/digits.h).
+  e4m3fnuz,
 };
 
 }  // namespace ladder

@@ -163,6 +163,7 @@ def test_explain_shows_a_kernel_for_turing(capsys, m):
         ("h200", "mma.m16n8k32.s8"),
         ("mi210", "v_mfma_i32_16x16x16i8"),
         ("mi300x", "v_mfma_i32_16x16x32_i8"),
+        ("mi355x", "v_mfma_i32_16x16x64_i8"),
     ],
 )
 def test_explain_shows_products_of_rounded_activations(capsys, device, instruction):
@@ -176,11 +177,19 @@ def test_explain_shows_products_of_rounded_activations(capsys, device, instructi
 def test_explain_says_why_activations_are_not_rounded(capsys):
     assert main([*arguments(m=64), "--activation-type", "int4"]) == 1
     assert 'activation_type is "int4"' in capsys.readouterr().err
-    fp8 = arguments(m=64, weight="float8_e4m3,channel", group=0, device="mi300x")
+    fp8 = arguments(m=64, weight="float8_e4m3,channel", group=0, device="mi210")
     assert main([*fp8, "--activation-type", "float8_e4m3"]) == 1
-    assert "no tile program multiplies e4m3 on mi300x" in capsys.readouterr().err
-    many = run(capsys, "--activation-type", "int8", m=4096, device="mi300x")
-    assert "no kernel serves it: there is no candidate" in many
+    assert "no tile program multiplies e4m3 on mi210" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "scalar"), [("mi300x", "e4m3fnuz"), ("mi355x", "e4m3")])
+def test_explain_shows_the_float8_that_a_machine_reads(capsys, device, scalar):
+    options = ("--json", "--activation-type", "float8_e4m3")
+    of = {"m": 4096, "weight": "float8_e4m3,channel", "group": 0, "device": device}
+    sections = json.loads(run(capsys, *options, **of))
+    assert "x[m, k] e4m3 " in sections["expression"]
+    assert f"global x {scalar} " in sections["program"]
+    assert f"mma_{scalar}(" in sections["source"]
 
 
 def test_explain_of_bfloat16_on_turing_says_that_nothing_multiplies_it(capsys):

@@ -84,13 +84,22 @@ TEST_F(HipActivationKernels, that_round_compile_without_spills) {
   }
 }
 
-TEST_F(HipActivationKernels, do_not_round_to_e4m3) {
-  EXPECT_THAT(
-      [&] {
-        rounding_.round_tokens(Scalar::f16, Scalar::e4m3, TokenScales::own, rounding_plan(64, 64),
-                               {false, false});
-      },
-      ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("not the format")));
+// By plain arithmetic, so that both architectures compile both formats.
+TEST_F(HipActivationKernels, that_round_to_float8_compile_without_spills) {
+  for (const std::int64_t k : {16, 8192, 131072}) {
+    const RoundingPlan plan = rounding_plan(k, 64);
+    for (const Scalar to : {Scalar::e4m3, Scalar::e4m3fnuz}) {
+      for (const Scalar from : kHalves) {
+        expect_clean(rounding_.round_tokens(from, to, TokenScales::own, plan, {false, false}),
+                     joined(name_of(from), " of ", k, " to ", name_of(to)), plan.threads, 3, 3);
+      }
+      for (const Scalar from : {Scalar::f16, Scalar::e4m3}) {
+        expect_clean(rounding_.round_tokens(from, to, TokenScales::given, plan, {false, false}),
+                     joined(name_of(from), " of ", k, " to ", name_of(to), " with given scales"),
+                     plan.threads, 4, 4);
+      }
+    }
+  }
 }
 
 }  // namespace

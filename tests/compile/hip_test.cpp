@@ -49,15 +49,18 @@ struct Cell {
 std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Scalar> x) {
   const std::int64_t shapes[][2] = {{4096, 4096}, {28672, 8192}, {1000, x ? 1024 : 1032}};
   constexpr std::int64_t kTokens[] = {1, 16, 32, 64, 128, 256};
+  constexpr std::int64_t kOfBytes[] = {32, 128, 256, 1024, 8192};
+  const auto tokens = x ? std::span<const std::int64_t>(kOfBytes) : kTokens;
   constexpr std::size_t kStride = 7;
   const char* seed = std::getenv("LADDER_COMPILE_SEED");
   const auto chosen = (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) % kStride;
   std::vector<Cell> out;
   std::size_t turn = 0;
-  for (const char* name : {"mi210", "mi300x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+    if (x && tile_instruction(*x, device(name)) == nullptr) continue;
     for (const char* type : types) {
       for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
-        for (const auto m : kTokens) {
+        for (const auto m : tokens) {
           const auto& [n, k] = shapes[turn % std::size(shapes)];
           if (turn++ % kStride != chosen) continue;
           try {
@@ -80,6 +83,12 @@ std::vector<Cell> cells() {
   auto all = cells_of(testing::kKindsOfTypes, {});
   const auto bytes = cells_of(testing::kIntegersOfBytes, Scalar::s8);
   all.insert(all.end(), bytes.begin(), bytes.end());
+  for (const std::span<const char* const> types :
+       {std::span<const char* const>(testing::kFloatsOfBytes),
+        std::span<const char* const>(testing::kWholesOfBytes)}) {
+    const auto floats = cells_of(types, Scalar::e4m3);
+    all.insert(all.end(), floats.begin(), floats.end());
+  }
   return all;
 }
 

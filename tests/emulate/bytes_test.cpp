@@ -46,9 +46,9 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
-// By the instructions of CDNA 2, of 16 columns, and of those after it.
+// By the instructions of CDNA 2, of 16 columns, of CDNA 3, of 32, and of CDNA 4, of 64.
 TEST(Emulated, wave_kernels_of_bytes_are_exact) {
-  for (const char* name : {"mi210", "mi300x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
     std::vector<Case> cases;
     unsigned turn = 0;
     for (const char* type : testing::kIntegersOfBytes) {
@@ -67,6 +67,52 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
     }
     ASSERT_GE(cases.size(), 20U);
     expect_exact(cases, device(name), 1);
+  }
+}
+
+// Of e4m3fnuz on the first, whose numbers are half of those of the second.
+TEST(Emulated, wave_kernels_of_float_bytes_are_exact) {
+  for (const char* name : {"mi300x", "mi355x"}) {
+    std::vector<Case> cases;
+    unsigned turn = 0;
+    const auto add = [&](const char* type) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        ++turn;
+        const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
+        for (auto& [problem, schedule] :
+             testing::wave_case(shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
+                                turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
+                                device(name), 3, Scalar::e4m3)) {
+          problem.set_bias(turn % 2 == 0);
+          problem.widen_y(turn % 4 < 2);
+          cases.push_back({problem, schedule});
+        }
+      }
+    };
+    for (const char* type : testing::kFloatsOfBytes) add(type);
+    for (const char* type : testing::kWholesOfBytes) add(type);
+    ASSERT_GE(cases.size(), 25U) << name;
+    expect_exact(cases, device(name), 1);
+  }
+}
+
+// A kernel of one machine is wrong by powers of two on the other.
+TEST(Emulated, float_bytes_of_another_format_are_found) {
+  for (const auto& [name, other] : {std::pair{"mi300x", "mi355x"}, std::pair{"mi355x", "mi300x"}}) {
+    const auto cases = testing::wave_case(
+        testing::kWaveShapes[0], ttype("float6_e3m2,group=64,scale=float16"), Scalar::f16,
+        Reduction::none, Route::bytes, device(name), 3, Scalar::e4m3);
+    const auto& [problem, schedule] = cases.at(0);
+    const Program program = lower(decide(problem, device(name)), schedule);
+    const auto kernels = emulate::load({{hip::emit(program), program.name}}, emulate::Language::hip,
+                                       device(name).capability);
+    const auto data = testing::LinearCase::integers(problem, problem.m, 1);
+    const auto objection = [&](const char* machine) {
+      return testing::objection_to({problem, schedule}, device(machine), program, kernels[0], data,
+                                   1);
+    };
+    EXPECT_EQ(objection(name), "");
+    EXPECT_NE(objection(other), "");
   }
 }
 

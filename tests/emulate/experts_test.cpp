@@ -6,6 +6,7 @@
 #include "codegen/cuda/emit.h"
 #include "codegen/hip/emit.h"
 #include "guarded.h"
+#include "linear_emulated.h"
 #include "machine.h"
 #include "program/expert_case.h"
 #include "translate.h"
@@ -30,7 +31,8 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level != Level::global) continue;
     if (buffer.name == "y") y = memory.size();
-    memory.emplace_back(c.data.argument(buffer.name, c.schedule).bytes);
+    const auto argument = c.data.argument(buffer.name, c.schedule);
+    memory.emplace_back(testing::as_read(argument, buffer.scalar).bytes);
     parameters.push_back(memory.back().data());
   }
   unsigned tokens = 0;
@@ -48,14 +50,15 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
       nullptr,
       static_cast<unsigned>(device.warp),
       tile_instruction(Scalar::f16, device)->subnormals,
-      static_cast<unsigned>(c.data.slots() / program.items->together)};
+      static_cast<unsigned>(c.data.slots() / program.items->together),
+      testing::reads_fnuz(device)};
   if (auto why = emulate::run(launch, [&] { kernel(parameters.data()); }); !why.empty()) return why;
   const auto bytes = static_cast<std::size_t>(c.data.rows() * c.data.problem.n * 2);
   return c.data.objection_to(Argument::input(memory[y].data(), bytes));
 }
 
 TEST(Emulated, kernels_of_experts_are_exact) {
-  for (const char* name : {"h200", "mi210", "t4"}) {
+  for (const char* name : {"h200", "mi210", "mi300x", "t4"}) {
     const Device& on = device(name);
     const bool hip = on.family == Family::cdna;
     unsigned seed = 0;

@@ -116,8 +116,8 @@ Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, 
 template <class Operand, class Sums>
 Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
   int d[4];
-  std::uint32_t words[4];
   constexpr int kWords = sizeof(Operand) / 4;
+  std::uint32_t words[2 * kWords];
   std::memcpy(d, &sums, sizeof d);
   std::memcpy(words, &a, sizeof a);
   std::memcpy(words + kWords, &b, sizeof b);
@@ -132,6 +132,21 @@ Sums __builtin_amdgcn_mfma_i32_16x16x16i8(int a, int b, Sums sums, int, int, int
 template <class Sums>
 Sums __builtin_amdgcn_mfma_i32_16x16x32_i8(long a, long b, Sums sums, int, int, int) {
   return multiply_wave_s8(a, b, sums);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_i32_16x16x64_i8(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_wave_s8(a, b, sums);
+}
+template <class Sums>
+Sums __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(long a, long b, Sums sums, int, int, int) {
+  float d[4];
+  std::uint32_t words[4];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(words, &a, 8);
+  std::memcpy(words + 2, &b, 8);
+  wave_product_float_bytes(d, words, words + 2);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
 }
 
 }  // namespace ladder::emulate

@@ -137,15 +137,15 @@ void wave_together(void* const* lanes) {
   }
 }
 
-/// With `Words` of four bytes a lane.
-template <int Words>
-void wave_bytes_together(void* const* lanes) {
+/// With `Words` of four bytes a lane, each the number that `number` makes of it.
+template <class Sum, int Words, class Number>
+void wave_bytes_together(void* const* lanes, const Number& number) {
   constexpr int kOfLane = 4 * Words, kDepth = 4 * kOfLane;
-  const auto of = [&](int lane) { return static_cast<const Product<int>*>(lanes[lane]); };
-  const auto read = [](const std::uint32_t* words, int slot) {
-    return static_cast<std::int8_t>(words[slot / 4] >> 8 * (slot % 4));
+  const auto of = [&](int lane) { return static_cast<const Product<Sum>*>(lanes[lane]); };
+  const auto read = [&](const std::uint32_t* words, int slot) {
+    return number(words[slot / 4] >> 8 * (slot % 4) & 0xff);
   };
-  int a[16][kDepth], b[16][kDepth];
+  double a[16][kDepth], b[16][kDepth];
   for (int lane = 0; lane < 64; ++lane) {
     for (int slot = 0; slot < kOfLane; ++slot) {
       const int k = lane / 16 * kOfLane + slot;
@@ -155,10 +155,20 @@ void wave_bytes_together(void* const* lanes) {
   }
   for (int lane = 0; lane < 64; ++lane) {
     for (int slot = 0; slot < 4; ++slot) {
-      int& sum = of(lane)->d[slot];
+      double sum = of(lane)->d[slot];
       for (int k = 0; k < kDepth; ++k) sum += a[lane / 16 * 4 + slot][k] * b[lane % 16][k];
+      of(lane)->d[slot] = static_cast<Sum>(sum);
     }
   }
+}
+template <int Words>
+void wave_s8_together(void* const* lanes) {
+  wave_bytes_together<int, Words>(
+      lanes, [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
+}
+void wave_float_bytes_together(void* const* lanes) {
+  const Scalar scalar = reads_fnuz() ? Scalar::e4m3fnuz : Scalar::e4m3;
+  wave_bytes_together<float, 2>(lanes, [&](std::uint32_t bits) { return to_number(scalar, bits); });
 }
 
 }  // namespace
@@ -248,7 +258,14 @@ void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool
 
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words) {
   Product<int> here{d, a, b};
-  with_warp(&here, words == 1 ? wave_bytes_together<1> : wave_bytes_together<2>);
+  with_warp(&here, words == 1   ? wave_s8_together<1>
+                   : words == 2 ? wave_s8_together<2>
+                                : wave_s8_together<4>);
+}
+
+void wave_product_float_bytes(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, wave_float_bytes_together);
 }
 
 void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address) {

@@ -30,8 +30,11 @@ std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane);
 /// d += a b, 16 x 16 x 16: lane 16 t + i has row, or column, i and k 4 t to 4 t + 3 of the
 /// operands, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix Instruction Calculator).
 void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16);
-/// The same of bytes in two's complement, 16 x 16 x 16 `words`: a lane has 4 `words` columns.
+/// The same of bytes in two's complement, 16 x 16 x 16 `words`: a lane has 4 `words` columns, of 1,
+/// 2 or 4 words.
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words);
+/// The same of floats, of two words: e4m3fnuz, or e4m3 of OCP, as Launch::fnuz says.
+void wave_product_float_bytes(float* d, const std::uint32_t* a, const std::uint32_t* b);
 
 /// 8 x 8 matrices of halves, `count` of them; lane 8 i + r has the address of row r of matrix i.
 void load_matrices(std::uint32_t* const* to, int count, std::uint32_t address);

@@ -25,6 +25,12 @@ struct Case {
   Schedule schedule;
 };
 
+/// Its instructions of e4m3, if it has such, read e4m3fnuz.
+inline bool reads_fnuz(const Device& device) {
+  const auto* const row = tile_instruction(Scalar::e4m3, device);
+  return row != nullptr && operand_scalar(*row) == Scalar::e4m3fnuz;
+}
+
 inline emulate::Launch launch_of(const Program& program, const Device& device, unsigned seed) {
   const auto extent = [&](VariableId id) {
     return static_cast<unsigned>(program.variables[id].extent);
@@ -37,7 +43,9 @@ inline emulate::Launch launch_of(const Program& program, const Device& device, u
           seed,
           nullptr,
           static_cast<unsigned>(device.warp),
-          tile_instruction(Scalar::f16, device)->subnormals};
+          tile_instruction(Scalar::f16, device)->subnormals,
+          1,
+          reads_fnuz(device)};
 }
 
 using Bytes = std::vector<std::uint8_t>;
@@ -72,7 +80,7 @@ inline std::string objection_to(const Case& c, const Device& device, const Progr
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level != Level::global) continue;
     if (buffer.name == "y") y = memory.size();
-    auto bytes = data.argument(buffer.name, c.schedule).bytes;
+    auto bytes = as_read(data.argument(buffer.name, c.schedule), buffer.scalar).bytes;
     const bool constant = !program.dependent_launch || buffer.constant;
     memory.emplace_back(constant ? bytes : Bytes(bytes.size(), 0xff));
     parameters.push_back(memory.back().data());

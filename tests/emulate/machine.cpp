@@ -237,6 +237,7 @@ void wrong(const std::string& why) {
 }
 
 bool subnormals_multiply() { return machine->launch.subnormals; }
+bool reads_fnuz() { return machine->launch.fnuz; }
 unsigned thread_index() { return machine->now->thread; }
 unsigned block_index(int dimension) { return machine->block().index[dimension]; }
 unsigned block_count(int dimension) { return machine->launch.grid[dimension]; }

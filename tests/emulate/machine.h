@@ -31,6 +31,7 @@ struct Launch {
   unsigned lanes = 32;     ///< of a warp, or of a wave: 32 or 64
   bool subnormals = true;  ///< of operands are multiplied; else they are zero
   unsigned items = 1;      ///< blocks along z
+  bool fnuz = false;       ///< of 8 bits, floating operands are e4m3fnuz; else e4m3
 };
 
 /// Runs `kernel` once for each thread. Returns why it is wrong, or "": a deadlock, warps that
@@ -128,6 +129,8 @@ void copy_bulk(std::uint32_t to, const void* from, unsigned bytes, std::uint32_t
 
 /// Launch::subnormals.
 bool subnormals_multiply();
+/// Launch::fnuz.
+bool reads_fnuz();
 
 [[noreturn]] void wrong(const std::string& why);
 

@@ -2,6 +2,7 @@
 //
 // The text of the kernel that rounds tokens, run on this processor: to the bit what its header
 // says.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -56,10 +58,11 @@ struct Rounded {
 /// Scales of callers: powers of two and others, with which some numbers are too large for codes.
 float given_scale(std::int64_t token) { return token % 2 == 0 ? 0.0078125f : 0.0123f; }
 
-/// Codes that come, all but NaN.
-std::uint8_t code_of(std::int64_t i, Scalar to) {
-  const auto code = static_cast<std::uint8_t>(i * 37 + i / 251);
-  return to == Scalar::e4m3 && (code & 0x7f) == 0x7f ? 0 : code;
+/// Codes that come; NaN as well.
+std::uint8_t code_of(std::int64_t i) { return static_cast<std::uint8_t>(i * 37 + i / 251); }
+/// As waves of CDNA 3 read them, or as they are.
+std::uint8_t read_as(Scalar to, std::uint8_t code) {
+  return to == Scalar::e4m3fnuz ? static_cast<std::uint8_t>(fnuz_bytes(code)) : code;
 }
 
 std::int64_t place_of(std::int64_t column) {
@@ -94,7 +97,8 @@ Rounded by_definition(const std::vector<std::uint16_t>& x, std::int64_t m, std::
       float scaled = value(c) * inverse;
       if (to == Scalar::s8) scaled = std::min(std::max(scaled, -128.0f), 127.0f);
       out.codes[static_cast<std::size_t>(token * k + place_of(c))] = static_cast<std::uint8_t>(
-          to == Scalar::s8 ? static_cast<int>(std::nearbyint(scaled)) : emulate::to_e4m3(scaled));
+          to == Scalar::s8 ? static_cast<int>(std::nearbyint(scaled))
+                           : read_as(to, static_cast<std::uint8_t>(emulate::to_e4m3(scaled))));
     }
   }
   return out;
@@ -114,13 +118,13 @@ struct By {
 };
 constexpr By kHopper{"CUDA", 32, 90}, kTuring{"CUDA", 32, 75}, kWaves{"HIP", 64, 0};
 
-Rounded of_codes(const Bytes& x, std::int64_t m, std::int64_t k, std::int64_t each) {
+Rounded of_codes(const Bytes& x, std::int64_t m, std::int64_t k, Scalar to, std::int64_t each) {
   Rounded out{Bytes(x.size()), std::vector<float>(m)};
   for (std::int64_t token = 0; token < m; ++token) {
     out.scales[token] = given_scale(each * token);
     for (std::int64_t c = 0; c < k; ++c) {
       out.codes[static_cast<std::size_t>(token * k + place_of(c))] =
-          x[static_cast<std::size_t>(token * k + c)];
+          read_as(to, x[static_cast<std::size_t>(token * k + c)]);
     }
   }
   return out;
@@ -147,11 +151,11 @@ class RoundTokens {
   void expect_exact(std::size_t which, std::int64_t m, std::int64_t k, unsigned each = 1) const {
     const auto what = joined("[", m, ", ", k, "] ", name_of(from_), " to ", name_of(to_));
     const auto n = static_cast<std::size_t>(m * k);
-    const bool are_codes = from_ == to_;
+    const bool are_codes = bytes_of(from_) == 1;
     const auto x = are_codes ? std::vector<std::uint16_t>() : tokens_of(m, k, from_);
     Bytes given_codes(are_codes ? n : 0);
     for (std::size_t i = 0; i < given_codes.size(); ++i) {
-      given_codes[i] = code_of(static_cast<std::int64_t>(i), to_);
+      given_codes[i] = code_of(static_cast<std::int64_t>(i));
     }
     std::vector<float> given_scales;
     for (std::int64_t t = 0; t < (each == 0 ? 1 : m); ++t) given_scales.push_back(given_scale(t));
@@ -171,7 +175,7 @@ class RoundTokens {
     if (dependent_) launch.preceding = [&] { return came = true, std::string(); };
     EXPECT_EQ(emulate::run(launch, [&] { kernels_[which](parameters); }), "") << what;
     EXPECT_EQ(came, dependent_) << what;
-    const Rounded wanted = are_codes ? of_codes(given_codes, m, k, each)
+    const Rounded wanted = are_codes ? of_codes(given_codes, m, k, to_, each)
                                      : by_definition(x, m, k, from_, to_, whose_, each);
     const auto* codes = static_cast<const std::uint8_t*>(out.data());
     for (std::int64_t token = 0; token < m; ++token) {
@@ -221,9 +225,21 @@ TEST(EmulatedRounding, is_the_definition_on_turing) {
 TEST(EmulatedRounding, is_the_definition_by_waves) {
   const std::vector<std::int64_t> columns = {16, 112, 1024, 2032, 2064, 3088};
   for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
-    const RoundTokens kernels(from, Scalar::s8, columns, false, kWaves);
-    for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 9, columns[i]);
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3, Scalar::e4m3fnuz}) {
+      const RoundTokens kernels(from, to, columns, false, kWaves);
+      for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 9, columns[i]);
+    }
   }
+}
+
+TEST(EmulatedRounding, writes_nothing_that_no_device_of_a_target_reads) {
+  EXPECT_THAT(
+      [] {
+        rounding_kernels(target_called("CUDA"))
+            .round_tokens(Scalar::f16, Scalar::e4m3fnuz, TokenScales::own, rounding_plan(64, 32),
+                          {false, false});
+      },
+      ::testing::ThrowsMessage<Unsupported>("no such device multiplies e4m3fnuz"));
 }
 
 TEST(EmulatedRounding, takes_given_scales_to_the_bit) {
@@ -234,8 +250,12 @@ TEST(EmulatedRounding, takes_given_scales_to_the_bit) {
         kernels.expect_exact(i, 9, kColumns[i], i % 2);
       }
     }
-    const RoundTokens waves(from, Scalar::s8, kColumns, false, kWaves, TokenScales::given);
-    for (std::size_t i = 0; i < kColumns.size(); ++i) waves.expect_exact(i, 9, kColumns[i], i % 2);
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3, Scalar::e4m3fnuz}) {
+      const RoundTokens waves(from, to, kColumns, false, kWaves, TokenScales::given);
+      for (std::size_t i = 0; i < kColumns.size(); ++i) {
+        waves.expect_exact(i, 9, kColumns[i], i % 2);
+      }
+    }
   }
   const std::vector<std::int64_t> columns = {65552};  // not held
   const RoundTokens kernels(Scalar::f16, Scalar::s8, columns, true, kHopper, TokenScales::given);
@@ -249,8 +269,12 @@ TEST(EmulatedRounding, places_codes_that_come_as_they_are) {
       kernels.expect_exact(i, 9, kColumns[i], (i + 1) % 2);
     }
   }
-  const RoundTokens waves(Scalar::s8, Scalar::s8, kColumns, false, kWaves, TokenScales::given);
-  for (std::size_t i = 0; i < kColumns.size(); ++i) waves.expect_exact(i, 9, kColumns[i], i % 2);
+  for (const auto& [from, to] : {std::pair{Scalar::s8, Scalar::s8},
+                                 {Scalar::e4m3, Scalar::e4m3},
+                                 {Scalar::e4m3, Scalar::e4m3fnuz}}) {
+    const RoundTokens waves(from, to, kColumns, false, kWaves, TokenScales::given);
+    for (std::size_t i = 0; i < kColumns.size(); ++i) waves.expect_exact(i, 9, kColumns[i], i % 2);
+  }
 }
 
 TEST(EmulatedRounding, reads_long_tokens_twice) {

@@ -14,6 +14,7 @@
 #include "base/integers.h"
 #include "base/joined.h"
 #include "codegen/emit/literal.h"
+#include "codegen/emit/plain_functions.h"
 
 namespace ladder {
 
@@ -101,6 +102,25 @@ DEVICE u32 rounded(u32 low, u32 high, float inverse) {
 }
 )";
 
+// Without such an instruction. From 2^-6 on the nearest of the mantissas of three bits, ties to
+// even; below it whole multiples of 2^-9 appear in the lowest bits of their sum with 2^14.
+constexpr std::string_view kPlainToE4m3 = R"(
+DEVICE u32 to_e4m3(float x) {
+  const float magnitude = fminf(as_float(as_bits(x) & 0x7fffffffu), TOP);
+  const u32 bits = as_bits(magnitude);
+  const u32 normal = ((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - 960u;
+  const u32 small = as_bits(__fadd_rn(magnitude, 16384.0f)) - as_bits(16384.0f);
+  return (magnitude < 0.015625f ? small : normal) | (as_bits(x) >> 24 & 0x80u);
+}
+DEVICE u32 rounded(u32 low, u32 high, float inverse) {
+  const u32 a = to_e4m3(__fmul_rn(low_TYPE(low), inverse));
+  const u32 b = to_e4m3(__fmul_rn(high_TYPE(low), inverse));
+  const u32 c = to_e4m3(__fmul_rn(low_TYPE(high), inverse));
+  const u32 d = to_e4m3(__fmul_rn(high_TYPE(high), inverse));
+  return AS_READ(a | c << 8 | b << 16 | d << 24);
+}
+)";
+
 // Registers of a piece have pairs of neighbours: columns 2 i and 2 i + 1, and those 8 behind them.
 constexpr std::string_view kKernel = R"(
 DEVICE void round_piece(const Piece& p, float inverse, Words4* out) {
@@ -136,6 +156,12 @@ constexpr std::string_view kGivenScale = R"(const float scale = given[token * ea
   const float inverse = __fdiv_rn(1.0f, scale);
   if (thread == 0) scales[token] = most > INFINITE ? as_float(0x7fc00000u) : scale;)";
 constexpr std::string_view kGiven = ", u32 each, const float* given";
+
+// What waves of CDNA 3 read of codes of e4m3.
+constexpr std::string_view kStorePlaced = "to[at] = placed;";
+constexpr std::string_view kStoreFnuz =
+    R"(for (u32 i = 0; i < 4; ++i) placed.w[i] = fnuz_bytes(placed.w[i]);
+    to[at] = placed;)";
 
 // Codes that come: neighbours are columns 2 i and 2 i + 1 of both halves of a piece, as rounded().
 constexpr std::string_view kCodes = R"(
@@ -204,16 +230,20 @@ constexpr std::string_view kReadSecond = R"(
 
 std::string round_tokens_source(Scalar from, Scalar to, TokenScales whose, const RoundingPlan& plan,
                                 InChain chain, const Words& words) {
-  const bool codes = from == to, given = whose == TokenScales::given;
+  const bool codes = bytes_of(from) == 1, given = whose == TokenScales::given;
   LADDER_CHECK(codes || from == Scalar::f16 || from == Scalar::bf16, "tokens of ", name_of(from));
   LADDER_CHECK(!codes || given, "codes without scales");
-  LADDER_CHECK(to == Scalar::s8 || to == Scalar::e4m3, "rounded to ", name_of(to));
+  LADDER_CHECK(to == Scalar::s8 || has_fields_of_e4m3(to), "rounded to ", name_of(to));
+  const bool fnuz = to == Scalar::e4m3fnuz;
+  LADDER_CHECK(!codes || from == (fnuz ? Scalar::e4m3 : to), name_of(from), " as ", name_of(to));
   LADDER_CHECK(words.dependent_launch || !(chain.waits || chain.starts),
                "no dependent launch on such devices");
   const bool bf16 = from == Scalar::bf16, exact = plan.of_warps || !words.any_threads;
-  const std::string text =
-      codes ? std::string(kCodes)
-            : joined(kFunctions, to == Scalar::s8 ? kToS8 : kToE4m3, kKernel);
+  const std::string_view rounds = to == Scalar::s8      ? kToS8
+                                  : words.converts_e4m3 ? kToE4m3
+                                                        : kPlainToE4m3;
+  const std::string text = joined(fnuz ? codegen::kFnuzFunctions : "",
+                                  codes ? kCodes : joined(kFunctions, rounds, kKernel));
   const std::string_view team = plan.of_warps ? kWarpTeam : codes ? kBlockOfCodes : kBlockTeam;
   return text_of(words, text,
                  {{"BEGIN", joined(chain.waits ? "dependent_wait();" : "",
@@ -221,6 +251,8 @@ std::string round_tokens_source(Scalar from, Scalar to, TokenScales whose, const
                                    chain.starts ? "dependent_launch();" : "")},
                   {"TEAM", std::string(team)},
                   {"MORE", std::string(given ? kGiven : "")},
+                  {"AS_READ", fnuz ? "unsigned_zeros" : ""},
+                  {kStorePlaced, std::string(fnuz ? kStoreFnuz : kStorePlaced)},
                   {"WITHIN", std::string(given ? kGivenWithin : kOwnWithin)},
                   {"SCALE", std::string(given ? kGivenScale : kOwnScale)},
                   {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},

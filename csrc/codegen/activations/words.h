@@ -17,6 +17,7 @@ struct Words {
   std::string_view blocks_y;
   bool any_threads;       ///< a block may have fewer threads than its kernel was compiled for
   bool dependent_launch;  ///< has such launches
+  bool converts_e4m3;     ///< an instruction rounds to e4m3, and none reads e4m3fnuz
 };
 
 /// What stands in the place of a word of a text.

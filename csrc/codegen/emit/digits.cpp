@@ -10,8 +10,9 @@
 namespace ladder::codegen {
 
 void Emitter::unpack_bytes(const UnpackBytes& i) {
-  const bool has_sign = reg(i.to).scalar == Scalar::s8, whole = reg(i.to).scalar == Scalar::e4m3;
-  const BytePlan& plan = plan_of(i, reg(i.to).scalar);
+  const Scalar to = reg(i.to).scalar;
+  const bool has_sign = to == Scalar::s8, whole = has_fields_of_e4m3(to);
+  const BytePlan& plan = plan_of(i, to);
   const Layout& a = reg(i.to).layout;
   const auto first = constant(i.block) * (a.slot_count() * 2 / a.shape[2]) * i.bits;
   for (std::int64_t word = 0; word < words(i.to); ++word) {
@@ -30,6 +31,10 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
       value = joined("((", value, ") + ", hex(added), ") ^ ", hex(kSignBits));
     } else if (has_sign && i.flips_sign()) {
       value = joined("(", value, ") ^ ", hex(kSignBits));
+    }
+    // Whole numbers have no -0. Only floats that fill a byte have NaN.
+    if (to == Scalar::e4m3fnuz && i.mantissa_bits) {
+      value = joined(i.bits == 8 ? "fnuz_bytes(" : "unsigned_zeros(", value, ")");
     }
     line(reg(i.to).name, "[", word, "] = ", value, ";");
   }

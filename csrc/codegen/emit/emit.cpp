@@ -63,13 +63,13 @@ std::string Emitter::run() {
     if (dialect_.preludes.digits == nullptr) fail<Unsupported>("no digits of activations");
     out_ << dialect_.preludes.digits() << '\n';
   }
-  const auto by_warps = [&](const Mma& i) { return reg(i.a).scalar == Scalar::e4m3; };
+  const auto by_warps = [&](const Mma& i) { return has_fields_of_e4m3(reg(i.a).scalar); };
   if (has<Mma>(program_.body, by_warps)) {
     if (dialect_.preludes.e4m3 == nullptr) fail<Unsupported>("no products of e4m3");
     out_ << dialect_.preludes.e4m3() << '\n';
   }
   const auto wholes = [&](const UnpackBytes& i) {
-    return reg(i.to).scalar == Scalar::e4m3 && i.has_zero();
+    return has_fields_of_e4m3(reg(i.to).scalar) && i.has_zero();
   };
   if (has<UnpackBytes>(program_.body, wholes)) {
     if (dialect_.preludes.wholes == nullptr) fail<Unsupported>("no integers in e4m3");

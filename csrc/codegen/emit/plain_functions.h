@@ -32,4 +32,16 @@ DEVICE u32 halves_e4m3(u32 both) {
 }
 )";
 
+inline constexpr std::string_view kFnuzFunctions =
+    R"(// Four numbers of e4m3 as e4m3fnuz of half each (layout/digits.h). The code of -0 is NaN there.
+DEVICE u32 unsigned_zeros(u32 bytes) {
+  return bytes & (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | 0x7f7f7f7fu);
+}
+// Of those among which NaN may be.
+DEVICE u32 fnuz_bytes(u32 bytes) {
+  const u32 nan = ((bytes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+  return (unsigned_zeros(bytes) & ~(nan - (nan >> 7))) | nan;
+}
+)";
+
 }  // namespace ladder::codegen

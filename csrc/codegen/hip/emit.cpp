@@ -24,9 +24,10 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::cdna && row.in_tiles;
 }
 
-// Of integers CDNA 2 has half the columns.
+// Of integers CDNA 2 has half the columns of CDNA 3, and CDNA 4 twice as many.
 std::string product(const MatrixInstruction& row, Scalar a) {
-  return joined("mma_", name_of(a), a == Scalar::s8 && row.k == 16 ? "_k16" : "");
+  const bool other = a == Scalar::s8 && row.k != 32;
+  return joined("mma_", name_of(a), other ? joined("_k", row.k) : "");
 }
 
 bool is_here(const std::vector<Statement>& statements, const auto& wanted) {
@@ -59,8 +60,8 @@ constexpr codegen::Dialect kDialect = {
     .preludes = {.common = &prelude,
                  .scales = &scale_prelude,
                  .digits = &byte_prelude,
-                 .e4m3 = nullptr,
-                 .wholes = nullptr,
+                 .e4m3 = &float_byte_prelude,
+                 .wholes = &whole_byte_prelude,
                  .gates = &gate_prelude,
                  .tiles = &tile_prelude,
                  .products = nullptr,

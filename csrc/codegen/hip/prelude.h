@@ -13,6 +13,10 @@ std::string_view scale_prelude();
 std::string_view tile_prelude();
 /// For programs that multiply integers.
 std::string_view byte_prelude();
+/// For programs that multiply e4m3 or e4m3fnuz, and for those whose operands are integers less zero
+/// points in these.
+std::string_view float_byte_prelude();
+std::string_view whole_byte_prelude();
 /// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
 std::string_view words_prelude();
 /// Functions of gates, for programs that have such.

@@ -68,6 +68,7 @@ std::string reader(const std::string& name, Scalar scalar) {
           "8 | (bits & 127u) << 7) * 256.0f;");
     case Scalar::u32:
     case Scalar::s8:
+    case Scalar::e4m3fnuz:
     case Scalar::s32: break;
   }
   fail<InternalError>("no reader of ", name_of(scalar));

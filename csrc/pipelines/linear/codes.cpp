@@ -34,7 +34,7 @@ CodeBytes LinearLowering::bytes_of_codes() const {
 }
 
 Scalar LinearLowering::byte_scalar() const {
-  if (operand_ == Scalar::e4m3) return operand_;
+  if (float_bytes()) return operand_;
   return bytes_of_codes().has_sign ? Scalar::s8 : Scalar::u8;
 }
 
@@ -61,10 +61,11 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   const bool apart = tiling.running || instruction_.accumulator != Scalar::f32;
   o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
-  if (operand_ == Scalar::e4m3) {
-    o.scale_exponent[0] = o.scale_exponent[1] = problem_.weight.element != nullptr
-                                                    ? kByteBias - problem_.weight.element->bias
-                                                    : problem_.weight.exponent - kWholeExponent;
+  if (float_bytes()) {
+    const int halves = operand_ == Scalar::e4m3fnuz ? 2 * kFnuzExponent : 0;  // of both operands
+    o.scale_exponent[0] = o.scale_exponent[1] =
+        halves + (problem_.weight.element != nullptr ? kByteBias - problem_.weight.element->bias
+                                                     : problem_.weight.exponent - kWholeExponent);
   } else if (has_bytes(route_)) {
     const CodeBytes bytes = bytes_of_codes();
     for (std::size_t parity = 0; parity < 2; ++parity) {
@@ -162,13 +163,13 @@ void LinearLowering::decode_step(Body& body) {
         o.a, words_, o.block, o.in_block, problem_.weight.bits, problem_.weight.three};
     if (problem_.weight.element != nullptr) {
       codes.mantissa_bits = problem_.weight.element->mantissa_bits;
-    } else if (operand_ == Scalar::e4m3) {
+    } else if (float_bytes()) {
       codes.shift = problem_.weight.shift;
     }
     if (subtracts_zero(problem_, route_)) {
       codes.zeros = o.zeros;
       codes.zero = problem_.weight.zero << bytes_of_codes().plan.offset[0] >> problem_.weight.shift;
-    } else if (operand_ != Scalar::e4m3) {
+    } else if (!float_bytes()) {
       codes.below_sign = bytes_of_codes().below_sign;
     }
     emit(body, std::move(codes));

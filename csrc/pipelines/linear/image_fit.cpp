@@ -15,7 +15,7 @@ namespace ladder {
 
 ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
     : row_(row), units_(units), wave_(row.fragment == Fragment::wave) {
-  const bool columns = row.k == 16 || (row.k == 32 && row.operand_bits() == 8);
+  const bool columns = row.k == 16 || (row.operand_bits() == 8 && (row.k == 32 || row.k == kBlock));
   const bool known = wave_ ? row.m == 16 && row.n == 16 && columns && units == 2 * kUnits
                            : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
   if (!known) fail<Unsupported>(row.name, " with ", 16 * units, " rows reads no weight image");

@@ -59,7 +59,8 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
     program_.buffers[bias_].optional = true;
   }
   if (problem_.permuted_columns) gather_ = constant("gather", Scalar::u32);
-  x_ = buffer("x", Level::global, problem_.formats.x);
+  // Bytes come as the instruction reads them.
+  x_ = buffer("x", Level::global, problem_.has_bytes_of_x() ? operand_ : problem_.formats.x);
   if (problem_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
   y_ = buffer("y", Level::global, problem_.formats.y);
   if (reduction == Reduction::ordered) {

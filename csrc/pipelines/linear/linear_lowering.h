@@ -58,6 +58,8 @@ class LinearLowering {
   /// What codes of integers become that are unpacked as bytes, and codes of any kind.
   CodeBytes bytes_of_codes() const;
   Scalar byte_scalar() const;
+  /// Operands are bytes of floats.
+  bool float_bytes() const { return has_fields_of_e4m3(operand_); }
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of wave kernels.
 #include <algorithm>
+#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/waves/schedule.h"
 
@@ -12,6 +14,8 @@ namespace {
 
 constexpr int kToken = 16;  // of an instruction
 constexpr int kMostTokensOfWave = 64, kMostWaves = 8;
+// Of a workgroup: four waves side by side along the tokens.
+constexpr std::int64_t kMostTokensOfGroup = 4 * kMostTokensOfWave;
 constexpr std::int64_t kMostSplits = 32;
 
 }  // namespace
@@ -54,10 +58,7 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
-  const auto tokens = static_cast<int>(round_up(problem.m, kToken));
-  for (const int token_tiles : {1, 2, 4, 8}) {
-    const auto of_group = static_cast<int>(round_up(ceil_div(tokens, token_tiles), kToken));
-    if (token_tiles > 1 && of_group < 2 * kToken) continue;
+  const auto add_tokens = [&](int of_group, int token_tiles) {
     for (const int waves_m : {1, 2, 4}) {
       const int of_wave = of_group / waves_m;
       if (of_group % (kToken * waves_m) != 0 || of_wave > kMostTokensOfWave) continue;
@@ -85,6 +86,26 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
         }
       }
     }
+  };
+
+  if (problem.m <= kMostTokensOfGroup || !problem.has_bytes_of_x()) {
+    for (const int token_tiles : {1, 2, 4, 8}) {
+      const auto of_group = round_up(ceil_div(problem.m, std::int64_t{token_tiles}), kToken);
+      if (token_tiles == 1 || of_group >= 2 * kToken) {
+        add_tokens(static_cast<int>(of_group), token_tiles);
+      }
+    }
+    return all;
+  }
+  // Tiles as large as a workgroup takes, and some that more compute units share.
+  std::int64_t last = 0;
+  for (std::int64_t most = kMostTokensOfGroup; most >= kMostTokensOfWave; most /= 2) {
+    const auto token_tiles = ceil_div(problem.m, most);
+    const auto of_group =
+        round_up(ceil_div(problem.m, token_tiles), std::int64_t{kMostTokensOfWave});
+    if (of_group == std::exchange(last, of_group)) continue;
+    add_tokens(static_cast<int>(of_group),
+               static_cast<int>(raster_tiles(token_tiles, of_group)));
   }
   return all;
 }

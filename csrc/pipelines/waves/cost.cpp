@@ -15,6 +15,30 @@ namespace {
 // Matrix and vector instructions of several waves run beside each other; of one, in part.
 constexpr double kOverlap = 4;
 
+/// Instructions for four bytes of floats beyond those that decoding_cycles() counts, which are
+/// CUDA's: of fnuz_bytes(), unsigned_zeros() and whole_less_zeros() of the prelude.
+double more_of_float_bytes(const Problem& problem, const MatrixInstruction& row) {
+  constexpr double kFnuz = 10, kUnsigned = 4, kLessZeros = 6;
+  if (problem.rounded_x() != Scalar::e4m3) return 0;
+  if (problem.weight.element == nullptr) {
+    return subtracts_zero(problem, Route::bytes) ? kLessZeros : 0;
+  }
+  if (operand_scalar(row) != Scalar::e4m3fnuz) return 0;
+  return problem.weight.bits == 8 ? kFnuz : kUnsigned;
+}
+
+/// Of 16 rows by 64 columns of 32 lanes. What e4m3 does not hold counts as without bytes, and is
+/// refused.
+double operations_of_unit(const Problem& problem, const WaveSchedule& s) {
+  const Element* const e = problem.weight.element;
+  if (s.route != Route::bytes || e == nullptr || e->exponent_bits > kByteExponent ||
+      e->mantissa_bits > kByteMantissa) {
+    return decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles;
+  }
+  const BytePlan& plan = float_byte_plan(e->bits, e->mantissa_bits);
+  return plan.mask_count + plan.shift_count;
+}
+
 double fullest(double groups, double places) {
   return std::ceil(groups / places) * places / groups;
 }
@@ -35,15 +59,20 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   // integers and is of 16 rows by 64 columns of 32 lanes, of which a wave has 8 at once in half as
   // many instructions.
   const bool bytes = s.route == Route::bytes;
-  const double faster = bytes ? device.i8_flops / device.f16_flops : 1;
+  // Of the rate of float16.
+  const double faster = operations_per_second(device, row) / device.f16_flops;
   const double matrix_clocks =
       static_cast<double>(row.m) * row.n * row.k / (faster * device.f16_lanes / device.schedulers);
-  const bool product = bytes ? takes_zero_product(problem, s.route) ||
-                                   code_bytes(problem, s.route, row.takes_unsigned()).zero[0] != 0
-                             : s.route == Route::in_place && problem.activation() == Scalar::bf16;
+  const bool integers = problem.rounded_x() == Scalar::s8;  // beside floats none has such a product
+  const bool product =
+      bytes ? integers && (takes_zero_product(problem, s.route) ||
+                           code_bytes(problem, s.route, row.takes_unsigned()).zero[0] != 0)
+            : s.route == Route::in_place && problem.activation() == Scalar::bf16;
   const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
-  const double operations = decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles *
-                            (kWaveRows / 16.0) / 2 * (static_cast<double>(s.columns) / kBlock);
+  const double words = static_cast<double>(kWaveRows) * s.columns / kWaveLanes / 4;  // of a lane
+  const double operations = words * more_of_float_bytes(problem, row) +
+                            operations_of_unit(problem, s) * (kWaveRows / 16.0) / 2 *
+                                (static_cast<double>(s.columns) / kBlock);
   const bool by_f32 = problem.activation() == Scalar::bf16 && s.route == Route::multiply_add;
   const double packed = by_f32 ? 2.2 : 1;
   const double scaling =

@@ -56,6 +56,7 @@ void WaveLowering::declare() {
            .tiles = grid_.tiles * grid_.token_tiles,
            .first_row = [this](const Affine&) { return first_row(s_.rows()); },
            .first_token = first_token()};
+  if (s_.token_tiles > 1) program_.first_token = first_token();
 }
 
 LinearLowering::Tiling WaveLowering::tiling() const {

@@ -65,6 +65,9 @@ std::string bad_grid(const WaveSchedule& s, const Problem& problem, const CtaGri
   if (const auto tiles = grid.tiles * grid.token_tiles; tiles > kMostTilesOfRows) {
     return joined(tiles, " tiles, of at most ", kMostTilesOfRows);
   }
+  if (grid.token_tiles % grid.together != 0) {
+    return joined(grid.token_tiles, " token tiles are no groups of ", grid.together);
+  }
   if (s.reduction == Reduction::cluster) return joined(device.name, " has no clusters");
   if (auto why = reduction_objection(s.reduction, grid.splits, s.rows(), device); !why.empty()) {
     return why;
@@ -73,6 +76,13 @@ std::string bad_grid(const WaveSchedule& s, const Problem& problem, const CtaGri
     return "gate and up are in the registers of other lanes";
   }
   return pairs_objection(problem, s.threads(), s.rows());
+}
+
+/// Of operands of twice the columns that wave_registers() counts, which are bytes of 32.
+std::int64_t more_registers(const WaveSchedule& s, const MatrixInstruction& row) {
+  constexpr int kCounted = 32;
+  const auto more = std::max(row.k - kCounted, 0) * row.operand_bits() / 32;
+  return more * (kWaveRows + s.wave_tokens()) / kWaveLanes;
 }
 
 }  // namespace
@@ -85,8 +95,8 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
   if (!problem.has_bytes_of_x()) {  // by bytes no library multiplies
     if (auto why = not_while_multiplying(decisions.whole, problem.m); !why.empty()) return why;
+    if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
   }
-  if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
     return joined("serves ", tokens, " tokens of ", problem.m);
@@ -119,7 +129,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const auto waves_of_simd =
       std::max<std::int64_t>(s.waves() * s.groups_per_cu / device.schedulers, 1);
   const auto most = kMostRegisters / waves_of_simd;
-  const auto registers = wave_registers(s, problem);
+  const auto registers = wave_registers(s, problem) + more_registers(s, row);
   if (registers > most) return joined(registers, " registers a lane, of at most ", most);
   return {};
 }

@@ -6,6 +6,7 @@
 #include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/linear/padding.h"
+#include "pipelines/linear/raster.h"
 #include "pipelines/spelling.h"
 #include "program/program.h"
 #include "schedule/decoding_cost.h"
@@ -45,7 +46,8 @@ std::optional<WaveSchedule> wave_schedule_of(std::string_view text) {
 CtaGrid grid_of(const WaveSchedule& s, const Problem& problem) {
   return {.tiles = ceil_div(round_up(problem.n, kBlock), s.rows()),
           .token_tiles = s.token_tiles,
-          .splits = ceil_div(round_up(problem.k, kBlock), s.k_tiles * s.tile_columns())};
+          .splits = ceil_div(round_up(problem.k, kBlock), s.k_tiles * s.tile_columns()),
+          .together = tiles_together(s.token_tiles, s.tokens)};
 }
 
 std::int64_t groups_of_wave(const WaveSchedule& s, const Problem& problem) {

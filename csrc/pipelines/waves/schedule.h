@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: kernels of 1 to 256 tokens for AMD's devices, whose waves of 64 lanes have 128 rows of the
-// weight, eight of each parity and 16-row unit of two blocks of the image (linear/image_fit.h).
+// Waves: kernels for AMD's devices, of 1 to 256 tokens, with activations of 8 bits of as many as
+// tiles. A wave of 64 lanes has 128 rows of the weight, eight of each parity and 16-row unit of two
+// blocks of the image (linear/image_fit.h).
 //
 // There are no asynchronous copies. Codes and scales go straight from memory to the registers of
 // the wave that multiplies them, and activations through registers to shared memory, all one k-tile

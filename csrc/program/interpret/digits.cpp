@@ -37,10 +37,11 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
           zero = get(block, i.zeros, thread * coordinates_[i.zeros].slots + of_row);
         }
         const auto zeros = zero * 0x01010101u;
-        bytes = to == Scalar::e4m3 ? whole_less_zeros(bytes, zeros) : less_zeros(bytes, zeros);
+        bytes = has_fields_of_e4m3(to) ? whole_less_zeros(bytes, zeros) : less_zeros(bytes, zeros);
       } else if (to == Scalar::s8 && i.flips_sign()) {
         bytes ^= kSignBits;
       }
+      if (to == Scalar::e4m3fnuz) bytes = fnuz_bytes(bytes);
       for (int b = 0; b < 4; ++b) {
         set(block, i.to, thread * of_thread + word * 4 + b, bytes >> (8 * b) & 0xff);
       }

@@ -80,6 +80,8 @@ TEST(AmdLayouts, of_every_instruction_of_the_table_are_the_published_ones) {
     if (device.family != Family::cdna) continue;
     for (const MatrixInstruction* row : instructions(device)) {
       std::string name(row->name);
+      // Published with scales, of each format.
+      if (name.ends_with("_f8f6f4")) name.replace(0, 7, "v_mfma_scale_").append(":fp8");
       auto found = published().find({std::string(device.architecture), name});
       if (found == published().end()) {
         // What a later machine took over: as on the one before.

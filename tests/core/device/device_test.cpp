@@ -149,6 +149,29 @@ TEST(Instructions, of_turing_multiply_tiles_side_by_side) {
   EXPECT_FALSE(has_tile_programs(device("v100")));
 }
 
+// One name of a builtin function, two formats.
+TEST(Instructions, of_float8_read_fnuz_on_cdna_3_and_ocp_behind_it) {
+  EXPECT_EQ(tile_instruction(Scalar::e4m3, device("mi210")), nullptr);
+  for (const auto& [name, read] :
+       {std::pair{"mi300x", Scalar::e4m3fnuz}, {"mi355x", Scalar::e4m3}}) {
+    const MatrixInstruction* row = tile_instruction(Scalar::e4m3, device(name));
+    ASSERT_NE(row, nullptr) << name;
+    EXPECT_EQ(row->name, "v_mfma_f32_16x16x32_fp8_fp8");
+    EXPECT_EQ(operand_scalar(*row), read) << name;
+    EXPECT_EQ(row->accumulator_bits, 24);
+  }
+}
+
+TEST(Instructions, cdna_4_reaches_its_rate_by_instructions_of_twice_the_depth) {
+  for (const MatrixInstruction* row : instructions(device("mi355x"))) {
+    const bool deep = row->m * row->k * row->operand_bits() >= 16 * 32 * 16;
+    EXPECT_EQ(reached_share(device("mi355x"), *row), deep ? 1 : 0.5) << row->name;
+  }
+  for (const MatrixInstruction* row : instructions(device("mi300x"))) {
+    EXPECT_EQ(reached_share(device("mi300x"), *row), 1) << row->name;
+  }
+}
+
 TEST(Instructions, asynchronous_copies_came_with_sm_80) {
   EXPECT_FALSE(device("t4").async_copy());
   EXPECT_TRUE(device("t4").copies_to_shared());

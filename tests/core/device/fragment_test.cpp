@@ -61,6 +61,12 @@ Formula of_warps(Place (*warp)(std::int64_t, std::int64_t)) {
 Formula mfma_ab(int rows, int per_lane) {
   return [=](std::int64_t l, std::int64_t e) { return Place{l % rows, l / rows * per_lane + e}; };
 }
+// Of 32 bytes of a lane: 16 of each half of the columns.
+Formula mfma_two_pieces(int rows, int columns) {
+  return [=](std::int64_t l, std::int64_t e) {
+    return Place{l % rows, l / rows * 16 + e % 16 + columns / 2 * (e / 16)};
+  };
+}
 Formula mfma_d(int columns) {
   return [=](std::int64_t l, std::int64_t e) {
     const std::int64_t rows = 64 / columns;
@@ -105,7 +111,8 @@ std::vector<Documented> documented() {
   for (const auto& row : matrix_instructions()) {  // amd_layouts_test.cpp has these by name
     if (row.fragment != Fragment::wave) continue;
     const int slots = row.k * row.m / 64;
-    all.push_back({row.name, mfma_ab(row.m, slots), mfma_ab(row.m, slots), mfma_d(row.m)});
+    const auto operand = slots == 32 ? mfma_two_pieces(row.m, row.k) : mfma_ab(row.m, slots);
+    all.push_back({row.name, operand, operand, mfma_d(row.m)});
   }
   return all;
 }

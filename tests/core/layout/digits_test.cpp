@@ -202,6 +202,23 @@ TEST(FloatBytePlan, every_code_of_every_format_that_e4m3_holds_is_its_value) {
   EXPECT_THROW(float_byte_plan(8, 4), InternalError);  // e3m4
 }
 
+// Of what the instructions of CDNA 3 read; each byte beside neighbours that carry where one may.
+TEST(FnuzBytes, are_half_of_every_number_of_e4m3_and_nan_of_nan) {
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    for (const std::uint32_t other : {0u, 0x7fu, 0x80u, 0xffu}) {
+      const auto bytes = fnuz_bytes(other * 0x01010001u | code << 8);
+      const double value = to_number(Scalar::e4m3, code);
+      const double found =
+          std::ldexp(to_number(Scalar::e4m3fnuz, bytes >> 8 & 255U), kFnuzExponent);
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(found)) << code;
+      } else {
+        ASSERT_EQ(found, value) << code;
+      }
+    }
+  }
+}
+
 TEST(WholeBytePlan, every_code_less_every_zero_point_that_e4m3_holds_is_their_difference) {
   for (int shift = 0; shift <= 1; ++shift) {
     for (int bits = 1; bits + shift <= kMostWholeBits; ++bits) {

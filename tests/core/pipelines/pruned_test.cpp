@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "expr/constructors.h"
 #include "integer_layer.h"
 
 namespace ladder {
@@ -62,6 +63,18 @@ TEST(Pruned, traffic_is_never_below_the_bound_of_any_schedule) {
       }
     }
   }
+}
+
+// The cache of 8 MiB has none of the tensors whole: more than each once is moved.
+TEST(Pruned, many_tokens_on_a_machine_with_a_small_cache_move_what_any_schedule_does) {
+  Problem problem = linear_of(ttype("int4,channel,scale=float16"), 8192, 8192, Scalar::f16, 4096);
+  problem.round_x(Scalar::s8);
+  const auto decisions = decide(problem, device("mi250"));
+  const auto all = candidates(decisions);
+  ASSERT_EQ(all.front().dropped, "");
+  const auto global = verdict_of(all.front().schedule, decisions).levels.front();
+  EXPECT_GT(global.traffic_bytes, traffic(all.front().schedule, decisions).global_bytes);
+  EXPECT_EQ(global.fraction_of_bound, 1);
 }
 
 TEST(Pruned, wants_a_time) {

@@ -28,7 +28,7 @@ std::string objection_to(const Program& program, const Schedule& schedule, const
   for (const Buffer& buffer : program.buffers) {
     if (buffer.level != Level::global) continue;
     if (buffer.name == "y") y = memory.size();
-    memory.push_back(data.argument(buffer.name, schedule));
+    memory.push_back(testing::as_read(data.argument(buffer.name, schedule), buffer.scalar));
   }
   try {
     interpret(program, memory, 0);
@@ -85,7 +85,7 @@ TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
         kinds.insert(name + std::string(name_of(*type.rounded_x())));
       });
   EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
-                                          "mi300xs8"}));
+                                          "mi300xs8", "mi300xe4m3"}));
 }
 
 // Scales of tokens that are not those of the item's rows.

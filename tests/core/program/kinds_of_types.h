@@ -46,6 +46,17 @@ constexpr const char* kIntegersOfBytes[] = {
     "uint8,group=128,zero=integer",
 };
 
+/// Floats that e4m3 holds.
+constexpr const char* kFloatsOfBytes[] = {
+    "mxfp4",
+    "float8_e4m3,channel",
+    "float8_e4m3,group=128,scale=float32",
+    "float6_e3m2,group=64,scale=float16",
+    "float6_e2m3,channel,scale=float16",
+    "float4_e2m1,group=256,scale=float16",
+    "float3_e1m1,group=128,scale=float16",
+};
+
 /// Integers that are no more than 16 from their zero points, which e4m3 holds.
 constexpr const char* kWholesOfBytes[] = {
     "uint1,group=64,scale=float16",

@@ -24,6 +24,13 @@
 
 namespace ladder::testing {
 
+/// `argument`, of x of e4m3 in the bytes in which a program reads it whose buffer is of `scalar`.
+inline Argument as_read(Argument argument, Scalar scalar) {
+  if (scalar != Scalar::e4m3fnuz) return argument;
+  for (auto& byte : argument.bytes) byte = static_cast<std::uint8_t>(fnuz_bytes(byte));
+  return argument;
+}
+
 struct LinearCase {
   Problem problem;
   std::int64_t m;
@@ -127,7 +134,8 @@ struct LinearCase {
   std::vector<Argument> arguments(const Program& program, const Schedule& schedule) const {
     std::vector<Argument> out;
     for (const Buffer& buffer : program.buffers) {
-      if (buffer.level == Level::global) out.push_back(argument(buffer.name, schedule));
+      if (buffer.level == Level::global)
+        out.push_back(as_read(argument(buffer.name, schedule), buffer.scalar));
     }
     return out;
   }

@@ -153,15 +153,6 @@ TEST_P(TilesOfBytes, are_exact) {
   EXPECT_GE(of_wide[true], exact_in_f32 ? 2U : 0U);
 }
 
-constexpr const char* kFloatsOfBytes[] = {
-    "mxfp4",
-    "float8_e4m3,channel",
-    "float8_e4m3,group=128,scale=float32",
-    "float6_e3m2,group=64,scale=float16",
-    "float6_e2m3,channel,scale=float16",
-    "float4_e2m1,group=256,scale=float16",
-    "float3_e1m1,group=128,scale=float16",
-};
 template <std::size_t count>
 auto beside(const char* const (&types)[count], Scalar x) {
   std::vector<std::pair<const char*, Scalar>> out;
@@ -171,7 +162,8 @@ auto beside(const char* const (&types)[count], Scalar x) {
 constexpr auto kCase = [](const auto& info) { return "case_" + std::to_string(info.index); };
 INSTANTIATE_TEST_SUITE_P(Integers, TilesOfBytes, beside(testing::kIntegersOfBytes, Scalar::s8),
                          kCase);
-INSTANTIATE_TEST_SUITE_P(Floats, TilesOfBytes, beside(kFloatsOfBytes, Scalar::e4m3), kCase);
+INSTANTIATE_TEST_SUITE_P(Floats, TilesOfBytes, beside(testing::kFloatsOfBytes, Scalar::e4m3),
+                         kCase);
 INSTANTIATE_TEST_SUITE_P(Wholes, TilesOfBytes, beside(testing::kWholesOfBytes, Scalar::e4m3),
                          kCase);
 

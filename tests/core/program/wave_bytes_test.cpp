@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 using testing::LinearCase;
 using ::testing::Ne;
 
-constexpr const char* kDevices[] = {"mi210", "mi300x"};
+constexpr const char* kDevices[] = {"mi210", "mi300x", "mi355x"};
 
 void expect_exact(const Problem& problem, const WaveSchedule& schedule, const Device& device,
                   std::int64_t m, unsigned seed) {
@@ -91,6 +92,24 @@ TEST(WavesOfBytes, serve_groups_that_are_whole_steps) {
   EXPECT_TRUE(of("mi300x").empty());
 }
 
+// CDNA 4 takes as long for 64 columns as for 32.
+TEST(WavesOfBytes, take_the_instruction_of_twice_the_columns_where_groups_have_them) {
+  const auto of = [](const char* name, const char* type) {
+    Problem problem = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
+    problem.round_x(Scalar::s8);
+    return decide(problem, device(name)).of(Route::bytes).core.instruction->name;
+  };
+  for (const char* type : {"uint4,channel", "uint4,group=64,scale=float16", "int8,group=128"}) {
+    EXPECT_EQ(of("mi355x", type), "v_mfma_i32_16x16x64_i8") << type;
+    EXPECT_EQ(of("mi300x", type), "v_mfma_i32_16x16x32_i8") << type;
+  }
+  EXPECT_EQ(of("mi355x", "uint4,group=32,scale=float16"), "v_mfma_i32_16x16x32_i8");
+  Problem narrow = linear_of(ttype("uint4,group=32,scale=float16"), 128, 512, Scalar::f16, 32);
+  narrow.round_x(Scalar::s8);
+  EXPECT_THAT(decide(narrow, device("mi355x")).of(Route::bytes).core.considered,
+              ::testing::Contains(HasSubstr("groups of 32 columns are no whole steps")));
+}
+
 TEST(WavesOfBytes, refuse_what_needs_bytes_without_a_sign) {
   const auto why = [](const char* type) {
     Problem problem = linear_of(ttype(type), 128, 512, Scalar::f16, 32);
@@ -101,18 +120,11 @@ TEST(WavesOfBytes, refuse_what_needs_bytes_without_a_sign) {
   EXPECT_EQ(why("uint8,group=64,scale=float16,zero=rescale"),
             "scaled zero points of codes of 8 bits, of which v_mfma_i32_16x16x32_i8 takes none "
             "without a sign");
-  Problem floats = linear_of(ttype("float8_e4m3,channel"), 128, 512, Scalar::f16, 32);
-  floats.round_x(Scalar::e4m3);
-  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
-    EXPECT_THAT(
-        [&] { decide(floats, device(name)); },
-        ::testing::ThrowsMessage<Unsupported>(joined("no tile program multiplies e4m3 on ", name)));
-  }
 }
 
 TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
   for (const char* name : {"mi210", "mi250", "mi300x", "mi355x"}) {
-    for (const std::int64_t m : {16, 17, 64, 100, 256}) {
+    for (const std::int64_t m : {16, 17, 64, 100, 256, 384, 1024, 8192}) {
       for (const char* type : testing::kIntegersOfBytes) {
         Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
         problem.round_x(Scalar::s8);
@@ -123,6 +135,25 @@ TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
       }
     }
   }
+}
+
+// Two groups of four tiles of 256 tokens: of the second a tile has a token, or none has.
+TEST(WavesOfBytes, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
+  constexpr std::array<int, 6> kShape = {256, 64, 1, 4, 1, 8};
+  const Device& machine = device("mi300x");
+  const auto cases = testing::wave_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
+                                        Reduction::none, Route::bytes, machine, 2, Scalar::s8);
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& [problem, schedule] = cases.front();
+  EXPECT_EQ(grid_of(schedule, problem).together, 4);
+  for (const std::int64_t m : {std::int64_t{300}, std::int64_t{1025}, problem.m}) {
+    expect_exact(problem, schedule, machine, m, static_cast<unsigned>(m));
+  }
+  const Program program = lower(decide(problem, machine), schedule);
+  EXPECT_THAT(to_string(program), HasSubstr("blocks from token "));
+  WaveSchedule halves = schedule;
+  halves.token_tiles = 9;
+  EXPECT_EQ(objection(halves, decide(problem, machine)), "9 token tiles are no groups of 4");
 }
 
 RegisterId register_called(const Program& program, std::string_view name) {
@@ -158,11 +189,12 @@ TEST(WaveByteMutation, none_is_not_reported) {
 
 TEST(WaveByteMutation, codes_of_another_step_are_caught) {
   for (const char* name : kDevices) {
+    // The whole block is one step of CDNA 4.
     EXPECT_EQ(caught(name, kPlain,
                      [](Program& p) {
                        for_each_op<UnpackBytes>(p.body, [](UnpackBytes& i) { i.step = 0; });
                      }),
-              "wrong numbers");
+              std::string_view(name) == "mi355x" ? "" : "wrong numbers");
     EXPECT_THAT(caught(name, kPlain,
                        [](Program& p) {
                          for_each_op<UnpackBytes>(p.body, [](UnpackBytes& i) { i.step = 4; });

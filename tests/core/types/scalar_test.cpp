@@ -31,7 +31,8 @@ TEST(Scalar, is_found_by_its_name_and_by_its_element) {
 
 // Bits above a number's own are those of its neighbour in a word.
 TEST(Scalar, reads_no_bits_but_its_own) {
-  for (const Scalar scalar : {Scalar::f16, Scalar::bf16, Scalar::e8m0, Scalar::e4m3, Scalar::s8}) {
+  for (const Scalar scalar :
+       {Scalar::f16, Scalar::bf16, Scalar::e8m0, Scalar::e4m3, Scalar::e4m3fnuz, Scalar::s8}) {
     const std::uint32_t one = to_bits(scalar, 1);
     EXPECT_EQ(to_number(scalar, one | ~0u << bits_of(scalar)), 1) << name_of(scalar);
   }

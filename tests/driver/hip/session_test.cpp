@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -82,7 +84,7 @@ TEST_F(WaveSessions, take_a_schedule_that_somebody_measured) {
                Unsupported);
 }
 
-// Products of bytes serve 256 tokens; more are passes, whose tokens are rounded before each.
+// Products of bytes serve 8192 tokens; more are passes, whose tokens are rounded before each.
 TEST_F(WaveSessions, round_activations_where_they_are_asked_to) {
   Session& s = session(
       open_session(ttype("uint4,group=64,scale=float16"), 448, 512, false, false, Scalar::s8));
@@ -94,19 +96,48 @@ TEST_F(WaveSessions, round_activations_where_they_are_asked_to) {
   EXPECT_EQ(route_of(*schedule), Route::bytes);
   EXPECT_EQ(std::ranges::count(few.most->operands, Operand::x_scales), 1);
   const auto many = s.passes(kOrdinal, Scalar::f16, 20000, stream_);
-  EXPECT_EQ(many.step, 256);
-  EXPECT_EQ(many.most, s.linear(kOrdinal, Scalar::f16, 256, stream_));
-  EXPECT_EQ(many.last, s.linear(kOrdinal, Scalar::f16, 20000 % 256, stream_));
+  EXPECT_EQ(many.step, 8192);
+  EXPECT_EQ(many.most, s.linear(kOrdinal, Scalar::f16, 8192, stream_));
+  EXPECT_EQ(many.last, s.linear(kOrdinal, Scalar::f16, 20000 % 8192, stream_));
   ASSERT_NE(many.rounding, nullptr);
   EXPECT_EQ(many.rounding->plan.threads, 256) << "four waves, a token each";
   ASSERT_TRUE(many.rounding->start(stream_, nullptr, nullptr, nullptr, 250));
   EXPECT_EQ(fake::launches().back().threads, 256);
   EXPECT_EQ(fake::launches().back().grid[0], 63);
-  EXPECT_TRUE(s.schedules(kOrdinal, Scalar::f16, 8192, 4).empty());
+  EXPECT_EQ(s.schedules(kOrdinal, Scalar::f16, 8192, 4).size(), 4);
   EXPECT_EQ(no_kernels(s.type(), 448, 512, false, device_row(kOrdinal), Scalar::s8), "");
-  EXPECT_EQ(
-      no_kernels(ttype("float8_e4m3,channel"), 448, 512, false, device_row(kOrdinal), Scalar::e4m3),
-      "no tile program multiplies e4m3 on mi300x");
+  const auto why = [](const Device& on) {
+    return no_kernels(ttype("float8_e4m3,channel"), 448, 512, false, on, Scalar::e4m3);
+  };
+  EXPECT_EQ(why(device_row(kOrdinal)), "");
+  EXPECT_EQ(why(device("mi210")), "no tile program multiplies e4m3 on mi210");
+}
+
+// Tokens come to the product in the format that its instruction reads on this machine.
+TEST_F(WaveSessions, round_to_the_float8_of_the_machine) {
+  Session& s =
+      session(open_session(ttype("float8_e4m3,channel"), 448, 512, false, false, Scalar::e4m3));
+  for (const auto incoming : {Incoming::numbers, Incoming::scaled_numbers, Incoming::codes}) {
+    const auto found = s.passes(kOrdinal, Scalar::f16, 40, stream_, incoming);
+    ASSERT_NE(found.most, nullptr);
+    ASSERT_NE(found.rounding, nullptr);
+  }
+  std::size_t products = 0, numbers = 0, codes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store_)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (text.find("\nround_tokens(") != std::string::npos) {
+      numbers += text.find("return unsigned_zeros(a |") != std::string::npos;
+      codes += text.find("= fnuz_bytes(placed") != std::string::npos;
+    }
+    if (text.find("\nlinear_float8_e4m3(") == std::string::npos) continue;
+    products += text.find("mma_e4m3fnuz(", text.find("\nlinear_")) != std::string::npos;
+  }
+  EXPECT_GE(products, 1U);
+  // Two kernels for numbers; the fake keeps the text of a kernel in its binary, too.
+  EXPECT_GE(codes, 1U);
+  EXPECT_EQ(numbers, 2 * codes);
 }
 
 // The products of all items are one launch, and the kernels around them are loaded as they are.
