@@ -168,8 +168,8 @@ def bytes_table() -> None:
     n = k = 8192
     print("\n## Activations of 8 bits\n")
     print(f"{n} x {k}. Instructions of bytes have the rate of float16 on gfx90a and twice that on")
-    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times. Above 256")
-    print("tokens of float16 there is no kernel: torch multiplies by the dequantised weight.\n")
+    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times. Above")
+    print("256 tokens of float16 there is no kernel: torch multiplies by the dequantised weight.\n")
     print("| device | type | tokens | A:FP16 µs | µs | VGPRs | spills | MFMA | schedule |")
     print("|---|---|---|---|---|---|---|---|---|")
     for device, architecture in ARCHITECTURES.items():

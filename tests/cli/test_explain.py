@@ -184,7 +184,7 @@ def test_explain_says_why_activations_are_not_rounded(capsys):
 
 @pytest.mark.parametrize(("device", "scalar"), [("mi300x", "e4m3fnuz"), ("mi355x", "e4m3")])
 def test_explain_shows_the_float8_that_a_machine_reads(capsys, device, scalar):
-    options = ("--json", "--activation-type", "float8_e4m3")
+    options = ("--json", "--source", "--activation-type", "float8_e4m3")
     of = {"m": 4096, "weight": "float8_e4m3,channel", "group": 0, "device": device}
     sections = json.loads(run(capsys, *options, **of))
     assert "x[m, k] e4m3 " in sections["expression"]
