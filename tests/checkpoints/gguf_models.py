@@ -94,8 +94,9 @@ class Writer:
                 blocks = blocks.reshape(*shape[:-1], -1)
             self.tensors[full] = (blocks, number)
 
-    def write(self, path: Path, tokenizer: Path | None = None) -> Path:
-        writer = gguf.GGUFWriter(path, self.architecture)
+    def write(self, path: Path, tokenizer: Path | None = None, **split) -> Path:
+        """``split``: of gguf.GGUFWriter, which then names the files itself."""
+        writer = gguf.GGUFWriter(path, self.architecture, **split)
         config = self.config
         heads = config.num_attention_heads
         writer.add_context_length(config.max_position_embeddings)

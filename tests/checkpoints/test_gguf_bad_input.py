@@ -147,12 +147,6 @@ def test_a_scale_beyond_float16_is_not_rounded_to_infinity(writer, left_nothing,
     refused(path, left_nothing, InvalidArgument, "127000", "float16", float16_scales=True)
 
 
-def test_one_of_several_files_is_told_how_to_become_one(writer, left_nothing, tmp_path):
-    writer.fields["split.count"] = 3
-    path = writer.write(tmp_path / "m.gguf")
-    refused(path, left_nothing, Unsupported, "one of 3 files", "llama-gguf-split --merge")
-
-
 def test_stretched_rotary_embeddings_are_taken_or_refused(writer, left_nothing, tmp_path):
     writer.fields |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     folder = tmp_path / "linear"

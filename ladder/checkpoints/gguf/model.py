@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ladder._version import install_command
 from ladder.checkpoints.gguf.header import GgufFile
+from ladder.checkpoints.gguf.parts import described_in_one
 from ladder.errors import CheckpointError, LadderError, Unsupported
 
 _F16, _BF16 = 1, 30  # of FLOATS
@@ -73,7 +74,7 @@ class GgufModel:
         from transformers import AutoTokenizer
 
         path = self.file.path
-        with _understood(f"{path}: the tokenizer"):
+        with _understood(f"{path}: the tokenizer"), described_in_one(self.file) as path:
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
             tokenizer.save_pretrained(str(folder))
         return True
@@ -146,7 +147,8 @@ def open_model(file: GgufFile) -> GgufModel:
     with _understood(f"{path}: architecture {file.architecture!r}"):
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        with described_in_one(file) as described:
+            config = AutoConfig.from_pretrained(str(described.parent), gguf_file=described.name)
         if (embedding := file.entries.get("token_embd.weight")) is not None:
             config.vocab_size = embedding.shape[0]
         for key, attribute in _SIZES.get(file.architecture, {}).items():

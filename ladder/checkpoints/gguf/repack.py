@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.gguf.header import GgufFile, read_file
+from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel, open_model
 from ladder.checkpoints.gguf.plan import Dense, Packed, Plan, dense_rows, make_plan, weights
+from ladder.checkpoints.gguf.parts import read_model
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.model_files import Described, ShardFiller, nbytes, write_shards
 from ladder.checkpoints.report import Report, TypeRow
@@ -52,7 +53,7 @@ def repack_gguf(
     progress: Progress | None = None,
     float16_scales: bool = False,
 ) -> Report:
-    """Write the GGUF file ``src`` as the ladder folder ``dst``.
+    """Write the GGUF file ``src``, or the model that it is a part of, as the ladder folder ``dst``.
 
     Weights of linear layers and of experts keep their codes. What is computed from them in float32
     is what llama.cpp computes, bit by bit. Rows of q and k are in transformers' order again. Other
@@ -62,7 +63,7 @@ def repack_gguf(
     """
     start = time.perf_counter()
     check_destination(dst, force=force)
-    file = read_file(src)
+    file = read_model(src)
     found = open_model(file)
     plan = make_plan(found, float16=float16_scales)
     if not plan.packed:
