@@ -11,8 +11,10 @@ from pathlib import Path
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel, open_model
-from ladder.checkpoints.gguf.plan import Dense, Packed, Plan, dense_rows, make_plan, weights
 from ladder.checkpoints.gguf.parts import read_model
+from ladder.checkpoints.gguf.pieces import Dense, Joined, Packed, Plan
+from ladder.checkpoints.gguf.plan import make_plan
+from ladder.checkpoints.gguf.read import dense_rows, joined, weights
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.model_files import Described, ShardFiller, nbytes, write_shards
 from ladder.checkpoints.report import Report, TypeRow
@@ -73,7 +75,7 @@ def repack_gguf(
         destination=str(dst),
         quant_method="gguf",
         modules=len(plan.packed),
-        tensors_carried=len(plan.dense),
+        tensors_carried=len(plan.dense) + len(plan.joined),
         bytes_before=sum(entry.nbytes for entry in file.entries.values()),
     )
     for each in plan.packed:
@@ -111,11 +113,14 @@ def _source(file: GgufFile) -> dict[str, object]:
     return {"quant_method": "gguf"} | {k: file.fields[k] for k in kept if k in file.fields}
 
 
-def _shards(plan: Plan) -> list[list[Packed | Dense]]:
+_Planned = Packed | Dense | Joined
+
+
+def _shards(plan: Plan) -> list[list[_Planned]]:
     """Tensors in files of about the usual size."""
-    shards: list[list[Packed | Dense]] = [[]]
+    shards: list[list[_Planned]] = [[]]
     size = 0
-    every: list[Packed | Dense] = [*plan.dense, *plan.packed]
+    every: list[_Planned] = [*plan.dense, *plan.joined, *plan.packed]
     for each in every:
         more = sum(nbytes(*what) for what in _described([each]).values())
         if shards[-1] and size + more > _SHARD_BYTES:
@@ -126,10 +131,10 @@ def _shards(plan: Plan) -> list[list[Packed | Dense]]:
     return shards
 
 
-def _described(shard: list[Packed | Dense]) -> dict[str, Described]:
+def _described(shard: list[_Planned]) -> dict[str, Described]:
     described: dict[str, Described] = {}
     for each in shard:
-        if isinstance(each, Dense):
+        if not isinstance(each, Packed):
             described[each.name] = (DTYPE_NAMES[each.dtype], each.shape)
         else:
             described |= {f"{each.name}.{part}": what for part, what in each.tensors.items()}
@@ -138,7 +143,7 @@ def _described(shard: list[Packed | Dense]) -> dict[str, Described]:
 
 def _fill(
     found: GgufModel,
-    shards: list[list[Packed | Dense]],
+    shards: list[list[_Planned]],
     roundings: dict[str, Rounding],
     index: int,
     filler: ShardFiller,
@@ -147,6 +152,9 @@ def _fill(
         if isinstance(each, Dense):
             for at, values in dense_rows(found.file, found, each):
                 filler.write(each.name, values, at)
+            continue
+        if isinstance(each, Joined):
+            filler.write(each.name, joined(found.file, each))
             continue
         for first, stored, exact in weights(found.file, each):
             if stored is not exact:
