@@ -12,7 +12,8 @@ from gguf import GGMLQuantizationType as Format
 #: Where a block of a format has float16 numbers.
 _HALVES = {
     2: (0,), 3: (0, 2), 6: (0,), 7: (0, 2), 8: (0,), 10: (80, 82), 11: (108,), 12: (0, 2),
-    13: (0, 2), 14: (208,), 20: (0,), 23: (0,), 34: (52,), 35: (64,),
+    13: (0, 2), 14: (208,), 16: (0,), 17: (0,), 18: (0,), 19: (0,), 20: (0,), 21: (0,), 22: (0,),
+    23: (0,), 34: (52,), 35: (64,),
 }  # fmt: skip
 
 
@@ -24,6 +25,8 @@ def random_blocks(number: int, rows: int, columns: int, seed: int = 0, scale: fl
     for at in _HALVES.get(number, ()):
         halves = (scale * rng.standard_normal((*blocks.shape[:2], 1))).astype(np.float16)
         blocks[..., at : at + 2] = halves.view(np.uint8)
+    if number == Format.IQ1_M:  # its float16 lies in pieces, the exponent's highest bit here
+        blocks[..., 55] &= 0xBF
     if number == Format.MXFP4:
         blocks[..., 0] = rng.integers(118, 124, blocks.shape[:2])
     if number == Format.NVFP4:

@@ -89,10 +89,10 @@ def test_what_is_no_gguf_file_of_a_known_version(at, data, error, words, whole, 
 
 
 def test_formats_that_no_ttype_holds_are_refused_by_name(writer, left_nothing, tmp_path):
-    nbytes = gguf.GGML_QUANT_SIZES[Format.IQ2_XXS][1]
-    writer.tensors["blk.0.attn_q.weight"] = (np.zeros((256, nbytes), np.uint8), Format.IQ2_XXS)
+    nbytes = gguf.GGML_QUANT_SIZES[Format.Q8_K][1]
+    writer.tensors["blk.0.attn_q.weight"] = (np.zeros((256, nbytes), np.uint8), Format.Q8_K)
     path = writer.write(tmp_path / "m.gguf")
-    refused(path, left_nothing, Unsupported, "blk.0.attn_q.weight is iq2_xxs", "q4_k", "several")
+    refused(path, left_nothing, Unsupported, "blk.0.attn_q.weight is q8_k", "q4_k")
 
 
 def test_an_unknown_architecture_is_refused_by_name(writer, left_nothing, tmp_path):

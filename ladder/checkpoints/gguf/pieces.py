@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.gguf.blocks import BLOCKS, CODEBOOKS, OTHERS, Block
+from ladder.checkpoints.gguf.block import Block
+from ladder.checkpoints.gguf.blocks import BLOCKS, OTHERS
 from ladder.checkpoints.gguf.header import Entry, GgufFile
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.model_files import Described, nbytes
@@ -87,10 +88,8 @@ def check_format(file: GgufFile, entry: Entry) -> None:
     """Raise Unsupported where no tType and no dtype holds the format of a tensor."""
     if entry.format not in OTHERS:
         return
-    why = "has codes that are looked up in tables of several values at once"
-    if entry.format not in CODEBOOKS:
-        why = "is no format of weights that ladder knows"
     known = ", ".join(block.name for block in BLOCKS.values())
     raise Unsupported(
-        f"{file.path}: {entry.name} is {entry.format_name}, which {why}; ladder reads {known}"
+        f"{file.path}: {entry.name} is {entry.format_name}, which is no format of weights that "
+        f"ladder knows; it reads {known}"
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ladder import ops
-from ladder.checkpoints.gguf.blocks import Block
+from ladder.checkpoints.gguf.block import Block
 from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel
 from ladder.checkpoints.gguf.pieces import Dense, Joined, Packed, Piece
