@@ -198,7 +198,7 @@ def test_experts_that_ask_for_several_activation_types_take_none(tmp_path, caplo
     config = stored.config() | {"activation_types": {f"{PREFIX}.gate_up": "int8"}}
     model = serve(write(tmp_path, stored.tensors(), config), stored.tensors())
     check(stored, model)
-    assert model.experts.quant_method.activation_type == ""
+    assert model.experts.quant_method.room.activation_type == ""
     assert "are to have x rounded in several ways" in caplog.text
 
 

@@ -39,11 +39,17 @@ LAYERS = ("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "router", "lm_head"
 
 
 @contextlib.contextmanager
-def rank(number, size):
+def rank(number, size, *, expert_parallel=False):
     """Layers made inside are those of one rank; what ranks send each other is left to the test."""
     from sglang.srt.runtime_context import get_parallel
 
-    with get_parallel().override(tp_rank=number, tp_size=size, tp_group=None):
+    shared, apart = ("tp", "ep") if not expert_parallel else ("ep", "tp")
+    places = {
+        "tp_rank": number, "tp_size": size, "tp_group": None, "attn_tp_rank": number,
+        "attn_tp_size": size, f"moe_{shared}_rank": number, f"moe_{shared}_size": size,
+        f"moe_{apart}_rank": 0, f"moe_{apart}_size": 1,
+    }  # fmt: skip
+    with get_parallel().override(**places):
         yield
 
 
