@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, w4afp8
+from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, modelopt, w4afp8
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -37,11 +37,16 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "modelopt": modelopt,
     "w4afp8": w4afp8,
 }
 
 #: Where settings lie when config.json has no quantization_config, and whose they then are.
-FALLBACKS = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+FALLBACKS = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
 #: An older key of config.json for quantization_config, and whose it is.
 OLD_KEY, _OLD_METHOD = "compression_config", "compressed-tensors"
 #: A tensor that says [N, K], of formats that have it.

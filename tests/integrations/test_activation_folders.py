@@ -6,7 +6,14 @@ import json
 
 import pytest
 import torch
-from checkpoint_oracle import compressed, compressed_settings, fp8, fp8_settings
+from checkpoint_oracle import (
+    compressed,
+    compressed_settings,
+    fp8,
+    fp8_settings,
+    modelopt,
+    modelopt_settings,
+)
 from hf_models import TINY, edit_config, foreign_folder, load, logits, model_class
 from torch import nn
 
@@ -255,6 +262,27 @@ def test_fp8_folders_compute_what_they_mean(wide_folder, tmp_path, kind):
     assert said(tmp_path / "saved")["activation_type"] == "float8_e4m3"
     model.to("meta")
     assert model.get_submodule(UP).activation_type == "float8_e4m3"
+
+
+@pytest.mark.parametrize("algorithm", ["FP8", "NVFP4"])
+def test_modelopts_folders_compute_what_they_mean(wide_folder, tmp_path, algorithm):
+    folder, expected = foreign_folder(
+        wide_folder, tmp_path / "foreign",
+        lambda n, k, seed: modelopt(n, k, algorithm=algorithm, seed=seed),
+        modelopt_settings(algorithm),
+    )  # fmt: skip
+    with enable("modelopt"):
+        model = load(folder)
+    for name, linear in expected.model.named_modules():
+        if isinstance(linear, nn.Linear):
+            values = model.model.get_submodule(name).packed_weight.dequantize()
+            assert torch.equal(values, linear.weight), name
+    assert error(logits(model), logits(expected)) < 2e-5
+    model.save_pretrained(tmp_path / "saved")
+    repack(folder, tmp_path / "repacked")
+    assert said(tmp_path / "saved") == said(tmp_path / "repacked")
+    wanted = "float8_e4m3" if algorithm == "FP8" else None
+    assert said(tmp_path / "saved").get("activation_type") == wanted
 
 
 @pytest.mark.parametrize("kind", ["blocks", "scalar"])

@@ -148,6 +148,27 @@ def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
     return Foreign(layers, oracle.fp8_settings(form))
 
 
+def modelopt(modules: Iterable[str], algorithm: str, *, exponent: int = 0) -> Foreign:
+    """Layers of quant_method "modelopt", NVFP4 or FP8, whose scales are powers of two."""
+    layers = {}
+    for seed, module in enumerate(modules):
+        last = module.rpartition(".")[2]
+        n, k = SHAPES[_MIXTRAL.get(last, last)]
+        truth = oracle.modelopt(n, k, algorithm=algorithm, seed=seed)
+        if algorithm == "NVFP4":
+            powers = np.random.default_rng(seed).integers(-1, 2, (n, k // 16))
+            codes = torch.from_numpy((powers + 7 << 3).astype(np.uint8))
+            truth.tensors["weight_scale"] = codes.view(torch.float8_e4m3fn)
+            truth.tensors["weight_scale_2"] = torch.tensor(2.0**exponent)
+            truth.scales = np.repeat(np.exp2(powers + exponent), 16, 1).astype(np.float32)
+        else:
+            truth.tensors["weight_scale"] = torch.tensor(2.0 ** (exponent + 2))
+            truth.scales[:] = 2.0 ** (exponent + 2)
+            _small(truth, seed)
+        layers[module] = truth
+    return Foreign(layers, oracle.modelopt_settings(algorithm))
+
+
 def _small(truth: oracle.Truth, seed: int) -> None:
     """Let codes of float8 be of -2 to 2 in eighths, whose sums have few bits."""
     values = oracle.float_values(4, 3)

@@ -206,12 +206,13 @@ def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
     (foreign.compressed_8, {"activations": "float8 static"}),
     (foreign.fp8, {"form": "blocks"}),
     (foreign.fp8, {"form": "static"}),
-], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8"))  # fmt: skip
+    (foreign.modelopt, {"algorithm": "NVFP4"}),
+], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "modelopt"))  # fmt: skip
 def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
     check(kind(parts_of(name), **how), name, tmp_path)
 
 
-@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "w4afp8"))
+@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "modelopt", "w4afp8"))
 def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 
@@ -219,7 +220,7 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(given, None) is None
     assert config.override_quantization_method(given, method) is None
     assert config.override_quantization_method(given, "ladder") == "ladder"
-    assert config.override_quantization_method({"quant_method": "modelopt"}, "ladder") is None
+    assert config.override_quantization_method({"quant_method": "hqq"}, "ladder") is None
     assert config.override_quantization_method(None, None) is None
 
 

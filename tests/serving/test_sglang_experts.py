@@ -161,6 +161,8 @@ def test_the_sum_is_scaled_by_the_models_factor(tmp_path):
     (foreign.compressed, {"bits": 4}),
     (foreign.compressed_8, {"activations": "float8 static"}),
     (foreign.w4afp8, {}),
+    (foreign.modelopt, {"algorithm": "NVFP4"}),
+    (foreign.modelopt, {"algorithm": "FP8"}),
     *((foreign.fp8, {"form": form}) for form in ("blocks", "static")),
 ], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
