@@ -10,7 +10,15 @@
     NVFP4, W4A16_NVFP4           uint8 [N, K/2]: two codes   float8 [N, K/16]       as it comes
                                  of float4_e2m1 in a byte,
                                  the first in its lower half
-    weight_scale_2               float32 [] or [1], of NVFP4; it multiplies
+    W4A16_AWQ                    uint8 [N/2, K]: two codes   float [N, K/group]     as it comes
+    W4A8_AWQ                     of int4 in a byte, that of                         8 bits, static
+                                 the even row in its lower
+                                 half
+    NVFP4_AWQ                    as NVFP4                                           as it comes
+    pre_quant_scale              float [K]: x * pre_quant_scale is what is multiplied, and rounded;
+                                 modules whose norm has it already have none
+    weight_scale_2               float32 [] or [1], of NVFP4; it multiplies. That of W4A8_AWQ
+                                 is how a kernel rounds weights to float8, which ladder's do not
     input_scale                  float [] or [1], of x
 
     weight[n, k] = weight_scale_2 * weight_scale[n / rows, k / columns] * weight[n, k]
@@ -26,13 +34,14 @@ quantization/modelopt.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ladder import ops
 from ladder.checkpoints.activation_schemes import ActivationScheme
 from ladder.checkpoints.layer import (
     BYTES,
@@ -41,7 +50,10 @@ from ladder.checkpoints.layer import (
     Side,
     Stored,
     assemble,
+    check_group_size,
+    check_pre_scale,
     check_scales,
+    config_int,
     expect,
     expect_input_scale,
     fail,
@@ -53,8 +65,9 @@ from ladder.checkpoints.layer import (
 from ladder.errors import Unsupported
 from ladder.weight import Weight
 
-PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale")
-_FLOAT8, _FLOAT4, _BLOCK = "float8_e4m3", "float4_e2m1", 128
+PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", "pre_quant_scale")
+_FLOAT8, _FLOAT4, _INT4, _BLOCK = "float8_e4m3", "float4_e2m1", "int4", 128
+_PRE_SCALE = "pre_quant_scale"
 _STATIC = ActivationScheme("float", 8, False, "tensor")
 _BY_TOKEN = ActivationScheme("float", 8, True, "token")
 _OF_4_BITS = ActivationScheme("float", 4, "local", "tensor_group", 16)
@@ -74,7 +87,12 @@ class Algorithm:
 
     @property
     def bits(self) -> int:
-        return 4 if self.element == _FLOAT4 else 8
+        return 8 if self.element == _FLOAT8 else 4
+
+    @property
+    def pairs_rows(self) -> bool:
+        """Whether a byte has the codes of two rows, not of two columns."""
+        return self.element == _INT4
 
 
 #: To add an algorithm, add its row.
@@ -84,7 +102,10 @@ ALGORITHMS = {
     "FP8_PB_WO": Algorithm(_FLOAT8, _BLOCK, _BLOCK),
     "MXFP8": Algorithm(_FLOAT8, 32, scale="e8m0", activations=_OF_GROUPS),
     "NVFP4": Algorithm(_FLOAT4, 16, scale=_FLOAT8, scale2=True, activations=_OF_4_BITS),
+    "NVFP4_AWQ": Algorithm(_FLOAT4, 16, scale=_FLOAT8, scale2=True, activations=_OF_4_BITS),
+    "W4A16_AWQ": Algorithm(_INT4, 128),
     "W4A16_NVFP4": Algorithm(_FLOAT4, 16, scale=_FLOAT8, scale2=True),
+    "W4A8_AWQ": Algorithm(_INT4, 128, activations=_STATIC),
 }
 _MIXED = "MIXED_PRECISION"
 
@@ -115,7 +136,7 @@ class Config:
             fail(f"{where}.exclude_modules", " is ", repr(dense), ", not a list of names")
         name = str(fields.get("quant_algo", "")).upper()
         if name != _MIXED:
-            made = cls(_algorithm(name, f"{where}.quant_algo"), tuple(dense))
+            made = cls(_algorithm(name, f"{where}.quant_algo", fields), tuple(dense))
             made._say(where, {name})
             return made
         layers = fields.get("quantized_layers")
@@ -126,7 +147,7 @@ class Config:
             for module, each in layers.items()
         }
         modules = {
-            module: _algorithm(each, f"{where}.quantized_layers.{module}")
+            module: _algorithm(each, f"{where}.quantized_layers.{module}", layers[module])
             for module, each in names.items()
         }
         made = cls(None, tuple(dense), modules)
@@ -157,11 +178,16 @@ class Config:
         return None if found is None else Config(found)
 
 
-def _algorithm(name: str, where: str) -> Algorithm:
+def _algorithm(name: str, where: str, fields: Any) -> Algorithm:
+    """The algorithm ``name``, with the group that ``fields`` have beside it, of integers."""
     if name not in ALGORITHMS:
         known = ", ".join((*ALGORITHMS, _MIXED))
         raise Unsupported(f"{where} is {name!r}; ladder reads {known}")
-    return ALGORITHMS[name]
+    found = ALGORITHMS[name]
+    if found.element != _INT4 or not isinstance(fields, Mapping):
+        return found
+    group = check_group_size(config_int(fields, ("group_size",), found.group))
+    return replace(found, group=group)
 
 
 def codes_part(parts: Mapping[str, Any]) -> str | None:
@@ -184,7 +210,11 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
         fail(f"{name}.weight", " has shape ", list(shape), ", not two dimensions above zero")
     packed = algorithm.bits == 4
     expect(parts, name, "weight", torch.uint8 if packed else BYTES[_FLOAT8], shape)
-    n, k = shape[0], shape[1] * (2 if packed else 1)
+    n, k = shape[0], shape[1]
+    if algorithm.pairs_rows:
+        n *= 2
+    elif packed:
+        k *= 2
     group = k if algorithm.group <= 0 else algorithm.group
     rows, groups = -(-n // algorithm.rows), -(-k // group)
     spelled = f"group={group}"
@@ -203,6 +233,8 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
     if algorithm.scale2:
         scalar = parts["weight_scale_2"].shape == ()
         expect(parts, name, "weight_scale_2", torch.float32, () if scalar else (1,))
+    if _PRE_SCALE in parts:
+        expect(parts, name, _PRE_SCALE, SCALE_NAMES, (k,))
     expect_input_scale(parts, name, config.activations is not None and config.activations.is_static)
     return Layer(name, n, k, algorithm.bits, min(group, k), groups, spelled, config,
                  algorithm.element, algorithm.scale, algorithm.scale2)  # fmt: skip
@@ -210,6 +242,9 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
 
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
     """The canonical tensor that a stored one becomes, and its name: ladder.checkpoints.layer."""
+    if part == "weight" and layer.element == _INT4:
+        rows = torch.stack((tensor & 15, tensor >> 4), 1).flatten(0, 1)
+        return "qweight", ops.pack(rows, 4)
     if part == "weight":
         return "qweight", words_of_bytes(tensor)
     if part == "weight_scale":
@@ -219,6 +254,8 @@ def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
         return "scale2", tensor.reshape(1)
     if part == "input_scale" and layer.is_static:
         return "input_scale", tensor.reshape(-1).to(torch.float32)
+    if part == _PRE_SCALE:
+        return "pre_scale", tensor.to(torch.float32)
     return "", tensor
 
 
@@ -235,12 +272,18 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     if layer.scale2:
         check_scales(tensors["weight_scale_2"], f"{layer.name}.weight_scale_2")
     small = (part for part in PARTS if part in tensors and part != "weight")
-    return side_of(dict(canonical(part, tensors[part], layer) for part in small), layer)
+    parts = dict(canonical(part, tensors[part], layer) for part in small)
+    if "pre_scale" in parts:
+        check_pre_scale(parts["pre_scale"], layer.k, layer.name)
+    return side_of(parts, layer)
 
 
 def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     """Return the codes of some rows as int32 [rows, ceil(K * bits / 32)], canonical."""
-    return words_of_bytes(qweight[rows])
+    if layer.element == _INT4:
+        first, last, _ = rows.indices(layer.n)
+        rows = slice(first // 2, -(-last // 2))  # pieces begin at even rows
+    return canonical("weight", qweight[rows], layer)[1]
 
 
 def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
@@ -266,8 +309,9 @@ def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], t
     group = k if algorithm.group <= 0 else algorithm.group
     scales = (-(-n // algorithm.rows), -(-k // group))
     packed = algorithm.bits == 4
+    size = (n // 2, k) if algorithm.pairs_rows else (n, k // 2 if packed else k)
     parts: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {
-        "weight": ((n, k // 2 if packed else k), torch.uint8 if packed else BYTES[_FLOAT8][0]),
+        "weight": (size, torch.uint8 if packed else BYTES[_FLOAT8][0]),
         "weight_scale": (
             () if algorithm.group == 0 else scales,
             torch.float32 if algorithm.scale is None else BYTES[algorithm.scale][0],

@@ -157,7 +157,8 @@ class Source:
 
 
 def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:
-    """Open a model folder of a format of FORMATS; iterate over it for (module, Weight).
+    """Open a model folder of a format of FORMATS; iterate over it for (module, Weight). What x is
+    multiplied by or rounded with is no part of a weight: :meth:`Source.side` has it.
 
     Args:
         path: a folder with config.json and safetensors or pickled weights.
@@ -166,7 +167,7 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
         Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), or it
-            quantises more than weights, or multiplies columns of x (ModelOpt's AWQ).
+            quantises more than weights.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -175,12 +176,6 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     quantization, method = read_quantization(folder, config)
     if method == "ladder":
         raise InvalidArgument(f"{folder} is a ladder checkpoint already")
-    algorithm = str(quantization.get("quant_algo", ""))
-    if method.startswith("modelopt") and algorithm.endswith("AWQ"):
-        raise Unsupported(
-            f"{folder}: quant_algo is {algorithm!r}: its pre_quant_scale multiplies each column of "
-            "x, which no layer of ladder does"
-        )
     if method not in FORMATS:
         raise CheckpointError(
             f"{folder}: quant_method is {method!r}, ladder reads {', '.join(FORMATS)}"

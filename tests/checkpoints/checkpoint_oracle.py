@@ -334,6 +334,8 @@ def modelopt(n, k, *, algorithm="NVFP4", seed=0) -> Truth:
     """A layer as NVIDIA's Model Optimizer exports it. Its scales are [N, K], one for each weight,
     and its codes are values."""
     rng = np.random.default_rng(seed)
+    if algorithm.endswith("AWQ"):
+        return _modelopt_awq(n, k, algorithm, rng)
     if algorithm.endswith("NVFP4"):
         codes, scale_codes = rng.integers(0, 16, (n, k)), rng.integers(1, 127, (n, k // 16))
         scales = np.repeat(float_values(4, 3)[scale_codes], 16, 1).astype(np.float32) / 64
@@ -362,6 +364,27 @@ def modelopt(n, k, *, algorithm="NVFP4", seed=0) -> Truth:
     if algorithm == "FP8_PB_WO":
         stored = stored[:, None, :, None]
     truth.tensors["weight_scale"] = stored.reshape(()) if algorithm == "FP8" else stored
+    return truth
+
+
+def _modelopt_awq(n, k, algorithm, rng) -> Truth:
+    """Columns of x have powers of two, so that the weight times them is exact, too."""
+    if algorithm == "NVFP4_AWQ":
+        truth = modelopt(n, k, algorithm="NVFP4", seed=int(rng.integers(100)))
+    else:
+        codes, groups = rng.integers(-8, 8, (n, k)), -(-k // 128)
+        scales = (rng.random((n, groups), dtype=np.float32) * 0.02 + 0.001).astype(np.float32)
+        truth = Truth(codes, scales, np.zeros_like(scales), np.arange(k) // 128)
+        octets = (codes[::2] & 15) | (codes[1::2] & 15) << 4
+        truth.tensors = {
+            "weight": torch.from_numpy(octets.astype(np.uint8)),
+            "weight_scale": torch.from_numpy(scales.copy()),
+        }
+        if algorithm == "W4A8_AWQ":
+            truth.tensors["weight_scale_2"] = torch.tensor(0.002)
+            truth.tensors["input_scale"] = torch.tensor(0.03)
+    powers = np.exp2(rng.integers(-2, 3, k)).astype(np.float32)
+    truth.tensors["pre_quant_scale"] = torch.from_numpy(powers).bfloat16()
     return truth
 
 

@@ -25,9 +25,12 @@ TYPES = {
     "FP8_PB_WO": "float8_e4m3,block=128x128,scale=float32",
     "MXFP8": "mxfp8_e4m3",
     "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A16_AWQ": "int4,group=128,scale=float32",
     "W4A16_NVFP4": "nvfp4",
+    "W4A8_AWQ": "int4,group=128,scale=float32",
 }
-ROUNDED = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8"}
+ROUNDED = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "W4A8_AWQ"}
 
 
 @pytest.fixture(params=ALGORITHMS)
@@ -54,7 +57,12 @@ def test_a_folder_and_its_repacked_self_mean_what_was_drawn(algorithm, tmp_path)
         weight.check()
         assert str(weight.type) == str(types.parse(TYPES[algorithm]))
         assert torch.equal(weight.dequantize(), torch.from_numpy(truth.weight).float())
-    assert ("q.input_scale" in tensors) == (algorithm == "FP8")
+    assert ("q.input_scale" in tensors) == (algorithm in ("FP8", "W4A8_AWQ"))
+    assert ("q.pre_scale" in tensors) == algorithm.endswith("AWQ")
+    if algorithm.endswith("AWQ"):
+        wanted = truth.tensors["pre_quant_scale"].float()
+        assert torch.equal(tensors["q.pre_scale"], wanted)
+        assert tensors["q.pre_scale"].dtype == torch.float32
     assert made.get("activation_type") == ("float8_e4m3" if algorithm in ROUNDED else None)
     assert name == "q" and made["modules_to_not_convert"] == ["lm_head", "mlp.gate"]
 
@@ -67,7 +75,30 @@ def test_engines_are_told_the_same_shapes_as_the_files_have(algorithm):
     unread = Folder(modelopt_settings(algorithm)).module("q", N, K)
     assert str(unread.type) == str(types.parse(TYPES[algorithm]))
     assert (layer.n, layer.k) == (N, K)
-    assert reader.shapes(N, K, config).keys() == truth.tensors.keys()
+    # Which modules have numbers for columns, and what ladder does not read, configs do not say.
+    unsaid = {"pre_quant_scale"} | ({"weight_scale_2"} if algorithm == "W4A8_AWQ" else set())
+    assert reader.shapes(N, K, config).keys() == truth.tensors.keys() - unsaid
+    for part, (shape, dtype) in reader.shapes(N, K, config).items():
+        found = truth.tensors[part]
+        assert found.numel() == torch.empty(shape, device="meta").numel(), part
+        assert dtype is None or found.element_size() == dtype.itemsize
+
+
+def test_rows_are_unpacked_in_pieces_of_any_size(monkeypatch, tmp_path):
+    truth = modelopt(N, K, algorithm="W4A16_AWQ")
+    source = open_folder(folder_of({"q": truth}, tmp_path / "a", modelopt_settings("W4A16_AWQ")))
+    layer, whole = source.layer("q"), dict(source)["q"].qweight
+    pieces = list(source.words(layer, codes=32 * K))
+    assert len(pieces) == N // 32
+    for rows, words in pieces:
+        assert torch.equal(words, whole[rows])
+
+
+def test_groups_of_integers_are_those_of_the_settings(tmp_path):
+    settings = modelopt_settings("W4A16_AWQ", group_size=64)
+    truth = modelopt(N, K, algorithm="W4A16_AWQ")
+    with pytest.raises(CheckpointError, match=r"\[192, 3\], not \[192, 5\]"):
+        dict(open_folder(folder_of({"q": truth}, tmp_path / "a", settings)))
 
 
 def test_each_module_may_have_an_algorithm_of_its_own(tmp_path):
@@ -128,6 +159,8 @@ def test_settings_that_ladder_cannot_follow(settings, error, why, tmp_path):
     ("FP8", "input_scale", lambda t: -t, "not positive"),
     ("FP8", "weight_scale", lambda t: t.repeat(2), r"\[2\], not \[1\]"),
     ("FP8_PB_WO", "weight_scale", lambda t: t[:1], r"not \[2, 3\]"),
+    ("W4A16_AWQ", "pre_quant_scale", lambda t: t[:7].clone(), r"\[7\], not \[320\]"),
+    ("NVFP4_AWQ", "pre_quant_scale", lambda t: t / 0, "pre_scale is not finite"),
 ])  # fmt: skip
 def test_damaged_tensors_are_named(algorithm, part, change, why, tmp_path):
     truth = modelopt(N, K, algorithm=algorithm)

@@ -207,7 +207,8 @@ def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
     (foreign.fp8, {"form": "blocks"}),
     (foreign.fp8, {"form": "static"}),
     (foreign.modelopt, {"algorithm": "NVFP4"}),
-], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "modelopt"))  # fmt: skip
+    (foreign.modelopt, {"algorithm": "W4A8_AWQ"}),
+], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "nvfp4", "W4A8 AWQ"))  # fmt: skip
 def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
     check(kind(parts_of(name), **how), name, tmp_path)
 

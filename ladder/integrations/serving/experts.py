@@ -134,6 +134,11 @@ class ExpertsRoom:
 
     def _room(self, modules: list[StoredLinear], rows: list[Rows], columns: Columns) -> Room:
         for module in modules:
+            if "pre_scale" in module.tensors.values():
+                raise Unsupported(
+                    f"{module.name} multiplies columns of x by pre_scale, which ladder's experts "
+                    "do not"
+                )
             if module.act_order and columns.count != columns.whole:
                 raise Unsupported(
                     f"{module.name} may order columns (act-order), of which no rank can have a "
