@@ -156,6 +156,20 @@ class Source:
         return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
 
 
+def require_folder(path: Path) -> None:
+    """Raise InvalidArgument where there is no model folder at ``path``, with what to do about GGUF
+    files."""
+    if not path.is_dir():
+        more = ", but a GGUF file, which `ladder repack` reads" if path.suffix == ".gguf" else ""
+        raise InvalidArgument(f"{path} is not a folder{more if path.is_file() else ''}")
+    files = sorted(path.glob("*.gguf"))
+    if files and not (path / "config.json").is_file():
+        raise InvalidArgument(
+            f"{path} has no config.json, but GGUF files: name one of them for `ladder repack`, as "
+            f"{files[0].name}"
+        )
+
+
 def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:
     """Open a model folder of a format of FORMATS; iterate over it for (module, Weight). What x is
     multiplied by or rounded with is no part of a weight: :meth:`Source.side` has it.
@@ -170,8 +184,7 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
             quantises more than weights.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidArgument(f"{folder} is not a folder")
+    require_folder(folder)
     config = read_json(folder / "config.json")
     quantization, method = read_quantization(folder, config)
     if method == "ladder":
@@ -212,6 +225,7 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
         raise CheckpointError(
             f"{folder}: config.json has no quantization_config, and there is no "
             + " or ".join(FALLBACKS)
+            + ": `ladder convert` quantises such a folder"
         )
     if not isinstance(fields, dict):
         raise CheckpointError(f"{folder}: quantization_config is {fields!r}, not an object")

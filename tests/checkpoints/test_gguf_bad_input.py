@@ -15,8 +15,10 @@ transformers = pytest.importorskip("transformers")
 from gguf_models import Format, Writer  # noqa: E402
 
 from ladder.checkpoints import repack  # noqa: E402
+from ladder.checkpoints.convert import convert  # noqa: E402
 from ladder.checkpoints.gguf.header import GgufFile, read_file  # noqa: E402
 from ladder.checkpoints.gguf.rope import set_rope  # noqa: E402
+from ladder.checkpoints.info import describe  # noqa: E402
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported  # noqa: E402
 
 SIZES = dict(
@@ -252,6 +254,18 @@ def test_arguments_that_are_the_callers_fault(whole, left_nothing, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     refused(folder, left_nothing, InvalidArgument, "GGUF", float16_scales=True)
+
+
+def test_who_names_a_gguf_file_or_its_folder_elsewhere_is_told_what_reads_it(whole, tmp_path):
+    for read in (lambda path: convert(path, tmp_path / "out", "nf4"), describe):
+        with pytest.raises(InvalidArgument, match="whole.gguf is .* GGUF file, which `ladder rep"):
+            read(whole)
+    (tmp_path / "files").mkdir()
+    whole = whole.rename(tmp_path / "files" / whole.name)
+    for read in (lambda path: repack(path, tmp_path / "out"), describe):
+        with pytest.raises(InvalidArgument, match="has no config.json, but .*whole.gguf"):
+            read(whole.parent)
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_the_gguf_package_one_sentence_says_what_to_install(
