@@ -24,7 +24,7 @@ from ladder.checkpoints.model_files import (
 )
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import OLD_KEY, read_quantization
+from ladder.checkpoints.source import OLD_KEY, read_quantization, require_folder
 from ladder.checkpoints.writer import (
     carried_files,
     carry,
@@ -109,8 +109,7 @@ def convert(
     if ttype.bits > 8:
         raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; convert writes 1 to 8")
     folder, destination = Path(src), Path(os.path.abspath(dst))
-    if not folder.is_dir():
-        raise InvalidArgument(f"{folder} is not a folder")
+    require_folder(folder)
     check_apart(folder, destination)
     check_destination(destination, force=force)
     config = read_json(folder / "config.json")

@@ -12,8 +12,8 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import is_embedding, ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import is_quantized, open_folder
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.checkpoints.source import is_quantized, open_folder, require_folder
+from ladder.errors import CheckpointError
 from ladder.types import FLOAT_DTYPES, dtype_name, parse
 from ladder.weight import PARTS
 
@@ -75,8 +75,7 @@ def matrices(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def _opened(path: str | os.PathLike[str]) -> tuple[str, ShardSet, list[dict[str, Any]]]:
     folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidArgument(f"{folder} is not a folder")
+    require_folder(folder)
     config = read_json(folder / "config.json")
     fields = config.get("quantization_config")
     if isinstance(fields, dict) and fields.get("quant_method") == "ladder":

@@ -26,6 +26,7 @@ int8 of fewer bits). Of the codes it takes any rows. It gives one of
     ("scale2", float32 [1])            one more scale, of the whole tensor
     ("g_idx", int32 [K])               the group of each column
     ("input_scale", float32 [1])       the static scale of x, of Layer.is_static
+    ("pre_scale", float32 [K])         by what columns of x are multiplied before
     ("", tensor)                       nothing of the weight
 
 ``side`` and ``words`` are made of it; ``side`` also leaves out what need not be stored.
@@ -43,7 +44,11 @@ from torch.nn.functional import pad
 
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.errors import CheckpointError
-from ladder.ops.activations import objection_of_all, static_scale_objection
+from ladder.ops.activations import (
+    objection_of_all,
+    pre_scale_objection,
+    static_scale_objection,
+)
 from ladder.types import FLOAT_DTYPES, TType, dtype_name, parse
 from ladder.weight import Weight
 
@@ -129,6 +134,7 @@ class Side:
     g_idx: Tensor | None = None  #: [K] int32, only when it is not column // group
     scale2: Tensor | None = None  #: [1] float32
     input_scale: Tensor | None = None  #: [1] float32: of x, no part of the weight
+    pre_scale: Tensor | None = None  #: [K] float32: of the columns of x, likewise
 
     def tensors(self) -> dict[str, Tensor]:
         """The parts that are present, as a Weight names them."""
@@ -225,6 +231,13 @@ def input_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> 
     return None
 
 
+def check_pre_scale(scale: Tensor, k: int, name: str) -> None:
+    """Raise CheckpointError unless ``scale`` is one finite float for each of the K columns of x of
+    layer ``name``."""
+    if why := pre_scale_objection(scale, k):
+        fail(f"{name}.", why)
+
+
 def check_scales(scales: Tensor, name: str) -> None:
     """Raise CheckpointError at the first entry of ``scales`` that is NaN or infinite."""
     finite = torch.isfinite(scales)
@@ -284,7 +297,8 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
             order = None
     kept = None if zero == layer.fixed_zero else zeros
     input_scale = parts.get("input_scale")
-    return Side(parts["scales"], zero, kept, order, parts.get("scale2"), input_scale)
+    return Side(parts["scales"], zero, kept, order, parts.get("scale2"), input_scale,
+                parts.get("pre_scale"))  # fmt: skip
 
 
 def words_of_bytes(codes: Tensor) -> Tensor:

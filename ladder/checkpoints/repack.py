@@ -158,6 +158,8 @@ def _plan(source: Source, module: str, weights_only: bool) -> _Planned:
     if scale is not None and layer.keeps_input_scale(ttype, act_order=side.g_idx is not None):
         check_input_scale(scale, layer.name)
         tensors |= describe_tensors({"input_scale": scale})
+    if side.pre_scale is not None:
+        tensors |= describe_tensors({"pre_scale": side.pre_scale})
     return _Planned(layer, str(ttype), tensors)
 
 
@@ -183,8 +185,10 @@ def _fill(source: Source, plans: dict[str, _Planned], index: int, file: ShardFil
             side = source.side(layer)
             for part, tensor in side.tensors().items():
                 file.write(f"{module}.{part}", tensor)
-            if "input_scale" in plan.tensors and side.input_scale is not None:
-                file.write(f"{module}.input_scale", side.input_scale)
+            of_x = {"input_scale": side.input_scale, "pre_scale": side.pre_scale}
+            for part, scale in of_x.items():
+                if part in plan.tensors and scale is not None:
+                    file.write(f"{module}.{part}", scale)
     for other in source.others:
         if source.shards.home[other] == index:
             file.copy(source.shards, other)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, w4afp8
+from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, modelopt, w4afp8
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -37,11 +37,16 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "modelopt": modelopt,
     "w4afp8": w4afp8,
 }
 
 #: Where settings lie when config.json has no quantization_config, and whose they then are.
-FALLBACKS = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+FALLBACKS = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
 #: An older key of config.json for quantization_config, and whose it is.
 OLD_KEY, _OLD_METHOD = "compression_config", "compressed-tensors"
 #: A tensor that says [N, K], of formats that have it.
@@ -151,8 +156,23 @@ class Source:
         return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
 
 
+def require_folder(path: Path) -> None:
+    """Raise InvalidArgument where there is no model folder at ``path``, with what to do about GGUF
+    files."""
+    if not path.is_dir():
+        more = ", but a GGUF file, which `ladder repack` reads" if path.suffix == ".gguf" else ""
+        raise InvalidArgument(f"{path} is not a folder{more if path.is_file() else ''}")
+    files = sorted(path.glob("*.gguf"))
+    if files and not (path / "config.json").is_file():
+        raise InvalidArgument(
+            f"{path} has no config.json, but GGUF files: name one of them for `ladder repack`, as "
+            f"{files[0].name}"
+        )
+
+
 def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Source:
-    """Open a model folder of a format of FORMATS; iterate over it for (module, Weight).
+    """Open a model folder of a format of FORMATS; iterate over it for (module, Weight). What x is
+    multiplied by or rounded with is no part of a weight: :meth:`Source.side` has it.
 
     Args:
         path: a folder with config.json and safetensors or pickled weights.
@@ -161,21 +181,14 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
         Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), or it
-            quantises more than weights, or multiplies columns of x (ModelOpt's AWQ).
+            quantises more than weights.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidArgument(f"{folder} is not a folder")
+    require_folder(folder)
     config = read_json(folder / "config.json")
     quantization, method = read_quantization(folder, config)
     if method == "ladder":
         raise InvalidArgument(f"{folder} is a ladder checkpoint already")
-    algorithm = str(quantization.get("quant_algo", ""))
-    if method.startswith("modelopt") and algorithm.endswith("AWQ"):
-        raise Unsupported(
-            f"{folder}: quant_algo is {algorithm!r}: its pre_quant_scale multiplies each column of "
-            "x, which no layer of ladder does"
-        )
     if method not in FORMATS:
         raise CheckpointError(
             f"{folder}: quant_method is {method!r}, ladder reads {', '.join(FORMATS)}"
@@ -212,6 +225,7 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
         raise CheckpointError(
             f"{folder}: config.json has no quantization_config, and there is no "
             + " or ".join(FALLBACKS)
+            + ": `ladder convert` quantises such a folder"
         )
     if not isinstance(fields, dict):
         raise CheckpointError(f"{folder}: quantization_config is {fields!r}, not an object")

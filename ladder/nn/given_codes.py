@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ladder.cuda.codes import linear_codes_image, number_for_codes, takes_codes
+from ladder.errors import Unsupported
 from ladder.nn.packed import PackedModule
 from ladder.ops.codes import CODE_DTYPES, linear_codes
 from ladder.weight import check_columns
@@ -37,11 +38,16 @@ class TakesCodes(PackedModule):
         Returns:
             [..., N] in ``out_dtype``. No gradient flows to the bias, which is rounded to it.
         Raises:
-            InvalidArgument, Unsupported: as :func:`ladder.ops.codes.linear_codes`.
+            InvalidArgument, Unsupported: as :func:`ladder.ops.codes.linear_codes`; Unsupported also
+                where the layer has a :attr:`ladder.Linear.pre_scale`.
         Error:
             :func:`ladder.cuda.codes.linear_codes_image` and :func:`ladder.ops.codes.linear_codes`.
         """
         check_columns(x, self.in_features)
+        if "pre_scale" in self._buffers:
+            raise Unsupported(
+                "this layer multiplies columns of x by pre_scale, and x is codes already"
+            )
         bias: Tensor | None = None
         if self.bias is not None:
             bias = self.bias.detach()

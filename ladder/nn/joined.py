@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ladder.nn.linear import Linear
+from ladder.nn.pre_scale import told
 from ladder.weight import PARTS, join, join_objection
 
 
@@ -41,6 +42,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
     "activation types": lambda layer: layer.activation_type,
     "static scales": lambda layer: None if layer.input_scale is None else float(layer.input_scale),
+    "numbers of x's columns (pre_scale)": lambda layer: told(layer.pre_scale),
     "dependent_launch": lambda layer: layer.dependent_launch,
 }
 
@@ -58,7 +60,7 @@ def joined(layers: Sequence[Linear]) -> Linear:
         bias,
         activation_type=first.activation_type,
     )
-    linear.input_scale = first.input_scale
+    linear.input_scale, linear.pre_scale = first.input_scale, first.pre_scale
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

@@ -24,6 +24,7 @@ from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
+from ladder.nn.pre_scale import ScalesColumns, scaled
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
 from ladder.quantization import quantize
@@ -33,7 +34,7 @@ from ladder.weight import Weight, check_columns
 _absent = object()
 
 
-class Linear(TakesActivations, TakesCodes):
+class Linear(TakesActivations, ScalesColumns, TakesCodes):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
@@ -156,7 +157,7 @@ class Linear(TakesActivations, TakesCodes):
             given = torch.as_tensor(scale, dtype=torch.float32).detach().clone().reshape(-1)
             if why := activations.static_scale_objection(given):
                 raise InvalidArgument(why)
-            self._put_input_scale(given.to(self.device))
+            self._put_in_front("input_scale", given.to(self.device))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # nn.Module would put what is called as a buffer there as it is.
@@ -232,9 +233,13 @@ class Linear(TakesActivations, TakesCodes):
 
     def dequantize(self, dtype: torch.dtype | None = None) -> nn.Module:
         """An ``nn.Linear`` with the weight's values, in ``self.dtype`` unless given; a Conv1D of
-        transformers where this module replaced one."""
+        transformers where this module replaced one. A :attr:`pre_scale` is multiplied into its
+        columns, rounded once with them."""
         dtype = dtype or self.dtype
-        values = self.packed_weight.dequantize(dtype)
+        if self.pre_scale is None:
+            values = self.packed_weight.dequantize(dtype)
+        else:
+            values = (self.packed_weight.dequantize() * self.pre_scale).to(dtype)
         with torch.device("meta"):
             dense: Any = nn.Linear(self.in_features, self.out_features, self.bias is not None)
             if self._conv1d:
@@ -267,6 +272,7 @@ class Linear(TakesActivations, TakesCodes):
             image is None
             or bias is _absent
             or "input_scale" in state["_buffers"]
+            or "pre_scale" in state["_buffers"]
             or _autocasting()
             or _func_level() is not None
             or _forward_levels._current_level >= 0
@@ -302,6 +308,9 @@ class Linear(TakesActivations, TakesCodes):
         if autocast and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         check_columns(x, self.in_features)
+        pre_scale = self.pre_scale
+        if pre_scale is not None:
+            x = scaled(x, pre_scale)
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         if device == "cuda" and not torch.compiler.is_compiling():
@@ -371,5 +380,6 @@ class Linear(TakesActivations, TakesCodes):
             f"bias={self.bias is not None}, weight_type={self._type_text}"
             + (f", activation_type={self.activation_type}" if self.activation_type else "")
             + (", static" if self.activation_type and self.input_scale is not None else "")
+            + (", pre_scale" if self.pre_scale is not None else "")
             + (", dependent_launch=True" if self.dependent_launch else "")
         )

@@ -207,6 +207,10 @@ class MergedLinear(Linear):
         self._restore()  # the others keep theirs
         self.input_scale = scale  # now Linear's
 
+    def _set_pre_scale(self, scale: Tensor | None) -> None:
+        self._restore()  # the others keep theirs
+        self._set_pre_scale(scale)  # now Linear's
+
     def _canonical_codes(self) -> Tensor:
         return self._merged.codes(self._place)
 

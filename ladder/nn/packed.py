@@ -18,11 +18,13 @@ from ladder.cuda import kernels
 from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
-from ladder.ops.activations import static_scale_objection, zeros_objection
+from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
+#: Buffers that are no parts of a weight: scales of x, where there are any.
+OF_X = ("pre_scale", "input_scale")
 #: Held while a weight changes its form.
 _changing = threading.Lock()
 
@@ -110,13 +112,14 @@ class PackedModule(QuickCall):
             self._buffers["image"] = image
         self._has_kernels = None if image is None else True
 
-    def _put_input_scale(self, scale: Tensor) -> None:
+    def _put_in_front(self, name: str, scale: Tensor) -> None:
+        """Let a scale of x be a buffer, as it is."""
         # In front: torch.export miscounts buffers that are behind those that are None.
-        if "input_scale" not in self._buffers:
+        if name not in self._buffers:
             others = dict(self._buffers)
             self._buffers.clear()
-            self._buffers.update({"input_scale": None, **others})
-        self._buffers["input_scale"] = scale
+            self._buffers.update({name: None, **others})
+        self._buffers[name] = scale
 
     def prepare(self) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type.
@@ -272,7 +275,7 @@ class PackedModule(QuickCall):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PackedModule:
         # .half() and .to(dtype) would round scales to another format than the type says.
         self._restore()
-        kept = {name: getattr(self, name, None) for name in (*PARTS, "input_scale")}
+        kept = {name: getattr(self, name, None) for name in (*PARTS, *OF_X)}
         probe = fn(torch.zeros((), dtype=self.dtype, device=self.qweight.device))
         super()._apply(fn, recurse)
         for name, part in kept.items():
@@ -299,13 +302,19 @@ class PackedModule(QuickCall):
         key = prefix + "input_scale"
         if key in state_dict and (why := static_scale_objection(state_dict[key])):
             raise InvalidArgument(f"{prefix}{why}")
+        pre_scale = state_dict.get(prefix + "pre_scale")
+        if pre_scale is not None and (why := pre_scale_objection(pre_scale, self.in_features)):
+            raise InvalidArgument(f"{prefix}{why}")
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")
         if given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
-        # So is whether the scale of x is static.
+        # So is whether the scale of x is static, and whether columns of x have numbers.
         if key in state_dict and "input_scale" not in self._buffers:
-            self._put_input_scale(torch.ones(1, device=self.qweight.device))
+            self._put_in_front("input_scale", torch.ones(1, device=self.qweight.device))
+        if pre_scale is not None and "pre_scale" not in self._buffers:
+            ones = torch.ones(self.in_features, device=self.qweight.device)
+            self._put_in_front("pre_scale", ones)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -110,6 +110,13 @@ def _fault(weight: Weight, shard: Shard, size: int) -> str | None:
     return None
 
 
+#: Of layers whose x has numbers for its columns.
+NO_PARTS = (
+    "columns of x are multiplied by pre_scale, which layers that are cut over processes do not do: "
+    "load it without tensor parallelism"
+)
+
+
 class ParallelLinear(Linear):
     """A :class:`Linear` that holds one process's part of a weight. Its parts, ``in_features``,
     ``out_features`` and ``state_dict`` are those of the part; saving a whole model needs
@@ -160,6 +167,8 @@ def cut(linear: Linear, shard: Shard, group: Any) -> None:
 def become_parallel(linear: Linear, shard: Shard, group: Any, whole: tuple[int, int]) -> None:
     """Make a :class:`ParallelLinear` of ``linear``, which has this process's parts already, or gets
     them at once; its bias may be whole."""
+    if linear.pre_scale is not None:
+        raise Unsupported(NO_PARTS)
     linear.__class__ = ParallelLinear
     parallel = cast(ParallelLinear, linear)
     parallel.shard, parallel.whole_shape, parallel.group = shard, whole, group

@@ -197,6 +197,15 @@ def static_scale_objection(scale: Tensor) -> str:
     return f"input_scale is {value}, not positive and finite, or its inverse is not"
 
 
+def pre_scale_objection(scale: Tensor, k: int) -> str:
+    """Why ``scale`` is none of x's K columns; "" where it is: K finite floats."""
+    if tuple(scale.shape) != (k,) or not scale.is_floating_point():
+        return f"pre_scale is {list(scale.shape)} {scale.dtype}, not [{k}] floats"
+    if not scale.is_meta and not torch.isfinite(scale).all():
+        return "pre_scale is not finite"
+    return ""
+
+
 def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
     """What products of more than 16 tokens see of x on GPUs: [..., K] float32, the numbers that the
     codes and scales of the kernel stand for, rounded once.

@@ -324,6 +324,70 @@ def fp8_expert_of_4_bits(n, k, *, seed=0) -> Truth:
     return truth
 
 
+def modelopt_settings(algorithm, **more):
+    """The quantization_config of layers that :func:`modelopt` draws."""
+    ignored = {"producer": {"name": "modelopt"}, "ignore": ["lm_head", "mlp.gate*"]}
+    return {"quant_method": "modelopt", "quant_algo": algorithm} | ignored | more
+
+
+def modelopt(n, k, *, algorithm="NVFP4", seed=0) -> Truth:
+    """A layer as NVIDIA's Model Optimizer exports it. Its scales are [N, K], one for each weight,
+    and its codes are values."""
+    rng = np.random.default_rng(seed)
+    if algorithm.endswith("AWQ"):
+        return _modelopt_awq(n, k, algorithm, rng)
+    if algorithm.endswith("NVFP4"):
+        codes, scale_codes = rng.integers(0, 16, (n, k)), rng.integers(1, 127, (n, k // 16))
+        scales = np.repeat(float_values(4, 3)[scale_codes], 16, 1).astype(np.float32) / 64
+        truth = Truth(float_values(2, 1)[codes], scales, np.zeros_like(scales), np.arange(k))
+        octets = codes[:, ::2] | codes[:, 1::2] << 4
+        truth.tensors = {
+            "weight": torch.from_numpy(octets.astype(np.uint8)),
+            "weight_scale": torch.from_numpy(scale_codes.astype(np.uint8)).view(
+                torch.float8_e4m3fn
+            ),
+            "weight_scale_2": torch.tensor(1 / 64),
+        }
+        if algorithm == "NVFP4":
+            truth.tensors["input_scale"] = torch.tensor(0.03)
+        return truth
+    if algorithm == "MXFP8":
+        truth, powers = fp8(n, k, seed=seed), rng.integers(118, 128, (n, k // 32))
+        truth.scales = np.repeat(np.exp2(powers - 127.0), 32, 1).astype(np.float32)
+        scales = torch.from_numpy(powers.astype(np.uint8))
+        truth.tensors = {"weight": truth.tensors["weight"], "weight_scale": scales}
+        return truth
+    kind = {"FP8": "static", "FP8_PER_CHANNEL_PER_TOKEN": "channel", "FP8_PB_WO": "blocks"}
+    truth = fp8(n, k, kind=kind[algorithm], seed=seed)
+    scale = next(part for part in truth.tensors if "scale" in part and part != "input_scale")
+    stored = truth.tensors.pop(scale).float()
+    if algorithm == "FP8_PB_WO":
+        stored = stored[:, None, :, None]
+    truth.tensors["weight_scale"] = stored.reshape(()) if algorithm == "FP8" else stored
+    return truth
+
+
+def _modelopt_awq(n, k, algorithm, rng) -> Truth:
+    """Columns of x have powers of two, so that the weight times them is exact, too."""
+    if algorithm == "NVFP4_AWQ":
+        truth = modelopt(n, k, algorithm="NVFP4", seed=int(rng.integers(100)))
+    else:
+        codes, groups = rng.integers(-8, 8, (n, k)), -(-k // 128)
+        scales = (rng.random((n, groups), dtype=np.float32) * 0.02 + 0.001).astype(np.float32)
+        truth = Truth(codes, scales, np.zeros_like(scales), np.arange(k) // 128)
+        octets = (codes[::2] & 15) | (codes[1::2] & 15) << 4
+        truth.tensors = {
+            "weight": torch.from_numpy(octets.astype(np.uint8)),
+            "weight_scale": torch.from_numpy(scales.copy()),
+        }
+        if algorithm == "W4A8_AWQ":
+            truth.tensors["weight_scale_2"] = torch.tensor(0.002)
+            truth.tensors["input_scale"] = torch.tensor(0.03)
+    powers = np.exp2(rng.integers(-2, 3, k)).astype(np.float32)
+    truth.tensors["pre_quant_scale"] = torch.from_numpy(powers).bfloat16()
+    return truth
+
+
 W4AFP8 = {"quant_method": "w4afp8", "activation_scheme": "static"}
 
 

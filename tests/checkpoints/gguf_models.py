@@ -12,7 +12,8 @@ from gguf import GGMLQuantizationType as Format
 #: Where a block of a format has float16 numbers.
 _HALVES = {
     2: (0,), 3: (0, 2), 6: (0,), 7: (0, 2), 8: (0,), 10: (80, 82), 11: (108,), 12: (0, 2),
-    13: (0, 2), 14: (208,), 20: (0,), 23: (0,), 34: (52,), 35: (64,),
+    13: (0, 2), 14: (208,), 16: (0,), 17: (0,), 18: (0,), 19: (0,), 20: (0,), 21: (0,), 22: (0,),
+    23: (0,), 34: (52,), 35: (64,),
 }  # fmt: skip
 
 
@@ -24,6 +25,8 @@ def random_blocks(number: int, rows: int, columns: int, seed: int = 0, scale: fl
     for at in _HALVES.get(number, ()):
         halves = (scale * rng.standard_normal((*blocks.shape[:2], 1))).astype(np.float16)
         blocks[..., at : at + 2] = halves.view(np.uint8)
+    if number == Format.IQ1_M:  # its float16 lies in pieces, the exponent's highest bit here
+        blocks[..., 55] &= 0xBF
     if number == Format.MXFP4:
         blocks[..., 0] = rng.integers(118, 124, blocks.shape[:2])
     if number == Format.NVFP4:
@@ -61,21 +64,37 @@ class Writer:
             if self.config.tie_word_embeddings and module == "lm_head":
                 continue
             tensor = self._as_stored(name, tensor.float())
-            if part in ("gate_up_proj", "down_proj") and module.endswith("experts"):
-                number = module.split(".")[2]
-                parts = zip(("gate", "up"), tensor.chunk(2, 1), strict=True)
-                for which, each in parts if part == "gate_up_proj" else [("down", tensor)]:
-                    self.tensors[f"blk.{number}.ffn_{which}_exps.weight"] = (each.numpy(), None)
+            if module.endswith("mlp.experts"):
+                self._add_experts(module.split(".")[2], part, tensor)
                 continue
+            if part == "sinks":
+                module, part = name, "weight"
             self.tensors[f"{called.get_name(module)}.{part}"] = (tensor.numpy(), None)
+
+    def _add_experts(self, layer: str, part: str, tensor: torch.Tensor) -> None:
+        """The tensors of one parameter of experts, of gpt-oss's order or the others'."""
+        which, kind = ("gate", "up") if part.startswith("gate_up") else ("down",), "weight"
+        if part.endswith("_bias"):
+            kind = "bias"
+        elif self.architecture == "gpt-oss":
+            tensor = tensor.transpose(1, 2)
+        parts = tensor.chunk(len(which), 1)
+        if self.architecture == "gpt-oss" and len(which) == 2:
+            parts = tensor[:, ::2], tensor[:, 1::2]
+        for name, each in zip(which, parts, strict=True):
+            key = f"blk.{layer}.ffn_{name}_exps.{kind}"
+            self.tensors[key] = (each.contiguous().numpy(), None)
 
     def _as_stored(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         config = self.config
-        if self.architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+        moved = self.architecture in ("llama", "granite", "smollm3")
+        if moved and ("q_proj" in name or "k_proj" in name):
             of_k = "k_proj" in name
             heads = config.num_key_value_heads if of_k else config.num_attention_heads
             return permuted(tensor, heads)
-        if self.architecture == "gemma2" and "norm" in name:
+        if self.architecture in ("gemma", "gemma2", "gemma3", "nemotron") and (
+            name.endswith("norm.weight")
+        ):
             return tensor + 1
         if self.architecture == "gpt2" and ".c_" in name and tensor.dim() == 2:
             return tensor.T.contiguous()
@@ -94,8 +113,9 @@ class Writer:
                 blocks = blocks.reshape(*shape[:-1], -1)
             self.tensors[full] = (blocks, number)
 
-    def write(self, path: Path, tokenizer: Path | None = None) -> Path:
-        writer = gguf.GGUFWriter(path, self.architecture)
+    def write(self, path: Path, tokenizer: Path | None = None, **split) -> Path:
+        """``split``: of gguf.GGUFWriter, which then names the files itself."""
+        writer = gguf.GGUFWriter(path, self.architecture, **split)
         config = self.config
         heads = config.num_attention_heads
         writer.add_context_length(config.max_position_embeddings)
@@ -103,20 +123,31 @@ class Writer:
         writer.add_embedding_length(config.hidden_size)
         writer.add_head_count(heads)
         writer.add_vocab_size(config.vocab_size)
-        if self.architecture == "gpt2":
-            writer.add_layer_norm_eps(config.layer_norm_epsilon)
-        else:
-            head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-            writer.add_feed_forward_length(config.intermediate_size)
-            writer.add_head_count_kv(config.num_key_value_heads)
-            writer.add_rope_dimension_count(head_dim)
-            writer.add_key_length(head_dim)
-            writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        for name in ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"):
+            if hasattr(config, name):
+                writer.add_layer_norm_eps(getattr(config, name))
+        if hasattr(config, "rms_norm_eps"):
             writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        if hasattr(config, "moe_intermediate_size"):
-            writer.add_expert_count(config.num_experts)
+        if self.architecture != "gpt2":
+            head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+            rope = config.rope_parameters
+            partial = rope.get("partial_rotary_factor", 1.0)
+            writer.add_feed_forward_length(getattr(config, "intermediate_size", None)
+                                           or config.ffn_hidden_size)
+            falcons = 1 if getattr(config, "multi_query", False) else heads
+            writer.add_head_count_kv(getattr(config, "num_key_value_heads", falcons))
+            writer.add_rope_dimension_count(int(head_dim * partial))
+            writer.add_key_length(head_dim)
+            writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+        if getattr(config, "sliding_window", None):
+            writer.add_sliding_window(config.sliding_window)
+        if experts := getattr(config, "num_local_experts", getattr(config, "num_experts", 0)):
+            writer.add_expert_count(experts)
             writer.add_expert_used_count(config.num_experts_per_tok)
+        if hasattr(config, "moe_intermediate_size"):
             writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        if hasattr(config, "shared_expert_intermediate_size"):
+            writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
         for name, value in self.fields.items():
             add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
             add[type(value)](name, value)

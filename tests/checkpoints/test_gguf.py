@@ -18,11 +18,11 @@ from gguf_models import Format, Writer, random_blocks, reference  # noqa: E402
 
 import ladder  # noqa: E402
 from ladder.checkpoints import repack  # noqa: E402
-from ladder.checkpoints.gguf import plan  # noqa: E402
+from ladder.checkpoints.gguf import read  # noqa: E402
 from ladder.checkpoints.gguf import repack as gguf_repack  # noqa: E402
 from ladder.checkpoints.gguf.blocks import BLOCKS  # noqa: E402
 from ladder.checkpoints.gguf.header import GgufFile  # noqa: E402
-from ladder.checkpoints.gguf.plan import unpack  # noqa: E402
+from ladder.checkpoints.gguf.read import unpack  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 LLAMA = dict(
@@ -132,33 +132,6 @@ def test_a_file_of_several_formats_with_embedding_and_head(tmp_path):
     assert stored["dtype"] == "float16" and stored["architectures"] == ["LlamaForCausalLM"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "architecture", "sizes"),
-    [
-        ("Qwen2", "qwen2", {}),
-        ("Qwen3", "qwen3", {"head_dim": 32}),
-        ("Gemma2", "gemma2", {"tie_word_embeddings": True}),
-        ("Mistral", "llama", {}),
-    ],
-)
-def test_other_architectures_are_the_models_that_transformers_loads(
-    kind, architecture, sizes, tmp_path
-):
-    writer = Writer(make(kind, **sizes), architecture)
-    for name in ("attn_q.weight", "attn_k.weight", "ffn_gate.weight"):
-        writer.quantize(name, Format.Q5_0)
-    path = writer.write(tmp_path / "m.gguf")
-    repack(path, tmp_path / "out")
-    if kind == "Qwen3":  # transformers has heads of 128 columns in every file
-        model, dense = of_ladder(tmp_path / "out"), make(kind, **sizes)
-        model.dequantize()
-        for name, tensor in dense.state_dict().items():
-            if not any(part in name for part in ("q_proj", "k_proj", "gate_proj")):
-                assert torch.equal(model.state_dict()[name], tensor), name
-        return
-    check_equal(path, tmp_path / "out")
-
-
 def test_gpt2_keeps_rows_in_its_packed_weights(tmp_path):
     """Its parameters are [K, N], which a square one does not show."""
     torch.manual_seed(0)
@@ -172,37 +145,8 @@ def test_gpt2_keeps_rows_in_its_packed_weights(tmp_path):
     check_equal(path, tmp_path / "out")
 
 
-def test_experts_become_stacks(tmp_path):
-    sizes = dict(
-        moe_intermediate_size=96, num_experts=4, num_experts_per_tok=2, decoder_sparse_step=1,
-        mlp_only_layers=[], norm_topk_prob=True,
-    )  # fmt: skip
-    dense = make("Qwen3Moe", **sizes)
-    writer = Writer(dense, "qwen3moe")
-    for name in ("gate_exps.weight", "up_exps.weight"):
-        writer.quantize(name, Format.Q4_0)
-    writer.quantize("down_exps.weight", Format.Q5_1)
-    writer.quantize("attn_q.weight", Format.Q8_0)
-    path = writer.write(tmp_path / "m.gguf")
-    report = repack(path, tmp_path / "out")
-    assert report.modules == 2 * 2 + 2
-    model = of_ladder(tmp_path / "out")
-    assert isinstance(model.model.layers[1].mlp.experts, ladder.Experts)
-    model.dequantize()
-    state = model.state_dict()
-    for layer in range(2):
-        read = {
-            which: reference(writer.tensors[f"blk.{layer}.ffn_{which}_exps.weight"][0], number)
-            for which, number in (("gate", 2), ("up", 2), ("down", 7))
-        }
-        experts = f"model.layers.{layer}.mlp.experts"
-        both = torch.cat((read["gate"], read["up"]), 1)
-        assert torch.equal(state[f"{experts}.gate_up_proj"], both)
-        assert torch.equal(state[f"{experts}.down_proj"], read["down"])
-
-
 def test_tensors_of_many_pieces_and_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "_ROWS_AT_ONCE", 5 * 256)
+    monkeypatch.setattr(read, "_ROWS_AT_ONCE", 5 * 256)
     monkeypatch.setattr(gguf_repack, "_SHARD_BYTES", 300_000)
     writer = Writer(make("Llama"))
     for name in ("attn_q.weight", "ffn_down.weight", "token_embd.weight"):

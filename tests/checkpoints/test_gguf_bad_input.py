@@ -3,6 +3,7 @@
 folder is left behind."""
 
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +15,18 @@ transformers = pytest.importorskip("transformers")
 from gguf_models import Format, Writer  # noqa: E402
 
 from ladder.checkpoints import repack  # noqa: E402
-from ladder.checkpoints.gguf.header import read_file  # noqa: E402
+from ladder.checkpoints.convert import convert  # noqa: E402
+from ladder.checkpoints.gguf.header import GgufFile, read_file  # noqa: E402
+from ladder.checkpoints.gguf.rope import set_rope  # noqa: E402
+from ladder.checkpoints.info import describe  # noqa: E402
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported  # noqa: E402
 
 SIZES = dict(
     hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4,
     num_key_value_heads=4, head_dim=64, vocab_size=64, max_position_embeddings=64,
 )  # fmt: skip
+
+STRETCHED = {"factor": 4.0, "original_context_length": 32}
 
 
 @pytest.fixture
@@ -85,10 +91,10 @@ def test_what_is_no_gguf_file_of_a_known_version(at, data, error, words, whole, 
 
 
 def test_formats_that_no_ttype_holds_are_refused_by_name(writer, left_nothing, tmp_path):
-    nbytes = gguf.GGML_QUANT_SIZES[Format.IQ2_XXS][1]
-    writer.tensors["blk.0.attn_q.weight"] = (np.zeros((256, nbytes), np.uint8), Format.IQ2_XXS)
+    nbytes = gguf.GGML_QUANT_SIZES[Format.Q8_K][1]
+    writer.tensors["blk.0.attn_q.weight"] = (np.zeros((256, nbytes), np.uint8), Format.Q8_K)
     path = writer.write(tmp_path / "m.gguf")
-    refused(path, left_nothing, Unsupported, "blk.0.attn_q.weight is iq2_xxs", "q4_k", "several")
+    refused(path, left_nothing, Unsupported, "blk.0.attn_q.weight is q8_k", "q4_k")
 
 
 def test_an_unknown_architecture_is_refused_by_name(writer, left_nothing, tmp_path):
@@ -147,12 +153,6 @@ def test_a_scale_beyond_float16_is_not_rounded_to_infinity(writer, left_nothing,
     refused(path, left_nothing, InvalidArgument, "127000", "float16", float16_scales=True)
 
 
-def test_one_of_several_files_is_told_how_to_become_one(writer, left_nothing, tmp_path):
-    writer.fields["split.count"] = 3
-    path = writer.write(tmp_path / "m.gguf")
-    refused(path, left_nothing, Unsupported, "one of 3 files", "llama-gguf-split --merge")
-
-
 def test_stretched_rotary_embeddings_are_taken_or_refused(writer, left_nothing, tmp_path):
     writer.fields |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     folder = tmp_path / "linear"
@@ -165,17 +165,81 @@ def test_stretched_rotary_embeddings_are_taken_or_refused(writer, left_nothing, 
     refused(path, left_nothing, Unsupported, "'yarn'", "rope.scaling.type")
 
 
-def test_stretched_embeddings_of_one_kind_of_layers_are_refused(left_nothing, tmp_path):
-    """A file of Gemma 3 stretches those of its global layers only, and does not say so."""
-    config = transformers.Gemma3TextConfig(**SIZES | {"num_hidden_layers": 2})
-    config.rope_parameters["full_attention"]["rope_theta"] = 10000.0
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    config.rope_parameters["rope_theta"] = 10000.0
-    writer = Writer(model, "gemma3")
-    writer.quantize("attn_v.weight", Format.Q4_0)
-    writer.fields |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+def test_stretched_embeddings_of_unknown_kinds_of_layers_are_refused():
+    """Gemma 3 stretches those of its global layers; of others nobody knows."""
+    for architecture, kinds in (("gemma4", ("full_attention", "sliding_attention")),
+                                ("gemma3", ("full_attention", "another"))):  # fmt: skip
+        config = SimpleNamespace(rope_parameters={kind: {"rope_theta": 1.0} for kind in kinds})
+        fields = {"general.architecture": architecture}
+        fields[f"{architecture}.rope.scaling.type"] = "linear"
+        fields[f"{architecture}.rope.scaling.factor"] = 8.0
+        with pytest.raises(Unsupported, match=f"'linear'.*{architecture}"):
+            set_rope(GgufFile("a file", 3, fields, {}), config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"factor": 4.0}, []),  # from where on, nobody says
+        ({**STRETCHED, "yarn_ext_factor": 0.5}, ["yarn_ext_factor 0.5"]),
+        ({**STRETCHED, "attn_factor": 2.0}, ["attn_factor 2.0"]),
+        ({**STRETCHED, "yarn_log_multiplier": 0.1}, ["yarn_log_multiplier"]),
+    ],
+)
+def test_yarn_that_transformers_lacks_is_refused(fields, words, writer, left_nothing, tmp_path):
+    writer.fields |= {"llama.rope.scaling.type": "yarn"}
+    writer.fields |= {f"llama.rope.scaling.{key}": value for key, value in fields.items()}
     path = writer.write(tmp_path / "m.gguf")
-    refused(path, left_nothing, Unsupported, "'linear'", "gemma3")
+    refused(path, left_nothing, Unsupported, "'yarn'", *words)
+
+
+def test_a_field_that_no_configuration_has_is_named(left_nothing, tmp_path):
+    """Where ladder makes the configuration, nothing is passed over: Olmo 3 is an olmo2 too."""
+    config = transformers.Olmo2Config(**SIZES | {"pad_token_id": 0})
+    writer = Writer(transformers.AutoModelForCausalLM.from_config(config), "olmo2")
+    writer.quantize("attn_v.weight", Format.Q4_0)
+    for name in ("olmo2.attention.sliding_window", "olmo2.rope.dimension_sections"):
+        writer.fields = {name: 4096}
+        path = writer.write(tmp_path / "m.gguf")
+        refused(path, left_nothing, Unsupported, f"{name} (4096)", "of olmo2 models")
+
+
+def test_falcons_whose_rows_the_converter_moved_are_refused(left_nothing, tmp_path):
+    sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
+    config = transformers.FalconConfig(**sizes, multi_query=False)
+    writer = Writer(transformers.AutoModelForCausalLM.from_config(config), "falcon")
+    writer.quantize("attn_qkv.weight", Format.Q4_0)
+    path = writer.write(tmp_path / "m.gguf")
+    refused(path, left_nothing, Unsupported, "falcon with 4 heads")
+
+
+def mixture(architecture="qwen3moe"):
+    torch.manual_seed(0)
+    config = transformers.Qwen3MoeConfig(**SIZES, num_experts=4, moe_intermediate_size=64)
+    writer = Writer(transformers.AutoModelForCausalLM.from_config(config), architecture)
+    writer.quantize("_exps.weight", Format.Q8_0)
+    return writer
+
+
+def test_experts_that_make_no_stack_are_refused(left_nothing, tmp_path):
+    writer = mixture()
+    gate, up = (f"blk.0.ffn_{which}_exps.weight" for which in ("gate", "up"))
+    values, number = writer.tensors[up]
+    writer.tensors[up] = (gguf.quantize(gguf.dequantize(values, number), Format.Q4_0), Format.Q4_0)
+    path = writer.write(tmp_path / "types.gguf")
+    refused(path, left_nothing, Unsupported, f"{gate} is q8_0", f"{up} q4_0", "one type")
+    writer.tensors[up] = (values[:, :32], number)
+    path = writer.write(tmp_path / "shapes.gguf")
+    refused(path, left_nothing, CheckpointError, up, "[4, 32, 256]", "[4, 64, 256]")
+    del writer.tensors[up]
+    path = writer.write(tmp_path / "missing.gguf")
+    refused(path, left_nothing, Unsupported, gate, "gate_up_proj")
+    writer = mixture()
+    for name in (gate, up):
+        values = gguf.dequantize(*writer.tensors[name])
+        writer.tensors[name] = (values, None)
+    path = writer.write(tmp_path / "floats.gguf")
+    refused(path, left_nothing, Unsupported, f"{gate} is f32", "quantised")
 
 
 def test_a_file_without_quantised_layers_is_refused(writer, left_nothing, tmp_path):
@@ -190,6 +254,18 @@ def test_arguments_that_are_the_callers_fault(whole, left_nothing, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     refused(folder, left_nothing, InvalidArgument, "GGUF", float16_scales=True)
+
+
+def test_who_names_a_gguf_file_or_its_folder_elsewhere_is_told_what_reads_it(whole, tmp_path):
+    for read in (lambda path: convert(path, tmp_path / "out", "nf4"), describe):
+        with pytest.raises(InvalidArgument, match="whole.gguf is .* GGUF file, which `ladder rep"):
+            read(whole)
+    (tmp_path / "files").mkdir()
+    whole = whole.rename(tmp_path / "files" / whole.name)
+    for read in (lambda path: repack(path, tmp_path / "out"), describe):
+        with pytest.raises(InvalidArgument, match="has no config.json, but .*whole.gguf"):
+            read(whole.parent)
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_the_gguf_package_one_sentence_says_what_to_install(

@@ -4,9 +4,17 @@ is worked out anew from the canonical codes and the rounding that ladder states.
 
 import json
 
+import numpy as np
 import pytest
 import torch
-from checkpoint_oracle import compressed, compressed_settings, fp8, fp8_settings
+from checkpoint_oracle import (
+    compressed,
+    compressed_settings,
+    fp8,
+    fp8_settings,
+    modelopt,
+    modelopt_settings,
+)
 from hf_models import TINY, edit_config, foreign_folder, load, logits, model_class
 from torch import nn
 
@@ -255,6 +263,46 @@ def test_fp8_folders_compute_what_they_mean(wide_folder, tmp_path, kind):
     assert said(tmp_path / "saved")["activation_type"] == "float8_e4m3"
     model.to("meta")
     assert model.get_submodule(UP).activation_type == "float8_e4m3"
+
+
+def modelopt_in_columns(n, k, algorithm, seed):
+    """A layer whose values have what columns of x are multiplied by, which is a power of two."""
+    truth = modelopt(n, k, algorithm=algorithm, seed=seed)
+    if (columns := truth.tensors.get("pre_quant_scale")) is not None:
+        truth.scales = truth.scales[:, truth.group_of] * columns.float().numpy()
+        truth.zeros, truth.group_of = np.zeros_like(truth.scales), np.arange(k)
+    return truth
+
+
+@pytest.mark.parametrize("algorithm", ["FP8", "NVFP4", "NVFP4_AWQ", "W4A8_AWQ"])
+def test_modelopts_folders_compute_what_they_mean(wide_folder, tmp_path, algorithm):
+    folder, expected = foreign_folder(
+        wide_folder, tmp_path / "foreign",
+        lambda n, k, seed: modelopt_in_columns(n, k, algorithm, seed),
+        modelopt_settings(algorithm),
+    )  # fmt: skip
+    with enable("modelopt"):
+        model = load(folder)
+    for name, linear in expected.model.named_modules():
+        if isinstance(linear, nn.Linear):
+            packed = model.model.get_submodule(name)
+            assert torch.equal(packed.dequantize(torch.float32).weight, linear.weight), name
+            assert (packed.pre_scale is not None) == algorithm.endswith("AWQ")
+    assert error(logits(model), logits(expected)) < 2e-5
+    model.save_pretrained(tmp_path / "saved")
+    repack(folder, tmp_path / "repacked")
+    assert said(tmp_path / "saved") == said(tmp_path / "repacked")
+    wanted = "float8_e4m3" if algorithm in ("FP8", "W4A8_AWQ") else None
+    assert said(tmp_path / "saved").get("activation_type") == wanted
+    for kind in ("saved", "repacked"):
+        again = load(tmp_path / kind)
+        state = model.state_dict()
+        assert state.keys() == again.state_dict().keys()
+        assert all(torch.equal(t, state[name]) for name, t in again.state_dict().items())
+    half = load(tmp_path / "saved", dtype=torch.bfloat16)
+    scales = [t for name, t in half.state_dict().items() if name.endswith("pre_scale")]
+    assert bool(scales) == algorithm.endswith("AWQ")
+    assert all(scale.dtype == torch.float32 for scale in scales)
 
 
 @pytest.mark.parametrize("kind", ["blocks", "scalar"])

@@ -16,6 +16,8 @@ from checkpoint_oracle import (
     fp8,
     fp8_settings,
     gptq,
+    modelopt,
+    modelopt_settings,
     w4afp8_expert,
 )
 from hf_mixtures import FIRST, experts_of, fresh
@@ -65,6 +67,7 @@ FORMATS = {
         lambda n, k, seed: fp8(n, k, kind="small blocks", seed=seed),
         fp8_settings("small blocks"),
     ),
+    "modelopt": (lambda n, k, seed: modelopt(n, k, seed=seed), modelopt_settings("NVFP4")),
     "fp8 tensor": (lambda n, k, seed: fp8(n, k, kind="tensor", seed=seed), fp8_settings("tensor")),
 }
 

@@ -7,7 +7,13 @@ import shutil
 
 import pytest
 import torch
-from checkpoint_oracle import compressed, compressed_settings, gptq
+from checkpoint_oracle import (
+    compressed,
+    compressed_settings,
+    gptq,
+    modelopt,
+    modelopt_settings,
+)
 from hf_models import edit_tensors, load, logits
 from single_experts import FIRST_ON_DISK, GPTQ, desc_act, packed
 
@@ -34,6 +40,18 @@ def test_experts_that_would_be_cut_over_processes_are_refused(unpacked_folder, t
     parts, codes_part = ladder.checkpoints.gptq.PARTS, ladder.checkpoints.gptq.codes_part
     with pytest.raises(Unsupported, match=r"experts.0.\w+.qweight is of packed experts, which can"):
         open_experts(model, headers, parts, codes_part, cut=True)
+
+
+def test_numbers_for_columns_of_x_are_refused_of_experts(unpacked_folder, tmp_path):
+    def draw(n, k, seed):
+        return modelopt(n, k, algorithm="NVFP4_AWQ", seed=seed)
+
+    folder = packed(unpacked_folder, tmp_path, draw, modelopt_settings("NVFP4_AWQ"))
+    repack(folder, tmp_path / "repacked")
+    with enable("modelopt"), pytest.raises(Unsupported, match=r"experts.0.\w+ multiplies columns"):
+        load(folder)
+    with pytest.raises(Unsupported, match=r"experts.0.\w+ multiplies columns"):
+        load(tmp_path / "repacked")
 
 
 def projection(folder, expert, parameter):

@@ -83,8 +83,11 @@ def sglang():
 
     sys.meta_path.insert(0, Absent())
     import sglang as package
+    from sglang.srt import runtime_context
+    from sglang.srt.server_args import ServerArgs
 
     from ladder.integrations.sglang import register
 
+    runtime_context._CONTEXT.set_server_args(ServerArgs(model_path="none", device="cpu"))
     register()
     return package

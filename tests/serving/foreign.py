@@ -148,6 +148,35 @@ def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
     return Foreign(layers, oracle.fp8_settings(form))
 
 
+def modelopt(modules: Iterable[str], algorithm: str, *, exponent: int = 0) -> Foreign:
+    """Layers of quant_method "modelopt", whose scales are powers of two: NVFP4, FP8 and AWQ. What
+    columns of x are multiplied by is in the values of the weight."""
+    layers = {}
+    for seed, module in enumerate(modules):
+        last = module.rpartition(".")[2]
+        n, k = SHAPES[_MIXTRAL.get(last, last)]
+        truth, drawn = oracle.modelopt(n, k, algorithm=algorithm, seed=seed), np.random
+        if algorithm.startswith("NVFP4"):
+            powers = drawn.default_rng(seed).integers(-1, 2, (n, k // 16))
+            codes = torch.from_numpy((powers + 7 << 3).astype(np.uint8))
+            truth.tensors["weight_scale"] = codes.view(torch.float8_e4m3fn)
+            truth.tensors["weight_scale_2"] = torch.tensor(2.0**exponent)
+            truth.scales = np.repeat(np.exp2(powers + exponent), 16, 1).astype(np.float32)
+        elif algorithm == "FP8":
+            truth.tensors["weight_scale"] = torch.tensor(2.0 ** (exponent + 2))
+            truth.scales[:] = 2.0 ** (exponent + 2)
+            _small(truth, seed)
+        else:
+            powers = exponent + drawn.default_rng(seed).integers(-1, 2, truth.scales.shape)
+            truth.scales = np.exp2(powers).astype(np.float32)
+            truth.tensors["weight_scale"] = torch.from_numpy(truth.scales.copy())
+        if (columns := truth.tensors.get("pre_quant_scale")) is not None:
+            truth.scales = truth.scales[:, truth.group_of] * columns.float().numpy()
+            truth.zeros, truth.group_of = np.zeros_like(truth.scales), np.arange(k)
+        layers[module] = truth
+    return Foreign(layers, oracle.modelopt_settings(algorithm))
+
+
 def _small(truth: oracle.Truth, seed: int) -> None:
     """Let codes of float8 be of -2 to 2 in eighths, whose sums have few bits."""
     values = oracle.float_values(4, 3)

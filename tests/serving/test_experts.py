@@ -105,6 +105,8 @@ def test_a_compiled_call_is_the_same(tmp_path):
     (foreign.compressed_8, {"activations": "int8"}),
     (foreign.compressed_8, {"activations": "float8 static"}),
     (foreign.w4afp8, {}),
+    (foreign.modelopt, {"algorithm": "NVFP4"}),
+    (foreign.modelopt, {"algorithm": "FP8"}),
     *((foreign.fp8, {"form": form}) for form in ("blocks", "small blocks", "tensor", "static")),
 ], ids=lambda each: getattr(each, "__name__", str(each)))  # fmt: skip
 def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):

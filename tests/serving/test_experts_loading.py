@@ -88,6 +88,11 @@ def test_biases_of_stacks_without_a_place_in_the_model_are_refused(tmp_path):
         served(Stacks(ZEROS, bias=True), tmp_path)
 
 
+def test_numbers_for_columns_are_refused_by_name(tmp_path):
+    with pytest.raises(Unsupported, match=r"experts\.0\.gate_proj multiplies columns of x"):
+        served(Others(foreign.modelopt, algorithm="W4A16_AWQ"), tmp_path)
+
+
 # --- loading again --------------------------------------------------------------------------------
 
 
@@ -198,7 +203,7 @@ def test_experts_that_ask_for_several_activation_types_take_none(tmp_path, caplo
     config = stored.config() | {"activation_types": {f"{PREFIX}.gate_up": "int8"}}
     model = serve(write(tmp_path, stored.tensors(), config), stored.tensors())
     check(stored, model)
-    assert model.experts.quant_method.activation_type == ""
+    assert model.experts.quant_method.room.activation_type == ""
     assert "are to have x rounded in several ways" in caplog.text
 
 

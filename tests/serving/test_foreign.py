@@ -63,6 +63,10 @@ FORMS = {
         f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind)
         for kind in oracle.FP8
     },
+    **{
+        f"modelopt {kind}": lambda modules, kind=kind: foreign.modelopt(modules, kind)
+        for kind in ("FP8", "NVFP4", "NVFP4_AWQ", "W4A8_AWQ", "W4A16_AWQ")
+    },
 }
 
 
@@ -81,7 +85,8 @@ def test_a_folder_of_another_package_is_served_as_it_is(form, tmp_path):
 @pytest.mark.parametrize(
     "form", ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "awq",
              "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded",
-             "compressed-tensors float8 static", "fp8 blocks", "fp8 static"),
+             "compressed-tensors float8 static", "fp8 blocks", "fp8 static", "modelopt FP8",
+             "modelopt NVFP4", "modelopt W4A8_AWQ"),
 )  # fmt: skip
 @pytest.mark.parametrize("name", ("gate_up_proj", "down_proj", "router"))
 def test_each_layer_of_another_package_is_served(form, name, tmp_path):
@@ -99,7 +104,8 @@ def test_each_layer_of_another_package_is_served(form, name, tmp_path):
     ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "gptq8 symmetric gptq",
      "gptq4 asymmetric desc_act gptq", "awq", "compressed-tensors 4 asymmetric",
      "compressed-tensors 3 padded", "compressed-tensors 4 actorder",
-     "compressed-tensors float8 static", "fp8 static"),
+     "compressed-tensors float8 static", "fp8 static", "modelopt FP8", "modelopt NVFP4",
+     "modelopt W4A8_AWQ"),
 )  # fmt: skip
 def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     from test_parallel import on_ranks, share
@@ -111,6 +117,24 @@ def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     else:
         for number, y in enumerate(found):
             assert torch.equal(y, share(name, parts, number, size))
+
+
+def test_parts_with_the_same_numbers_for_columns_are_one_launch(tmp_path):
+    """ModelOpt gives layers of one input one pre_quant_scale; others are multiplied apart."""
+    names = parts_of("qkv_proj")
+    apart, alike = (FORMS["modelopt W4A16_AWQ"](names) for _ in range(2))
+    first = alike.layers[names[0]]
+    for name in names[1:]:
+        truth = alike.layers[name]
+        own, shared = (t.tensors["pre_quant_scale"].float().numpy() for t in (truth, first))
+        truth.scales = truth.scales / own * shared
+        truth.tensors["pre_quant_scale"] = first.tensors["pre_quant_scale"].clone()
+    for stored, launches in ((alike, 1), (apart, 3)):
+        write(tmp_path, stored.tensors(), stored.config())
+        layer = serve("qkv_proj", tmp_path, stored.tensors(), method="ladder")
+        assert len(layer.quant_method.runs) == launches
+        x = activations("qkv_proj")
+        assert torch.equal(run(layer, x), torch.cat(product(stored, "qkv_proj", x), -1))
 
 
 def test_blocks_of_fp8_are_cut_where_ranks_have_whole_ones(tmp_path):
@@ -154,7 +178,7 @@ def test_a_tensor_of_another_package_that_does_not_come_is_named(part, tmp_path)
 
 # --- who is asked ---------------------------------------------------------------------------------
 
-OTHERS = ("gptq", "awq", "compressed-tensors", "fp8")
+OTHERS = ("gptq", "awq", "compressed-tensors", "fp8", "modelopt")
 
 
 def taken(method: str, user: str | None) -> bool:
@@ -180,7 +204,7 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method, monkeypatc
     assert not taken(method, None)
 
 
-@pytest.mark.parametrize("method", ("bitsandbytes", "modelopt", "ladder"))
+@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "ladder"))
 def test_no_other_folder_is_ever_taken(method, monkeypatch):
     monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,fp8,kernel")
     assert not taken(method, None)

@@ -39,11 +39,17 @@ LAYERS = ("qkv_proj", "gate_up_proj", "o_proj", "down_proj", "router", "lm_head"
 
 
 @contextlib.contextmanager
-def rank(number, size):
+def rank(number, size, *, expert_parallel=False):
     """Layers made inside are those of one rank; what ranks send each other is left to the test."""
     from sglang.srt.runtime_context import get_parallel
 
-    with get_parallel().override(tp_rank=number, tp_size=size, tp_group=None):
+    shared, apart = ("tp", "ep") if not expert_parallel else ("ep", "tp")
+    places = {
+        "tp_rank": number, "tp_size": size, "tp_group": None, "attn_tp_rank": number,
+        "attn_tp_size": size, f"moe_{shared}_rank": number, f"moe_{shared}_size": size,
+        f"moe_{apart}_rank": 0, f"moe_{apart}_size": 1,
+    }  # fmt: skip
+    with get_parallel().override(**places):
         yield
 
 
@@ -200,12 +206,14 @@ def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
     (foreign.compressed_8, {"activations": "float8 static"}),
     (foreign.fp8, {"form": "blocks"}),
     (foreign.fp8, {"form": "static"}),
-], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8"))  # fmt: skip
+    (foreign.modelopt, {"algorithm": "NVFP4"}),
+    (foreign.modelopt, {"algorithm": "W4A8_AWQ"}),
+], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "nvfp4", "W4A8 AWQ"))  # fmt: skip
 def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
     check(kind(parts_of(name), **how), name, tmp_path)
 
 
-@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "w4afp8"))
+@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "modelopt", "w4afp8"))
 def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 
@@ -213,7 +221,7 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(given, None) is None
     assert config.override_quantization_method(given, method) is None
     assert config.override_quantization_method(given, "ladder") == "ladder"
-    assert config.override_quantization_method({"quant_method": "modelopt"}, "ladder") is None
+    assert config.override_quantization_method({"quant_method": "hqq"}, "ladder") is None
     assert config.override_quantization_method(None, None) is None
 
 

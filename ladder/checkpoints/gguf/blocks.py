@@ -7,88 +7,17 @@ scale (and its minimum) as a product. Such a product has at most 19 significant 
 it, float16 does not. So groups of k-quants have float32 scales, and weights computed from them in
 float32 are llama.cpp's bit by bit.
 
-Elements of a block: "run j" below means elements that follow each other and share a bit field.
+A tType has one code for each element. Formats whose codes stand for four or eight elements at once
+(ladder.checkpoints.gguf.codebooks) take more bits in it, and the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ladder.types import TType, parse, register_type
-
-#: llama.cpp's table of 16 values, of iq4_nl and iq4_xs.
-IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-
-
-_WORDS = (torch.int64, torch.int32, torch.uint8)
-
-
-class Parts(NamedTuple):
-    """What B blocks hold, E elements in G groups each."""
-
-    codes: Tensor  #: uint8 [B, E]
-    scales: Tensor  #: [B, G] float16, float32, or uint8 codes
-    zeros: Tensor | None = None  #: [B, G] in the dtype of the scales, subtracted after scaling
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block format.
-
-    Attributes:
-        number: of the format in the file.
-        name: llama.cpp's.
-        elements, nbytes: of one block.
-        ttype: what holds its values exactly.
-        parts: blocks as bytes [B, nbytes] -> what they hold.
-    """
-
-    number: int
-    name: str
-    elements: int
-    nbytes: int
-    text: str
-    parts: Callable[[Tensor], Parts]
-
-    @cached_property
-    def ttype(self) -> TType:
-        if self.text.startswith("iq4_nl"):
-            register_type("iq4_nl", bits=4, values=IQ4_NL)
-        return parse(self.text)
-
-    @property
-    def narrow(self) -> TType:
-        """With float16 scales, which round those of float32."""
-        return parse(str(self.ttype).replace("scale=float32", "scale=float16"))
-
-
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 at byte ``at`` of each block, [B, 1]."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16)
-
-
-def _runs(octets: Tensor, bits: int) -> Tensor:
-    """[..., W] bytes -> [..., 8 / bits, W]: run j has bits [j bits, (j + 1) bits) of every byte."""
-    count, width = 8 // bits, octets.shape[-1]
-    # Eight bytes at once, or as many as divide W.
-    word = next(t for t in _WORDS if width % t.itemsize == 0)
-    words = octets.contiguous().view(word)
-    mask = int.from_bytes(bytes([(1 << bits) - 1]) * word.itemsize, "little")
-    runs = torch.empty((*words.shape[:-1], count, words.shape[-1]), dtype=word)
-    for j in range(count):
-        torch.bitwise_and(words >> (j * bits), mask, out=runs[..., j, :])
-    return runs.view(torch.uint8)
-
-
-def _nibbles(octets: Tensor) -> Tensor:
-    """[..., W] bytes -> [..., 2 W]: the low halves, then the high ones."""
-    return _runs(octets, 4).flatten(-2)
+from ladder.checkpoints.gguf import codebooks
+from ladder.checkpoints.gguf.block import Block, Parts, half, nibbles, runs
 
 
 def _high_bits(blocks: Tensor, at: int) -> Tensor:
@@ -98,45 +27,45 @@ def _high_bits(blocks: Tensor, at: int) -> Tensor:
 
 
 def _q4_0(blocks: Tensor) -> Parts:
-    return Parts(_nibbles(blocks[:, 2:]), _half(blocks, 0))
+    return Parts(nibbles(blocks[:, 2:]), half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor) -> Parts:
-    return Parts(_nibbles(blocks[:, 4:]), _half(blocks, 0), -_half(blocks, 2))
+    return Parts(nibbles(blocks[:, 4:]), half(blocks, 0), -half(blocks, 2))
 
 
 def _q5_0(blocks: Tensor) -> Parts:
-    return Parts(_nibbles(blocks[:, 6:]) | _high_bits(blocks, 2), _half(blocks, 0))
+    return Parts(nibbles(blocks[:, 6:]) | _high_bits(blocks, 2), half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> Parts:
-    codes = _nibbles(blocks[:, 8:]) | _high_bits(blocks, 4)
-    return Parts(codes, _half(blocks, 0), -_half(blocks, 2))
+    codes = nibbles(blocks[:, 8:]) | _high_bits(blocks, 4)
+    return Parts(codes, half(blocks, 0), -half(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> Parts:
-    return Parts(blocks[:, 2:], _half(blocks, 0))
+    return Parts(blocks[:, 2:], half(blocks, 0))
 
 
 def _two_bits(octets: Tensor) -> Tensor:
     """[B, 64] bytes -> [B, 2, 4, 32]: half, run, element."""
-    return _runs(octets.reshape(-1, 2, 32), 2)
+    return runs(octets.reshape(-1, 2, 32), 2)
 
 
 def _q2_k(blocks: Tensor) -> Parts:
     scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
-    d, least = _half(blocks, 80).float(), _half(blocks, 82).float()
+    d, least = half(blocks, 80).float(), half(blocks, 82).float()
     return Parts(_two_bits(blocks[:, 16:80]).flatten(1), d * scales, least * minima)
 
 
 def _q3_k(blocks: Tensor) -> Parts:
     # Bit 4 half + run of byte e is the third bit of an element; clear, it means 4 less.
-    third = _runs(blocks[:, :32], 1).reshape(-1, 2, 4, 32)
+    third = runs(blocks[:, :32], 1).reshape(-1, 2, 4, 32)
     codes = _two_bits(blocks[:, 32:96]) | (third << 2)
-    low = _nibbles(blocks[:, 96:104])
-    high = _runs(blocks[:, 104:108], 2).flatten(1)
+    low = nibbles(blocks[:, 96:104])
+    high = runs(blocks[:, 104:108], 2).flatten(1)
     scales = (low | (high << 4)).short() - 32
-    return Parts(codes.flatten(1), _half(blocks, 108).float() * scales)
+    return Parts(codes.flatten(1), half(blocks, 108).float() * scales)
 
 
 def _scales_of_six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,32 +77,32 @@ def _scales_of_six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_minima(blocks: Tensor, codes: Tensor) -> Parts:
     scales, minima = _scales_of_six_bits(blocks[:, 4:16])
-    return Parts(codes, _half(blocks, 0).float() * scales, _half(blocks, 2).float() * minima)
+    return Parts(codes, half(blocks, 0).float() * scales, half(blocks, 2).float() * minima)
 
 
 def _q4_k(blocks: Tensor) -> Parts:
-    return _with_minima(blocks, _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).flatten(1))
+    return _with_minima(blocks, nibbles(blocks[:, 16:].reshape(-1, 4, 32)).flatten(1))
 
 
 def _q5_k(blocks: Tensor) -> Parts:
-    fifth = _runs(blocks[:, 16:48], 1).flatten(1)
-    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).flatten(1)
+    fifth = runs(blocks[:, 16:48], 1).flatten(1)
+    low = nibbles(blocks[:, 48:].reshape(-1, 4, 32)).flatten(1)
     return _with_minima(blocks, low | (fifth << 4))
 
 
 def _q6_k(blocks: Tensor) -> Parts:
-    low = _runs(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
+    low = runs(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
     codes = low | (_two_bits(blocks[:, 128:192]) << 4)
     scales = blocks[:, 192:208].contiguous().view(torch.int8)
-    return Parts(codes.flatten(1), _half(blocks, 208).float() * scales)
+    return Parts(codes.flatten(1), half(blocks, 208).float() * scales)
 
 
 def _iq4_xs(blocks: Tensor) -> Parts:
-    low = _runs(blocks[:, 4:8], 4).transpose(1, 2).flatten(1)
-    high = _runs(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
+    low = runs(blocks[:, 4:8], 4).transpose(1, 2).flatten(1)
+    high = runs(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
     scales = (low | (high << 4)).short() - 32
-    codes = _nibbles(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1)
-    return Parts(codes, _half(blocks, 0).float() * scales)
+    codes = nibbles(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1)
+    return Parts(codes, half(blocks, 0).float() * scales)
 
 
 def _trits(octets: Tensor, count: int) -> Tensor:
@@ -185,21 +114,21 @@ def _trits(octets: Tensor, count: int) -> Tensor:
 
 def _tq1_0(blocks: Tensor) -> Parts:
     digits = (_trits(blocks[:, :32], 5), _trits(blocks[:, 32:48], 5), _trits(blocks[:, 48:52], 4))
-    return Parts(torch.cat(digits, -1), _half(blocks, 52))
+    return Parts(torch.cat(digits, -1), half(blocks, 52))
 
 
 def _tq2_0(blocks: Tensor) -> Parts:
-    return Parts(_two_bits(blocks[:, :64]).flatten(1), _half(blocks, 64))
+    return Parts(_two_bits(blocks[:, :64]).flatten(1), half(blocks, 64))
 
 
 def _mxfp4(blocks: Tensor) -> Parts:
-    return Parts(_nibbles(blocks[:, 1:]), blocks[:, :1])
+    return Parts(nibbles(blocks[:, 1:]), blocks[:, :1])
 
 
 def _nvfp4(blocks: Tensor) -> Parts:
     # llama.cpp does not look at the sign of a scale, and takes what is no number for 0.
     scales = blocks[:, :4] & 127
-    codes = _nibbles(blocks[:, 4:].reshape(-1, 4, 8)).flatten(1)
+    codes = nibbles(blocks[:, 4:].reshape(-1, 4, 8)).flatten(1)
     return Parts(codes, scales.masked_fill(scales == 127, 0))
 
 
@@ -217,8 +146,15 @@ BLOCKS = {
         Block(12, "q4_k", 256, 144, "uint4,group=32,scale=float32,zero=rescale", _q4_k),
         Block(13, "q5_k", 256, 176, "uint5,group=32,scale=float32,zero=rescale", _q5_k),
         Block(14, "q6_k", 256, 210, "uint6,group=16,scale=float32,zero=midpoint", _q6_k),
+        Block(16, "iq2_xxs", 256, 66, "iq2,group=32,scale=float32", codebooks.iq2_xxs),
+        Block(17, "iq2_xs", 256, 74, "iq2,group=16,scale=float32", codebooks.iq2_xs),
+        Block(18, "iq3_xxs", 256, 98, "iq3_xxs,group=32,scale=float32", codebooks.iq3_xxs),
+        Block(19, "iq1_s", 256, 50, "uint2,group=32,scale=float32,zero=rescale", codebooks.iq1_s),
         Block(20, "iq4_nl", 32, 18, "iq4_nl,group=32,scale=float16", _q4_0),
+        Block(21, "iq3_s", 256, 110, "iq3_s,group=32,scale=float32", codebooks.iq3_s),
+        Block(22, "iq2_s", 256, 82, "iq2,group=16,scale=float32", codebooks.iq2_s),
         Block(23, "iq4_xs", 256, 136, "iq4_nl,group=32,scale=float32", _iq4_xs),
+        Block(29, "iq1_m", 256, 56, "iq1_m,group=16,scale=float32", codebooks.iq1_m),
         Block(34, "tq1_0", 256, 54, "ternary,group=256,scale=float16", _tq1_0),
         Block(35, "tq2_0", 256, 66, "ternary,group=256,scale=float16", _tq2_0),
         Block(39, "mxfp4", 32, 17, "mxfp4", _mxfp4),
@@ -227,11 +163,7 @@ BLOCKS = {
 }
 #: Numbers of a tensor, one by one: number of the format -> its dtype.
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-#: What no tType holds, for messages: codes that stand for eight values at once, codes of
-#: activations, and integers, which no weight is made of.
+#: What is no weight, or nothing that ladder knows, for messages: codes of activations, integers.
 OTHERS = {
-    9: "q8_1", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 21: "iq3_s",
-    22: "iq2_s", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 41: "q1_0",
+    9: "q8_1", 15: "q8_k", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 41: "q1_0",
 }  # fmt: skip
-#: Of OTHERS, those whose codes are looked up in tables of four or eight values at once.
-CODEBOOKS = frozenset({16, 17, 18, 19, 21, 22, 29})

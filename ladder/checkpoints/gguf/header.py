@@ -31,19 +31,22 @@ _NUMBERS = {
 _TEXT, _ARRAY = 8, 9
 _MOST_SIZES = 4
 _ALIGNMENT = "general.alignment"
-#: Of a file that is one of several.
-_SPLITS = "split.count"
+#: Of a file that is one of several: how many, and which, from 0.
+SPLIT_COUNT, SPLIT_NUMBER = "split.count", "split.no"
+#: Bytes before the fields: magic, version, how many tensors and fields.
+FIXED_BYTES = 24
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor. ``begin`` and ``nbytes`` are its place in the file."""
+    """One tensor. ``begin`` and ``nbytes`` are its place in the file ``path``."""
 
     name: str
     shape: tuple[int, ...]  #: as torch has it, the columns last
     format: int  #: a key of BLOCKS, FLOATS or OTHERS
     begin: int
     nbytes: int
+    path: Path
 
     @property
     def format_name(self) -> str:
@@ -55,12 +58,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A file of which only the header has been read."""
+    """A file, or the files of one model, of which only the headers have been read."""
 
-    path: Path
+    path: Path  #: of several the first
     version: int
     fields: dict[str, Any]  #: numbers, texts and lists of numbers; lists of texts are left out
     entries: dict[str, Entry]
+    alignment: int = 32  #: of tensors, in bytes
+    count: int = 0  #: of fields, lists of texts included
+    fields_end: int = FIXED_BYTES  #: the byte behind the last field
+    parts: tuple[Path, ...] = ()  #: all files, where there are several
 
     @property
     def architecture(self) -> str:
@@ -77,23 +84,24 @@ class GgufFile:
         width = entry.nbytes // math.prod(entry.shape[:-1])
         wanted = (end - begin) * width
         try:
-            with self.path.open("rb") as file:
+            with entry.path.open("rb") as file:
                 file.seek(entry.begin + begin * width)
                 data = bytearray(file.read(wanted))
         except OSError as error:
-            raise CheckpointError(f"{self.path}: {name}: {error.strerror}") from error
+            raise CheckpointError(f"{entry.path}: {name}: {error.strerror}") from error
         if len(data) != wanted:
-            raise CheckpointError(f"{self.path}: {name} lacks its last {wanted - len(data)} bytes")
+            raise CheckpointError(f"{entry.path}: {name} lacks its last {wanted - len(data)} bytes")
         return torch.frombuffer(data, dtype=torch.uint8).reshape(end - begin, width)
 
 
 def read_file(path: str | os.PathLike[str]) -> GgufFile:
-    """Read the header of a GGUF file.
+    """Read the header of one GGUF file; :func:`ladder.checkpoints.gguf.parts.read_model` reads the
+    others of a model that is in several.
 
     Raises:
         InvalidArgument: there is no such file.
         CheckpointError: it is no GGUF file, or damaged.
-        Unsupported: its version, or a format of its tensors, is unknown; or it is one of several.
+        Unsupported: its version, or a format of its tensors, is unknown.
     """
     file = Path(path)
     if not file.is_file():
@@ -127,13 +135,11 @@ class _Reader:
             self.within = f"the field {key!r}"
             if (value := self.value(self.number("I"))) is not None:
                 fields[key] = value
-        if not isinstance(fields.get("general.architecture"), str):
+        fields_end = self.at
+        # Of several files the first alone says what the model is.
+        is_first = fields.get(SPLIT_NUMBER, 0) == 0
+        if is_first and not isinstance(fields.get("general.architecture"), str):
             self.fail("has no field general.architecture")
-        if fields.get(_SPLITS, 0) > 1:
-            raise Unsupported(
-                f"{self.path}: is one of {fields[_SPLITS]} files: `llama-gguf-split --merge` makes "
-                "one file of them"
-            )
         alignment = fields.get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             self.fail(f"{_ALIGNMENT} is {alignment!r}, not a power of two")
@@ -147,7 +153,7 @@ class _Reader:
             if name in entries:
                 self.fail(f"has two tensors {name}")
             entries[name] = self.entry(name, shape, number, begin, offset)
-        return GgufFile(self.path, version, fields, entries)
+        return GgufFile(self.path, version, fields, entries, alignment, count, fields_end)
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self.text()
@@ -168,7 +174,7 @@ class _Reader:
         elif number in FLOATS:
             elements, of_block = 1, FLOATS[number].itemsize
         elif number in OTHERS:  # known by name, refused where it is needed
-            return Entry(name, shape, number, begin + offset, 0)
+            return Entry(name, shape, number, begin + offset, 0, self.path)
         else:
             raise Unsupported(f"{self.path}: {name} has the unknown format {number}")
         if shape[-1] % elements:
@@ -177,7 +183,7 @@ class _Reader:
         nbytes = math.prod(shape) // elements * of_block
         if (missing := begin + offset + nbytes - self.size) > 0:
             self.fail(f"{name} ends {missing} bytes after the file: is it whole?")
-        return Entry(name, shape, number, begin + offset, nbytes)
+        return Entry(name, shape, number, begin + offset, nbytes, self.path)
 
     def value(self, kind: int) -> Any:
         """A value; None of a list of texts or of lists, which nothing here needs."""

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transformers model that a GGUF file is of: configuration, tokenizer, names, orders of rows.
 
-All of it is what transformers' own loader of GGUF files knows. What that loader passes over
-although it changes results is read here (rotary embeddings, some sizes), or refused.
+Names are those that the package gguf has for the modules of the model.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,27 +18,32 @@ import torch
 from torch import Tensor
 
 from ladder._version import install_command
+from ladder.checkpoints.gguf.architectures import (
+    Process,
+    architecture_of,
+    make_config,
+    make_process,
+)
 from ladder.checkpoints.gguf.header import GgufFile
+from ladder.checkpoints.gguf.parts import described_in_one
+from ladder.checkpoints.gguf.rope import FACTOR_TENSORS
 from ladder.errors import CheckpointError, LadderError, Unsupported
+from ladder.nn.dense_experts import DOWN, DOWN_BIAS, GATE_UP, GATE_UP_BIAS
 
 _F16, _BF16 = 1, 30  # of FLOATS
-#: By what the frequencies of rotary embeddings are divided: no parameter of a model.
-ROPE_FACTORS = "rope_freqs.weight"
-#: What Llama 3.1 and later stretch: no file says these two, which are the same for all of them, nor
-#: the context that they were trained for.
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3_CONTEXT = 8192
-#: Sizes that the loader leaves at what its configurations have by default: architecture -> field of
-#: the file -> attribute.
-_EXPERTS = {
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+#: The tensors that hold parts of the parameters of experts, which are the gate's and up's rows in
+#: one: what stands behind "blk.N." -> the parameter.
+EXPERT_TENSORS = {
+    "ffn_gate_exps.weight": GATE_UP,
+    "ffn_up_exps.weight": GATE_UP,
+    "ffn_gate_up_exps.weight": GATE_UP,
+    "ffn_down_exps.weight": DOWN,
+    "ffn_gate_exps.bias": GATE_UP_BIAS,
+    "ffn_up_exps.bias": GATE_UP_BIAS,
+    "ffn_gate_up_exps.bias": GATE_UP_BIAS,
+    "ffn_down_exps.bias": DOWN_BIAS,
 }
-_SIZES = {
-    "qwen2moe": _EXPERTS,
-    "qwen3": {"attention.key_length": "head_dim"},
-    "qwen3moe": {"expert_feed_forward_length": "moe_intermediate_size"},
-}
+_PARAMETER = re.compile(r"(?:.*\.)?layers\.(\d+)\..*\.(\w+)")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class GgufModel:
     config: Any  #: of transformers
     model: Any  #: on the meta device
     names: dict[str, str]  #: tensor of the file -> parameter of the model
-    _processor: Any
+    process: Process
     _orders: dict[tuple[str, tuple[int, ...]], Tensor | None] = field(default_factory=dict)
 
     def config_entries(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class GgufModel:
         from transformers import AutoTokenizer
 
         path = self.file.path
-        with _understood(f"{path}: the tokenizer"):
+        with _understood(f"{path}: the tokenizer"), described_in_one(self.file) as path:
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
             tokenizer.save_pretrained(str(folder))
         return True
@@ -81,12 +85,12 @@ class GgufModel:
     def is_untouched(self, name: str) -> bool:
         """Whether tensor ``name`` of the file is the model's parameter as it is."""
         nothing = torch.zeros(1).expand(self.file.entries[name].shape).numpy()
-        return self._process(nothing, name) is nothing
+        return self.process(nothing, name) is nothing
 
     def dense(self, name: str, tensor: Tensor) -> Tensor:
         """Tensor ``name`` of the file, its numbers, as the model has it."""
         values = tensor.float()
-        made = torch.from_numpy(self._process(values.numpy(), name).copy())
+        made = torch.from_numpy(self.process(values.numpy(), name).copy())
         narrow = made.to(tensor.dtype)
         return narrow if torch.equal(narrow.float(), made) else made
 
@@ -106,11 +110,11 @@ class GgufModel:
         n, k = shape
         # What becomes of the numbers of rows and columns tells what becomes of the elements.
         rows = torch.arange(n, dtype=torch.int32)[:, None].expand(n, k).numpy()
-        moved = self._process(rows, name)
+        moved = self.process(rows, name)
         if moved is rows and not transposed:
             return None
         columns = torch.arange(k, dtype=torch.int32).expand(n, k).numpy()
-        columns_moved = self._process(columns, name)
+        columns_moved = self.process(columns, name)
         if transposed:
             moved, columns_moved = moved.T, columns_moved.T
         in_place = moved.shape == (n, k) and (columns_moved == columns).all()
@@ -121,16 +125,6 @@ class GgufModel:
             )
         order = torch.from_numpy(moved[:, 0].copy()).long()
         return None if torch.equal(order, torch.arange(n)) else order
-
-    def _process(self, array: Any, name: str) -> Any:
-        kept: dict[str, Any] = {"tensors": {}}
-        result = self._processor.process(
-            weights=array, name=name, tensor_key_mapping=self.names, parsed_parameters=kept
-        )
-        if kept["tensors"]:  # GPT-2's head, which its processor puts there itself
-            (made,) = kept["tensors"].values()
-            return made.numpy()
-        return result.weights
 
 
 def open_model(file: GgufFile) -> GgufModel:
@@ -144,22 +138,45 @@ def open_model(file: GgufFile) -> GgufModel:
     loader = _loader()
     path = file.path
     with _understood(f"{path}: architecture {file.architecture!r}"):
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-        if (embedding := file.entries.get("token_embd.weight")) is not None:
-            config.vocab_size = embedding.shape[0]
-        for key, attribute in _SIZES.get(file.architecture, {}).items():
-            if (size := file.of_model(key)) is not None:
-                setattr(config, attribute, size)
-        _set_rope(file, config)
+        config = make_config(file)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-        known = loader.TENSOR_PROCESSORS.get(file.architecture, loader.TensorProcessor)
-        processor = known(config=config.to_dict())
-        names = loader.get_gguf_hf_weights_map(_Stub.of(model, config), processor)
-    found = GgufModel(file, config, model, names, processor)
+        theirs = _their_names(file, model, config, loader)
+    names = _names(file, model, theirs)
+    found = GgufModel(file, config, model, names, make_process(file, config, loader, theirs))
     _check_complete(found)
+    return found
+
+
+def _their_names(file: GgufFile, model: Any, config: Any, loader: Any) -> dict[str, str]:
+    """What transformers' loader makes of the names: tensor of the file, in parts without its last
+    word -> parameter."""
+    if architecture_of(file) is None:
+        known = loader.TENSOR_PROCESSORS.get(file.architecture, loader.TensorProcessor)
+        processor, kind = known(config=config.to_dict()), None
+    else:
+        processor, kind = loader.TensorProcessor(), file.architecture
+    made: dict[str, str] = loader.get_gguf_hf_weights_map(_Stub.of(model, config), processor, kind)
+    return made
+
+
+def _names(file: GgufFile, model: Any, theirs: dict[str, str]) -> dict[str, str]:
+    """Tensor of the file -> parameter of the model, of those that have one."""
+    experts: dict[tuple[str, str], str] = {}
+    for name in model.state_dict():
+        matched = _PARAMETER.fullmatch(name)
+        if matched is not None and matched[2] in EXPERT_TENSORS.values():
+            experts[matched[1], matched[2]] = name
+    found = {}
+    for name in file.entries:
+        block, _, last = name.removeprefix("blk.").partition(".")
+        target = experts.get((block, EXPERT_TENSORS.get(last, "")))
+        # What is no parameter of a module of torch's has a name without ".weight".
+        target = target or theirs.get(name) or theirs.get(name.removesuffix(".weight"))
+        if target is not None:
+            found[name] = target
     return found
 
 
@@ -204,9 +221,8 @@ def _understood(what: str) -> Iterator[None]:
 def _check_complete(found: GgufModel) -> None:
     file, state = found.file, found.model.state_dict()
     made = set()
-    for name in file.entries.keys() - {ROPE_FACTORS}:
-        # What is in a parameter of three dimensions has a name without ".weight".
-        target = found.names.get(name) or found.names.get(name.removesuffix(".weight"))
+    for name in file.entries.keys() - FACTOR_TENSORS:
+        target = found.names.get(name)
         if target is None:
             raise Unsupported(
                 f"{file.path}: {name} is no tensor of {type(found.model).__name__} that "
@@ -217,47 +233,3 @@ def _check_complete(found: GgufModel) -> None:
     for name in state:
         if name not in made and tied.get(name) not in made:
             raise CheckpointError(f"{file.path}: has no tensor for {name}")
-
-
-def _set_rope(file: GgufFile, config: Any) -> None:
-    """Put into ``config`` how the file stretches rotary embeddings."""
-    kind = file.of_model("rope.scaling.type")
-    told = dict(getattr(config, "rope_parameters", None) or {})
-    if told.get("rope_type", "default") != "default":
-        return
-    if ROPE_FACTORS in file.entries:
-        factors = file.rows(ROPE_FACTORS, 0, 1).view(torch.float32)[0]
-        if (factors != 1).any():
-            config.rope_parameters = told | _llama3_rope(file, told.get("rope_theta"), factors)
-        return
-    factor = file.of_model("rope.scaling.factor")
-    # Models with several kinds of layers have parameters for each: a file does not say whose.
-    by_kind = any(isinstance(value, dict) for value in told.values())
-    if kind == "linear" and factor and not by_kind:
-        config.rope_parameters = told | {"rope_type": "linear", "factor": float(factor)}
-    elif kind not in (None, "none") and (factor or kind != "linear"):
-        raise Unsupported(
-            f"{file.path}: rope.scaling.type is {kind!r}, which transformers does not take from a "
-            f"{file.architecture} file"
-        )
-
-
-def _llama3_rope(file: GgufFile, theta: Any, factors: Tensor) -> dict[str, Any]:
-    """The rope_parameters of which ``factors`` [head_dim / 2] divide the frequencies."""
-    factor = float(factors.max())
-    steps = torch.arange(len(factors), dtype=torch.float64) / len(factors)
-    wavelengths = 2 * math.pi * float(theta or 10000.0) ** steps
-    low, high = _LLAMA3.values()
-    smooth = (_LLAMA3_CONTEXT / wavelengths - low) / (high - low)
-    expected = 1 / ((1 - smooth.clamp(0, 1)) / factor + smooth.clamp(0, 1))
-    # The converter computes in float32: a frequency has a relative error of up to 2^-22, `smooth`
-    # of high / (high - low) = 4 / 3 of that, and 1 / (1 / factor + ...) of up to `factor` times.
-    if not torch.allclose(factors.double(), expected, rtol=factor * 2.0**-21, atol=0):
-        raise Unsupported(
-            f"{file.path}: {ROPE_FACTORS} are not Llama 3's factors of rotary embeddings, the only "
-            "ones that ladder can put into a configuration"
-        )
-    return {
-        "rope_type": "llama3", "factor": round(factor, 4), **_LLAMA3,
-        "original_max_position_embeddings": _LLAMA3_CONTEXT,
-    }  # fmt: skip

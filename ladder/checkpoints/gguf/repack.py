@@ -9,9 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.gguf.header import GgufFile, read_file
+from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel, open_model
-from ladder.checkpoints.gguf.plan import Dense, Packed, Plan, dense_rows, make_plan, weights
+from ladder.checkpoints.gguf.parts import read_model
+from ladder.checkpoints.gguf.pieces import Dense, Joined, Packed, Plan
+from ladder.checkpoints.gguf.plan import make_plan
+from ladder.checkpoints.gguf.read import dense_rows, joined, weights
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.model_files import Described, ShardFiller, nbytes, write_shards
 from ladder.checkpoints.report import Report, TypeRow
@@ -52,7 +55,7 @@ def repack_gguf(
     progress: Progress | None = None,
     float16_scales: bool = False,
 ) -> Report:
-    """Write the GGUF file ``src`` as the ladder folder ``dst``.
+    """Write the GGUF file ``src``, or the model that it is a part of, as the ladder folder ``dst``.
 
     Weights of linear layers and of experts keep their codes. What is computed from them in float32
     is what llama.cpp computes, bit by bit. Rows of q and k are in transformers' order again. Other
@@ -62,7 +65,7 @@ def repack_gguf(
     """
     start = time.perf_counter()
     check_destination(dst, force=force)
-    file = read_file(src)
+    file = read_model(src)
     found = open_model(file)
     plan = make_plan(found, float16=float16_scales)
     if not plan.packed:
@@ -72,7 +75,7 @@ def repack_gguf(
         destination=str(dst),
         quant_method="gguf",
         modules=len(plan.packed),
-        tensors_carried=len(plan.dense),
+        tensors_carried=len(plan.dense) + len(plan.joined),
         bytes_before=sum(entry.nbytes for entry in file.entries.values()),
     )
     for each in plan.packed:
@@ -110,11 +113,14 @@ def _source(file: GgufFile) -> dict[str, object]:
     return {"quant_method": "gguf"} | {k: file.fields[k] for k in kept if k in file.fields}
 
 
-def _shards(plan: Plan) -> list[list[Packed | Dense]]:
+_Planned = Packed | Dense | Joined
+
+
+def _shards(plan: Plan) -> list[list[_Planned]]:
     """Tensors in files of about the usual size."""
-    shards: list[list[Packed | Dense]] = [[]]
+    shards: list[list[_Planned]] = [[]]
     size = 0
-    every: list[Packed | Dense] = [*plan.dense, *plan.packed]
+    every: list[_Planned] = [*plan.dense, *plan.joined, *plan.packed]
     for each in every:
         more = sum(nbytes(*what) for what in _described([each]).values())
         if shards[-1] and size + more > _SHARD_BYTES:
@@ -125,10 +131,10 @@ def _shards(plan: Plan) -> list[list[Packed | Dense]]:
     return shards
 
 
-def _described(shard: list[Packed | Dense]) -> dict[str, Described]:
+def _described(shard: list[_Planned]) -> dict[str, Described]:
     described: dict[str, Described] = {}
     for each in shard:
-        if isinstance(each, Dense):
+        if not isinstance(each, Packed):
             described[each.name] = (DTYPE_NAMES[each.dtype], each.shape)
         else:
             described |= {f"{each.name}.{part}": what for part, what in each.tensors.items()}
@@ -137,7 +143,7 @@ def _described(shard: list[Packed | Dense]) -> dict[str, Described]:
 
 def _fill(
     found: GgufModel,
-    shards: list[list[Packed | Dense]],
+    shards: list[list[_Planned]],
     roundings: dict[str, Rounding],
     index: int,
     filler: ShardFiller,
@@ -146,6 +152,9 @@ def _fill(
         if isinstance(each, Dense):
             for at, values in dense_rows(found.file, found, each):
                 filler.write(each.name, values, at)
+            continue
+        if isinstance(each, Joined):
+            filler.write(each.name, joined(found.file, each))
             continue
         for first, stored, exact in weights(found.file, each):
             if stored is not exact:

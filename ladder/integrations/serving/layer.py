@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ladder.cuda.linear import linear_prepacked
 from ladder.errors import CheckpointError
 from ladder.integrations.serving.loading import Room
 from ladder.nn.linear import Linear
+from ladder.nn.pre_scale import scaled, told
 from ladder.types import parse
 from ladder.weight import PARTS, Weight, in_order, join, join_objection
 
@@ -37,8 +38,11 @@ class Run:
     dependent_launch: bool = False  #: of an image: as :attr:`ladder.Linear.dependent_launch`
     activation_type: str = ""  #: as :attr:`ladder.Linear.activation_type`; "" for none
     static: bool = False  #: of an image: x has the scale ``input_scale<suffix>``
+    scaled: bool = False  #: columns of x are multiplied by ``pre_scale<suffix>`` first
 
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        if self.scaled:
+            x = scaled(x, getattr(layer, f"pre_scale{self.suffix}"))
         if self.kind == "prepacked":
             image = getattr(layer, f"qweight{self.suffix}")
             scale = getattr(layer, f"input_scale{self.suffix}") if self.static else None
@@ -127,15 +131,20 @@ def _check_reload(room: Room, before: tuple[Run, ...], run: Run | None, at: int)
 
 @dataclass(frozen=True)
 class Wish:
-    """What the files would have x rounded to, and by which static scale; None for neither."""
+    """What the files would have done to x; None for nothing."""
 
-    activation_type: str | None = None
-    input_scale: float | None = None
+    activation_type: str | None = None  #: what it is rounded to
+    input_scale: float | None = None  #: by which static scale
+    #: What its columns are multiplied by first, and a word for it, equal where the numbers are.
+    pre_scale: Tensor | None = field(default=None, compare=False)
+    told: str = ""
 
 
 def _wish(room: Room, layer: nn.Module, part: int) -> Wish:
     activation_type = room.module(part).activation_type
-    return Wish(activation_type, room.input_scale(layer, part) if activation_type else None)
+    scale = room.input_scale(layer, part) if activation_type else None
+    pre_scale = room.pre_scale(layer, part)
+    return Wish(activation_type, scale, pre_scale, told(pre_scale))
 
 
 def _settled(weight: Weight) -> Weight:
@@ -195,6 +204,7 @@ def _run(
         warm=warm,
         activation_type=wish.activation_type,
         input_scale=wish.input_scale,
+        pre_scale=wish.pre_scale,
     )
 
 
@@ -207,13 +217,14 @@ def finish_weight(
     warm: Callable[[Linear], None] = lambda module: None,
     activation_type: str | None = None,
     input_scale: float | None = None,
+    pre_scale: Tensor | None = None,
 ) -> tuple[Run, dict[str, Tensor]]:
     """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`.
 
     Args:
         activation_type: offered to the weight, see :mod:`ladder.nn.offered`. The log says once why
             x is taken as it comes.
-        input_scale: as :attr:`ladder.Linear.input_scale`.
+        input_scale, pre_scale: as of :class:`ladder.Linear`.
     """
     text, n = str(weight.type), weight.shape[0]
     module = Linear.from_weight(weight)
@@ -221,6 +232,7 @@ def finish_weight(
         say_as_it_comes(why)
     rounded = module.activation_type or ""
     module.input_scale = input_scale if rounded else None
+    of_x = {} if pre_scale is None else {"pre_scale": pre_scale.clone()}
     if prepack:
         module.dtype = dtype
         if module.prepare():
@@ -228,9 +240,9 @@ def finish_weight(
             warm(module)
             run = Run(
                 "prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded,
-                module.input_scale is not None,
+                module.input_scale is not None, bool(of_x),
             )  # fmt: skip
-            tensors = {"qweight": module.image}
+            tensors = {"qweight": module.image} | of_x
             if module.input_scale is not None:
                 tensors["input_scale"] = module.input_scale
             return run, tensors
@@ -241,8 +253,10 @@ def finish_weight(
             )  # fmt: skip
     # Contiguous, and nothing else in their memory.
     tensors = {name: part.clone() for name, part in weight.tensors().items()}
-    run = Run("canonical", text, n, suffix, tuple(tensors), activation_type=rounded)
-    return run, tensors
+    run = Run(
+        "canonical", text, n, suffix, tuple(tensors), activation_type=rounded, scaled=bool(of_x)
+    )
+    return run, tensors | of_x
 
 
 @functools.cache

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ladder.checkpoints.layer import check_input_scale
+from ladder.checkpoints.layer import check_input_scale, check_pre_scale
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
+from ladder.nn.packed import OF_X
 from ladder.types import TType
 from ladder.weight import Weight, in_order, needs_single_rows
 
 #: Parts of which a layer has one for each module, not one for each row.
-_OF_MODULE = ("scale2", "g_idx", "input_scale")
+_OF_MODULE = ("scale2", "g_idx", *OF_X)
 
 
 class Room:
@@ -240,7 +241,7 @@ class Room:
                 if kind == "g_idx":
                     columns = torch.arange(values.numel(), device=to.device)
                     values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
-                elif kind == "input_scale":
+                elif kind in OF_X:
                     values.fill_(1)
                 elif values.is_floating_point():
                     values.uniform_(-0.01, 0.01)
@@ -271,7 +272,7 @@ class Room:
         module, n, k = self.module(part), self.rows[part].count, self.columns.count
         parts: dict[str, Tensor] = {}
         for name, kind in module.tensors.items():
-            if kind in ("", "input_scale"):
+            if kind in ("", *OF_X):
                 continue
             view = self.view(getattr(layer, name), name, part)
             if view is None:
@@ -295,13 +296,30 @@ class Room:
         Raises:
             CheckpointError: it is not positive and finite.
         """
-        module = self.module(part)
-        for name, kind in module.tensors.items():
-            if kind == "input_scale":
+        view = self._of_x(layer, part, "input_scale")
+        if view is None:
+            return None
+        check_input_scale(view, self.module(part).name)
+        return float(view)
+
+    def pre_scale(self, layer: nn.Module, part: int) -> Tensor | None:
+        """The numbers [k] of this rank's columns of x that were loaded of one part; None where the
+        files have none.
+
+        Raises:
+            CheckpointError: one is not finite.
+        """
+        view = self._of_x(layer, part, "pre_scale")
+        if view is not None:
+            check_pre_scale(view, self.columns.count, self.module(part).name)
+        return view
+
+    def _of_x(self, layer: nn.Module, part: int, wanted: str) -> Tensor | None:
+        for name, kind in self.module(part).tensors.items():
+            if kind == wanted:
                 view = self.view(getattr(layer, name), name, part)
                 assert view is not None
-                check_input_scale(view, module.name)
-                return float(view)
+                return view if view.dtype == torch.float32 else view.clone().view(torch.float32)
         return None
 
 

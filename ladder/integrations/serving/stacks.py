@@ -29,7 +29,7 @@ class StackRoom:
     """One product of the experts that a rank has.
 
     Args:
-        stem: what the names of its parameters begin with.
+        stem: what the names of its parameters begin with; "" where they have the files' names.
         rooms: one for each expert of this rank.
         local: the place in ``rooms`` of each expert of the files; those of other ranks are left
             out.
@@ -57,7 +57,10 @@ class StackRoom:
 
     def names(self) -> list[str]:
         """Names of the parameters."""
-        return [f"{self.stem}_{name}" for name in self.rooms[0].names()]
+        return [self._called(name) for name in self.rooms[0].names()]
+
+    def _called(self, name: str) -> str:
+        return f"{self.stem}_{name}" if self.stem else name
 
     def register(self, layer: nn.Module) -> None:
         """Give ``layer`` uninitialised parameters on the default device."""
@@ -69,7 +72,7 @@ class StackRoom:
             parameter.ladder_room = self
             parameter.ladder_name = name
             parameter.weight_loader = load
-            layer.register_parameter(f"{self.stem}_{name}", parameter)
+            layer.register_parameter(self._called(name), parameter)
 
     def load(
         self, parameter: Tensor, name: str, tensor: Tensor, shard: str | None, expert: int | None
@@ -149,7 +152,7 @@ class StackRoom:
     def _of(self, layer: nn.Module, place: int) -> Any:
         """Something whose attributes are the parameters of one expert."""
         names = self.rooms[0].names()
-        return SimpleNamespace(**{n: getattr(layer, f"{self.stem}_{n}").data[place] for n in names})
+        return SimpleNamespace(**{n: getattr(layer, self._called(n)).data[place] for n in names})
 
 
 def _settled(weights: list[Weight]) -> list[Weight]:

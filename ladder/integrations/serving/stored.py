@@ -15,6 +15,7 @@ from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.nn.packed import OF_X
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight, columns_objection, columns_of, rows_of
 
@@ -50,6 +51,7 @@ class StoredLinear:
             "scale2": ((1,), None if ttype.scale2 is None else torch.float32),
             "g_idx": ((k,), torch.int32),
             "input_scale": ((1,), torch.float32),
+            "pre_scale": ((k,), torch.float32),
         }
         shape, dtype = shapes[part]
         if shape is None or dtype is None:
@@ -60,7 +62,7 @@ class StoredLinear:
         """As :func:`ladder.weight.rows_of`, of a dense weight too."""
         if self.type is None:
             return tensor[start : start + count]
-        if part == "input_scale":
+        if part in OF_X:
             return tensor
         return rows_of(part, tensor, self.type, start, count, whole)
 
@@ -68,6 +70,8 @@ class StoredLinear:
         """As :func:`ladder.weight.columns_of`, of a dense weight too."""
         if self.type is None:
             return tensor[:, start : start + count]
+        if part == "pre_scale":
+            return tensor[start : start + count]
         if part == "input_scale":
             return tensor
         return columns_of(part, tensor, self.type, k, start, count)
@@ -138,7 +142,7 @@ class Folder:
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""
-        names = FORMATS[self.method].PARTS if self._stored is None else (*PARTS, "input_scale")
+        names = FORMATS[self.method].PARTS if self._stored is None else (*PARTS, *OF_X)
         headers = self.headers or {}
         return {n: headers[f"{module}.{n}"] for n in names if f"{module}.{n}" in headers}
 
@@ -243,8 +247,7 @@ class Folder:
             "g_idx": act_order,
         }
         tensors = {part: part for part in PARTS if wanted[part]}
-        if "input_scale" in parts:
-            tensors["input_scale"] = "input_scale"
+        tensors |= {part: part for part in OF_X if part in parts}
         wanted_of_x = self._stored.activation_type_of(name)
         return StoredLinear(
             name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x

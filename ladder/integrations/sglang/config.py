@@ -69,7 +69,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         """The method of a layer.
 
         Raises:
-            Unsupported: experts that are packed.
+            Unsupported: packed experts of a kind that ladder does not serve.
         """
         if isinstance(layer, LinearBase):
             names = self.modules_of(prefix)
@@ -81,8 +81,18 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
             if not self.folder.is_packed(prefix, lookup=not head):
                 return None
             return (LinearMethod if head else EmbeddingMethod)(self.folder, prefix, [prefix])
-        if type(layer).__name__.endswith("MoE") and self.folder.packed_below(prefix):
-            raise Unsupported(f"{prefix} has packed experts, which ladder does not serve yet")
+        if self.folder.has_packed_experts(prefix):
+            from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+
+            if type(layer) is FusedMoE:
+                from ladder.integrations.sglang.experts import ExpertsMethod
+
+                return ExpertsMethod(self.folder, prefix)
+            if type(layer).__name__.endswith("MoE"):
+                raise Unsupported(
+                    f"{prefix} is a {type(layer).__name__} with packed experts: ladder serves "
+                    "those of a FusedMoE"
+                )
         return None
 
     def modules_of(self, prefix: str) -> list[str]:

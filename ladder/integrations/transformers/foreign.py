@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ, AWQ, FP8 and compressed-tensors folders, as they are, with ladder's kernels."""
+"""GPTQ, AWQ, FP8, ModelOpt and compressed-tensors folders, as they are, with ladder's kernels."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def enable(*methods: str) -> _Enabled:
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq", "fp8", "compressed-tensors", "w4afp8"; none means all.
+        methods: "gptq", "awq", "fp8", "compressed-tensors", "modelopt", "w4afp8"; none means all.
     Raises:
         InvalidArgument: another method.
     """
@@ -188,7 +188,7 @@ def enable(*methods: str) -> _Enabled:
     for method in _known(methods):
         if method in enabled():
             continue
-        # transformers does not know every method: w4afp8 is SGLang's.
+        # transformers does not know every method: w4afp8 is SGLang's, modelopt NVIDIA's.
         fields = {"method": method, "ladder_replaces": quantizers.get(method)}
         name = f"Ladder{method.upper().replace('-', '')}HfQuantizer"
         quantizers[method] = type(name, (ForeignHfQuantizer,), fields)

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder.checkpoints.layer import Layer, check_input_scale, input_scale_of
+from ladder.checkpoints.layer import Layer, check_input_scale, check_pre_scale, input_scale_of
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
-from ladder.nn.parallel import Shard, become_parallel, choose
+from ladder.nn.packed import OF_X
+from ladder.nn.parallel import NO_PARTS, Shard, become_parallel, choose
 from ladder.nn.select import dense_weight, is_conv1d
 from ladder.types import TType
 from ladder.weight import PARTS, Weight
@@ -44,7 +45,7 @@ class LoadingLinear(Linear):
         self.__dict__.setdefault("_given", set()).add(name)
         to_local = getattr(value, "to_local", None)
         own = value if to_local is None else to_local().detach()
-        if name == "input_scale":
+        if name in OF_X:
             self._parameters.pop(name, None)
             self._buffers[name] = own.detach()
         elif name in PARTS:
@@ -81,6 +82,8 @@ class LoadingLinear(Linear):
                 raise CheckpointError(str(error)) from error
             if self.input_scale is not None:
                 check_input_scale(self.input_scale, name)
+            if self.pre_scale is not None:
+                check_pre_scale(self.pre_scale, self.in_features, name)
 
 
 class ForeignLinear(LoadingLinear):
@@ -141,8 +144,11 @@ class ForeignLinear(LoadingLinear):
         scale = None
         if layer.keeps_input_scale(weight.type, act_order=weight.g_idx is not None):
             scale = input_scale_of(format, tensors, layer)
+        pre_scale = format.side(tensors, layer).pre_scale
         shape, wanted = weight.shape, self.__dict__.pop("_wanted")
         if wanted is not None:
+            if pre_scale is not None:
+                raise Unsupported(f"{name}: {NO_PARTS}")
             shard = choose(name, weight, wanted)
             weight = shard.of(weight)
             self.expect_part(shard, Weight(weight.type, shape, weight.qweight))
@@ -154,7 +160,9 @@ class ForeignLinear(LoadingLinear):
             tensor = getattr(weight, part)
             self.register_buffer(part, None if tensor is None else tensor.to(device))
         if scale is not None:
-            self._put_input_scale(scale.to(device))
+            self._put_in_front("input_scale", scale.to(device))
+        if pre_scale is not None:
+            self._put_in_front("pre_scale", pre_scale.to(device))
 
     def finish(self, name: str, group: Any = None) -> None:
         if "_foreign" in self.__dict__:
@@ -166,7 +174,7 @@ class ForeignLinear(LoadingLinear):
                     "run `ladder repack` first, or load without offload_buffers"
                 )
             self._unpack()
-        self.__dict__.setdefault("_given", set()).update((*PARTS, "input_scale"))
+        self.__dict__.setdefault("_given", set()).update((*PARTS, *OF_X))
         super().finish(name, group)
 
 

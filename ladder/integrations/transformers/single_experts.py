@@ -158,6 +158,10 @@ class SingleExperts(nn.Module):
         where, layer = f"{self.stored}.{name}", self.get_submodule(name)
         layer.finish(where)
         assert isinstance(layer, Linear)
+        if layer.pre_scale is not None:
+            raise Unsupported(
+                f"{where} multiplies columns of x by pre_scale, which ladder.Experts does not"
+            )
         if layer.qweight.is_meta:
             raise Unsupported(
                 f"{where} is offloaded: experts that are packed one by one become stacks in "

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.quantizers.base import get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import (
     StoredModule,
     find_modules,
@@ -21,6 +21,8 @@ from ladder.integrations.transformers.experts import swap_experts, swap_experts_
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
 from ladder.integrations.transformers.tensor_parallel import Plan, prepare
+from ladder.nn.packed import OF_X
+from ladder.nn.parallel import NO_PARTS
 from ladder.nn.select import dense_weight, is_conv1d, linears
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
@@ -47,7 +49,7 @@ def swap_stored(
         return {}, {}
     headers = swap_experts(model, headers, config, cut=cut)
     singles = open_experts(model, headers, PARTS, _codes_part, cut=cut)
-    found = find_modules(model, headers, (*PARTS, "input_scale"), _codes_part)
+    found = find_modules(model, headers, (*PARTS, *OF_X), _codes_part)
     for module in found:
         text = config.modules.get(module.name) or config.type_of(module.stored_name)
         if text is None:
@@ -63,7 +65,7 @@ def swap_stored(
 
 
 def _codes_part(parts: Collection[str]) -> str | None:
-    return "qweight" if set(parts) - {"input_scale"} else None
+    return "qweight" if set(parts) - {*OF_X} else None
 
 
 def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
@@ -77,11 +79,11 @@ def _check(linear: nn.Module, module: StoredModule, text: str) -> None:
                 f"{module.stored_name}.g_idx is {g_idx.dtype} {list(g_idx.shape)}, not "
                 f"{expected[0]} {list(expected[1])}"
             )
-    if (scale := module.parts.get("input_scale")) is not None:
-        expected = (torch.float32, (1,))
-        if scale != expected:
+    for part, size in (("input_scale", (1,)), ("pre_scale", (k,))):
+        scale, expected = module.parts.get(part), (torch.float32, size)
+        if scale is not None and scale != expected:
             raise CheckpointError(
-                f"{module.stored_name}.input_scale is {scale.dtype} {list(scale.shape)}, not "
+                f"{module.stored_name}.{part} is {scale.dtype} {list(scale.shape)}, not "
                 f"{expected[0]} {list(expected[1])}"
             )
     for part, found in parts.items():
@@ -118,6 +120,10 @@ def _swap(model: Any, module: StoredModule, text: str, plan: Plan | None) -> Non
     packed._conv1d = is_conv1d(linear)
     if "input_scale" in module.parts:
         packed.input_scale = torch.empty(1, device="meta")
+    if "pre_scale" in module.parts:
+        if plan is not None:
+            raise Unsupported(f"{module.stored_name}: {NO_PARTS}")
+        packed.pre_scale = torch.empty(k, device="meta")
     if plan is not None:
         prepare(packed, module.name, plan)
     model.set_submodule(module.name, packed.train(linear.training))

@@ -10,12 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.serving.experts import DOWN, GATE_UP, STEMS
 from ladder.nn.gating import SWIGLU_OAI, Gating
 
 _log = logging.getLogger("vllm.ladder")
-#: Names of stacks in ladder folders, and what names of parameters in vLLM's layers begin with.
-GATE_UP, DOWN = "gate_up", "down"
-STEMS = {GATE_UP: "w13", DOWN: "w2"}
 #: Functions of the gate, by vLLM's names.
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
