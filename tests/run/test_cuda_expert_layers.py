@@ -205,6 +205,30 @@ def test_rounding_is_decided_by_the_tokens_of_a_call():
         assert torch.equal(call(compiled, x, index, weights), made)
 
 
+def test_rows_are_rounded_by_static_scales():
+    """By the largest of a layer, as the loop over experts rounds; tokens of other magnitudes would
+    have other scales of their own."""
+    experts = ladder.Experts.from_tensors(
+        torch.randn(E, 512, 256) / 16, torch.randn(E, 256, 256) / 16,
+        weight_type="int4", group_size=64,
+    ).cuda()  # fmt: skip
+    x = (torch.randn(40, 256) * torch.logspace(-1, 0, 40)[:, None]).cuda().half()
+    index, weights = (part.cuda() for part in routed(40, 2))
+    for activation_type, largest in (("int8", 127), ("float8_e4m3", 448)):
+        if activation_type == "float8_e4m3" and not E4M3:
+            continue
+        experts.activation_type = activation_type
+        experts.gate_up.input_scale = experts.down.input_scale = None
+        own = call(experts, x, index, weights)
+        for stack, most in ((experts.gate_up, 3.0), (experts.down, 2.0)):
+            stack.input_scale = (torch.linspace(0.5, 1, E) * most / largest)[:, None].cuda()
+        made = call(experts, x, index, weights)
+        assert has_images(experts) and not torch.equal(made, own)
+        loop = call(experts, x.float(), index, weights)
+        assert (made.float() - loop).norm() <= 2e-2 * loop.norm()
+        assert (made.float() - loop).norm() < (own.float() - loop).norm()
+
+
 def test_warming_up_times_kernels_of_rounded_rows(tmp_path):
     transformers = pytest.importorskip("transformers")
     model = mixtral(transformers, 512, 512)  # a kernel of bytes has k-tiles of 128 columns, and two

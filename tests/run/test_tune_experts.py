@@ -3,7 +3,6 @@
 
 import contextlib
 import dataclasses
-import dataclasses
 import weakref
 
 import pytest
