@@ -231,6 +231,21 @@ def input_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> 
     return None
 
 
+#: What formats call numbers by which columns of x are multiplied.
+PRE_SCALES = ("pre_quant_scale",)
+
+
+def pre_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> Tensor | None:
+    """The numbers [K] of the columns of x among the stored ``tensors`` of a layer; None where there
+    are none. Raises CheckpointError as :func:`check_pre_scale`."""
+    for part in PRE_SCALES:
+        if part in tensors:
+            scale: Tensor = format.canonical(part, tensors[part], layer)[1]
+            check_pre_scale(scale, layer.k, layer.name)
+            return scale
+    return None
+
+
 def check_pre_scale(scale: Tensor, k: int, name: str) -> None:
     """Raise CheckpointError unless ``scale`` is one finite float for each of the K columns of x of
     layer ``name``."""

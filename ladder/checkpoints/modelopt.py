@@ -45,6 +45,7 @@ from ladder import ops
 from ladder.checkpoints.activation_schemes import ActivationScheme
 from ladder.checkpoints.layer import (
     BYTES,
+    PRE_SCALES,
     SCALE_NAMES,
     Layer,
     Side,
@@ -65,9 +66,9 @@ from ladder.checkpoints.layer import (
 from ladder.errors import Unsupported
 from ladder.weight import Weight
 
-PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", "pre_quant_scale")
+PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", *PRE_SCALES)
 _FLOAT8, _FLOAT4, _INT4, _BLOCK = "float8_e4m3", "float4_e2m1", "int4", 128
-_PRE_SCALE = "pre_quant_scale"
+(_PRE_SCALE,) = PRE_SCALES
 _STATIC = ActivationScheme("float", 8, False, "tensor")
 _BY_TOKEN = ActivationScheme("float", 8, True, "token")
 _OF_4_BITS = ActivationScheme("float", 4, "local", "tensor_group", 16)

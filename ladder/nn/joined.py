@@ -42,7 +42,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
     "activation types": lambda layer: layer.activation_type,
     "static scales": lambda layer: None if layer.input_scale is None else float(layer.input_scale),
-    "numbers of x's columns (pre_scale)": lambda layer: told(layer.pre_scale),
+    "numbers of x's columns (pre_scale)": lambda layer: told(layer.pre_scale) or "none",
     "dependent_launch": lambda layer: layer.dependent_launch,
 }
 

@@ -196,21 +196,24 @@ def make_config(file: GgufFile) -> Any:
             f"{file.path}: is a falcon with {heads} heads of k and v, whose rows the converter has "
             "moved and transformers' loader does not move back"
         )
-    _set_tokens(file, config)
+    _set_tokens(file, config, loaders=own is None)
     rope.set_rope(file, config)
     if file.architecture == "gpt-oss" and config.rope_parameters["rope_type"] == "yarn":
         config.rope_parameters["truncate"] = False  # as all published ones, and no file says so
     return config
 
 
-def _set_tokens(file: GgufFile, config: Any) -> None:
+def _set_tokens(file: GgufFile, config: Any, *, loaders: bool) -> None:
     """Put numbers of tokens into ``config``, whose defaults are those of one vocabulary: with
-    another's end of a text, generating would never stop."""
+    another's end of a text, generating would never stop. Where the config is the loader's, several
+    are what that knows of the model (Gemma 4)."""
     known = "tokenizer.ggml.model" in file.fields
     for name, keys in _TOKENS.items():
         found = [file.fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
         tokens = list(dict.fromkeys(token for token in found if token is not None))
         before = getattr(config, name, None)
+        if loaders and isinstance(before, list):
+            continue
         if tokens:
             setattr(config, name, tokens if tokens[1:] else tokens[0])
         elif isinstance(before, int) and (known or before >= config.vocab_size):

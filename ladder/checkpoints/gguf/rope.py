@@ -48,7 +48,8 @@ def set_rope(file: GgufFile, config: Any) -> None:
         if turned != whole * told.get("partial_rotary_factor", 1.0):
             told["partial_rotary_factor"] = turned / whole
     stretched = _stretched(file, told)
-    config.rope_parameters = told | stretched
+    if told or stretched:  # GPT-2 has none
+        config.rope_parameters = told | stretched
     context = "original_max_position_embeddings"
     if context in stretched and hasattr(config, context):  # Phi 3's, which comes before the others
         setattr(config, context, stretched[context])

@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder.checkpoints.layer import Layer, check_input_scale, check_pre_scale, input_scale_of
+from ladder.checkpoints.layer import (
+    Layer,
+    check_input_scale,
+    check_pre_scale,
+    input_scale_of,
+    pre_scale_of,
+)
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
 from ladder.nn.packed import OF_X
@@ -144,7 +150,7 @@ class ForeignLinear(LoadingLinear):
         scale = None
         if layer.keeps_input_scale(weight.type, act_order=weight.g_idx is not None):
             scale = input_scale_of(format, tensors, layer)
-        pre_scale = format.side(tensors, layer).pre_scale
+        pre_scale = pre_scale_of(format, tensors, layer)
         shape, wanted = weight.shape, self.__dict__.pop("_wanted")
         if wanted is not None:
             if pre_scale is not None:
