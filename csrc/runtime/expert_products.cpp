@@ -250,18 +250,30 @@ void compile_ahead(const ExpertProducts& first, const ExpertProducts& second,
   compile_missing({sources.begin(), sources.end()}, device_row(question.ordinal));
 }
 
+namespace {
+
+/// Rows of items, those first that are expected to take least; none where that is infinite.
+template <class Seconds>
+std::vector<std::int64_t> by_time(const Seconds& seconds) {
+  std::vector<std::pair<double, std::int64_t>> all;
+  for (const std::int64_t of_item : kItemRows) {
+    const double expected = seconds(of_item);
+    if (std::isfinite(expected)) all.emplace_back(expected, of_item);
+  }
+  std::ranges::sort(all);
+  std::vector<std::int64_t> out;
+  for (const auto& [expected, of_item] : all) out.push_back(of_item);
+  return out;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> rows_of_items(const ExpertProducts& first, const ExpertProducts& second,
                                         ExpertProducts::Question q) {
-  std::vector<std::pair<double, std::int64_t>> by_time;
-  for (const std::int64_t of_item : kItemRows) {
+  return by_time([&](std::int64_t of_item) {
     q.of_item = of_item;
-    const double seconds = first.expected_seconds(q) + second.expected_seconds(q);
-    if (std::isfinite(seconds)) by_time.emplace_back(seconds, of_item);
-  }
-  std::ranges::sort(by_time);
-  std::vector<std::int64_t> out;
-  for (const auto& [seconds, of_item] : by_time) out.push_back(of_item);
-  return out;
+    return first.expected_seconds(q) + second.expected_seconds(q);
+  });
 }
 
 std::int64_t rows_of_items(std::int64_t weight, ExpertProducts::Question q, void* stream) {
@@ -275,15 +287,12 @@ std::int64_t rows_of_items(std::int64_t weight, ExpertProducts::Question q, void
     if (found != known.end()) return found->second;
   }
   ExpertProducts& products = expert_products(weight);
-  std::vector<std::pair<double, std::int64_t>> by_time;
-  for (const std::int64_t of_item : kItemRows) {
+  const auto of_items = by_time([&](std::int64_t of_item) {
     q.of_item = of_item;
-    const double seconds = products.expected_seconds(q);
-    if (std::isfinite(seconds)) by_time.emplace_back(seconds, of_item);
-  }
-  std::ranges::sort(by_time);
+    return products.expected_seconds(q);
+  });
   std::int64_t out = 0;
-  for (const auto& [seconds, of_item] : by_time) {
+  for (const std::int64_t of_item : of_items) {
     q.of_item = of_item;
     if (products.kernel(q, stream) == nullptr) continue;
     out = of_item;
