@@ -62,6 +62,15 @@ def served(conv: ladder.Conv2d, shape: tuple[int, ...], dtype: torch.dtype) -> i
     return torch.ops.ladder.item_rows(of, 1, rows, dtype, 0, windows.spelled)
 
 
+def test_a_bias_may_begin_anywhere():
+    conv, values = conv_of(GEOMETRIES[0], 32)
+    longer = integers((FILTERS + 1,), torch.float16, 3).cuda()
+    conv.bias = torch.nn.Parameter(longer[1:])
+    x = integers((1, 32, 9, 7), torch.float16).cuda()
+    with torch.no_grad():
+        assert torch.equal(conv(x), exact(x, values, conv).half())
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("type", TYPES)
 def test_kernels_are_exact_on_integers(type, dtype):

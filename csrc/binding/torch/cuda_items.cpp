@@ -15,7 +15,10 @@ bool launch(const LinearKernel& kernel, const ItemsLaunch& of) {
   const std::int64_t count =
       of.table != nullptr ? of.count : round_up(of.count, kernel.items_together);
   Pointers pointers(of.images, of.session.parts());
-  pointers[Operand::bias] = of.bias.has_value() ? address(*of.bias) : nullptr;
+  // Part of a longer tensor may begin where kernels cannot read it.
+  std::optional<Tensor> bias = of.bias;
+  if (bias.has_value() && !begins_at_multiple(*bias, kItemAlignment)) bias = stable::clone(*bias);
+  pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
   pointers[Operand::x] = address(of.x);
   if (of.scales != nullptr) pointers[Operand::x_scales] = address(*of.scales);
   pointers[Operand::y] = address(of.y);
