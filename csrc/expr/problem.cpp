@@ -64,6 +64,13 @@ void check_form(const MatmulForm& form, const Problem& problem) {
 
 void Problem::set_bias(bool present) { put(epilogue, Bias{}, present); }
 
+const Gating* Problem::gate() const {
+  for (const EpilogueStep& step : epilogue) {
+    if (const auto* found = std::get_if<GateProduct>(&step)) return &found->gating;
+  }
+  return nullptr;
+}
+
 void Problem::set_gate(const std::optional<Gating>& gating) {
   put(epilogue, GateProduct{gating.value_or(Gating{})}, gating.has_value());
 }
@@ -155,10 +162,7 @@ std::string to_string(const Problem& problem) {
   if (problem.passes > 1) out << problem.passes << " times ";
   out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
       << type << " = ";
-  for (const EpilogueStep& step : problem.epilogue) {
-    if (const auto* gate = std::get_if<GateProduct>(&step))
-      out << to_string(gate->gating) << " of ";
-  }
+  if (const Gating* gate = problem.gate()) out << to_string(*gate) << " of ";
   for (const EpilogueStep& step : problem.epilogue) {
     if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
     if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";

@@ -120,6 +120,8 @@ struct Problem {
   bool has_scale2() const { return has<SecondScale>(); }
   bool has_bias() const { return has<Bias>(); }
   bool has_gate() const { return has<GateProduct>(); }
+  /// Null where there is none.
+  const Gating* gate() const;
   std::int64_t columns_of_y() const { return has_gate() ? n / 2 : n; }
   /// Null where there are none.
   const RoutedRows* experts() const { return std::get_if<RoutedRows>(&rows); }

@@ -71,10 +71,6 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
                      : static_cast<std::int64_t>(data.x.size()) / (problem.batch * problem.k);
   const auto elements = problem.batch * m * problem.n;
   Reference out{std::vector<double>(elements), std::vector<double>(elements)};
-  const GateProduct* gate = nullptr;
-  for (const auto& step : problem.epilogue) {
-    if (const auto* found = std::get_if<GateProduct>(&step)) gate = found;
-  }
   std::vector<double> weight(problem.k), magnitude(problem.k);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::vector<double> a = rows_of_a(problem, data, b, m);
@@ -95,7 +91,8 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
       }
     }
   }
-  return gate == nullptr ? out : gated(gate->gating, out, problem.n);
+  const Gating* gate = problem.gate();
+  return gate == nullptr ? out : gated(*gate, out, problem.n);
 }
 
 }  // namespace ladder

@@ -6,6 +6,7 @@
 #include "codegen/cuda/emit.h"
 #include "codegen/hip/emit.h"
 #include "guarded.h"
+#include "linear_emulated.h"
 #include "machine.h"
 #include "program/batch_case.h"
 #include "translate.h"
@@ -35,20 +36,9 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
   }
   auto tokens = static_cast<unsigned>(c.data.m);
   parameters.push_back(&tokens);
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
-  const auto cluster = static_cast<unsigned>(program.cluster);
-  const emulate::Launch launch{
-      {extent(kSplit), extent(kTile)},
-      {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
-      static_cast<unsigned>(program.block_threads()),
-      program.shared_bytes(),
-      seed,
-      nullptr,
-      static_cast<unsigned>(device.warp),
-      tile_instruction(Scalar::f16, device)->subnormals,
-      static_cast<unsigned>(count_of(*program.items, c.data.m) / program.items->together)};
+  emulate::Launch launch = testing::launch_of(program, device, seed);
+  launch.items =
+      static_cast<unsigned>(count_of(*program.items, c.data.m) / program.items->together);
   if (auto why = emulate::run(launch, [&] { kernel(parameters.data()); }); !why.empty()) return why;
   const auto bytes = c.data.problem.batch * c.data.m * c.data.problem.n * 2;
   const auto* first = static_cast<const std::uint8_t*>(memory[y].data());
@@ -56,13 +46,13 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
 }
 
 void expect_exact(const std::vector<Case>& cases, const Device& on) {
-  const bool hip = on.family == Family::cdna;
+  const emulate::Language language = testing::language_of(on);
+  const bool hip = language == emulate::Language::hip;
   std::vector<emulate::Source> sources;
   for (const Case& c : cases) {
     sources.push_back({hip ? hip::emit(c.program) : cuda::emit(c.program), c.program.name});
   }
-  const auto kernels =
-      emulate::load(sources, hip ? emulate::Language::hip : emulate::Language::cuda, on.capability);
+  const auto kernels = emulate::load(sources, language, on.capability);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     EXPECT_EQ(objection_to(cases[i], on, kernels[i], static_cast<unsigned>(i)), "")
         << to_string(cases[i].data.problem) << " on " << on.name << "; "

@@ -47,23 +47,28 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
 }
 
 // By the instructions of CDNA 2, of 16 columns, of CDNA 3, of 32, and of CDNA 4, of 64.
+/// Two shapes of waves for the type, of x rounded to that; `turn` says which.
+void add_waves(std::vector<Case>& cases, const char* type, Scalar x, const Device& on,
+               unsigned& turn) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    ++turn;
+    const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
+    for (auto& [problem, schedule] : testing::wave_case(
+             shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
+             turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes, on, 3, x)) {
+      problem.set_bias(turn % 2 == 0);
+      problem.widen_y(turn % 4 < 2);
+      cases.push_back({problem, schedule});
+    }
+  }
+}
+
 TEST(Emulated, wave_kernels_of_bytes_are_exact) {
   for (const char* name : {"mi210", "mi300x", "mi355x"}) {
     std::vector<Case> cases;
     unsigned turn = 0;
     for (const char* type : testing::kIntegersOfBytes) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        ++turn;
-        const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
-        for (auto& [problem, schedule] :
-             testing::wave_case(shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
-                                turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
-                                device(name), 3, Scalar::s8)) {
-          problem.set_bias(turn % 2 == 0);
-          problem.widen_y(turn % 4 < 2);
-          cases.push_back({problem, schedule});
-        }
-      }
+      add_waves(cases, type, Scalar::s8, device(name), turn);
     }
     ASSERT_GE(cases.size(), 20U);
     expect_exact(cases, device(name), 1);
@@ -76,18 +81,7 @@ TEST(Emulated, wave_kernels_of_float_bytes_are_exact) {
     std::vector<Case> cases;
     unsigned turn = 0;
     const auto add = [&](const char* type) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        ++turn;
-        const auto& shape = testing::kWaveShapes[(turn + 4 * i) % testing::kWaveShapes.size()];
-        for (auto& [problem, schedule] :
-             testing::wave_case(shape, ttype(type), turn % 3 == 0 ? Scalar::bf16 : Scalar::f16,
-                                turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes,
-                                device(name), 3, Scalar::e4m3)) {
-          problem.set_bias(turn % 2 == 0);
-          problem.widen_y(turn % 4 < 2);
-          cases.push_back({problem, schedule});
-        }
-      }
+      add_waves(cases, type, Scalar::e4m3, device(name), turn);
     };
     for (const char* type : testing::kFloatsOfBytes) add(type);
     for (const char* type : testing::kWholesOfBytes) add(type);

@@ -37,21 +37,8 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
   }
   unsigned tokens = 0;
   parameters.push_back(&tokens);
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
-  const auto cluster = static_cast<unsigned>(program.cluster);
-  const emulate::Launch launch{
-      {extent(kSplit), extent(kTile)},
-      {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
-      static_cast<unsigned>(program.block_threads()),
-      program.shared_bytes(),
-      seed,
-      nullptr,
-      static_cast<unsigned>(device.warp),
-      tile_instruction(Scalar::f16, device)->subnormals,
-      static_cast<unsigned>(c.data.slots() / program.items->together),
-      testing::reads_fnuz(device)};
+  emulate::Launch launch = testing::launch_of(program, device, seed);
+  launch.items = static_cast<unsigned>(c.data.slots() / program.items->together);
   if (auto why = emulate::run(launch, [&] { kernel(parameters.data()); }); !why.empty()) return why;
   const auto bytes = static_cast<std::size_t>(c.data.rows() * c.data.problem.n * 2);
   return c.data.objection_to(Argument::input(memory[y].data(), bytes));

@@ -8,6 +8,7 @@ import pytest
 import torch
 from drawn import exact_weight, formula, integers
 from gpu import E4M3, HALVES, MARKS
+from rounded import weight_of, whole
 from torch import Tensor
 
 import ladder
@@ -109,28 +110,21 @@ def test_columns_in_turn_are_gated_by_a_launch_too():
         experts.gated(y[:, :24].contiguous(), "silu", math.inf, 1.0, True)
 
 
-@pytest.mark.skipif(not E4M3, reason="no products of e4m3")
+@pytest.mark.parametrize("activation_type", ("int8", "float8_e4m3") if E4M3 else ("int8",))
 @pytest.mark.parametrize("dtype", HALVES)
-def test_layers_of_rounded_activations_are_gated(dtype):
+def test_layers_of_rounded_activations_are_gated(dtype, activation_type):
     gating = Gating()
-    drawn = exact_weight("uint4,group=64,scale=float16,zero=integer", N, K)
+    drawn = weight_of("uint4,group=64,scale=float16,zero=integer", N, K)
     weight, values = drawn.to("cuda"), formula(drawn).cuda()
-    rows = image.gate_rows(N, weight.qweight.device)
-    for kind in ("int8", "float8_e4m3"):
-        number = image.open_weight(str(weight.type), N, K, activation_type=kind, gating=gating)
-        made = image.pack(weight, number, rows=rows)
-        for m in (4, 40, 300):
-            x = small((m, K), dtype, m)
-            as_it_is = linear_image(x, made, None, number, N // 2)
-            rounded = x if m <= 16 else torch.ops.ladder.round_tokens(x, kind, None)
-            sums = rounded.double() @ values.T
-            wanted = gating(sums)
-            if m > 16 and kind == "float8_e4m3":  # sums of e4m3 keep fewer bits
-                assert torch.allclose(as_it_is.double(), wanted, rtol=2e-2, atol=2e-2)
-            elif m > 16:  # y of x that is rounded here is not
-                assert torch.allclose(as_it_is.double(), wanted, rtol=1e-2, atol=5e-3)
-            else:
-                assert_rounded_once(as_it_is, sums, gating)
+    number = image.open_weight(
+        str(weight.type), N, K, activation_type=activation_type, gating=gating
+    )
+    made = image.pack(weight, number, rows=image.gate_rows(N, weight.qweight.device))
+    for m in (4, 17, 40, 300):
+        # Codes times a power of two: rounding leaves x as it is, and sums are exact.
+        x = whole(m, K, dtype, activation_type) / (512 if activation_type == "int8" else 32)
+        y = linear_image(x, made, None, number, N // 2)
+        assert_rounded_once(y, x.double() @ values.T, gating)
 
 
 @pytest.mark.parametrize("width", (104, 100))  # rows in turn, and not

@@ -54,10 +54,7 @@ TEST(Gate, is_right_in_every_pipeline) {
       expect_right(problem, schedule, on,
                    seed % 3 == 0 ? LinearCase::integers(problem, m, seed)
                                  : LinearCase::reals(problem, m, seed));
-      for (const auto& step : problem.epilogue) {
-        if (const auto* gate = std::get_if<GateProduct>(&step))
-          gates.insert(to_string(gate->gating));
-      }
+      gates.insert(to_string(*problem.gate()));
     }
     EXPECT_EQ(gates.size(), testing::kGatings.size()) << name;
   };
