@@ -116,9 +116,7 @@ def loop(layer: Layer, r: Rows) -> None:
             if count == 0:
                 continue
             rows = x[first : first + count]
-            _ops.linear_image_no_grad(
-                rows, stack.images[expert], None, stack.number, stack.columns
-            )
+            _ops.linear_image_no_grad(rows, stack.images[expert], None, stack.number, stack.columns)
             first += count
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,24 @@ _WARM_MILLISECONDS = 30
 def us(calls: Sequence[Callable[[], object]], replays: int = 9) -> float:
     """Microseconds a call: the median of replays of one CUDA graph of all calls, in their order,
     after 30 ms of warming up. Each is first called outside of the graph."""
+    return us_in_turns([calls], replays)[0]
+
+
+def us_in_turns(columns: Sequence[Sequence[Callable[[], object]]], replays: int = 9) -> list[float]:
+    """:func:`us` of several sequences of calls, whose replays take turns in a random order, so that
+    none of them has a cooler GPU or a higher clock than the others."""
+    graphs = [_captured(calls) for calls in columns]
+    spent = 0.0
+    while spent < _WARM_MILLISECONDS:
+        spent += sum(map(_milliseconds, graphs))
+    times: list[list[float]] = [[] for _ in graphs]
+    for _ in range(replays):
+        for i in random.sample(range(len(graphs)), len(graphs)):
+            times[i].append(_milliseconds(graphs[i]) * 1e3 / len(columns[i]))
+    return [statistics.median(each) for each in times]
+
+
+def _captured(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())  # what prepared the operands
     with torch.cuda.stream(side):
@@ -28,10 +47,7 @@ def us(calls: Sequence[Callable[[], object]], replays: int = 9) -> float:
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    spent = 0.0
-    while spent < _WARM_MILLISECONDS:
-        spent += _milliseconds(graph)
-    return statistics.median(_milliseconds(graph) for _ in range(replays)) * 1e3 / len(calls)
+    return graph
 
 
 def host_us(call: Callable[[], object], bursts: int = 40, calls: int = 200) -> float:

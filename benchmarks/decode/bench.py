@@ -42,7 +42,6 @@ def placed(x):
     return x.view(len(x), -1, 2, 4, 2).permute(0, 1, 3, 4, 2).reshape(x.shape).contiguous()
 
 
-
 class Bench:
     """Data for the kernels of a folder that ``linear.py prepare`` filled."""
 

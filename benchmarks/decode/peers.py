@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other kernels for linear layers of few tokens, asked through their own public calls.
+"""Other kernels for linear layers, asked through their own public calls.
 
 A peer that is not installed, or refuses the problem, is absent with a reason. One that is there is
 first checked, exactly: on tokens with one element, which pick columns of the weight and so find
@@ -10,7 +10,7 @@ over K, with scales that are the same along K. All values and all sums of these 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -129,16 +129,29 @@ def check(peer: Peer, n: int, k: int, tokens: int) -> None:
             raise AssertionError(f"{wrong} of {exact.numel()} results are wrong")
 
 
-def us(peer: Peer, n: int, k: int, tokens: int) -> float:
-    """Microseconds a call on random data, by :func:`graph.us`, each call with other memory."""
+def layers(peer: Peer, n: int, k: int) -> list[Callable[[Tensor], Tensor]]:
+    """Layers of random weights, in memory of their own, which together exceed twice the L2."""
     dtype = DTYPES[peer.activation]
     scales = (torch.rand((n, k // GROUP), device="cuda") * 0.01 + 0.002).to(dtype)
     call, tensors = peer.layer(_codes(n, k), scales)
     nbytes = sum(t.numel() * t.element_size() for t in tensors)
     copies = min(LAUNCHES, max(4, -(-graph.ROTATION_BYTES // nbytes)))
     weights = [tensors] + [tuple(t.clone() for t in tensors) for _ in range(copies - 1)]
-    x = torch.randn((tokens, k), device="cuda").to(dtype)
-    return graph.us([partial(call, x, *weight) for weight in weights])
+    return [lambda x, weight=weight: call(x, *weight) for weight in weights]
+
+
+def calls_of(
+    peer: Peer, layers: Sequence[Callable[[Tensor], Tensor]], k: int, tokens: int
+) -> list[Callable[[], Tensor]]:
+    """Calls of these layers on random x, for :mod:`benchmarks.graph`."""
+    x = torch.randn((tokens, k), device="cuda").to(DTYPES[peer.activation])
+    # Of many tokens few calls take as long, and read more than an L2 holds.
+    return [partial(layer, x) for layer in layers[: max(4, LAUNCHES * 256 // tokens)]]
+
+
+def us(peer: Peer, n: int, k: int, tokens: int) -> float:
+    """Microseconds a call on random data, by :func:`graph.us`, each call with other memory."""
+    return graph.us(calls_of(peer, layers(peer, n, k), k, tokens))
 
 
 def measure(

@@ -72,6 +72,7 @@ struct Costs {
     double fill_bytes;     ///< that a multiprocessor takes in a cycle from L2, or by way of it
     double launch_seconds, cluster_seconds;  ///< the latter in each wave
     double ordered_sum_seconds;              ///< of a number that CTAs add in order
+    double tail_seconds;                     ///< of a last wave that is split, beside its sums
     double weights_ahead_seconds;  ///< that a dependent launch gains by asking for weights early
     // Of tensor memory, measured nowhere. Cycles of a scheduler: a store of 16 rows; what a barrier
     // in front of the products of 64 columns leaves idle.
@@ -158,6 +159,7 @@ inline constexpr Costs kFittedCosts = {
                    .launch_seconds = 3.7e-6,
                    .cluster_seconds = 4e-6,
                    .ordered_sum_seconds = 5.6e-11,
+                   .tail_seconds = 4e-6,
                    .weights_ahead_seconds = 1e-6,
                    .store_cycles = 4,
                    .meeting_cycles = 40},

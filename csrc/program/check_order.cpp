@@ -32,6 +32,12 @@ Faults check(const Program& program, const For& i) {
   if (const auto extent = program.variables[i.variable].extent; i.trips != extent) {
     add(faults, i.trips, " trips of a variable of ", extent);
   }
+  if (i.tail_trips < 0 || i.tail_trips > i.trips) {
+    add(faults, i.tail_trips, " trips in the tail, of ", i.trips);
+  }
+  if (i.tail_trips > 0 && (!program.tail || i.unroll == 0)) {
+    add(faults, i.tail_trips, " trips of a tail that ", program.tail ? "is written out" : "is not");
+  }
   return faults;
 }
 

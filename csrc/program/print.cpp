@@ -271,6 +271,7 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const For& i) {
             out << "for " << program.variables[i.variable].name << " in 0.." << i.trips - 1
                 << (i.unroll ? " rolled" : "");
+            if (i.tail_trips > 0) out << ", in the tail in 0.." << i.tail_trips - 1;
           },
           [&](const If& i) {
             out << "if " << program.variables[i.variable].name << " == " << i.value;
@@ -325,11 +326,15 @@ std::string to_string(const Program& program, const Statement& statement) {
 
 std::string to_string(const Program& program) {
   std::ostringstream out;
-  out << "program " << program.name << ": " << program.variables[kSplit].extent << " x "
-      << program.variables[kTile].extent << " blocks of " << program.threads << " threads";
+  const auto [x, y] = program.grid();
+  out << "program " << program.name << ": " << x << " x " << y << " blocks of " << program.threads
+      << " threads";
   if (program.roles) out << " that consume and " << program.roles->producers << " that produce";
   if (program.cluster > 1) {
     out << ", clusters of " << program.cluster << (program.tiles_in_cluster ? " tiles" : "");
+  }
+  if (program.tail) {
+    out << ", " << program.tail->splits << " of each tile from " << program.tail->first << " on";
   }
   out << ", " << program.shared_bytes() << " bytes shared\n";
   for (const Buffer& buffer : program.buffers) {

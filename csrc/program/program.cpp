@@ -97,6 +97,12 @@ std::size_t common_statements(const Program& program) {
   return count;
 }
 
+std::array<std::int64_t, 2> Program::grid() const {
+  const auto splits = variables[kSplit].extent, tiles = variables[kTile].extent;
+  if (!tail) return {splits, tiles};
+  return {1, tail->first + (tiles - tail->first) * splits};
+}
+
 bool has_producers(const Statement& statement) {
   const auto* loop = std::get_if<For>(&statement.op);
   return std::holds_alternative<Produce>(statement.op) ||

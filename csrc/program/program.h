@@ -28,6 +28,7 @@
 //     only after DependentWait.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -231,7 +232,8 @@ struct For {
   VariableId variable;
   std::int64_t trips;
   std::vector<Statement> body;
-  int unroll = 0;  ///< 0: written out; else a loop, this many trips at a time
+  int unroll = 0;               ///< 0: written out; else a loop, this many trips at a time
+  std::int64_t tail_trips = 0;  ///< of blocks that share a tile (Tail); 0: the same. Of loops alone
 };
 /// body where variable == value; the same for all threads of a block.
 struct If {
@@ -265,6 +267,15 @@ struct Statement {
       op;
 };
 
+/// The last tiles, whose columns several blocks share, so that a device is not left in part empty
+/// by the last of the tiles that have a block each. In the grid such blocks are the last.
+struct Tail {
+  std::int64_t first;   ///< of these tiles
+  std::int64_t splits;  ///< blocks of each
+  VariableId is_tail;   ///< 1 in their blocks, 0 in others, whose number of the split is 0
+  VariableId tile;      ///< which of these tiles
+};
+
 /// Of one signal.
 constexpr std::int64_t kSignalBytes = 8;
 /// Of shared memory, of a block that has tensor memory: its address there.
@@ -276,7 +287,7 @@ struct Program {
   int blocks_per_multiprocessor;  ///< that registers and shared memory must leave room for
   int cluster;                    ///< blocks along `split`, or along `tile`, that form one
   bool dependent_launch;
-  std::vector<Variable> variables;  ///< kSplit, kTile, kRank first; their extents are the grid
+  std::vector<Variable> variables;  ///< kSplit, kTile, kRank first
   std::vector<Buffer> buffers;      ///< global ones are the parameters, in this order, then tokens
   std::vector<View> views;
   std::vector<Register> registers;
@@ -288,7 +299,11 @@ struct Program {
   std::optional<Affine> first_token;
   std::optional<Items> items;  ///< where there are some: none else has a third dimension
   std::optional<Roles> roles;
+  std::optional<Tail> tail;
 
+  /// Blocks along the first two dimensions of the grid: splits and tiles, where there is a tail
+  /// blocks of tiles alone.
+  std::array<std::int64_t, 2> grid() const;
   /// Threads that a block is started with.
   int block_threads() const { return threads + (roles ? roles->producers : 0); }
   std::int64_t shared_bytes() const;

@@ -40,6 +40,10 @@ class Counter {
         }
         values_[loop->variable] = 0;
       } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+        // Of blocks that share no tile.
+        if (program_.tail && branch->variable == program_.tail->is_tail && branch->value == 1) {
+          continue;
+        }
         values_[branch->variable] = branch->value;
         walk(branch->body);
       } else if (const auto* part = std::get_if<Within>(&statement.op)) {

@@ -22,6 +22,7 @@ class Verifier {
     for (const View& view : program_.views) check_view(view);
     if (program_.items) check_items(*program_.items);
     if (program_.first_token) check_first_token(*program_.first_token);
+    if (program_.tail) check_tail(*program_.tail);
     if (program_.roles) {
       check_roles(*program_.roles);
       check_meetings();
@@ -90,6 +91,21 @@ class Verifier {
       fault("blocks of a cluster, or splits of a tile, begin at different tokens");
     }
     if (range_of(program_, first).low < 0) fault("a block begins before the first token");
+  }
+
+  void check_tail(const Tail& tail) {
+    const auto splits = program_.variables[kSplit].extent, tiles = program_.variables[kTile].extent;
+    if (tail.splits != splits || tail.first < 0 || tail.first >= tiles) {
+      fault(joined("a tail of ", tail.splits, " blocks for each tile from ", tail.first, " on, of ",
+                   splits, " splits and ", tiles, " tiles"));
+    }
+    const auto is = [&](VariableId id, std::int64_t extent) {
+      return id > kRank && program_.variables[id].extent == extent;
+    };
+    if (!is(tail.is_tail, 2) || !is(tail.tile, tiles - tail.first)) {
+      fault("no variables say which blocks are in the tail, and in which of its tiles");
+    }
+    if (program_.cluster > 1 || program_.items) fault("a tail of clusters or items");
   }
 
   /// Accesses count on the alignment of buffers, and of rows where views have tokens.

@@ -39,9 +39,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
                             Session::Purpose purpose) {
   const Compiled compiled = unverified(decisions, schedule);
   const Program& program = compiled.program;
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
+  const auto [splits, tiles] = program.grid();
   const auto shared = static_cast<unsigned>(program.shared_bytes());
   std::vector<Operand> operands;
   for (const Buffer& buffer : program.buffers) {
@@ -51,7 +49,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
   SharedKernel kernel = load_kernel(
       compiled.source, program.name, ordinal, shared, ceil_div(registers, program.block_threads()),
       [&] { verify(program, decisions.device->shared_per_block_bytes); });
-  const Launch launch{{extent(kSplit), extent(kTile), 1},
+  const Launch launch{{static_cast<unsigned>(splits), static_cast<unsigned>(tiles), 1},
                       static_cast<unsigned>(program.block_threads()),
                       shared,
                       program.dependent_launch};

@@ -32,11 +32,9 @@ inline bool reads_fnuz(const Device& device) {
 }
 
 inline emulate::Launch launch_of(const Program& program, const Device& device, unsigned seed) {
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
+  const auto [splits, tiles] = program.grid();
   const auto cluster = static_cast<unsigned>(program.cluster);
-  return {{extent(kSplit), extent(kTile)},
+  return {{static_cast<unsigned>(splits), static_cast<unsigned>(tiles)},
           {program.tiles_in_cluster ? 1 : cluster, program.tiles_in_cluster ? cluster : 1},
           static_cast<unsigned>(program.block_threads()),
           program.shared_bytes(),

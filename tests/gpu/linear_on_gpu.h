@@ -53,10 +53,8 @@ inline std::string objection_to(const Loaded& loaded, const Schedule& schedule,
   std::vector<void*> arguments;
   for (void*& address : addresses) arguments.push_back(&address);
   arguments.push_back(&tokens);
-  const auto extent = [&](VariableId id) {
-    return static_cast<unsigned>(program.variables[id].extent);
-  };
-  const Launch launch{{extent(kSplit), extent(kTile), 1},
+  const auto [splits, tiles] = program.grid();
+  const Launch launch{{static_cast<unsigned>(splits), static_cast<unsigned>(tiles), 1},
                       static_cast<unsigned>(program.block_threads()),
                       static_cast<unsigned>(program.shared_bytes()),
                       false};

@@ -123,7 +123,8 @@ void add_program(python::Module& m) {
       .property("threads", fn<&Program::block_threads>)
       .property("grid",
                 [](const Program& p) {
-                  return std::pair(p.variables[kSplit].extent, p.variables[kTile].extent);
+                  const auto [splits, tiles] = p.grid();
+                  return std::pair(splits, tiles);
                 })
       .property("shared_bytes", fn<&Program::shared_bytes>)
       .property("barriers", fn<&count_barriers>)

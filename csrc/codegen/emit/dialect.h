@@ -34,10 +34,9 @@ struct Dialect {
   std::string_view constants;  ///< of arrays that the text has the values of
   /// The line that declares `shared`, the dynamic shared memory, at a multiple of so many bytes.
   std::string (*shared_memory)(int alignment);
-  std::string_view coordinates;  ///< the line that declares `thread`, `split` and `tile`
-  std::string_view tile;         ///< what `tile` is
-  std::string_view item;         ///< the block's coordinate in the third dimension of the grid
-  std::string_view byte_perm;    ///< bytes of two words by a selector of four nibbles
+  std::string_view thread;             ///< its number in the block
+  std::string_view split, tile, item;  ///< the block's coordinates in the grid
+  std::string_view byte_perm;          ///< bytes of two words by a selector of four nibbles
   /// The prelude has its wrapper.
   bool (*multiplies_by)(const MatrixInstruction& row);
   /// The name of that, with A of `a`.

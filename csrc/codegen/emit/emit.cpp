@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
 
 namespace ladder::codegen {
@@ -186,7 +187,7 @@ void Emitter::declarations() {
   int alignment = kSharedAlignment;
   for (const Buffer& buffer : program_.buffers) alignment = std::max(alignment, buffer.alignment);
   line(dialect_.shared_memory(alignment));
-  line(dialect_.coordinates);
+  coordinates();
   if (program_.first_token) line("if (", expr(*program_.first_token), " >= tokens) return;");
   if (program_.cluster > 1) line("const u32 rank = cluster_rank();");
   for (std::size_t id = 0; id < program_.buffers.size(); ++id) {
@@ -209,10 +210,26 @@ void Emitter::declarations() {
   }
 }
 
+void Emitter::coordinates() {
+  if (!program_.tail) {
+    return line("const u32 thread = ", dialect_.thread, ", split = ", dialect_.split,
+                ", tile = ", dialect_.tile, ";");
+  }
+  const auto& [first, splits, is_tail, of_tail] = *program_.tail;
+  const auto &in = program_.variables[is_tail].name, &at = program_.variables[of_tail].name;
+  line("const u32 thread = ", dialect_.thread, ", block = ", dialect_.tile, ", ", in,
+       " = block >= ", first, "u;");
+  line("const u32 ", at, " = ", in, " ? (block - ", first, "u) / ", splits, "u : 0u;");
+  line("const u32 split = ", in, " ? (block - ", first, "u) % ", splits, "u : 0u;");
+  line("const u32 tile = ", in, " ? ", first, "u + ", at, " : block;");
+}
+
 void Emitter::ticket_results(const std::vector<Statement>& statements) {
   for (const Statement& statement : statements) {
     if (const auto* i = std::get_if<Ticket>(&statement.op)) {
       line("u32 ", program_.variables[i->result].name, ";");
+    } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+      ticket_results(branch->body);
     }
   }
 }
@@ -244,7 +261,11 @@ void Emitter::body(std::span<const Statement> statements, int depth) {
     if (loop != nullptr && loop->unroll > 0) {
       const auto& name = program_.variables[loop->variable].name;
       line("#pragma unroll ", loop->unroll);
-      line("for (u32 ", name, " = 0; ", name, " < ", loop->trips, "; ++", name, ") {");
+      const auto trips = loop->tail_trips == 0
+                             ? joined(loop->trips)
+                             : joined("(", program_.variables[program_.tail->is_tail].name, " ? ",
+                                      loop->tail_trips, "u : ", loop->trips, "u)");
+      line("for (u32 ", name, " = 0; ", name, " < ", trips, "; ++", name, ") {");
       body(loop->body, depth + 1);
       depth_ = depth;
       line("}");

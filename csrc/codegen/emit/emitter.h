@@ -37,6 +37,8 @@ class Emitter {
   // emit.cpp
   void signature();
   void declarations();
+  /// Which thread of which block this is.
+  void coordinates();
   void item();
   void ticket_results(const std::vector<Statement>& statements);
   void body(std::span<const Statement> statements, int depth);

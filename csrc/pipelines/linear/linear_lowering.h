@@ -162,7 +162,7 @@ class LinearLowering {
     bool direct =
         false;  ///< the sums of a warp are all of its rows and tokens: nobody adds to them
     std::int64_t token_extent = kTokens;  ///< kTokens: the CTA's tokens are all of the call
-    std::int64_t splits = 1, tiles = 1;   ///< CTAs
+    std::int64_t splits = 1, tiles = 1;   ///< CTAs; in a tail those of its tiles
     /// Brings them to shared memory, seen as [1, rows, tokens], where they are not in acc_.
     std::function<void(Body&, ViewId)> bring = nullptr;
     std::function<Affine(const Affine& sweep)> first_row;
@@ -176,6 +176,8 @@ class LinearLowering {
   /// The sums of the warps along K in `sum_`, where they are direct those in registers, and what
   /// becomes of them: `use` adds that.
   void add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use);
+  /// The same, once or more often, of what is in shared memory and all threads may read.
+  void with_sums(Body& body, ViewId by_warp, const std::function<void(Body&)>& use);
   /// sum_ += part for part = first .. count - 1.
   void add_parts(Body& body, std::int64_t count, std::int64_t first, std::string name,
                  const std::function<Load(Affine)>& load);
@@ -189,6 +191,14 @@ class LinearLowering {
   void add_kept(Body& body, const Affine& sweep);
   /// The block that comes last adds what all left in global memory.
   void add_in_order(Body& body);
+  /// Tiles that several blocks share are added up in order, others are there.
+  void add_tail(Body& body);
+  /// The sums of this block's split where the last finds them: [tile and split, row, token].
+  ViewId parts_in_order();
+  /// Number of the tile among those that have parts.
+  VariableId shared_tile() const { return program_.tail ? program_.tail->tile : kTile; }
+  void leave_part(Body& body, ViewId parts);
+  void add_if_last(Body& body, ViewId parts);
   /// Takes `sum_` through the epilogue, rounds it and writes it to y: rows from `first` on.
   void finish(Body& body, const Affine& first);
 

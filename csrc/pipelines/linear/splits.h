@@ -12,4 +12,14 @@ namespace ladder {
 std::vector<std::int64_t> splits_for(std::int64_t tiles, std::int64_t k_tiles, std::int64_t places,
                                      std::int64_t most, std::size_t more);
 
+/// The last of `tiles` tiles, which would fill `places` in part, and into how many parts K of each
+/// may go.
+struct TailSplits {
+  std::int64_t tiles, splits;
+};
+/// The `count` of 2 to `most` parts that leave the fullest place least to do, less than one part
+/// would.
+std::vector<TailSplits> tails_of(std::int64_t tiles, std::int64_t k_tiles, std::int64_t places,
+                                 std::int64_t most, std::size_t count);
+
 }  // namespace ladder

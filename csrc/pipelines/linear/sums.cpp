@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the sums of warps to y.
 #include <algorithm>
+#include <numeric>
 
 #include "base/integers.h"
 #include "pipelines/linear/linear_lowering.h"
@@ -11,8 +12,9 @@ namespace {
 
 // Parts that a loop over them keeps in flight, where a thread has few sums; else parts of so many
 // sums together.
-// Tokens whose parts are added up together, of sums that are direct.
-constexpr std::int64_t kSliceTokens = 8;
+// Tokens whose parts are added up together, of sums that are direct, and at most of a tail, whose
+// loads are in flight together.
+constexpr std::int64_t kSliceTokens = 8, kMostSliceTokens = 32;
 constexpr std::int64_t kPartsInFlight = 16, kFewSums = 16, kManySums = 128;
 
 }  // namespace
@@ -70,6 +72,10 @@ void LinearLowering::add_warps(Body& body, const Affine& sweep,
   const auto by_warp = share_sums(body, sweep);
   emit(body, Barrier{});
   declare_sums(sums_.rows);
+  with_sums(body, by_warp, use);
+}
+
+void LinearLowering::with_sums(Body& body, ViewId by_warp, const std::function<void(Body&)>& use) {
   Body sums;
   emit(sums, Load{sum_, by_warp, {0, 0, 0}});
   add_parts(sums, sums_.warps_k, 1, "warp", [&](Affine w) -> Load {
@@ -159,22 +165,48 @@ void LinearLowering::add_kept(Body& body, const Affine& sweep) {
   emit(body, Within{sum_, kept_, at, std::move(sums)});
 }
 
+ViewId LinearLowering::parts_in_order() {
+  const auto rows = sums_.rows;
+  return view(workspace_, {sums_.tiles * sums_.splits, rows, sums_.token_extent},
+              {sums_.tokens * rows, 1, rows});
+}
+
+void LinearLowering::leave_part(Body& body, ViewId parts) {
+  const auto first = Affine::of(shared_tile(), sums_.splits);
+  emit(body, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
+}
+
 void LinearLowering::add_in_order(Body& body) {
-  const auto splits = sums_.splits, tiles = sums_.tiles, rows = sums_.rows;
-  const auto parts =
-      view(workspace_, {tiles * splits, rows, sums_.token_extent}, {sums_.tokens * rows, 1, rows});
-  const auto counter = view(counters_, {tiles}, {1});
+  const auto parts = parts_in_order();
   if (program_.items) {
     auto& shifts = program_.items->shifts;
-    shifts.push_back({workspace_, Items::By::item, tiles * splits * sums_.tokens * rows});
-    shifts.push_back({counters_, Items::By::item, counters_of_item(tiles)});
+    shifts.push_back(
+        {workspace_, Items::By::item, sums_.tiles * sums_.splits * sums_.tokens * sums_.rows});
+    shifts.push_back({counters_, Items::By::item, counters_of_item(sums_.tiles)});
   }
+  add_warps(body, 0, [&](Body& sums) { leave_part(sums, parts); });
+  add_if_last(body, parts);
+}
+
+void LinearLowering::add_tail(Body& body) {
+  const auto parts = parts_in_order();
+  const auto by_warp = share_sums(body);
+  emit(body, Barrier{});
+  declare_sums(sums_.rows);
+  Body whole, shared;
+  with_sums(whole, by_warp, [&](Body& sums) { finish(sums, sums_.first_row(0)); });
+  with_sums(shared, by_warp, [&](Body& sums) { leave_part(sums, parts); });
+  add_if_last(shared, parts);
+  emit(body, If{program_.tail->is_tail, 0, std::move(whole)});
+  emit(body, If{program_.tail->is_tail, 1, std::move(shared)});
+}
+
+void LinearLowering::add_if_last(Body& body, ViewId parts) {
+  const auto splits = sums_.splits, rows = sums_.rows;
+  const auto counter = view(counters_, {sums_.tiles}, {1});
   const auto arrived = variable("arrived", splits);
-  const auto first = Affine::of(kTile, splits);
-  add_warps(body, 0, [&](Body& sums) {
-    emit(sums, Store{sum_, parts, {first + Affine::of(kSplit), 0, 0}});
-  });
-  emit(body, Ticket{arrived, counter, {Affine::of(kTile)}, splits});
+  const auto first = Affine::of(shared_tile(), splits);
+  emit(body, Ticket{arrived, counter, {Affine::of(shared_tile())}, splits});
   Body last;
   const auto add = [&](Body& to, const Affine& token) {
     emit(to, Load{sum_, parts, {first, 0, token}});
@@ -183,11 +215,12 @@ void LinearLowering::add_in_order(Body& body) {
     });
     finish(to, sums_.first_row(0));
   };
-  if (sums_.direct) {
+  if (sums_.direct || program_.tail) {
     // As many tokens at a time as keep few registers and conditions.
-    const auto slices = sums_.tokens / kSliceTokens;
-    const auto slice = Affine::of(variable("slice", slices), kSliceTokens);
-    sums_.tokens = kSliceTokens;
+    const auto most = sums_.direct ? kSliceTokens : kMostSliceTokens;
+    const auto tokens = std::gcd(sums_.tokens, most), slices = sums_.tokens / tokens;
+    const auto slice = Affine::of(variable("slice", slices), tokens);
+    sums_.tokens = tokens;
     declare_sums(rows);
     sums_.first_token = sums_.first_token + slice;
     Body each;

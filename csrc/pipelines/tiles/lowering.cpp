@@ -45,13 +45,17 @@ Program TileLowering::run() {
   }
   Body each;
   k_tile(each);
-  emit(body, For{k_tile_, s_.k_tiles, std::move(each), 1});
+  emit(body, For{k_tile_, s_.k_tiles, std::move(each), 1, program_.tail ? split_tiles() : 0});
   if (s_.tensor_memory) {
     await_tensors(body, s_.k_tiles);
   } else if (s_.producers && one_sum()) {
     await_products(body);
   }
-  reduce(body, s_.reduction);
+  if (program_.tail) {
+    add_tail(body);
+  } else {
+    reduce(body, s_.reduction);
+  }
   return std::move(program_);
 }
 
@@ -59,16 +63,23 @@ void TileLowering::declare() {
   program_.threads = instruction_.lanes() * s_.warps_n * s_.warps_m;
   program_.blocks_per_multiprocessor = s_.ctas_per_sm;
   const bool cluster = s_.reduction == Reduction::cluster;
-  declare_kernel(grid_.splits, grid_.tiles * grid_.token_tiles * grid_.items,
-                 cluster ? static_cast<int>(grid_.splits) : 1, s_.dependent_launch, s_.reduction);
+  const bool tail = s_.tail_tiles > 0;
+  const auto tiles = grid_.tiles * grid_.token_tiles;
+  declare_kernel(tail ? s_.tail_splits : grid_.splits, tiles * grid_.items,
+                 cluster ? static_cast<int>(grid_.splits) : 1, s_.dependent_launch,
+                 tail ? Reduction::ordered : s_.reduction);
+  if (tail) {
+    program_.tail = {tiles - s_.tail_tiles, s_.tail_splits, variable("is_tail", 2),
+                     variable("tail_tile", s_.tail_tiles)};
+  }
   sums_ = {.rows = s_.rows,
            .tokens = s_.tokens,
            .warps_k = 1,
            .pitch = memory_.sum_pitch,
            .elements = memory_.sums,
            .token_extent = s_.token_tiles == 1 ? kTokens : s_.tokens,
-           .splits = grid_.splits,
-           .tiles = grid_.tiles * grid_.token_tiles,
+           .splits = tail ? s_.tail_splits : grid_.splits,
+           .tiles = tail ? s_.tail_tiles : tiles,
            .first_row = [this](const Affine&) { return first_row(s_.rows); },
            .first_token = first_token()};
   if (s_.token_tiles > 1) program_.first_token = first_token();
@@ -248,10 +259,12 @@ void TileLowering::end_products(Body& body) {
 }
 
 Workspace workspace_of(const Problem& problem, const TileSchedule& s) {
+  const std::int64_t sums = std::int64_t{s.tokens} * s.rows;
+  if (s.tail_tiles > 0) return {s.tail_tiles * s.tail_splits * sums, s.tail_tiles};
   if (s.reduction != Reduction::ordered) return {};
   const CtaGrid grid = grid_of(s, problem);
   const auto tiles = grid.tiles * grid.token_tiles;
-  return {tiles * grid.splits * s.tokens * s.rows, tiles};
+  return {tiles * grid.splits * sums, tiles};
 }
 
 Program lower(const Decisions& decisions, const TileSchedule& schedule) {

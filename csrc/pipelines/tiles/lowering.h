@@ -48,6 +48,10 @@ class TileLowering : LinearLowering {
   Affine first_row(std::int64_t factor) const { return raster_row(grid_, factor); }
   Affine first_token() const { return raster_token(grid_, s_.tokens); }
   void declare();
+  /// K-tiles from those of one split to those of the next.
+  std::int64_t split_tiles() const {
+    return program_.tail ? tail_k_tiles(s_) : std::int64_t{s_.k_tiles};
+  }
   Tiling tiling() const;
   void k_tile(Body& body);
   /// The copies of a k-tile are there; others of it, or of a later one, are on their way.

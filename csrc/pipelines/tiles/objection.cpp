@@ -56,6 +56,35 @@ std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions)
   return {};
 }
 
+/// The tail is of CTAs that share no tile otherwise; each of its splits has k-tiles.
+std::string bad_tail(const TileSchedule& s, const Decisions& decisions, const CtaGrid& grid) {
+  if (s.tail_tiles == 0) {
+    return s.tail_splits == 1 ? "" : joined("no tail of ", s.tail_splits, " splits");
+  }
+  if (!s.producers || s.tensor_memory) return "a tail without producers, or in tensor memory";
+  if (decisions.problem.has_items()) return "a tail of items";
+  if (s.reduction != Reduction::none || grid.splits != 1) return "a tail of tiles that are split";
+  if (const auto tiles = grid.tiles * grid.token_tiles; s.tail_tiles >= tiles) {
+    return joined("a tail of ", s.tail_tiles, " tiles, of ", tiles);
+  }
+  const auto of_split = tail_k_tiles(s);
+  if (s.tail_splits < 2 || of_split * (s.tail_splits - 1) >= s.k_tiles) {
+    return joined(s.k_tiles, " k-tiles are not ", s.tail_splits, " splits");
+  }
+  const auto sharing = decisions.problem.groups() == 1
+                           ? 1
+                           : std::max<std::int64_t>(decisions.problem.group_size() / s.columns, 1);
+  return of_split % sharing == 0
+             ? ""
+             : joined("groups of ", sharing, " k-tiles do not follow ", of_split, " of a split");
+}
+
+/// Of shared memory in front of all buffers, where a CTA learns how many came before it.
+std::int64_t ticket_bytes(const TileSchedule& s) {
+  if (s.reduction != Reduction::ordered && s.tail_tiles == 0) return 0;
+  return s.warpgroups ? kSwizzleAlignment : kSharedAlignment;
+}
+
 std::string not_counts(const TileSchedule& s) {
   return count_objection({{"rows", 1, s.rows},
                           {"tokens", 1, s.tokens},
@@ -65,6 +94,8 @@ std::string not_counts(const TileSchedule& s) {
                           {"k-tiles", 1, s.k_tiles},
                           {"stages", kFewestStages, s.stages},
                           {"token tiles", 1, s.token_tiles},
+                          {"tiles in the tail", 0, s.tail_tiles},
+                          {"splits in the tail", 1, s.tail_splits},
                           {"CTAs of a multiprocessor", 1, s.ctas_per_sm}});
 }
 
@@ -183,10 +214,11 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   const CtaGrid grid = grid_of(s, problem);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
+  if (auto why = bad_tail(s, decisions, grid); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   const auto threads = s.cta_threads();
-  if (auto why = residence_objection(threads, shared_bytes(s, problem), s.ctas_per_sm, device);
-      !why.empty()) {
+  const auto shared = shared_bytes(s, problem) + ticket_bytes(s);
+  if (auto why = residence_objection(threads, shared, s.ctas_per_sm, device); !why.empty()) {
     return why;
   }
   const auto registers = tile_registers(s, problem);

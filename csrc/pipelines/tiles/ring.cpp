@@ -98,7 +98,7 @@ void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& 
   emit(body, CopyAsync{at_stage(word_tile_, k_tile, row_blocks() * tile_words),
                        weight_rows_,
                        {first_row(row_blocks()),
-                        Affine::of(kSplit, tile_words * s_.k_tiles) + times(k_tile, tile_words)},
+                        Affine::of(kSplit, tile_words * split_tiles()) + times(k_tile, tile_words)},
                        guard,
                        below});
   for (const auto& [to, from] : group_copies_) {
@@ -113,11 +113,12 @@ void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& 
 Affine TileLowering::first_group(const Affine& k_tile) const {
   const auto group = problem_.group_size();
   if (group <= s_.columns) {
-    return Affine::of(kSplit, groups_ * s_.k_tiles) + times(k_tile, groups_);
+    return Affine::of(kSplit, groups_ * split_tiles()) + times(k_tile, groups_);
   }
   const auto sharing = group / s_.columns;
-  const auto of_split = sharing <= s_.k_tiles ? Affine::of(kSplit, s_.k_tiles / sharing)
-                                              : Affine::of(kSplit, 1, sharing / s_.k_tiles);
+  const auto tiles = split_tiles();
+  const auto of_split = sharing <= tiles ? Affine::of(kSplit, tiles / sharing)
+                                         : Affine::of(kSplit, 1, sharing / tiles);
   return sharing <= s_.k_tiles ? of_split + divided(k_tile, sharing) : of_split;
 }
 
@@ -125,8 +126,7 @@ void TileLowering::copy_activations(Body& body, const Affine& k_tile, const Affi
                                     std::int64_t below) {
   const auto to = at_stage(x_tile_, k_tile, memory_.activations / s_.stages);
   const std::vector<Affine> at = {
-      first_token(),
-      Affine::of(kSplit, std::int64_t{s_.columns} * s_.k_tiles) + times(k_tile, s_.columns)};
+      first_token(), Affine::of(kSplit, s_.columns * split_tiles()) + times(k_tile, s_.columns)};
   if (whole_pieces()) {
     emit(body, CopyAsync{to, x_rows_, at, guard, below});
   } else {

@@ -31,6 +31,8 @@ struct Spelling {
     text.number(", k-tiles ", s.k_tiles);
     text.number(", stages ", s.stages);
     text.name(", ", s.reduction, kReductions);
+    text.number(", tail of ", s.tail_tiles, 0);
+    text.number(" by ", s.tail_splits, 1);
     text.name(", ", s.route, kRoutes);
     text.name("", s.scale_place, kScalePlaces);
     text.flag(", dependent launch", s.dependent_launch);
@@ -55,6 +57,10 @@ CtaGrid grid_of(const TileSchedule& s, const Problem& problem) {
           .splits = splits,
           .together = tiles_together(s.token_tiles, s.tokens),
           .items = may ? items_together(problem.m) : 1};
+}
+
+std::int64_t tail_k_tiles(const TileSchedule& s) {
+  return ceil_div(std::int64_t{s.k_tiles}, std::int64_t{s.tail_splits});
 }
 
 std::int64_t groups_of_tile(const TileSchedule& s, const Problem& problem) {

@@ -66,6 +66,10 @@ struct TileSchedule {
   bool producers = false;      ///< a warpgroup more, which copies for those that multiply
   bool tensor_memory = false;  ///< with producers: operands and sums in tensor memory
   ScalePlace scale_place = ScalePlace::usual;
+  /// With producers, of a CTA that has all of K: the last so many tiles, which would fill a device
+  /// in part, have `tail_splits` CTAs each, whose sums are added up in order. 0: none.
+  int tail_tiles = 0;
+  int tail_splits = 1;
 
   bool operator==(const TileSchedule&) const = default;
   std::int64_t warp_rows() const { return rows / warps_n; }
@@ -89,6 +93,8 @@ CtaGrid grid_of(const TileSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_launch);
 
+/// K-tiles of a CTA in the tail.
+std::int64_t tail_k_tiles(const TileSchedule& schedule);
 /// Groups of columns whose scales a k-tile has; 1 where a group has several k-tiles.
 std::int64_t groups_of_tile(const TileSchedule& schedule, const Problem& problem);
 /// The instruction by which warpgroups multiply; null where they do not, or `device` has none.

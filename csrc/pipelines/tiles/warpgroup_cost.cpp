@@ -48,7 +48,9 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const double ctas = static_cast<double>(grid.count() * problem.products());
   const double places =
       std::round(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
-  const double waves = std::ceil(ctas / (places * s.ctas_per_sm));
+  const double in_tail = static_cast<double>(s.tail_tiles) * s.tail_splits;
+  const double waves = std::ceil((ctas - s.tail_tiles) / (places * s.ctas_per_sm));
+  const double waves_of_tail = std::ceil(in_tail / (places * s.ctas_per_sm));
   const double resident =
       std::min<double>(s.ctas_per_sm, std::ceil(ctas / waves / device.multiprocessors));
 
@@ -80,7 +82,8 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
                         (s.tensor_memory ? costs.meeting_cycles * s.columns / kBlock : 0);
 
   Cost out{};
-  const double cycles = waves * s.k_tiles / carried.clock;
+  const double cycles =
+      (waves * s.k_tiles + waves_of_tail * static_cast<double>(tail_k_tiles(s))) / carried.clock;
   out.issue_seconds = k_tile * cycles;
   out.shared_seconds = copies * cycles;
   out.memory_seconds = least_bytes(problem, problem.m) / device.global.bytes_per_second;
@@ -90,6 +93,10 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   if (s.reduction == Reduction::ordered) {
     out.fixed_seconds += costs.ordered_sum_seconds * static_cast<double>(s.rows) * tokens *
                          static_cast<double>(grid.splits) * waves;
+  }
+  if (s.tail_tiles > 0) {
+    out.fixed_seconds += costs.tail_seconds + costs.ordered_sum_seconds * s.rows * tokens *
+                                                  s.tail_splits * waves_of_tail;
   }
   out.seconds = std::pow(std::pow(out.memory_seconds, kMemoryOverlap) +
                              std::pow(out.issue_seconds, kMemoryOverlap),

@@ -74,7 +74,8 @@ void Interpreter::run_item(std::int64_t item) {
   const auto together = program_.items ? program_.items->together : 1;
   for (std::int64_t tile = item % together; tile < tiles;
        tile += together * along(program_.tiles_in_cluster)) {
-    for (std::int64_t split = 0; split < splits; split += along(!program_.tiles_in_cluster)) {
+    const auto of_tile = program_.tail && tile < program_.tail->first ? 1 : splits;
+    for (std::int64_t split = 0; split < of_tile; split += along(!program_.tiles_in_cluster)) {
       run_cluster(tile, split);
     }
   }
@@ -94,6 +95,10 @@ void Interpreter::run_cluster(std::int64_t first_tile, std::int64_t first_split)
     block.variables[kSplit] = split;
     block.variables[kTile] = tile;
     block.variables[kRank] = rank;
+    if (program_.tail && tile >= program_.tail->first) {
+      block.variables[program_.tail->is_tail] = 1;
+      block.variables[program_.tail->tile] = tile - program_.tail->first;
+    }
     for (const Register& reg : program_.registers) {
       const auto size = reg.layout.thread_count() * reg.layout.slot_count();
       block.registers.push_back({std::vector<std::uint32_t>(size), std::vector<bool>(size)});
@@ -130,7 +135,10 @@ void Interpreter::execute(std::span<const Statement> body, const std::vector<Blo
   for (const Statement& statement : body) {
     statement_ = &statement;
     if (const auto* loop = std::get_if<For>(&statement.op)) {
-      for (std::int64_t trip = 0; trip < loop->trips; ++trip) {
+      // A tail has no clusters: a block is alone.
+      const bool fewer =
+          loop->tail_trips > 0 && blocks.front()->variables[program_.tail->is_tail] == 1;
+      for (std::int64_t trip = 0; trip < (fewer ? loop->tail_trips : loop->trips); ++trip) {
         for (Block* block : blocks) block->variables[loop->variable] = trip;
         execute(loop->body, blocks);
       }

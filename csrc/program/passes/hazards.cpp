@@ -56,9 +56,11 @@ std::optional<Hazard> Hazards::first() {
                       "most ",
                       kMostBlocks);
   }
-  for (std::int64_t block = 0; block < blocks && !found_; ++block) {
+  const std::int64_t kinds = program_.tail ? 2 : 1;
+  for (std::int64_t block = 0; block < blocks * kinds && !found_; ++block) {
+    in_tail_ = block >= blocks;
     variables_.assign(program_.variables.size(), 0);
-    auto rest = block;
+    auto rest = block % blocks;
     for (auto variable : block_numbers) {
       variables_[variable] = rest % program_.variables[variable].extent;
       rest /= program_.variables[variable].extent;
@@ -147,12 +149,17 @@ void Hazards::run(const std::vector<Statement>& body) {
     if (now_.trips.empty()) together_ = s < common_statements(program_);
     if (const auto* loop = std::get_if<For>(&statement.op)) {
       now_.trips.push_back(0);
-      for (std::int64_t trip = 0; trip < loop->trips && !found_; ++trip) {
+      const auto trips = in_tail_ && loop->tail_trips > 0 ? loop->tail_trips : loop->trips;
+      for (std::int64_t trip = 0; trip < trips && !found_; ++trip) {
         now_.trips.back() = variables_[loop->variable] = trip;
         run(loop->body);
       }
       now_.trips.pop_back();
     } else if (const auto* branch = std::get_if<If>(&statement.op)) {
+      if (program_.tail && branch->variable == program_.tail->is_tail &&
+          branch->value != (in_tail_ ? 1 : 0)) {
+        continue;
+      }
       // Not every block comes here, so what is ordered within is not ordered after.
       const auto before = known_;
       now_.trips.push_back(0);

@@ -119,6 +119,7 @@ class Hazards {
   std::vector<VariableId> block_variables() const;
 
   const Program& program_;
+  bool in_tail_ = false;
   const int granule_;  // bytes
   std::vector<Facts> facts_;
   std::vector<std::int64_t> variables_;
