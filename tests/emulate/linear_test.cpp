@@ -24,6 +24,7 @@
 #include "program/gate_cases.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
+#include "program/tail_cases.h"
 #include "program/tile_cases.h"
 #include "program/wave_cases.h"
 #include "translate.h"
@@ -48,6 +49,13 @@ TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
   std::vector<Case> cases;
   for (const auto& [problem, schedule] : testing::tile_cases(4))
     cases.push_back({problem, schedule});
+  expect_exact(cases, device("h200"));
+}
+
+TEST(Emulated, tails_are_exact) {
+  std::vector<Case> cases;
+  for (const auto& [problem, schedule] : testing::tail_cases()) cases.push_back({problem, schedule});
+  ASSERT_GE(cases.size(), 10U);
   expect_exact(cases, device("h200"));
 }
 
@@ -187,6 +195,7 @@ TEST(Emulated, kernels_that_lack_one_act_of_order_are_wrong) {
   for (const auto& [problem, schedule] : testing::lowered_cases())
     all.push_back({problem, schedule});
   for (const auto& [problem, schedule] : testing::tile_cases(6)) all.push_back({problem, schedule});
+  for (const auto& [problem, schedule] : testing::tail_cases()) all.push_back({problem, schedule});
   for (const auto& [problem, schedule] : all) {
     const Program program = lower(decide(problem, h200), schedule);
     if (!shows_order({problem, schedule}, program)) continue;
