@@ -39,7 +39,7 @@ def forward(
         x, experts: as :func:`ladder.cuda.experts.route`.
         weights: as :func:`ladder.cuda.experts.combine`.
         gate_up_bias, down_bias: [E, N], any float dtype.
-        activation, limit, alpha: as :class:`ladder.nn.gating.Gating`; a stack that is gated was
+        activation, limit, alpha: as :class:`ladder.ops.gating.Gating`; a stack that is gated was
             opened with them.
         activation_type: what both products have rows of more than 16 tokens rounded to,
             as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once

@@ -13,7 +13,6 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,11 +20,9 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.gating import Gating
 from ladder.types import _checked
 from ladder.weight import Weight
-
-if TYPE_CHECKING:
-    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -247,7 +244,7 @@ def gated(
     alpha: float = 1.702,
     alternating: bool = False,
 ) -> Tensor:
-    """[R, N] of gate and up, [R, 2 N], as :class:`ladder.nn.gating.Gating`, in float32 and rounded
+    """[R, N] of gate and up, [R, 2 N], as :class:`ladder.ops.gating.Gating`, in float32 and rounded
     once. ``alternating``: columns are in the order of :func:`ladder.cuda.image.gate_rows`."""
     return _checked(_ops.gated, x, activation, limit, alpha, alternating)
 

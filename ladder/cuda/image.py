@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.gating import ROWS_IN_TURN, Gating
 from ladder.types import TType, _checked, element
 from ladder.weight import Weight
-
-if TYPE_CHECKING:
-    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -103,20 +100,16 @@ def open_weight(
     return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type, *more)
 
 
-#: Rows of the gate, and of up, that lie side by side (csrc/expr/gating.h).
-_IN_TURN = 8
-
-
 def alternates(n: int) -> bool:
     """Whether N rows of gate and up, half of each, can lie in turn."""
-    return n % (2 * _IN_TURN) == 0
+    return n % (2 * ROWS_IN_TURN) == 0
 
 
 @functools.cache
 def gate_rows(n: int, device: torch.device) -> Tensor:
     """[N] int64: the row of a weight, gate in front of up, that each row is where they lie in turn,
     eight and eight."""
-    halves = torch.arange(n, device=device).view(2, -1, _IN_TURN)
+    halves = torch.arange(n, device=device).view(2, -1, ROWS_IN_TURN)
     return halves.transpose(0, 1).reshape(-1)
 
 

@@ -47,15 +47,15 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
 }
 
 
-def joined(layers: Sequence[Linear]) -> Linear:
-    """A layer with the rows of ``layers``, one after the other, of which there is no
+def joined(layers: Sequence[Linear], kind: type[Linear] = Linear) -> Any:
+    """A layer of ``kind`` with the rows of ``layers``, one after the other, of which there is no
     :func:`objection`. Nothing is shared with them but what is one for all rows."""
     first = layers[0]
     bias = None
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
-    linear = Linear.from_weight(
+    linear = kind.from_weight(
         join([layer.packed_weight for layer in layers]),
         bias,
         activation_type=first.activation_type,

@@ -315,19 +315,27 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             bias = bias.to(x.dtype)
         if device == "cuda" and not torch.compiler.is_compiling():
             self.prepare()
-        image = self.image
-        if image is not None:
-            number, n = self._weight_number, self.out_features
-            scale = self.input_scale if self._activation_type else None
-            run: Any = linear_image if scale is None else linear_image_scaled
-            given = (x,) if scale is None else (x, scale)
+        if self.image is not None:
             if torch.compiler.is_compiling():
-                return run(*given, image, bias, number, n)
+                return self._by_image(x, bias)
             try:
-                return run(*given, image, bias, number, n)
+                return self._by_image(x, bias)
             except RuntimeError:
                 if not self._leave_kernels():
                     raise
+        return self._by_codes(x, bias)
+
+    def _by_image(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        image: Any = self.image
+        number, n, scale = self._weight_number, self.out_features, self._scale_of_x()
+        if scale is None:
+            return linear_image(x, image, bias, number, n)
+        return linear_image_scaled(x, scale, image, bias, number, n)
+
+    def _scale_of_x(self) -> Tensor | None:
+        return self.input_scale if self._activation_type else None
+
+    def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return ops.linear(
             x,
             self.qweight,
