@@ -173,6 +173,7 @@ def test_adapters_of_gate_and_up_get_their_sums(first):
             assert done.ungated == {
                 prefix + name: "up_proj is of LoraLinear, not ladder.Linear" for name in MLPS
             }
+        assert not any(isinstance(module, RunsGated) for module in model.modules())
         found.append(logits(model))
     assert torch.equal(*found)
 
