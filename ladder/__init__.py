@@ -19,6 +19,7 @@ from ladder.nn.batched import BatchedLinear
 from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert, set_activation_type
 from ladder.nn.experts import Experts
+from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.linear import Linear
 from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
@@ -34,6 +35,7 @@ __all__ = [
     "CheckpointError",
     "Conv2d",
     "Experts",
+    "GatedMLP",
     "InvalidArgument",
     "LadderError",
     "Linear",

@@ -21,7 +21,8 @@ from ladder.types import TType, parse
 from ladder.weight import in_order, needs_single_rows
 
 #: Layers of one input that serving frameworks multiply in one product.
-MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+GATE_UP = ("gate_proj", "up_proj")
+MERGED = (("q_proj", "k_proj", "v_proj"), GATE_UP)
 _GATE_UP, _DOWN = STACKS.values()
 #: What checkpoints call gate, up and down of one expert: most; Mixtral and its like.
 PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))

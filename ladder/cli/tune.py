@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ladder.checkpoints.packed import PackedLayer
     from ladder.cuda.tune import Request, Tuned
+    from ladder.ops.gating import Gating
 
 
 def tune(
@@ -42,7 +43,7 @@ def tune(
         Path | None, typer.Option(help="Keep kernels and plans there, not beside the model.")
     ] = None,
     merged: Annotated[
-        bool, typer.Option(help="Also q, k and v in one product, and gate and up.")
+        bool, typer.Option(help="Also q, k and v in one product, and gate and up, gated and not.")
     ] = True,
     dependent_launch: Annotated[
         bool, typer.Option("--dependent-launch", help="Kernels for a chain: docs/cuda.md.")
@@ -91,7 +92,9 @@ def tune(
     layers, experts = packed_layers(model)
     config = read_json(model / "config.json")
     chosen = dtype or _dtype_of(config)
-    kinds = kinds_of([*layers, *(merged_layers(layers) if merged else ())], gpu)
+    together = merged_layers(layers) if merged else []
+    kinds = kinds_of([*layers, *together], gpu)
+    kinds += gated_kinds_of(together, gating_of(config), gpu)
     mixtures = expert_kinds_of(experts)
     kernels.use_store(kept)
     for kind in kinds:
@@ -129,6 +132,7 @@ class Kind:
     k: int
     gather: bool
     activation_type: str = ""  #: of the folder, where this GPU has kernels for it; "" for none
+    gating: Gating | None = None  #: rows are those of gate and up, whose product kernels give
     names: list[str] = field(default_factory=list)
     reason: str = ""  #: why there is no kernel
     request: Request | None = None
@@ -152,9 +156,10 @@ class Kind:
                 self.gather,
                 dependent_launch=dependent,
                 activation_type=rounded,
+                gating=self.gating,
             )
-            ttype, shape = parse(self.type), (self.n, self.k)
-            self.request = Request(number, ttype, shape, device, dtype, tokens, rounded)
+            ttype, shape, gated = parse(self.type), (self.n, self.k), self.gating is not None
+            self.request = Request(number, ttype, shape, device, dtype, tokens, rounded, gated)
 
     def rows(self, tuned: Tuned) -> list[dict[str, Any]]:
         """Of each kernel: the least and the most tokens of those that were asked for."""
@@ -196,11 +201,27 @@ def kinds_of(layers: Sequence[PackedLayer], device: torch.device) -> list[Kind]:
         if rounded and gpu_objection(rounded, type, layer.n, layer.k, device.index or 0):
             rounded = ""
         key = (type, layer.n, layer.k, gather, rounded, reason)
-        kind = kinds.setdefault(
-            key, Kind(type, layer.n, layer.k, gather, rounded, reason=reason)
-        )
+        kind = kinds.setdefault(key, Kind(type, layer.n, layer.k, gather, rounded, reason=reason))
         kind.names.append(layer.name)
     return list(kinds.values())
+
+
+def gated_kinds_of(
+    merged: Sequence[PackedLayer], gating: Gating | None, device: torch.device
+) -> list[Kind]:
+    """Of those that are gate and up, of which :func:`ladder.optimize` has kernels give the product.
+
+    Args:
+        gating: of the model, None where that is not known.
+    """
+    from ladder.checkpoints.packed import GATE_UP
+    from ladder.cuda.image import alternates
+
+    if gating is None:
+        return []
+    pairs = [each for each in merged if each.name.endswith("+".join(GATE_UP))]
+    found = kinds_of([each for each in pairs if alternates(each.n)], device)
+    return [replace(kind, gating=gating) for kind in found]
 
 
 def _print(
@@ -222,6 +243,7 @@ def _print(
                 "k": kind.k,
                 "gather": kind.gather,
                 "activation_type": kind.activation_type or None,
+                "gating": None if kind.gating is None else str(kind.gating),
                 "layers": kind.names,
                 "kernels": kind.rows(tuned),
                 "reason": kind.reason,
@@ -244,7 +266,8 @@ def _print(
         return
     rows: list[tuple[Any, ...]] = []
     for kind in kinds:
-        left = (kind.type, kind.n, kind.k, len(kind.names))
+        gated = "" if kind.gating is None else f" {kind.gating.activation}"
+        left = (kind.type + gated, kind.n, kind.k, len(kind.names))
         rows += [
             (*left, span(row["m"]), row["kernel"] or "torch", row["origin"])
             for row in kind.rows(tuned)

@@ -165,12 +165,13 @@ def of_token(config: dict[str, Any]) -> int:
 
 
 def gating_of(config: dict[str, Any]) -> Gating | None:
-    """What the experts of a model compute between their products by its configuration, as
-    transformers' modules do; None where ladder has no such function."""
+    """What a model computes between gate and up and down by its configuration, as transformers'
+    modules do; None where ladder has no such function."""
     from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
     config = {**config, **(config.get("text_config") or {})}
-    limit, name = config.get("swiglu_limit"), config.get("hidden_act", "silu")
+    limit = config.get("swiglu_limit")
+    name = config.get("hidden_activation") or config.get("hidden_act", "silu")  # Gemma's, others'
     if config.get("model_type") == "gpt_oss":
         return Gating(SWIGLU_OAI, 7.0 if limit is None else limit)
     return Gating(name, limit) if name in ACTIVATIONS else None

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -36,12 +36,20 @@ class Job:
     most: int
     ttype: TType = field(compare=False)
     shape: tuple[int, int] = field(compare=False)
+    columns: int = field(compare=False)  #: of products
     m: tuple[int, ...] = field(compare=False)
 
     @classmethod
     def of(cls, request: Request, most: int, m: tuple[int, ...] = ()) -> Job:
         return cls(
-            request.weight, request.device, request.dtype, most, request.ttype, request.shape, m
+            request.weight,
+            request.device,
+            request.dtype,
+            most,
+            request.ttype,
+            request.shape,
+            request.columns,
+            m,
         )
 
     @property
@@ -76,10 +84,7 @@ def jobs_of(requests: Iterable[Request]) -> list[Job]:
                 continue  # it is multiplied densely
             most = kernels.interval(m, request.activation_type)
             tokens.setdefault(Job.of(request, most), set()).add(m)
-    jobs = (
-        Job(job.weight, job.device, job.dtype, job.most, job.ttype, job.shape, tuple(sorted(m)))
-        for job, m in tokens.items()
-    )
+    jobs = (replace(job, m=tuple(sorted(m))) for job, m in tokens.items())
     return sorted(jobs, key=lambda job: job.most)
 
 

@@ -13,7 +13,6 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,11 +20,9 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.gating import ROWS_IN_TURN, Gating
 from ladder.types import _checked
 from ladder.weight import Weight
-
-if TYPE_CHECKING:
-    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -118,7 +115,7 @@ def padded_bias(bias: Tensor, dtype: torch.dtype | None = None, gated: bool = Fa
     bias is; of a stack that is ``gated`` in its order of rows."""
     bias = bias.detach().to(dtype or bias.dtype)
     if gated:
-        bias = bias[:, image.gate_rows(bias.shape[1], bias.device)]
+        bias = bias.unflatten(1, (2, -1, ROWS_IN_TURN)).transpose(1, 2).flatten(1)
     missing = -bias.shape[1] % _BIAS
     return (torch.nn.functional.pad(bias, (0, missing)) if missing else bias).contiguous()
 
@@ -247,7 +244,7 @@ def gated(
     alpha: float = 1.702,
     alternating: bool = False,
 ) -> Tensor:
-    """[R, N] of gate and up, [R, 2 N], as :class:`ladder.nn.gating.Gating`, in float32 and rounded
+    """[R, N] of gate and up, [R, 2 N], as :class:`ladder.ops.gating.Gating`, in float32 and rounded
     once. ``alternating``: columns are in the order of :func:`ladder.cuda.image.gate_rows`."""
     return _checked(_ops.gated, x, activation, limit, alpha, alternating)
 

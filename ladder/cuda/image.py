@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.ops.gating import ROWS_IN_TURN, Gating
 from ladder.types import TType, _checked, element
 from ladder.weight import Weight
-
-if TYPE_CHECKING:
-    from ladder.nn.gating import Gating
 
 _ops = torch.ops.ladder
 
@@ -84,6 +81,7 @@ def open_weight(
     dependent_launch: bool = False,
     activation_type: str = "",
     gating: Gating | None = None,
+    function: str = "",
 ) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
     every process. Only for weights without a
@@ -98,25 +96,27 @@ def open_weight(
             :func:`ladder.ops.activations.zeros_objection` takes.
         gating: rows of the weight are those of gate and up in turn (:func:`gate_rows`), and kernels
             give the product of both, [M, N / 2], computed in float32 and rounded once.
+        function: an activation function of the sums (:class:`ladder.ops.gating.Activation`), in
+            float32 and rounded once; "" for none.
     """
-    more = () if gating is None else (gating.activation, gating.least_limit, gating.alpha)
-    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type, *more)
-
-
-#: Rows of the gate, and of up, that lie side by side (csrc/expr/gating.h).
-_IN_TURN = 8
+    gate: tuple[str, float, float] = ("", 0.0, 0.0)
+    if gating is not None:
+        gate = gating.activation, gating.least_limit, gating.alpha
+    return _ops.open_weight(
+        type, n, k, gather, dependent_launch, activation_type, *gate, function
+    )
 
 
 def alternates(n: int) -> bool:
     """Whether N rows of gate and up, half of each, can lie in turn."""
-    return n % (2 * _IN_TURN) == 0
+    return n % (2 * ROWS_IN_TURN) == 0
 
 
 @functools.cache
 def gate_rows(n: int, device: torch.device) -> Tensor:
     """[N] int64: the row of a weight, gate in front of up, that each row is where they lie in turn,
     eight and eight."""
-    halves = torch.arange(n, device=device).view(2, -1, _IN_TURN)
+    halves = torch.arange(n, device=device).view(2, -1, ROWS_IN_TURN)
     return halves.transpose(0, 1).reshape(-1)
 
 

@@ -34,7 +34,7 @@ class Request:
 
     ``weight`` is the number from :func:`ladder.cuda.image.open_weight`, ``shape`` its [N, K],
     ``dtype`` that of the activations, ``m`` the numbers of tokens, ``activation_type`` what they
-    are rounded to ("": nothing).
+    are rounded to ("": nothing). ``gated``: the weight was opened with a gating.
     """
 
     weight: int
@@ -44,6 +44,12 @@ class Request:
     dtype: torch.dtype
     m: tuple[int, ...]
     activation_type: str = ""
+    gated: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Of products."""
+        return self.shape[0] // 2 if self.gated else self.shape[0]
 
 
 class Tuned(dict[Request, dict[int, str]]):

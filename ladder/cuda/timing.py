@@ -33,11 +33,16 @@ def calls_of(
     device: torch.device,
     dtype: torch.dtype,
     m: Sequence[int],
+    columns: int | None = None,
 ) -> list[list[Callable[[], Tensor]]]:
     """For each number of tokens, calls that go through :data:`ROTATION_BYTES` of weights, or
     through 64 weights where those are less. torch's random numbers of the caller stay as they are.
+
+    Args:
+        columns: of products; None: as many as the weight has rows.
     """
     n, k = shape
+    columns = n if columns is None else columns
     count = max(2, min(_MOST_LAUNCHES, -(-ROTATION_BYTES // (4 * parts(weight).words))))
     source = torch.Generator(device).manual_seed(0)
     images = random_images(count, weight, ttype.bits, source)
@@ -48,7 +53,7 @@ def calls_of(
         x = torch.randn((tokens, k), device=device, generator=source).to(dtype)
 
         def call(i: int, x: Tensor = x) -> Tensor:
-            return _ops.linear_image_no_grad(x, images[i], None, weight, n)
+            return _ops.linear_image_no_grad(x, images[i], None, weight, columns)
 
         # Of many tokens few calls take as long as 64 of few, and read more than an L2 holds.
         calls.append(

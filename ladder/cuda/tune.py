@@ -139,7 +139,9 @@ def _times(job: Job, schedules: Sequence[str]) -> dict[str, float]:
         return times
     tokens = sorted({job.m[0], job.m[-1]})
     with torch.cuda.device(job.device):
-        calls = calls_of(job.weight, job.ttype, job.shape, job.device, job.dtype, tokens)
+        calls = calls_of(
+            job.weight, job.ttype, job.shape, job.device, job.dtype, tokens, job.columns
+        )
         for name in schedules:
             try:
                 _ops.use_schedule(*job.key, name, False)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.nn.linear import Linear
+from ladder.nn.merged import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 
 #: Ways to start an adapter that do not look at the weight.
@@ -37,6 +38,13 @@ class LoraLinear(nn.Module, LoraLayer):
     ) -> None:
         if isinstance(base_layer, ParallelLinear):
             raise Unsupported("adapters need whole layers: load without tensor parallelism")
+        if isinstance(base_layer, Linear) and base_layer.activation is not None:
+            raise Unsupported(
+                f"adapters add to the sums of a layer, and this one ends with its activation, "
+                f"{base_layer.activation}: set base_layer.activation to None"
+            )
+        if isinstance(base_layer, MergedLinear):
+            base_layer.ungate()  # the adapter adds to its sums
         super().__init__()
         LoraLayer.__init__(self, base_layer, **kwargs)
         self._active_adapter = adapter_name

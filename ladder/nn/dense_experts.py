@@ -10,15 +10,13 @@ it is.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+from ladder.nn.gating import Gating, recognised
 
 #: Parameters of the two stacks, and their biases, in transformers' modules.
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
@@ -116,30 +114,17 @@ def layout_of(module: nn.Module) -> Layout | str:
 def _gating(module: Any) -> tuple[bool, Gating] | str:
     """Whether gate and up are interleaved, and the function, by what ``_apply_gate`` gives."""
     limit, alpha = _number(module, _LIMITS), _number(module, _ALPHAS)
-    at = torch.arange(256, dtype=torch.float64, device="cpu")
-    # Numbers of both signs, at all distances and beyond the limit, no two of a kind.
-    reach = 2 * max(limit or 0.0, 8.0)
-    gate_up = (reach * torch.sin(at * at * 0.37) * (at % 16 + 1) / 16).view(4, 64)
+
+    def interleaved(gate_up: Tensor) -> Tensor:
+        return module._apply_gate(torch.stack(gate_up.chunk(2, -1), -1).flatten(-2))
+
     try:
-        with torch.no_grad():
-            wanted = module._apply_gate(gate_up)
+        for product in (module._apply_gate, interleaved):
+            if gating := recognised(product, limit, alpha):
+                return product is interleaved, gating
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         return f"the function between its products cannot be called: {error}"
-    for interleaved, gating in itertools.product((False, True), _candidates(limit, alpha)):
-        pairs = torch.cat((gate_up[:, ::2], gate_up[:, 1::2]), -1) if interleaved else gate_up
-        made = gating(pairs)
-        # Formulas of one function differ by roundings; any two functions by much more.
-        if made.shape == wanted.shape and torch.allclose(made, wanted.double(), 1e-6, 1e-6):
-            return interleaved, gating
     return "the function between its products is none that ladder knows"
-
-
-def _candidates(limit: float | None, alpha: float | None) -> Iterator[Gating]:
-    for clamp in dict.fromkeys((None, limit)):
-        for activation in ACTIVATIONS:
-            yield Gating(activation, clamp)
-        if alpha is not None:
-            yield Gating(SWIGLU_OAI, clamp, alpha)
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> float | None:

@@ -40,6 +40,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "dtypes": lambda layer: layer.dtype,
     "devices": lambda layer: layer.device,
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
+    "activations": lambda layer: layer.activation,
     "activation types": lambda layer: layer.activation_type,
     "static scales": lambda layer: None if layer.input_scale is None else float(layer.input_scale),
     "numbers of x's columns (pre_scale)": lambda layer: told(layer.pre_scale) or "none",
@@ -47,20 +48,21 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
 }
 
 
-def joined(layers: Sequence[Linear]) -> Linear:
-    """A layer with the rows of ``layers``, one after the other, of which there is no
+def joined(layers: Sequence[Linear], kind: type[Linear] = Linear) -> Any:
+    """A layer of ``kind`` with the rows of ``layers``, one after the other, of which there is no
     :func:`objection`. Nothing is shared with them but what is one for all rows."""
     first = layers[0]
     bias = None
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
-    linear = Linear.from_weight(
+    linear = kind.from_weight(
         join([layer.packed_weight for layer in layers]),
         bias,
         activation_type=first.activation_type,
     )
     linear.input_scale, linear.pre_scale = first.input_scale, first.pre_scale
+    linear.activation = first.activation
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

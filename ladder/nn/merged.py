@@ -54,15 +54,15 @@ class MergedWeight:
         self.sizes = [layer.out_features for layer in layers]
         self._slot = Slot()
         with torch.inference_mode(False), torch.no_grad():
-            self.linear = joined(self.layers)
-            self._adopt()
+            self.linear: Linear = joined(self.layers)
+            self.adopt()
         self._handles = [
             parent.register_forward_pre_hook(self._slot.open),
             parent.register_forward_hook(self._slot.close, always_call=True),
         ]
         self.linear.prepare()
 
-    def _adopt(self) -> None:
+    def adopt(self) -> None:
         """Let the layers have their parts of the whole, and nothing beside it."""
         start = row = 0
         for index, (layer, size) in enumerate(zip(self.layers, self.sizes, strict=True)):
@@ -73,7 +73,7 @@ class MergedWeight:
                 for name in ("scales", "zeros"):
                     whole = getattr(self.linear, name)
                     layer.register_buffer(name, None if whole is None else whole[row : row + rows])
-            if layer.bias is not None:  # the very parameter, of which optimizers know
+            if self.linear.bias is not None:  # the very parameter, of which optimizers know
                 layer.bias.data = self.linear.bias.data[start : start + size]
             layer.__dict__["_merged"], layer.__dict__["_place"] = self, index
             layer.__class__ = MergedLinear
@@ -125,14 +125,22 @@ class MergedWeight:
         start = sum(self.sizes[:place])
         return self.linear._canonical_codes()[start : start + self.sizes[place]].clone()
 
+    def ungate(self) -> None:
+        """Layers of a gated weight become such whose own products somebody asks for."""
+
+    def leave(self) -> bool:
+        """Let go of the parent; whether it was held."""
+        held = bool(self._handles)
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        return held
+
     def dissolve(self) -> None:
         """Give each layer its own weight again, bit for bit."""
         with _dissolving:
-            if not self._handles:
+            if not self.leave():
                 return
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
             with torch.inference_mode(False), torch.no_grad():
                 codes = [self.codes(place) for place in range(len(self.layers))]
                 for layer, own in zip(self.layers, codes, strict=True):
@@ -140,7 +148,7 @@ class MergedWeight:
                     for name in ("scales", "zeros"):
                         part = layer._buffers[name]
                         layer._buffers[name] = None if part is None else part.clone()
-                    if layer.bias is not None:
+                    if self.linear.bias is not None:
                         layer.bias.data = layer.bias.data.clone()
                     layer._dependent_launch = self.linear.dependent_launch
                     layer.__class__ = Linear
@@ -189,6 +197,11 @@ class MergedLinear(Linear):
 
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         return self._merged.linear.kernel_request(dtype, m)
+
+    def ungate(self) -> None:
+        """Have a product of its own, for who watches or changes it: where kernels give that of gate
+        and up alone, the layers of the weight get their own again."""
+        self._merged.ungate()
 
     @property
     def dependent_launch(self) -> bool:

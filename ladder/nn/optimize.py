@@ -13,6 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder.nn.gated import GatedWeight
+from ladder.nn.gated import objection as gate_objection
+from ladder.nn.gated_form import form_of
+from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.joined import objection
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear, MergedWeight
@@ -21,6 +25,8 @@ from ladder.nn.warmup import warmup
 
 _log = logging.getLogger("ladder")
 
+#: Why nothing is merged where tensor parallelism is.
+CUT = "layers are cut over processes, each in its own way"
 #: What a wrapper calls the layer that it wraps (PEFT's adapters).
 _WRAPPED = ".base_layer"
 
@@ -33,21 +39,29 @@ class Optimization:
         merged: names of the layers of each merged weight.
         left: why layers that might have been merged were not, by their names joined by ", ".
         schedules: of :func:`ladder.warmup`, one layer for each merged weight.
+        gated: names of the modules whose gate and up are such a weight, and whose product kernels
+            make with the sums.
+        ungated: why other modules with a layer down behind a gate and up are not, by name.
     """
 
     merged: list[tuple[str, ...]]
     left: dict[str, str]
     schedules: dict[str, dict[int, str]]
+    gated: list[str] = dataclasses.field(default_factory=list)
+    ungated: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         count = sum(map(len, self.merged))
         lines = [f"merged {count} layers into {len(self.merged)}"]
-        by_reason: dict[str, list[str]] = {}
-        for names, reason in self.left.items():
-            by_reason.setdefault(reason, []).append(names)
-        for reason, all_names in by_reason.items():
-            more = f" and {len(all_names) - 1} more" if len(all_names) > 1 else ""
-            lines.append(f"not merged, {reason}: {all_names[0]}{more}")
+        if self.gated:
+            lines.append(f"gated {len(self.gated)} products of gate and up in their launches")
+        for what, left in (("merged", self.left), ("gated", self.ungated)):
+            by_reason: dict[str, list[str]] = {}
+            for names, reason in left.items():
+                by_reason.setdefault(reason, []).append(names)
+            for reason, all_names in by_reason.items():
+                more = f" and {len(all_names) - 1} more" if len(all_names) > 1 else ""
+                lines.append(f"not {what}, {reason}: {all_names[0]}{more}")
         if self.schedules:
             lines.append(f"compiled the kernels of {len(self.schedules)} weights")
         return "\n".join(lines)
@@ -70,11 +84,17 @@ def optimize(
     Mistral; k and v of cross-attention. Their types, in_features, dtypes, devices, g_idx and second
     scales must be equal.
 
+    Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma) go a step further: the
+    function of the gate times up is part of the launch that makes their sums, in float32, rounded
+    once. Where a hook watches gate, up or the function, or an adapter has one of them, the module
+    is left as it is, and the report says so.
+
     The model looks as before: names, ``state_dict``, ``save_pretrained`` and PEFT see the single
     layers, to the bit. ``.to()`` another device or dtype, ``load_state_dict`` and
     :func:`unoptimize` give them their own weights again. Adapters may come before or after.
     Results are those of the single layers within :func:`ladder.testing.bound`, for the kernel of
-    the merged weight may add in another order.
+    the merged weight may add in another order; gated ones are nearer to right, since gate and up
+    are not rounded.
 
     On a GPU a decode step has fewer launches, which shows in a CUDA graph and under
     ``torch.compile``; called one by one, three layers take the host about as long as before.
@@ -95,19 +115,23 @@ def optimize(
     Raises:
         InvalidArgument: as :func:`ladder.warmup`.
     """
-    merged: list[tuple[str, ...]] = []
-    left: dict[str, str] = {}
+    done = Optimization([], {}, {})
     if merge:
         groups, why = _groups(model, example)
         if why:
-            left["all layers"] = why
-        for names in groups:
+            done.left["all layers"] = why
+        if why != CUT:
+            _gate(model, done)
+        gated = {name for names in done.merged for name in names}
+        for names in (names for names in groups if not gated.intersection(names)):
             layers = [model.get_submodule(name) for name in names]
             if reason := objection(layers):  # type: ignore[arg-type]  # Linear, as _groups says
-                left[", ".join(names)] = reason
+                done.left[", ".join(names)] = reason
             else:
                 MergedWeight(model.get_submodule(_parent(names[0])), layers)  # type: ignore[arg-type]
-                merged.append(names)
+                done.merged.append(names)
+        places = {name: place for place, (name, _) in enumerate(model.named_modules())}
+        done.merged.sort(key=lambda names: places[names[0]])
     distinct = nn.ModuleDict()
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -116,8 +140,8 @@ def optimize(
             seen.add(id(served))
             distinct.add_module("/" + name.replace(".", "/"), served)  # never a dictionary's method
     schedules = warmup(distinct, m, **options)
-    named = {name.strip("/").replace("/", "."): plans for name, plans in schedules.items()}
-    done = Optimization(merged, left, named)
+    for name, plans in schedules.items():
+        done.schedules[name.strip("/").replace("/", ".")] = plans
     _log.info("%s", done)
     return done
 
@@ -127,6 +151,37 @@ def unoptimize(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, MergedLinear):
             module._merged.dissolve()
+
+
+def _gate(model: nn.Module, done: Optimization) -> None:
+    """Make gate and up of every gated module one weight, and note it, or why not."""
+    for name, module in list(model.named_modules()):
+        if "_gated" in module.__dict__ or not _has_three_layers(module):
+            continue
+        form = module.form if isinstance(module, GatedMLP) else form_of(module)
+        why = form if isinstance(form, str) else gate_objection(module, form)
+        if isinstance(form, str) or why:
+            done.ungated[name] = why
+            continue
+        GatedWeight(module, form)
+        stem = f"{name}." if name else ""
+        done.gated.append(name)
+        done.merged.append((stem + form.gate, stem + form.up))
+
+
+def _has_three_layers(module: nn.Module) -> bool:
+    """Whether there are three packed layers, wrapped or not, two of one shape and one behind."""
+    found = []
+    for child in module.children():
+        layer = getattr(child, _WRAPPED[1:], child)
+        if isinstance(layer, Linear):
+            found.append((layer.out_features, layer.in_features))
+    if len(found) != 3:
+        return False
+    return any(
+        found[i] == found[j] and found[i][0] == found[k][1]
+        for i, j, k in ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+    )
 
 
 #: Of one call of a parent: each layer called, with what.
@@ -141,7 +196,7 @@ def _groups(model: nn.Module, example: Any) -> tuple[list[tuple[str, ...]], str]
     if example is None:
         return [], "optimize needs an example of what the model is called with"
     if any(isinstance(module, ParallelLinear) for module in model.modules()):
-        return [], "layers are cut over processes, each in its own way"
+        return [], CUT
     with _watched(model) as calls:
         try:
             if isinstance(example, Mapping):

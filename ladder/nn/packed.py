@@ -19,6 +19,7 @@ from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
+from ladder.ops.gating import Activation, Gating
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -55,6 +56,10 @@ class PackedModule(QuickCall):
     _has_kernels: bool | None = None  # of this device; None: not asked yet
     _dependent_launch = False
     _activation_type: str | None = None
+    #: Of a weight of gate and up, the gate in front, whose product kernels give.
+    _gating: Gating | None = None
+    #: An activation function of the sums, which kernels take, too.
+    _function: Activation | None = None
     _numbers_for_codes: Mapping[torch.dtype, int | None] = MappingProxyType({})
 
     def __init__(
@@ -171,7 +176,7 @@ class PackedModule(QuickCall):
                 _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, why)
                 self._has_kernels = False
                 return
-            image = images.pack(weight, number, order)
+            image = images.pack(weight, number, order, self._image_rows())
         # Other streams may come next, and kernels that read the image before others have ended.
         torch.cuda.current_stream(device).synchronize()
         self._set_image(image, number)
@@ -196,7 +201,13 @@ class PackedModule(QuickCall):
             gather,
             dependent_launch=self._dependent_launch,
             activation_type=self._activation_type or "",
+            gating=self._gating,
+            function="" if self._function is None else self._function.name,
         )
+
+    def _image_rows(self) -> Tensor | None:
+        """As :func:`ladder.cuda.image.pack` takes them."""
+        return None if self._gating is None else images.gate_rows(self.out_features, self.device)
 
     def _renumber(self) -> None:
         """After a change of what decides kernels, but not the image."""
@@ -245,13 +256,15 @@ class PackedModule(QuickCall):
             dtype,
             tuple(m),
             self._activation_type or "",
+            self._gating is not None,
         )
 
     def _canonical_codes(self) -> Tensor:
         if self.image is None:
             return self.qweight
         n, k = self.out_features, self.in_features
-        return images.unpack(self.image, self._weight_number, self.weight_type, n, k)
+        rows = self._image_rows()
+        return images.unpack(self.image, self._weight_number, self.weight_type, n, k, rows)
 
     def _restore(self) -> None:
         """Back to the canonical form, before something reads or writes the parts."""

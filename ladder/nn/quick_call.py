@@ -55,3 +55,13 @@ class QuickCall(nn.Module):
 
     if not _known:
         del __call__
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether somebody has a hook on ``module``, or on all modules, or has replaced its forward."""
+    state = module.__dict__
+    return bool(
+        "forward" in state
+        or any(state.get(f"_{kind}_hooks") for kind in _KINDS)
+        or any(getattr(_torch, f"_global_{kind}_hooks", None) for kind in _KINDS)
+    )

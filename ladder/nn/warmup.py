@@ -22,6 +22,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.batched import BatchedLinear
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
+from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.linear import Linear
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
@@ -53,6 +54,7 @@ def warmup(
 ) -> WarmedUp:
     """Bring every :class:`ladder.Linear` of ``model`` on a CUDA device into the form that kernels
     read, and compile the kernels for ``m`` tokens. The same of
+    :class:`ladder.GatedMLP`, whose gate and up become one weight; of
     :class:`ladder.BatchedLinear`; and of :class:`ladder.Experts`, whose kernels for ``m`` tokens
     are compiled and timed where the model's configuration has ``num_experts_per_tok``, else by the
     first calls, untimed. Convolutions only take that form here; :meth:`ladder.Conv2d.warmup`
@@ -120,6 +122,9 @@ def _requests(
     """What each layer with kernels needs. They are compiled while other layers are packed."""
     layers: dict[str, Request] = {}
     known: set[Request] = set()
+    for module in model.modules():
+        if isinstance(module, GatedMLP):
+            module.fuse()
     for name, module in model.named_modules():
         if not isinstance(module, Linear):
             continue

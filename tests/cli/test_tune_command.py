@@ -143,6 +143,24 @@ def test_merged_layers_are_asked_for_too(capsys, folder, gpu):
     assert merged - apart == {(rows, width), (2 * config["intermediate_size"], width)}
 
 
+def test_gate_and_up_are_asked_for_with_the_function_between_them(capsys, folder, gpu):
+    config = json.loads((folder / "config.json").read_text())
+    shape = (2 * config["intermediate_size"], config["hidden_size"])
+    status, out, _ = run(capsys, folder, "--json")
+    assert status == 0
+    (gated,) = (request for request in gpu[0]["requests"] if request.gated)
+    assert gated.shape == shape and gated.columns == config["intermediate_size"]
+    (plain,) = (r for r in gpu[0]["requests"] if r.shape == shape and not r.gated)
+    assert plain.weight != gated.weight and plain.m == gated.m
+    found = {shape["gating"] for shape in json.loads(out)["shapes"]}
+    assert found == {None, f"activation={config['hidden_act']}"}
+    for field, value in (("hidden_act", "xielu"), ("hidden_activation", "gelu_pytorch_tanh")):
+        (folder / "config.json").write_text(json.dumps({**config, field: value}))
+        status, out, _ = run(capsys, folder, "--json")
+        found = {shape["gating"] for shape in json.loads(out)["shapes"]} - {None}
+        assert found == ({f"activation={value}"} if field == "hidden_activation" else set())
+
+
 def test_no_codes_are_read(capsys, folder, gpu, monkeypatch):
     read = []
     inner = SafetensorsShard.read
