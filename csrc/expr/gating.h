@@ -25,6 +25,8 @@ enum class Gated {
   swiglu_oai,  ///< gate sigmoid(alpha gate), times up + 1
   tanh,
 };
+/// Whether it is a function of the gate, times up, so that it means something by itself.
+constexpr bool takes_gate_alone(Gated what) { return what != Gated::swiglu_oai; }
 /// "gelu", "gelu_pytorch_tanh", ..., "swigluoai"; nothing for another.
 std::optional<Gated> gated_called(std::string_view name);
 std::string_view name_of(Gated what);
@@ -44,6 +46,11 @@ std::string to_string(const Gating& gating);
 float gated(const Gating& gating, float gate, float up);
 /// The same in double.
 double gated(const Gating& gating, double gate, double up);
+/// The function of the gate by itself.
+template <class Number>
+Number activated(Gated what, Number gate) {
+  return gated(Gating{.what = what}, gate, Number(1));
+}
 
 /// Rows of the gate and of up that alternate in weights whose product is gated where it is made:
 /// eight of the gate, eight of up. The two halves of 16 rows are in one thread's registers.

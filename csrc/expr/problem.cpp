@@ -75,6 +75,17 @@ void Problem::set_gate(const std::optional<Gating>& gating) {
   put(epilogue, GateProduct{gating.value_or(Gating{})}, gating.has_value());
 }
 
+std::optional<Gated> Problem::activation_function() const {
+  for (const EpilogueStep& step : epilogue) {
+    if (const auto* found = std::get_if<ActivationFunction>(&step)) return found->what;
+  }
+  return std::nullopt;
+}
+
+void Problem::set_activation_function(std::optional<Gated> what) {
+  put(epilogue, ActivationFunction{what.value_or(Gated::linear)}, what.has_value());
+}
+
 void Problem::set_activation(Scalar activation) {
   if (!has_bytes_of_x()) formats.x = activation;
   if (!wide_y()) formats.y = formats.bias = activation;
@@ -99,6 +110,10 @@ void check(const Problem& problem) {
   if (problem.has_bytes_of_x()) check_bytes(problem);
   LADDER_REQUIRE(!problem.has_gate() || problem.n % (2 * kGateRows) == 0, "gate and up have ",
                  problem.n, " rows, not eight and eight in turn");
+  if (const auto what = problem.activation_function()) {
+    LADDER_REQUIRE(takes_gate_alone(*what), name_of(*what), " of sums, which takes a gate and up");
+    LADDER_REQUIRE(!problem.has_gate(), name_of(*what), " of a product of gate and up");
+  }
   LADDER_REQUIRE(problem.passes >= 1, "passes are ", problem.passes, ", not positive");
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
     check_form(windows->form, problem);
@@ -145,7 +160,8 @@ std::string refusal(const Problem& problem) {
       problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
   return early == problem.epilogue.end()
              ? ""
-             : "kernels take a second scale, scales of tokens, a bias and a gate in this order";
+             : "kernels take a second scale, scales of tokens, a bias, a gate and an activation function "
+               "in this order";
 }
 
 std::string to_string(const Problem& problem) {
@@ -163,6 +179,7 @@ std::string to_string(const Problem& problem) {
   out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
       << type << " = ";
   if (const Gating* gate = problem.gate()) out << to_string(*gate) << " of ";
+  if (const auto what = problem.activation_function()) out << name_of(*what) << " of ";
   for (const EpilogueStep& step : problem.epilogue) {
     if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
     if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";

@@ -81,8 +81,14 @@ struct GateProduct {
   Gating gating;
   bool operator==(const GateProduct&) const = default;
 };
+/// y is `what` of the sums, which is none that takes more than the gate (takes_gate_alone).
+struct ActivationFunction {
+  Gated what;
+  bool operator==(const ActivationFunction&) const = default;
+};
 /// In the order in which kernels take them.
-using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias, GateProduct>;
+using EpilogueStep =
+    std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction>;
 
 struct Problem {
   Weight weight;
@@ -122,6 +128,7 @@ struct Problem {
   bool has_gate() const { return has<GateProduct>(); }
   /// Null where there is none.
   const Gating* gate() const;
+  std::optional<Gated> activation_function() const;
   std::int64_t columns_of_y() const { return has_gate() ? n / 2 : n; }
   /// Null where there are none.
   const RoutedRows* experts() const { return std::get_if<RoutedRows>(&rows); }
@@ -139,6 +146,7 @@ struct Problem {
   // Changes that keep formats and epilogue in agreement.
   void set_bias(bool present);
   void set_gate(const std::optional<Gating>& gating);
+  void set_activation_function(std::optional<Gated> what);
   /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.

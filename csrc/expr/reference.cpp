@@ -2,6 +2,7 @@
 #include "expr/reference.h"
 
 #include <cmath>
+#include <utility>
 
 namespace ladder {
 namespace {
@@ -42,20 +43,34 @@ void row_of_weight(const Problem& problem, const ProblemData& data, std::int64_t
   }
 }
 
+/// How much more an error of `gate` is in its function, at most: below 1.2 but for a square.
+double slope_of(Gated what, double gate) {
+  return what == Gated::relu2 ? 2 * std::fabs(gate) : 1.2;
+}
+/// A value of a function is so many roundings from right.
+constexpr double kRoundings = 8;
+
+/// The function of each sum.
+Reference activated(Gated what, Reference sums) {
+  for (std::size_t at = 0; at < sums.y.size(); ++at) {
+    const double sum = sums.y[at], y = ladder::activated(what, sum);
+    sums.y[at] = y;
+    sums.magnitude[at] = slope_of(what, sum) * sums.magnitude[at] + kRoundings * std::fabs(y);
+  }
+  return sums;
+}
+
 /// Of sums [.., n] the products of gate and up. An error of a sum is one of the product times the
-/// slope of the function, which is below 1.2 but for a square, or times its value; that value
-/// itself is a few roundings from right.
+/// slope of the function or times its value.
 Reference gated(const Gating& gating, const Reference& sums, std::int64_t n) {
-  constexpr double kSteepest = 1.2, kRoundings = 8;
   Reference out;
   for (std::size_t at = 0; at < sums.y.size(); ++at) {
     if (static_cast<std::int64_t>(at) % n / kGateRows % 2 != 0) continue;
     const double gate = sums.y[at], up = sums.y[at + kGateRows];
     const double y = ladder::gated(gating, gate, up), of_one = ladder::gated(gating, gate, 1.0);
-    const double slope = gating.what == Gated::relu2 ? 2 * std::fabs(gate) : kSteepest;
     const double beside = std::fabs(up) + (gating.what == Gated::swiglu_oai ? 1 : 0);
     out.y.push_back(y);
-    out.magnitude.push_back(slope * sums.magnitude[at] * beside +
+    out.magnitude.push_back(slope_of(gating.what, gate) * sums.magnitude[at] * beside +
                             std::fabs(of_one) * sums.magnitude[at + kGateRows] +
                             kRoundings * std::fabs(y));
   }
@@ -91,8 +106,9 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
       }
     }
   }
-  const Gating* gate = problem.gate();
-  return gate == nullptr ? out : gated(*gate, out, problem.n);
+  if (const Gating* gate = problem.gate()) return gated(*gate, out, problem.n);
+  const auto what = problem.activation_function();
+  return what ? activated(*what, std::move(out)) : out;
 }
 
 }  // namespace ladder

@@ -72,6 +72,13 @@ Faults check(const Program& program, const Gate& i) {
   return faults;
 }
 
+Faults check(const Program& program, const Activate& i) {
+  Faults faults;
+  check_f32(program, i.to, faults);
+  if (!takes_gate_alone(i.what)) add(faults, name_of(i.what), " takes a gate and up");
+  return faults;
+}
+
 Faults check(const Program& program, const Unary& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.from], faults);

@@ -43,7 +43,8 @@ Faults check(const Program& program, const Within& i) {
       if (const auto* loop = std::get_if<For>(&s.op)) return self(self, loop->body);
       return std::holds_alternative<Load>(s.op) || std::holds_alternative<Store>(s.op) ||
              std::holds_alternative<Add>(s.op) || std::holds_alternative<Multiply>(s.op) ||
-             std::holds_alternative<Gate>(s.op) || std::holds_alternative<Cast>(s.op);
+             std::holds_alternative<Gate>(s.op) || std::holds_alternative<Activate>(s.op) ||
+             std::holds_alternative<Cast>(s.op);
     });
   };
   if (!allowed(allowed, i.body)) add(faults, "what all threads must take part in");

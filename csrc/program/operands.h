@@ -156,6 +156,11 @@ struct Gate {
   RegisterId to, from;
   Gating gating;
 };
+/// to = `what` of to, in f32.
+struct Activate {
+  RegisterId to;
+  Gated what;
+};
 /// The slots of gate and up that each slot of `to` takes, the same in all threads; nothing where a
 /// thread lacks one.
 struct GateSlots {

@@ -259,7 +259,7 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
-               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, CopyElements,
+               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, Activate, CopyElements,
                UnpackBytes, SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand,
                TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit, TensorLoad>
       op;
@@ -360,7 +360,7 @@ struct Group {};
 /// stays with what made the tile.
 using InRegisters =
     Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma, Fill, Scale,
-          Add, Multiply, Spread, Gate, Cast, Unary, Binary, JoinDigits>;
+          Add, Multiply, Spread, Gate, Activate, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence>;

@@ -109,6 +109,7 @@ Decisions ExpertProducts::decided(const Question& q) const {
   problem.permuted_columns = session_.gather();
   problem.round_x(session_.rounded());
   problem.set_gate(session_.gating());
+  problem.set_activation_function(session_.function());
   return decide(problem, device_row(q.ordinal));
 }
 

@@ -60,8 +60,8 @@ Session& Session::wide() {
   if (wide_) return *this;
   Session* found = wide_session_.load(std::memory_order_acquire);
   if (found == nullptr) [[unlikely]] {
-    found =
-        &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, true, gating_));
+    found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, true,
+                                  gating_, function_));
     wide_session_.store(found, std::memory_order_release);
   }
   return *found;

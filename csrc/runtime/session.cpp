@@ -58,7 +58,7 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
 
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<Scalar> rounded, bool wide,
-                   const std::optional<Gating>& gating) {
+                   const std::optional<Gating>& gating, std::optional<Gated> function) {
   const auto all = intervals_of(rounded);
   LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
   Problem problem = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
@@ -67,6 +67,7 @@ Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gathe
   problem.round_x(rounded);
   problem.widen_y(wide);
   problem.set_gate(gating);
+  problem.set_activation_function(function);
   if (const auto why = refusal(problem); !why.empty()) fail<Unsupported>(why);
   return problem;
 }
@@ -98,7 +99,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                  bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come,
-                 bool wide, const std::optional<Gating>& gating)
+                 bool wide, const std::optional<Gating>& gating, std::optional<Gated> function)
     : type_(type),
       n_(n),
       k_(k),
@@ -108,6 +109,7 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       as_they_come_(as_they_come),
       wide_(wide),
       gating_(gating),
+      function_(function),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
@@ -233,7 +235,8 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
-  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_),
+  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_,
+                           function_),
                 device_row(ordinal));
 }
 
@@ -339,31 +342,33 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                           bool dependent_launch, std::optional<Scalar> rounded, bool wide,
-                          const std::optional<Gating>& gating) {
+                          const std::optional<Gating>& gating, std::optional<Gated> function) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
   Session* as_they_come = nullptr;
-  if (rounded || gating) {
-    check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating));
+  if (rounded || gating || function) {
+    check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function));
   }
   if (rounded) {
     as_they_come =
-        &session(open_session(type, n, k, gather, dependent_launch, std::nullopt, false, gating));
+        &session(open_session(type, n, k, gather, dependent_launch, std::nullopt, false, gating,
+                              function));
   }
   const auto number =
       number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
                        dependent_launch ? "|dependent launch" : "",
                        rounded ? "|activations of " : "", activation_type_of(rounded),
-                       wide ? "|y of float32" : "", gating ? "|gate " + to_string(*gating) : ""));
+                       wide ? "|y of float32" : "", gating ? "|gate " + to_string(*gating) : "",
+                       function ? joined("|then ", name_of(*function)) : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {
     slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come,
-                                     wide, gating);
+                                     wide, gating, function);
   }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
                    slot->gather() == gather && slot->dependent_launch() == dependent_launch &&
                    slot->rounded() == rounded && slot->has_wide_y() == wide &&
-                   slot->gating() == gating,
+                   slot->gating() == gating && slot->function() == function,
                "two weights are called ", number);
   return number;
 }

@@ -111,9 +111,11 @@ class Session {
   /// session of the same weight that multiplies those, and all else that images need.
   /// `wide`: of rounded activations, y and bias are float32.
   /// `gating`: rows of the weight alternate (kGateRows), and y is the product of gate and up.
+  /// `function`: y is that activation function of the sums.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
           std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr,
-          bool wide = false, const std::optional<Gating>& gating = std::nullopt);
+          bool wide = false, const std::optional<Gating>& gating = std::nullopt,
+          std::optional<Gated> function = std::nullopt);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -122,6 +124,7 @@ class Session {
   bool dependent_launch() const { return dependent_launch_; }
   std::optional<Scalar> rounded() const { return rounded_; }
   const std::optional<Gating>& gating() const { return gating_; }
+  std::optional<Gated> function() const { return function_; }
   std::int64_t columns_of_y() const { return gating_ ? n_ / 2 : n_; }
   /// The session whose kernels serve a call of `m` tokens: this one, or that of activations as they
   /// come. All functions below take tokens of calls that this session serves itself.
@@ -227,6 +230,7 @@ class Session {
   Session* as_they_come_;
   bool wide_;
   std::optional<Gating> gating_;
+  std::optional<Gated> function_;
   std::atomic<Session*> wide_session_{nullptr};
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
@@ -253,7 +257,8 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// codes.
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<Scalar> rounded = std::nullopt,
-                   bool wide = false, const std::optional<Gating>& gating = std::nullopt);
+                   bool wide = false, const std::optional<Gating>& gating = std::nullopt,
+                   std::optional<Gated> function = std::nullopt);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -265,13 +270,14 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Problem& problem, const Device& device);
 
-/// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating), the same in
-/// every process, and its session. Images are the same with and without the last four.
+/// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating, function), the
+/// same in every process, and its session. Images are the same with and without the last five.
 /// Throws InvalidArgument where activations are rounded for a weight that has no such expression.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
                           std::optional<Scalar> rounded = std::nullopt, bool wide = false,
-                          const std::optional<Gating>& gating = std::nullopt);
+                          const std::optional<Gating>& gating = std::nullopt,
+                          std::optional<Gated> function = std::nullopt);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

@@ -27,7 +27,6 @@ from ladder.checkpoints.layer import (
     Layer,
     Side,
     Stored,
-    assemble,
     check_group_size,
     check_scales,
     config_flag,
@@ -38,10 +37,8 @@ from ladder.checkpoints.layer import (
     group_block,
     require,
     side_of,
-    stored,
 )  # fmt: skip
 from ladder.errors import Unsupported
-from ladder.weight import Weight
 
 PARTS = ("qweight", "qzeros", "scaled_zeros", "scales")
 #: Parts of which any makes a module a quantised one; without a qweight it is damaged.
@@ -241,22 +238,6 @@ def _from_lines(lines: Tensor, k: int) -> Tensor:
     rows = nibbles.view(-1, k // 64, 4, 64).transpose(1, 2)
     places = rows.reshape(-1, k // 32, 4, 2, 4)
     return ops.pack(places.permute(0, 1, 4, 2, 3).reshape(-1, k), 4)
-
-
-def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
-    """Turn the tensors of one AWQ layer into a canonical weight.
-
-    Args:
-        tensors: "qweight", "scales" and "qzeros" (or "scaled_zeros"), as the module docstring says;
-            others are ignored.
-        config: from :meth:`Config.from_dict`.
-        name: of the module, for messages.
-    Raises:
-        CheckpointError: as :func:`measure` and :func:`side`.
-    """
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    layer = measure(stored(tensors), config, name)
-    return assemble(layer, side(tensors, layer), words(tensors["qweight"], layer, slice(None)))
 
 
 def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:

@@ -46,20 +46,16 @@ from ladder.checkpoints.layer import (
     Layer,
     Side,
     Stored,
-    assemble,
     check_scales,
     column_groups,
-    columns_said,
     expect,
     expect_input_scale,
     fail,
     group_block,
     require,
     side_of,
-    stored,
     words_of_bytes,
 )  # fmt: skip
-from ladder.weight import Weight
 
 _OF_WEIGHTS = ("weight_packed", "weight", "weight_scale", "weight_zero_point",
                "weight_global_scale", "weight_g_idx", "weight_shape")  # fmt: skip
@@ -259,23 +255,6 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     return canonical(_CODES[not layer.config.packed], qweight[rows], layer)[1]
 
 
-def unpack_layer(tensors: Mapping[str, Tensor], config: Scheme, name: str) -> Weight:
-    """Turn the tensors of one layer into a canonical weight.
-
-    Args:
-        tensors: those of PARTS that there are, as the module docstring says; others are ignored.
-        config: of this module, from :meth:`Config.for_module`.
-        name: of the module, for messages.
-    Raises:
-        CheckpointError: as :func:`measure` and :func:`side`.
-    """
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    k = columns_said(tensors["weight_shape"]) if "weight_shape" in tensors else None
-    layer = measure(stored(tensors), config, name, k)
-    codes = tensors[_CODES[not config.packed]]
-    return assemble(layer, side(tensors, layer), words(codes, layer, slice(None)))
-
-
 def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
     """Shape and dtype of each part of an [n, k] layer, as present versions store it; None is the
     dtype of the model."""
@@ -307,6 +286,5 @@ def shapes(n: int, k: int, config: Scheme) -> dict[str, tuple[tuple[int, ...], t
 
 
 __all__ = [
-    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
-    "words",
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "words",
 ]  # fmt: skip

@@ -38,7 +38,6 @@ from ladder.checkpoints.layer import (
     Layer,
     Side,
     Stored,
-    assemble,
     check_scales,
     config_word,
     expect,
@@ -47,11 +46,9 @@ from ladder.checkpoints.layer import (
     of_bytes,
     require,
     side_of,
-    stored,
     words_of_bytes,
 )
 from ladder.errors import Unsupported
-from ladder.weight import Weight
 
 #: Names of the scale; the second is one of layers without blocks.
 _SCALES = ("weight_scale_inv", "weight_scale", "scale")
@@ -217,21 +214,6 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     return words_of_bytes(qweight[rows])
 
 
-def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
-    """Turn the tensors of one layer into a canonical weight.
-
-    Args:
-        tensors: those of PARTS that there are; others are ignored.
-        config: of this module, from :meth:`Config.for_module`.
-        name: of the module, for messages.
-    Raises:
-        CheckpointError: as :func:`measure` and :func:`side`.
-    """
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    layer = measure(stored(tensors), config, name)
-    return assemble(layer, side(tensors, layer), words(tensors["weight"], layer, slice(None)))
-
-
 def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
     """Shape and dtype of each part of an [n, k] layer, as vLLM expects it."""
     parts: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {
@@ -248,6 +230,5 @@ def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], t
 
 
 __all__ = [
-    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
-    "words",
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "words",
 ]  # fmt: skip

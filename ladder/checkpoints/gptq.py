@@ -29,7 +29,6 @@ from ladder.checkpoints.layer import (
     Layer,
     Side,
     Stored,
-    assemble,
     check_group_size,
     check_scales,
     column_groups,
@@ -41,10 +40,8 @@ from ladder.checkpoints.layer import (
     group_block,
     require,
     side_of,
-    stored,
 )  # fmt: skip
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.weight import Weight
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 #: Parts of which any makes a module a quantised one; without a qweight it is damaged.
@@ -269,22 +266,6 @@ def _planes(stream: Tensor, bits: int) -> Tensor:
         codes |= ops.unpack(blocks[:, at : at + plane].contiguous(), 32, plane) << at
         at += plane
     return codes.reshape(rows, -1)
-
-
-def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
-    """Turn the tensors of one GPTQ layer into a canonical weight.
-
-    Args:
-        tensors: "qweight", "qzeros", "scales" and optionally "g_idx", as the module docstring says;
-            others are ignored.
-        config: of this module, from :meth:`Config.for_module`.
-        name: of the module, for messages.
-    Raises:
-        CheckpointError: as :func:`measure` and :func:`side`.
-    """
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    layer = measure(stored(tensors), config, name)
-    return assemble(layer, side(tensors, layer), words(tensors["qweight"], layer, slice(None)))
 
 
 def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:

@@ -339,6 +339,24 @@ def assemble(layer: Layer, side: Side, words: Tensor) -> Weight:
     return weight
 
 
+def unpack_layer(format: Any, tensors: Mapping[str, Tensor], config: Any, name: str) -> Weight:
+    """Turn the tensors of one layer into a canonical weight.
+
+    Args:
+        format: one of the modules named above.
+        tensors: of its ``PARTS``, those that there are; others are ignored.
+        config: its Config; of this module, where that has ``for_module``.
+        name: of the module, for messages.
+    Raises:
+        CheckpointError: as ``measure`` and ``side``.
+    """
+    tensors = {part: tensors[part] for part in format.PARTS if part in tensors}
+    k = columns_said(tensors["weight_shape"]) if "weight_shape" in tensors else None
+    layer = format.measure(stored(tensors), config, name, k)
+    codes = tensors[format.codes_part(tensors)]
+    return assemble(layer, format.side(tensors, layer), format.words(codes, layer, slice(None)))
+
+
 def config_int(fields: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
     """Return the first of ``keys`` that is set. Raises CheckpointError unless it is an int."""
     for key in keys:

@@ -50,7 +50,6 @@ from ladder.checkpoints.layer import (
     Layer,
     Side,
     Stored,
-    assemble,
     check_group_size,
     check_pre_scale,
     check_scales,
@@ -60,11 +59,9 @@ from ladder.checkpoints.layer import (
     fail,
     require,
     side_of,
-    stored,
     words_of_bytes,
 )
 from ladder.errors import Unsupported
-from ladder.weight import Weight
 
 PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", *PRE_SCALES)
 _FLOAT8, _FLOAT4, _INT4, _BLOCK = "float8_e4m3", "float4_e2m1", "int4", 128
@@ -287,21 +284,6 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
     return canonical("weight", qweight[rows], layer)[1]
 
 
-def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
-    """Turn the tensors of one layer into a canonical weight.
-
-    Args:
-        tensors: those of PARTS that there are; others are ignored.
-        config: of this module, from :meth:`Config.for_module`.
-        name: of the module, for messages.
-    Raises:
-        CheckpointError: as :func:`measure` and :func:`side`.
-    """
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    layer = measure(stored(tensors), config, name)
-    return assemble(layer, side(tensors, layer), words(tensors["weight"], layer, slice(None)))
-
-
 def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
     """Shape and dtype of each part of an [n, k] layer, as present versions store it; None is the
     dtype of the model."""
@@ -326,6 +308,5 @@ def shapes(n: int, k: int, config: Config) -> dict[str, tuple[tuple[int, ...], t
 
 
 __all__ = [
-    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
-    "words",
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "words",
 ]  # fmt: skip

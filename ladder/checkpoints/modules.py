@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ladder.checkpoints import awq, gptq
+from ladder.checkpoints.layer import unpack_layer
 from ladder.errors import InvalidArgument
 from ladder.weight import Weight
 
@@ -39,11 +40,11 @@ def weight_from_module(
             raise InvalidArgument(f"{name} has no {part}; it has {', '.join(tensors) or 'none'}")
     if family == "awq":
         group = _group_size(module, tensors, tensors["qweight"].shape[0], variant)
-        return awq.unpack_layer(tensors, awq.Config(group_size=group, version=variant), name)
+        return unpack_layer(awq, tensors, awq.Config(group_size=group, version=variant), name)
     found = _attribute(module, "bits", "w_bit") or _gptq_bits(tensors, bits)
     group = _group_size(module, tensors, tensors["qweight"].shape[0] * 32 // found, variant)
     config = gptq.Config(bits=found, group_size=group, format=variant)
-    return gptq.unpack_layer(tensors, config, name)
+    return unpack_layer(gptq, tensors, config, name)
 
 
 def _tensors(module: nn.Module, parts: tuple[str, ...]) -> dict[str, Tensor]:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ladder.checkpoints import fp8
 from ladder.checkpoints.activation_schemes import ActivationScheme
@@ -30,14 +29,11 @@ from ladder.checkpoints.layer import (
     SCALE_NAMES,
     Layer,
     Stored,
-    assemble,
     expect,
     expect_input_scale,
     fail,
     require,
-    stored,
 )
-from ladder.weight import Weight
 
 _SCALE, _GROUP, _BLOCK = "weight_scale_inv", 128, [128, 128]
 _OF_EXPERTS = ActivationScheme("float", 8, False, "tensor")
@@ -75,14 +71,6 @@ def measure(parts: Mapping[str, Stored], config: Config, name: str, k: int | Non
     return Layer(name, n, k, 4, min(_GROUP, k), groups, f"group={_GROUP}", of_experts, "int4")
 
 
-def unpack_layer(tensors: Mapping[str, Tensor], config: Config, name: str) -> Weight:
-    """Turn the tensors of one layer into a canonical weight, as fp8's."""
-    tensors = {part: tensors[part] for part in PARTS if part in tensors}
-    layer = measure(stored(tensors), config, name)
-    return assemble(layer, side(tensors, layer), words(tensors["weight"], layer, slice(None)))
-
-
 __all__ = [
-    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "unpack_layer",
-    "words",
+    "PARTS", "Config", "canonical", "codes_part", "measure", "shapes", "side", "words",
 ]  # fmt: skip

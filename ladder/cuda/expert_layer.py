@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ladder.cuda.experts import Stack, number_for, padded_bias, rounded
+from ladder.cuda.experts import Stack, number_for, rounded
 from ladder.errors import Unsupported
 from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
 from ladder.types import _checked
@@ -38,7 +38,8 @@ def forward(
     Args:
         x, experts: as :func:`ladder.cuda.experts.route`.
         weights: as :func:`ladder.cuda.experts.combine`.
-        gate_up_bias, down_bias: [E, N], any float dtype.
+        gate_up_bias, down_bias: of the two stacks, from :func:`ladder.cuda.experts.padded_bias`, in
+            the dtype of ``x``.
         activation, limit, alpha: as :class:`ladder.ops.gating.Gating`; a stack that is gated was
             opened with them.
         activation_type: what both products have rows of more than 16 tokens rounded to,
@@ -105,27 +106,25 @@ def _layer(
     of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)
     if of_item == 0:
         raise Unsupported(f"no kernel multiplies {x.dtype} by these experts")
-    first_bias = None if gate_up_bias is None else padded_bias(gate_up_bias, x.dtype, bool(gated))
-    second_bias = None if down_bias is None else padded_bias(down_bias, x.dtype)
     experts = experts.contiguous()
     if rounds:
         codes, scales = rounded(x, activation_type, gate_up_scale)
         codes, scales, items, places = _ops.route_rounded(codes, scales, experts, count, of_item)
         y = _ops.expert_linear_rounded(
-            codes, scales, gate_up, first_bias, items, first, wide, of_item, x.dtype
+            codes, scales, gate_up, gate_up_bias, items, first, wide, of_item, x.dtype
         )
         if not gated:
             y = _ops.gated(y, activation, limit, alpha)
         codes, scales = rounded(y, activation_type, down_scale)
         y = _ops.expert_linear_rounded(
-            codes, scales, down, second_bias, items, second, hidden, of_item, x.dtype
+            codes, scales, down, down_bias, items, second, hidden, of_item, x.dtype
         )
     else:
         rows, items, places = _ops.route(x, experts, count, of_item)
-        y = _ops.expert_linear(rows, gate_up, first_bias, items, first, wide, of_item)
+        y = _ops.expert_linear(rows, gate_up, gate_up_bias, items, first, wide, of_item)
         if not gated:
             y = _ops.gated(y, activation, limit, alpha)
-        y = _ops.expert_linear(y, down, second_bias, items, second, hidden, of_item)
+        y = _ops.expert_linear(y, down, down_bias, items, second, hidden, of_item)
     return _ops.combine(y, places, weights.contiguous())
 
 

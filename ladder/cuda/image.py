@@ -81,6 +81,7 @@ def open_weight(
     dependent_launch: bool = False,
     activation_type: str = "",
     gating: Gating | None = None,
+    function: str = "",
 ) -> int:
     """The number by which ops know weights of this type, shape and order of columns, the same in
     every process. Only for weights without a
@@ -95,9 +96,15 @@ def open_weight(
             :func:`ladder.ops.activations.zeros_objection` takes.
         gating: rows of the weight are those of gate and up in turn (:func:`gate_rows`), and kernels
             give the product of both, [M, N / 2], computed in float32 and rounded once.
+        function: an activation function of the sums (:class:`ladder.ops.gating.Activation`), in
+            float32 and rounded once; "" for none.
     """
-    more = () if gating is None else (gating.activation, gating.least_limit, gating.alpha)
-    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type, *more)
+    gate: tuple[str, float, float] = ("", 0.0, 0.0)
+    if gating is not None:
+        gate = gating.activation, gating.least_limit, gating.alpha
+    return _ops.open_weight(
+        type, n, k, gather, dependent_launch, activation_type, *gate, function
+    )
 
 
 def alternates(n: int) -> bool:

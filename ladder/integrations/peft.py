@@ -38,6 +38,11 @@ class LoraLinear(nn.Module, LoraLayer):
     ) -> None:
         if isinstance(base_layer, ParallelLinear):
             raise Unsupported("adapters need whole layers: load without tensor parallelism")
+        if isinstance(base_layer, Linear) and base_layer.activation is not None:
+            raise Unsupported(
+                f"adapters add to the sums of a layer, and this one ends with its activation, "
+                f"{base_layer.activation}: set base_layer.activation to None"
+            )
         if isinstance(base_layer, MergedLinear):
             base_layer.ungate()  # the adapter adds to its sums
         super().__init__()

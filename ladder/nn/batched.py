@@ -6,11 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ladder import ops
 from ladder.cuda.batched import batched
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
+from ladder.ops.transforms import autocast
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 
@@ -137,10 +137,7 @@ class BatchedLinear(PackedStack):
             raise InvalidArgument(
                 f"x has shape {list(x.shape)}, not [..., {wanted[0]}, {wanted[1]}]"
             )
-        device = x.device.type
-        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
-        if autocast and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))
+        x = autocast(x)
         parts = x.reshape(-1, *wanted).transpose(0, 1)
         y = self._by_kernels(parts) if x.is_cuda else None
         if y is None:

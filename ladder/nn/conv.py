@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ladder import ops
 from ladder.cuda.convolution import Geometry, conv2d
 from ladder.cuda.experts import Stack
 from ladder.cuda.linear import linear_image
@@ -20,6 +19,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.conv_products import by_columns, by_values, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
+from ladder.ops.transforms import autocast
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -179,10 +179,7 @@ class Conv2d(PackedModule):
                 f"x has shape {list(x.shape)}, not [N, {self.in_channels}, H, W] or "
                 f"[{self.in_channels}, H, W]"
             )
-        device = x.device.type
-        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
-        if autocast and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))
+        x = autocast(x)
         if x.dim() == 3:
             return self._images(x[None])[0]
         return self._images(x)

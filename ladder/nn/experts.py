@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder import ops
 from ladder.cuda import expert_layer, kernels
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
@@ -16,6 +15,7 @@ from ladder.nn.packed_experts import PackedExperts, set_bias
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.ops import activations
+from ladder.ops.transforms import autocast
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
@@ -164,10 +164,7 @@ class Experts(PackedExperts):
                 f"top_k_weights has shape {list(top_k_weights.shape)}, and top_k_index "
                 f"{list(top_k_index.shape)}"
             )
-        device = x.device.type
-        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
-        if autocast and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))
+        x = autocast(x)
         self._check_activations(x)
         y = None
         if x.is_cuda and self._has_images(x, top_k_weights):
@@ -210,8 +207,8 @@ class Experts(PackedExperts):
                 self.gate_up.stack(),
                 self.down.stack(),
                 gating.activation,
-                gate_up_bias=self.gate_up.bias,
-                down_bias=self.down.bias,
+                gate_up_bias=self.gate_up.placed_bias(x.dtype),
+                down_bias=self.down.placed_bias(x.dtype),
                 limit=gating.least_limit,
                 alpha=gating.alpha,
                 activation_type=self.activation_type or "",

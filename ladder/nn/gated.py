@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +19,17 @@ from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
 
 from ladder.cuda import image as images
-from ladder.cuda.gated_linear import in_turn, linear_gated
+from ladder.cuda.epilogue import in_turn, linear_then
 from ladder.errors import Unsupported
 from ladder.nn.gated_form import Form
 from ladder.nn.gating import Gating
 from ladder.nn.joined import joined
 from ladder.nn.joined import objection as merge_objection
+from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedWeight
 from ladder.nn.quick_call import watched
+from ladder.ops.transforms import autocast_dtype
 
 _log = logging.getLogger("ladder")
 
@@ -36,7 +39,9 @@ class GatedLinear(Linear):
     [..., K] to [..., N / 2]. ``bias`` of a call is [N] in the order of the rows; the module has
     none."""
 
-    _turned: tuple[Tensor, Tensor] | None = None  # the last bias, and its numbers in turn
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._turned = Kept()
 
     @property
     def gating(self) -> Gating:
@@ -58,22 +63,16 @@ class GatedLinear(Linear):
 
     def _by_image(self, x: Tensor, bias: Tensor | None) -> Tensor:
         image: Any = self.image
-        bias = None if bias is None else self._in_turn(bias)
+        if bias is not None:
+            trained = bias.requires_grad and _grad_enabled()
+            bias = in_turn(bias) if trained else self._turned((bias,), partial(in_turn, bias))
         number, n, scale = self._weight_number, self.out_features // 2, self._scale_of_x()
-        return linear_gated(x, image, bias, number, n, self.gating, scale)
+        return linear_then(x, image, bias, number, n, self.gating, scale)
 
     def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
         # In memory of their own, functions take them as those of two layers, to the bit.
         gate, up = (half.contiguous() for half in super()._by_codes(x, bias).chunk(2, -1))
         return self.gating.product(gate, up)
-
-    def _in_turn(self, bias: Tensor) -> Tensor:
-        # One launch saved, where the bias is the very tensor that it was in the last call.
-        if _is_compiling() or (bias.requires_grad and _grad_enabled()):
-            return in_turn(bias)
-        if self._turned is None or self._turned[0] is not bias:
-            self._turned = bias, in_turn(bias)
-        return self._turned[1]
 
 
 class GatedWeight(MergedWeight):
@@ -91,7 +90,7 @@ class GatedWeight(MergedWeight):
         self.sizes = [layer.out_features for layer in self.layers]
         #: Whose calls the gated product leaves out.
         self._silent = (*self.layers, *(parent._modules[name] for name in form.functions))
-        self._bias: tuple[Any, Tensor] | None = None
+        self._bias = Kept()
         with torch.inference_mode(False), torch.no_grad():
             self.linear: GatedLinear = joined(self.layers, GatedLinear)
             self.linear.bias = None  # of the layers, whose parameters optimizers know
@@ -114,19 +113,19 @@ class GatedWeight(MergedWeight):
 
     def gated(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N of the gate]."""
-        return self.linear.product(x, self._biases(x.dtype))
+        return self.linear.product(x, self._biases(autocast_dtype(x) or x.dtype))
 
     def _biases(self, dtype: torch.dtype) -> Tensor | None:
         biases: list[Any] = [layer.bias for layer in self.layers]
         if biases[0] is None:
             return None
-        trained = _grad_enabled() and any(bias.requires_grad for bias in biases)
-        if _is_compiling() or trained or any(bias.is_inference() for bias in biases):
+        if _grad_enabled() and any(bias.requires_grad for bias in biases):
             return torch.cat(biases)
-        state = [dtype, *((bias.data_ptr(), bias._version) for bias in biases)]
-        if self._bias is None or self._bias[0] != state:
-            self._bias = state, torch.cat([bias.detach() for bias in biases]).to(dtype)
-        return self._bias[1]
+
+        def cast() -> Tensor:
+            return torch.cat([bias.detach() for bias in biases]).to(dtype)
+
+        return self._bias(biases, cast, dtype)
 
     def part(self, x: Tensor, place: int) -> Tensor:
         layer = self.layers[place]
@@ -202,6 +201,8 @@ def objection(parent: nn.Module, form: Form) -> str:
     for name, layer in zip((form.gate, form.up), layers, strict=True):
         if not isinstance(layer, Linear):
             return f"{name} is of {type(layer).__name__}, not ladder.Linear"
+        if layer.activation is not None:
+            return f"{name} has an activation, {layer.activation}, of its own"
     for name in (form.gate, form.up, *form.functions):
         module: Any = parent._modules[name]
         if watched(module):

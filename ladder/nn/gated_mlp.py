@@ -43,7 +43,7 @@ class GatedMLP(nn.Module):
         InvalidArgument: a size that is not positive, an unknown type or activation.
         Unsupported: ``activation_type`` does not take such weights.
     Error:
-        :func:`ladder.cuda.gated_linear.linear_gated` where gate and up are one weight on a GPU.
+        :func:`ladder.cuda.epilogue.linear_then` where gate and up are one weight on a GPU.
         Elsewhere gate and up are rounded to the dtype of x first, as of three layers.
     """
 

@@ -39,7 +39,7 @@ class TakesCodes(PackedModule):
             [..., N] in ``out_dtype``. No gradient flows to the bias, which is rounded to it.
         Raises:
             InvalidArgument, Unsupported: as :func:`ladder.ops.codes.linear_codes`; Unsupported also
-                where the layer has a :attr:`ladder.Linear.pre_scale`.
+                where the layer has a :attr:`ladder.Linear.pre_scale` or an activation.
         Error:
             :func:`ladder.cuda.codes.linear_codes_image` and :func:`ladder.ops.codes.linear_codes`.
         """
@@ -47,6 +47,11 @@ class TakesCodes(PackedModule):
         if "pre_scale" in self._buffers:
             raise Unsupported(
                 "this layer multiplies columns of x by pre_scale, and x is codes already"
+            )
+        if self._function is not None:
+            raise Unsupported(
+                f"this layer ends with its activation, {self._function.name}, which products of x "
+                "that is codes do not take"
             )
         bias: Tensor | None = None
         if self.bias is not None:

@@ -40,6 +40,7 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
     "dtypes": lambda layer: layer.dtype,
     "devices": lambda layer: layer.device,
     "dtypes of biases": lambda layer: None if layer.bias is None else layer.bias.dtype,
+    "activations": lambda layer: layer.activation,
     "activation types": lambda layer: layer.activation_type,
     "static scales": lambda layer: None if layer.input_scale is None else float(layer.input_scale),
     "numbers of x's columns (pre_scale)": lambda layer: told(layer.pre_scale) or "none",
@@ -61,6 +62,7 @@ def joined(layers: Sequence[Linear], kind: type[Linear] = Linear) -> Any:
         activation_type=first.activation_type,
     )
     linear.input_scale, linear.pre_scale = first.input_scale, first.pre_scale
+    linear.activation = first.activation
     linear.requires_grad_(False)
     linear.dtype = first.dtype
     linear.dependent_launch = first.dependent_launch

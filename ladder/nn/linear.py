@@ -16,6 +16,7 @@ from ladder import ops
 from ladder._torch import forward_levels as _forward_levels
 from ladder._torch import func_level as _func_level
 from ladder.cuda import kernels
+from ladder.cuda.epilogue import linear_then
 from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
@@ -27,6 +28,8 @@ from ladder.nn.packed import PackedModule
 from ladder.nn.pre_scale import ScalesColumns, scaled
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
+from ladder.ops.gating import Activation
+from ladder.ops.transforms import autocast
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -52,6 +55,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         weight_type: element name completed by ``group_size`` and ``symmetric``, or full spelling.
         act_order: make room for ``g_idx``.
         activation_type: see the property.
+        activation: see the property.
         dtype: of the bias, and of ``.weight`` as other code sees it.
     """
 
@@ -68,6 +72,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         *,
         act_order: bool = False,
         activation_type: str | None = None,
+        activation: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -81,6 +86,35 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
         self.activation_type = activation_type
+        self.activation = activation
+
+    @property
+    def activation(self) -> str | None:
+        """The activation function of y: None, or a name of :data:`ladder.ops.gating.ACTIVATIONS`
+        but "linear": "relu", "silu", "gelu", "gelu_pytorch_tanh", "relu2", ... The kernels of a GPU
+        take it where the sums are made, in float32, and round y once; elsewhere, and where the
+        weight is dequantised for a dense product, the sums are rounded first, as by two layers.
+
+        It is no part of the ``state_dict``; copies and pickles keep it. Gradients compute the sums
+        anew. Setting it raises InvalidArgument for a name that ladder does not know, and
+        Unsupported where the layer is cut over processes. What is set after
+        :func:`ladder.warmup` is compiled by the next call.
+        """
+        return None if self._function is None else self._function.name
+
+    @activation.setter
+    def activation(self, wanted: str | None) -> None:
+        function = None if wanted is None else Activation(wanted)
+        if function is not None and (why := self._no_activation()):
+            raise Unsupported(why)
+        if function != self._function:
+            self._renumber()  # merged layers become single ones before it is theirs
+            self._function = function
+            self._renumber()
+
+    def _no_activation(self) -> str:
+        """Why y cannot have an activation function here; "" when it can."""
+        return ""
 
     @property
     def activation_type(self) -> str | None:
@@ -235,6 +269,11 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         """An ``nn.Linear`` with the weight's values, in ``self.dtype`` unless given; a Conv1D of
         transformers where this module replaced one. A :attr:`pre_scale` is multiplied into its
         columns, rounded once with them."""
+        if self._function is not None:
+            raise Unsupported(
+                f"the layer ends with its activation, {self.activation}, which nn.Linear has not: "
+                "set layer.activation to None, and call the function behind it"
+            )
         dtype = dtype or self.dtype
         if self.pre_scale is None:
             values = self.packed_weight.dequantize(dtype)
@@ -287,6 +326,8 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         number, n = state["_weight_number"], state["out_features"]
         try:
             if wanted and _grad_enabled():
+                if self._function is not None:
+                    return self._forward(x)
                 return _linear_with_grad(x, image, bias, number, n)
             return _linear_no_grad(x, image, bias, number, n)
         except ValueError as error:
@@ -301,12 +342,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
 
     def _with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """:meth:`forward` with another bias [N] than the module's."""
-        device = x.device.type
-        # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
-        # As with torch's own layers, what is no activation stays so: refused, not rounded.
-        autocast = x.dtype in ops.ACTIVATION_DTYPES and device != "meta"
-        if autocast and torch.is_autocast_enabled(device):
-            x = x.to(torch.get_autocast_dtype(device))
+        device, x = x.device.type, autocast(x)
         check_columns(x, self.in_features)
         pre_scale = self.pre_scale
         if pre_scale is not None:
@@ -328,6 +364,8 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
     def _by_image(self, x: Tensor, bias: Tensor | None) -> Tensor:
         image: Any = self.image
         number, n, scale = self._weight_number, self.out_features, self._scale_of_x()
+        if self._function is not None:
+            return linear_then(x, image, bias, number, n, self._function, scale)
         if scale is None:
             return linear_image(x, image, bias, number, n)
         return linear_image_scaled(x, scale, image, bias, number, n)
@@ -336,7 +374,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         return self.input_scale if self._activation_type else None
 
     def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return ops.linear(
+        y = ops.linear(
             x,
             self.qweight,
             self._type_text,
@@ -348,6 +386,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             activation_type=self._activation_type,
             input_scale=self.input_scale,
         )
+        return y if self._function is None else self._function.of_sums(y)
 
     def _prepare_for_trace(self) -> None:
         """:meth:`prepare`, once, while ``torch.compile`` traces. An exported program keeps the
@@ -386,6 +425,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, weight_type={self._type_text}"
+            + (f", activation={self.activation}" if self.activation else "")
             + (f", activation_type={self.activation_type}" if self.activation_type else "")
             + (", static" if self.activation_type and self.input_scale is not None else "")
             + (", pre_scale" if self.pre_scale is not None else "")

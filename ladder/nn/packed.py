@@ -19,7 +19,7 @@ from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
-from ladder.ops.gating import Gating
+from ladder.ops.gating import Activation, Gating
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
@@ -58,6 +58,8 @@ class PackedModule(QuickCall):
     _activation_type: str | None = None
     #: Of a weight of gate and up, the gate in front, whose product kernels give.
     _gating: Gating | None = None
+    #: An activation function of the sums, which kernels take, too.
+    _function: Activation | None = None
     _numbers_for_codes: Mapping[torch.dtype, int | None] = MappingProxyType({})
 
     def __init__(
@@ -200,6 +202,7 @@ class PackedModule(QuickCall):
             dependent_launch=self._dependent_launch,
             activation_type=self._activation_type or "",
             gating=self._gating,
+            function="" if self._function is None else self._function.name,
         )
 
     def _image_rows(self) -> Tensor | None:

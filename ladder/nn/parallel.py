@@ -144,6 +144,9 @@ class ParallelLinear(Linear):
             f"{self.shard.size}: activations that are codes are multiplied by whole layers"
         )
 
+    def _no_activation(self) -> str:
+        return "this layer is cut over processes, and its activation would come before their sum"
+
     def dequantize(self, dtype: torch.dtype | None = None) -> nn.Module:
         raise Unsupported(
             f"this layer holds {self.shard.along} of its weight, as rank {self.shard.rank} of "
@@ -169,6 +172,10 @@ def become_parallel(linear: Linear, shard: Shard, group: Any, whole: tuple[int, 
     them at once; its bias may be whole."""
     if linear.pre_scale is not None:
         raise Unsupported(NO_PARTS)
+    if linear.activation is not None:
+        raise Unsupported(
+            f"a layer that ends with its activation, {linear.activation}, is not cut over processes"
+        )
     linear.__class__ = ParallelLinear
     parallel = cast(ParallelLinear, linear)
     parallel.shard, parallel.whole_shape, parallel.group = shard, whole, group

@@ -6,13 +6,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
 
 from ladder._torch import any_autocast as _any_autocast
-from ladder.ops import ACTIVATION_DTYPES
+from ladder.ops.transforms import autocast_dtype
 
 #: An input, how gradients and autocast were switched, and the parts of the result not yet taken.
 Result = tuple[Tensor, tuple[Any, ...], tuple[Tensor | None, ...]]
@@ -58,8 +57,4 @@ def modes_of(x: Tensor) -> tuple[Any, ...]:
     version = None if compiling or x.is_inference() else x._version
     if not compiling and not _any_autocast():
         return _grad_enabled(), version
-    device, autocast = x.device.type, None
-    # As Linear's forward asks: meta has no autocast.
-    if x.dtype in ACTIVATION_DTYPES and device != "meta" and torch.is_autocast_enabled(device):
-        autocast = torch.get_autocast_dtype(device)
-    return _grad_enabled(), version, autocast
+    return _grad_enabled(), version, autocast_dtype(x)

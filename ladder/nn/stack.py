@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from ladder import ops
 from ladder.cuda import image, kernels
+from ladder.cuda.experts import padded_bias
 from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
+from ladder.nn.kept import Kept
 from ladder.nn.stack_image import StackImage
 from ladder.ops import activations
 from ladder.types import TType, parse
@@ -175,7 +178,22 @@ class PackedStack(StackImage):
         """[1]: by what rows are rounded, the largest of :attr:`input_scale`; None where each has a
         scale of its own."""
         scale = self.input_scale if self.activation_type else None
-        return None if scale is None else scale.amax().reshape(1)
+        if scale is None:
+            return None
+        return self._kept("static_scale")((scale,), lambda: scale.amax().reshape(1))
+
+    def placed_bias(self, dtype: torch.dtype) -> Tensor | None:
+        """The bias as kernels read it (:func:`ladder.cuda.experts.padded_bias`), made anew where it
+        has changed. Without a gradient."""
+        bias = self.bias
+        if bias is None:
+            return None
+        made = partial(padded_bias, bias, dtype, self.gated)
+        return self._kept("bias")((bias,), made, dtype, self.gated)
+
+    def _kept(self, name: str) -> Kept:
+        kept: dict[str, Kept] = self.__dict__.setdefault("_kept_tensors", {})
+        return kept.setdefault(name, Kept())
 
     @property
     def nbytes(self) -> int:

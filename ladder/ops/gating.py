@@ -49,6 +49,8 @@ class Gating:
     activation: str = "silu"
     limit: float | None = None
     alpha: float = 1.702
+    #: Rows of the weight for each column of y.
+    rows = 2
 
     def __post_init__(self) -> None:
         if self.activation not in (*ACTIVATIONS, SWIGLU_OAI):
@@ -66,9 +68,9 @@ class Gating:
         """[..., 2I], the I columns of the gate first, to [..., I] in the same dtype."""
         return self.product(*gate_up.chunk(2, -1))
 
-    def in_turn(self, gate_up: Tensor) -> Tensor:
+    def of_sums(self, sums: Tensor) -> Tensor:
         """The same of columns that alternate, eight of the gate and eight of up."""
-        gate, up = gate_up.unflatten(-1, (-1, 2, ROWS_IN_TURN)).unbind(-2)
+        gate, up = sums.unflatten(-1, (-1, 2, ROWS_IN_TURN)).unbind(-2)
         return self.product(gate.flatten(-2), up.flatten(-2))
 
     def product(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -84,6 +86,33 @@ class Gating:
         if self.limit is not None:
             text += f", limit={self.limit:g}"
         return text + (f", alpha={self.alpha:g}" if self.activation == SWIGLU_OAI else "")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function of a layer's sums.
+
+    Attributes:
+        name: of :data:`ACTIVATIONS`, and not "linear", which is none.
+    Raises:
+        InvalidArgument: another name.
+    """
+
+    name: str
+    #: Rows of the weight for each column of y.
+    rows = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in ACTIVATIONS or self.name == "linear":
+            known = ", ".join(name for name in ACTIVATIONS if name != "linear")
+            raise InvalidArgument(f'activation is "{self.name}", not one of {known}')
+
+    def of_sums(self, sums: Tensor) -> Tensor:
+        """Of any shape, in their dtype."""
+        return ACTIVATIONS[self.name](sums)
+
+    def __str__(self) -> str:
+        return f"activation={self.name}"
 
 
 def recognised(

@@ -18,6 +18,22 @@ from ladder.types import dtype_name
 ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast would have layers take ``x`` in; None where it is off for its device, or ``x``
+    is no activation: as with torch's own layers that stays so, refused and not rounded."""
+    device = x.device.type
+    # meta has no autocast, and the compiler of torch 2.11 cannot trace the question whether.
+    if x.dtype not in ACTIVATION_DTYPES or device == "meta":
+        return None
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def autocast(x: Tensor) -> Tensor:
+    """``x`` in :func:`autocast_dtype`, where there is one."""
+    dtype = autocast_dtype(x)
+    return x if dtype is None else x.to(dtype)
+
+
 def check_activations(x: Tensor) -> None:
     """Raise InvalidArgument, as the kernels do, unless ``x`` is [..., K] and has one of
     :data:`ACTIVATION_DTYPES`."""

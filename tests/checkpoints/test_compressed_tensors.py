@@ -15,7 +15,7 @@ from ladder.checkpoints import compressed_tensors as ct
 from ladder.checkpoints import open_folder, repack
 from ladder.checkpoints.compressed_config import Config
 from ladder.checkpoints.info import describe
-from ladder.checkpoints.layer import stored, type_of
+from ladder.checkpoints.layer import stored, type_of, unpack_layer
 from ladder.errors import CheckpointError, Unsupported
 from ladder.weight import Weight
 
@@ -99,7 +99,7 @@ def test_rows_unpacked_apart_are_the_rows_unpacked_together(kind):
 
 def unpacked(truth, settings=None):
     scheme = Config.from_dict(settings or compressed_settings()).for_module("layer")
-    return ct.unpack_layer(truth.tensors, scheme, "layer")
+    return unpack_layer(ct, truth.tensors, scheme, "layer")
 
 
 def test_a_row_that_ends_within_a_word_takes_k_from_weight_shape():

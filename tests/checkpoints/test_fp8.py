@@ -21,7 +21,7 @@ from ladder.checkpoints import fp8 as reader
 from ladder.checkpoints import open_folder, repack
 from ladder.checkpoints.fp8 import Config
 from ladder.checkpoints.info import describe
-from ladder.checkpoints.layer import stored, stored_as, type_of
+from ladder.checkpoints.layer import stored, stored_as, type_of, unpack_layer
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.transformers.checkpoint import find_modules
@@ -95,7 +95,7 @@ def test_tensors_made_canonical_alone_are_the_weight(kind):
 def test_blocks_of_which_the_config_does_not_speak_are_the_usual_ones():
     truth, settings = fp8(N, K), fp8_settings()
     del settings["weight_block_size"]
-    weight = reader.unpack_layer(truth.tensors, Config.from_dict(settings), "layer")
+    weight = unpack_layer(reader, truth.tensors, Config.from_dict(settings), "layer")
     assert str(weight.type) == "float8_e4m3,block=128x128,scale=float32"
     assert torch.equal(weight.dequantize(), torch.from_numpy(truth.weight).float())
 
@@ -129,7 +129,7 @@ def test_a_folder_of_deepseek_v4_is_read_with_its_experts_of_4_bits(tmp_path):
 def test_a_damaged_expert_of_4_bits_is_named_with_both_values(part, tensor, message):
     tensors = fp8_expert_of_4_bits(N, K).tensors | {part: tensor}
     with pytest.raises(CheckpointError, match=message):
-        reader.unpack_layer(tensors, Config.from_dict(fp8_settings()), "expert")
+        unpack_layer(reader, tensors, Config.from_dict(fp8_settings()), "expert")
 
 
 def test_without_headers_the_config_says_what_a_layer_has(kind):

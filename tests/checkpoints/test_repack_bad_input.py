@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from ladder.checkpoints import gptq as gptq_format
 from ladder.checkpoints import open_folder, repack
+from ladder.checkpoints.layer import unpack_layer
 from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsupported
 
 NAN, INF = float("nan"), float("inf")
@@ -136,7 +137,7 @@ def test_a_tensor_that_would_gain_a_meaning_is_refused(tmp_path, left_nothing, m
 def test_planes_that_end_within_a_block_are_refused():
     truth = gptq(48, 64, bits=3, form="gptq_v2")
     with pytest.raises(CheckpointError, match="layer.qweight is 48 x 64, but gptq_p cuts blocks"):
-        gptq_format.unpack_layer(truth.tensors, gptq_format.Config(3, 32, "gptq_p"), "layer")
+        unpack_layer(gptq_format, truth.tensors, gptq_format.Config(3, 32, "gptq_p"), "layer")
 
 
 @pytest.mark.parametrize("cut", [1, 100, 2000])

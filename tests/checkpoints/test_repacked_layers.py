@@ -13,6 +13,7 @@ from ladder import ops, types
 from ladder.checkpoints import awq as awq_format
 from ladder.checkpoints import gptq as gptq_format
 from ladder.checkpoints import open_folder, repack
+from ladder.checkpoints.layer import stored, unpack_layer
 from ladder.errors import CheckpointError
 from ladder.weight import Weight
 
@@ -92,19 +93,19 @@ def test_static_groups_leave_g_idx_out_when_it_is_trivial(tmp_path):
 def test_a_g_idx_that_was_never_filled_means_none():
     truth = gptq(32, 64)
     tensors = truth.tensors | {"g_idx": torch.zeros(64, dtype=torch.int32)}
-    weight = gptq_format.unpack_layer(tensors, gptq_format.Config(4, 32), "layer")
+    weight = unpack_layer(gptq_format, tensors, gptq_format.Config(4, 32), "layer")
     assert weight.g_idx is None
     check(truth, weight)
 
 
 def test_a_layer_without_g_idx_takes_k_from_its_codes():
     truth = gptq(32, 64, g_idx=False)
-    check(truth, gptq_format.unpack_layer(truth.tensors, gptq_format.Config(4, 32), "layer"))
+    check(truth, unpack_layer(gptq_format, truth.tensors, gptq_format.Config(4, 32), "layer"))
 
 
 def test_a_layer_without_g_idx_takes_k_from_its_caller_where_words_leave_it_open():
     truth = gptq(32, 44, group=44, g_idx=False)
-    parts, config = gptq_format.stored(truth.tensors), gptq_format.Config(4, 44)
+    parts, config = stored(truth.tensors), gptq_format.Config(4, 44)
     assert gptq_format.measure(parts, config, "layer", 44).k == 44
     for k in (None, 99):
         with pytest.raises(CheckpointError, match="1 groups, but K = 48 in groups of 44 needs 2"):
@@ -115,7 +116,7 @@ def test_bits_past_k_are_cleared():
     """K = 44 leaves 16 spare bits in a row; a file may hold anything there."""
     truth = gptq(32, 44, group=44)
     truth.tensors["qweight"][-1] |= torch.tensor(0x7FFF0000, dtype=torch.int32)
-    weight = gptq_format.unpack_layer(truth.tensors, gptq_format.Config(4, 44), "layer")
+    weight = unpack_layer(gptq_format, truth.tensors, gptq_format.Config(4, 44), "layer")
     check(truth, weight)
     assert (weight.qweight[:, -1] >> 16 == 0).all()
 
@@ -129,8 +130,8 @@ def test_v1_zeros_of_zero_are_read_back_by_the_word_rule(bits):
     packed = [[(w - ones) % (1 << 32) for w in stream(z, bits)] for z in truth.zeros.T]
     truth.tensors["qzeros"] = words(packed)
     word, field = (gptq_format.Config(bits, 32, v1_zeros=rule) for rule in ("word", "field"))
-    check(truth, gptq_format.unpack_layer(truth.tensors, word, "layer"))
-    other = gptq_format.unpack_layer(truth.tensors, field, "layer")
+    check(truth, unpack_layer(gptq_format, truth.tensors, word, "layer"))
+    other = unpack_layer(gptq_format, truth.tensors, field, "layer")
     wrong = np.nonzero((other.zeros.numpy() != truth.zeros).any(axis=1))[0]
     assert wrong.tolist() == [n for n in range(1, 32, 3) if n % (32 // bits)]
 
@@ -139,7 +140,7 @@ def test_both_rules_for_v1_zeros_agree_when_no_zero_is_zero():
     truth = gptq(32, 64, symmetric=False, lowest=1)
     for rule in ("word", "field"):
         config = gptq_format.Config(4, 32, v1_zeros=rule)
-        check(truth, gptq_format.unpack_layer(truth.tensors, config, "layer"))
+        check(truth, unpack_layer(gptq_format, truth.tensors, config, "layer"))
 
 
 @pytest.mark.parametrize("zero_point", [True, False])
@@ -155,14 +156,14 @@ def test_the_fast_awq_layout_may_call_its_zeros_qzeros():
     truth = awq(32, 128, version="gemv_fast")
     truth.tensors["qzeros"] = truth.tensors.pop("scaled_zeros")
     config = awq_format.Config(group_size=32, version="gemv_fast")
-    check(truth, awq_format.unpack_layer(truth.tensors, config, "layer"))
+    check(truth, unpack_layer(awq_format, truth.tensors, config, "layer"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_scales_keep_their_dtype(dtype):
     truth = gptq(32, 64)
     tensors = truth.tensors | {"scales": truth.tensors["scales"].to(dtype)}
-    weight = gptq_format.unpack_layer(tensors, gptq_format.Config(4, 32), "layer")
+    weight = unpack_layer(gptq_format, tensors, gptq_format.Config(4, 32), "layer")
     assert weight.scales.dtype == dtype
     assert str(dtype).removeprefix("torch.") in str(weight.type)
 
@@ -172,7 +173,7 @@ def test_a_gemm_layer_of_any_k_is_transposed_and_left_as_it_was():
     truth = awq(32, 84, group=-1)
     before = truth.tensors["qweight"].clone()
     config = awq_format.Config(group_size=-1)
-    weight = awq_format.unpack_layer(truth.tensors, config, "layer")
+    weight = unpack_layer(awq_format, truth.tensors, config, "layer")
     check(truth, weight)
     assert (weight.qweight[:, -1] >> 16 == 0).all(), "bits past K are zero"
     assert torch.equal(truth.tensors["qweight"], before)
@@ -185,7 +186,7 @@ def test_rows_unpacked_apart_are_the_rows_unpacked_together(form, rows):
     config = gptq_format.Config(3, 32, format="gptq_v2" if form == "gptq" else form)
     if form == "gptq_p":  # planar zeros come in blocks of 32
         truth = gptq(128, 64, bits=3, form=form)
-    layer = gptq_format.measure(gptq_format.stored(truth.tensors), config, "layer")
+    layer = gptq_format.measure(stored(truth.tensors), config, "layer")
     qweight = truth.tensors["qweight"]
     parts = [
         gptq_format.words(qweight, layer, slice(n, min(n + rows, layer.n)))
@@ -198,7 +199,7 @@ def test_rows_unpacked_apart_are_the_rows_unpacked_together(form, rows):
 def test_awq_rows_unpacked_apart_are_the_rows_unpacked_together(version):
     truth = awq(72, 128, version=version)
     config = awq_format.Config(group_size=32, version=version)
-    layer = awq_format.measure(awq_format.stored(truth.tensors), config, "layer")
+    layer = awq_format.measure(stored(truth.tensors), config, "layer")
     qweight = truth.tensors["qweight"]
     parts = [awq_format.words(qweight, layer, slice(n, min(n + 32, 72))) for n in (0, 32, 64)]
     assert torch.equal(torch.cat(parts), awq_format.words(qweight, layer, slice(None)))
@@ -215,9 +216,9 @@ def test_the_shapes_promised_to_a_loader_are_those_of_the_file(dtype):
         ],
     ]:
         n, k = truth.codes.shape
-        for part, (shape, stored) in module.shapes(n, k, config).items():
+        for part, (shape, dtype) in module.shapes(n, k, config).items():
             assert tuple(truth.tensors[part].shape) == shape
-            assert stored in (None, truth.tensors[part].dtype)
+            assert dtype in (None, truth.tensors[part].dtype)
 
 
 def test_dynamic_overrides_follow_the_first_pattern_that_matches():

@@ -89,6 +89,20 @@ TEST(Emulated, kernels_of_gates_are_right) {
   expect_gated(device("mi300x"), testing::wave_cases(device("mi300x"), 3), 1);
 }
 
+TEST(Emulated, kernels_of_functions_of_sums_are_right) {
+  const auto expect_activated = [](const Device& on, const auto& of_cases, std::size_t step) {
+    std::vector<std::pair<Problem, Schedule>> activated;
+    testing::add_activated(activated, of_cases, on, step);
+    ASSERT_GE(activated.size(), 3U);
+    std::vector<Case> cases;
+    for (const auto& [problem, schedule] : activated) cases.push_back({problem, schedule});
+    expect_exact(cases, on, 2);
+  };
+  expect_activated(device("h200"), testing::lowered_cases(), 9);
+  expect_activated(device("h200"), testing::tile_cases(), 9);
+  expect_activated(device("mi300x"), testing::wave_cases(device("mi300x"), 3), 4);
+}
+
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
   DecodeSchedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};

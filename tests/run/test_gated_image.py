@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import ladder
 from ladder.cuda import image
-from ladder.cuda.gated_linear import in_turn
+from ladder.cuda.epilogue import in_turn
 from ladder.nn.gated import GatedWeight
 from ladder.ops.gating import Gating
 
@@ -35,17 +35,18 @@ class Machine:
         for name in ("linear_image", "linear_image_no_grad"):
             self.library.impl(name, self.linear, "CPU")
         self.library.impl("dequantize_image", self.dequantize, "CPU")
-        self.library.impl("linear_gated", self.gated, "CPU")
+        self.library.impl("linear_then", self.gated, "CPU")
 
     def linear(self, x, image, bias, weight, n):
         assert n == WIDE and weight == self.number
         assert x.dtype != torch.float32  # no kernel multiplies it
         self.calls.append(n)
         sums = functional.linear(x, self.values.to(x.dtype), bias)
-        return self.gating.in_turn(sums.double()).to(x.dtype)
+        return self.gating.of_sums(sums.double()).to(x.dtype)
 
-    def gated(self, x, x_scale, image, bias, weight, n, activation, limit, alpha):
-        assert Gating(activation, limit, alpha).least_limit == self.gating.least_limit
+    def gated(self, x, x_scale, image, bias, weight, n, kind, function, limit, alpha):
+        assert kind == "gate"
+        assert Gating(function, limit, alpha).least_limit == self.gating.least_limit
         return self.linear(x, image, bias, weight, n)
 
     def dequantize(self, image, weight, n, k, dtype):

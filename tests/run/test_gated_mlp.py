@@ -161,6 +161,12 @@ def test_on_the_cpu_nothing_is_fused():
     assert ladder.optimize(module, example=torch.randn(1, H)).gated == [""]
 
 
+def test_an_activation_of_a_layer_itself_keeps_it_apart():
+    module = packed()
+    module.gate_proj.activation = module.up_proj.activation = "relu"
+    assert objection(module, module.form) == "gate_proj has an activation, relu, of its own"
+
+
 def test_what_it_cannot_be_made_of_is_refused():
     with pytest.raises(ladder.InvalidArgument, match="Linear is no gated MLP: its forward"):
         ladder.GatedMLP.from_dense(nn.Linear(4, 4))

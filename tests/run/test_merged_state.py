@@ -10,8 +10,10 @@ from merging import SIZES, TYPE, Block, K, drawn, merged, packed, pair, same_sta
 from torch import nn
 
 import ladder
+from ladder.nn.gated import RunsGated
 from ladder.nn.joined import objection
 from ladder.nn.merged import MergedLinear
+from ladder.ops.gating import Gating
 
 
 @pytest.mark.parametrize(
@@ -172,25 +174,30 @@ def kernels(monkeypatch):
 
     weights, numbers = {}, {}
 
-    def open_weight(type, n, k, gather, dependent_launch=False, activation_type=""):
-        return numbers.setdefault((type, n, k), len(numbers) + 1)
+    def open_weight(type, n, k, gather, gating, function, **_):
+        assert function == ""
+        return numbers.setdefault((type, n, k, str(gating)), len(numbers) + 1)
 
-    def pack(weight, number, order):
-        codes = weight.qweight.flatten().clone()
+    def pack(weight, number, order, rows):
+        codes = weight.qweight if rows is None else weight.qweight[rows]
+        codes = codes.flatten().clone()
         weights[codes.data_ptr()] = weight
         return codes
 
+    def unpack(codes, number, type, n, k, rows):
+        found = codes.view(n, -1).clone()
+        return found if rows is None else found[rows.argsort()]
+
     def linear(x, codes, bias, number, n):
-        return weights[codes.data_ptr()].linear(x, bias)
+        y = weights[codes.data_ptr()].linear(x, bias)
+        return y if y.shape[-1] == n else Gating()(y)
 
     monkeypatch.setattr(kernels, "possible", lambda device: True)
     monkeypatch.setattr(kernels, "objection", lambda *_: "")
     monkeypatch.setattr(kernels, "load_transforms", lambda *_: "")
     monkeypatch.setattr(image, "open_weight", open_weight)
     monkeypatch.setattr(image, "pack", pack)
-    monkeypatch.setattr(
-        image, "unpack", lambda codes, number, type, n, k: codes.view(n, -1).clone()
-    )
+    monkeypatch.setattr(image, "unpack", unpack)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: torch.cpu.Stream())
     monkeypatch.setattr(torch.cpu.Stream, "synchronize", lambda self: None, raising=False)
@@ -198,6 +205,27 @@ def kernels(monkeypatch):
     library.impl("linear_image_no_grad", linear, "CPU")
     yield numbers
     library._destroy()
+
+
+def test_gate_and_up_are_one_image_with_rows_in_turn_and_give_back_their_codes(kernels):
+    mlp = ladder.GatedMLP.from_layers(
+        *(packed(32, bias=False) for _ in range(2)), packed(K, bias=False, k=32), gating=Gating()
+    )
+    apart, x = copy.deepcopy(mlp), drawn().half()
+    with torch.no_grad():
+        want = apart(x)
+        assert mlp.fuse() == "" and mlp.fuse() == ""
+        assert isinstance(mlp, RunsGated) and mlp.gate_proj.qweight is None
+        assert "activation=silu" in str(list(kernels))
+        image = mlp._gated.linear.image.view(64, -1)
+        assert torch.equal(image[8:16], apart.up_proj.qweight[:8])  # eight and eight
+        assert same_state(mlp, apart)
+        torch.testing.assert_close(mlp(x), want, rtol=2e-3, atol=2e-3)
+        layers = mlp.gate_proj, mlp.up_proj
+        (request,) = {layer.kernel_request(torch.half, (1,)) for layer in layers}
+        assert request.gated and request.columns == 32 and request.shape == (64, K)
+        ladder.unoptimize(mlp)
+        assert type(mlp) is ladder.GatedMLP and same_state(mlp, apart)
 
 
 def test_weights_in_the_form_of_kernels_are_merged_into_one_image(kernels):

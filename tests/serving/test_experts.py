@@ -199,7 +199,8 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     def stacked(weights, gating):
         first = weights[0]
         images = torch.zeros(len(weights), 64, dtype=torch.int32)
-        return experts.Stack(images, numbers[first.shape], first.shape, str(first.type))
+        gated = gating is not None
+        return experts.Stack(images, numbers[first.shape], first.shape, str(first.type), gated)
 
     def open_weight(type, n, k, gather, *, gating):
         gates.append(gating)
@@ -248,6 +249,10 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     assert first.images.data_ptr() == model.experts.w13_qweight.data_ptr()
     assert (activation, more["limit"]) == ("silu", 3.0)
     assert more["down_bias"].data_ptr() == model.experts.w2_bias.data_ptr()
+    # As kernels read them: once for all calls, and after another load.
+    order = image.gate_rows(2 * INTERMEDIATE, torch.device("cpu"))
+    for name, places in (("gate_up", order), ("down", slice(None))):
+        assert torch.equal(more[f"{name}_bias"], stacks.biases[name].half()[:, places])
     assert more["activation_type"] == ""
     config = stacks.config() | {"activation_type": "int8"}
     for why, of_experts, rounded in (

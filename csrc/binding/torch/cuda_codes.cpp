@@ -22,6 +22,7 @@ Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const
   Session& rounded = ladder::session(weight);
   LADDER_REQUIRE(n == rounded.n(), "n is ", n, ", not ", rounded.n());
   LADDER_REQUIRE(!rounded.gating(), "codes of x by a weight of gate and up in turn");
+  LADDER_REQUIRE(!rounded.function(), "codes of x by a weight that an activation function follows");
   LADDER_REQUIRE(rounded.rounded(), "the weight was opened without an activation_type");
   const ScalarType of_codes = dtype_of(*rounded.rounded());
   LADDER_REQUIRE(x.scalar_type() == of_codes, "x has dtype ", name(x.scalar_type()), ", not ",

@@ -100,7 +100,7 @@ Tensor expert_linear_rounded(Tensor codes, Tensor scales, Tensor images, std::op
 std::int64_t weight_for(std::int64_t weight, std::string activation_type) {
   const Session& of = session(weight);
   return open_session(of.type(), of.n(), of.k(), of.gather(), of.dependent_launch(),
-                      rounded_called(activation_type), false, of.gating());
+                      rounded_called(activation_type), false, of.gating(), of.function());
 }
 
 /// Most rows of an item for `rows` rows of `experts` experts: with which the products by two stacks

@@ -79,6 +79,7 @@ void require_images(const Tensor& images, const Tensor& x, const Session& sessio
   LADDER_REQUIRE(!session.rounded(), "activations of the weight are rounded to ",
                  activation_type_of(session.rounded()), ", and these come as they are");
   LADDER_REQUIRE(!session.gating(), "weights of gate and up in turn, which are no batch's");
+  LADDER_REQUIRE(!session.function(), name_of(*session.function()), " of products of a batch");
   LADDER_REQUIRE(images.size(1) == session.parts().words && images.scalar_type() == ScalarType::Int,
                  "images are ", shape(images), " of ", name(images.scalar_type()), ", not [., ",
                  session.parts().words, "] of int32");

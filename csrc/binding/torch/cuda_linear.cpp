@@ -45,6 +45,13 @@ Tensor gated_rows(const Tensor& y, const Gating& gating, std::span<const std::in
   return reshaped(out, {shape.begin(), shape.end()});
 }
 
+/// The activation function of y, which is rounded twice, by torch's own ops.
+Tensor activated(const Tensor& y, Gated function) {
+  using stable::from;
+  return stable::call("ladder::activate", "",
+                      std::array{from(y), from(std::string(name_of(function)))});
+}
+
 void require_columns(const Session& session, std::int64_t n) {
   LADDER_REQUIRE(n == session.columns_of_y(), "n is ", n, ", not ", session.columns_of_y());
 }
@@ -79,6 +86,7 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
   const auto densely = [&](const Tensor& rows) {
     const Tensor y =
         stable::call("aten::linear", "", std::array{from(rows), from(values), from(bias)});
+    if (session.function()) return activated(y, *session.function());
     return session.gating() ? gated_rows(y, *session.gating(), tokens.shape()) : y;
   };
   if (!session.rounded()) return densely(x);

@@ -75,9 +75,12 @@ std::string failure_of(std::int64_t device) { return device_failure(static_cast<
 
 std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
                          bool dependent_launch, std::string activation_type, std::string gate,
-                         double limit, double alpha) {
+                         double limit, double alpha, std::string function) {
+  const auto applied = function.empty() ? std::nullopt : gated_called(function);
+  LADDER_REQUIRE(function.empty() || applied.has_value(), "the activation is \"", function,
+                 "\", none that kernels have");
   return open_session(ttype(type), n, k, gather, dependent_launch, rounded_called(activation_type),
-                      false, gating_of(gate, limit, alpha));
+                      false, gating_of(gate, limit, alpha), applied);
 }
 
 /// What the weight's activations are rounded to: "", "int8" or "float8_e4m3".
@@ -196,7 +199,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "str activation_type=\"\") -> str");
   m.def(
       "open_weight(str type, int n, int k, bool gather, bool dependent_launch, "
-      "str activation_type=\"\", str gate=\"\", float limit=0., float alpha=0.) -> int");
+      "str activation_type=\"\", str gate=\"\", float limit=0., float alpha=0., "
+      "str function=\"\") -> int");
   m.def("activation_type(int weight) -> str");
   m.def("rounding_objection(str type, int k, str activation_type) -> str");
   m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");

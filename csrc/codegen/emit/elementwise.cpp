@@ -88,6 +88,14 @@ void Emitter::gate(const Gate& i) {
   }
 }
 
+void Emitter::activate(const Activate& i) {
+  const Register& to = reg(i.to);
+  for (std::int64_t s = 0; s < to.layout.slot_count(); ++s) {
+    line("{ const float gate = ", to.name, "[", s, "], up = 1.0f;");
+    line("  ", to.name, "[", s, "] = ", gated_product(i.what), "; }");
+  }
+}
+
 void Emitter::unary(const Unary& i) {
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     line(reg(i.to).name, "[", s, "] = ", name_of(i.op), "_f32(", reg(i.from).name, "[", s, "]);");

@@ -26,7 +26,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
                 false),
             answer(InTensorMemory{}, false), answer(Group<TensorCommit>{}, false),
             answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
-                         Fill, Reinterpret, Scale, Add, Multiply, Spread, Gate, JoinDigits>{},
+                         Fill, Reinterpret, Scale, Add, Multiply, Spread, Gate, Activate, JoinDigits>{},
                    false)},
         statement.op);
   });
@@ -75,7 +75,8 @@ std::string Emitter::run() {
     if (dialect_.preludes.wholes == nullptr) fail<Unsupported>("no integers in e4m3");
     out_ << dialect_.preludes.wholes() << '\n';
   }
-  if (has<Gate>(program_.body, [](const Gate&) { return true; })) {
+  if (has<Gate>(program_.body, [](const Gate&) { return true; }) ||
+      has<Activate>(program_.body, [](const Activate&) { return true; })) {
     out_ << dialect_.preludes.gates() << '\n';
   }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
@@ -335,6 +336,7 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const CopyBulk& i) { copy_bulk(i); },
                    [&](const CopyRows& i) { copy_rows(i); },
                    [&](const Gate& i) { gate(i); },
+                   [&](const Activate& i) { activate(i); },
                    [&](const Unary& i) { unary(i); },
                    [&](const Binary& i) { binary(i); },
                    [&](const Reduce& i) { reduce(i); },

@@ -151,6 +151,7 @@ class Emitter {
   // elementwise.cpp
   void cast(const Cast& i);
   void gate(const Gate& i);
+  void activate(const Activate& i);
   void unary(const Unary& i);
   void binary(const Binary& i);
   void reduce(const Reduce& i);

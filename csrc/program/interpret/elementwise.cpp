@@ -104,6 +104,12 @@ void Interpreter::gate(Block& block, const Gate& i) {
   });
 }
 
+void Interpreter::activate(Block& block, const Activate& i) {
+  for_each(i.to, [&](int, std::int64_t index, const std::int64_t*) {
+    set(block, i.to, index, as_bits(activated(i.what, as_float(get(block, i.to, index)))));
+  });
+}
+
 void Interpreter::unary(Block& block, const Unary& i) {
   for_each(i.to, [&](int, std::int64_t index, const std::int64_t*) {
     set(block, i.to, index, as_bits(apply(i.op, as_float(get(block, i.from, index)))));

@@ -241,6 +241,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const Spread& i) { spread(block, i); },
             [&](const Multiply& i) { combine(block, i.to, i.from, true); },
             [&](const Gate& i) { gate(block, i); },
+            [&](const Activate& i) { activate(block, i); },
             [&](const UnpackFloat& i) { unpack_float(block, i); },
             [&](const ScaleOperand& i) { scale_operand(block, i); },
             [&](const Lookup& i) { lookup(block, i); },

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
-from ladder.cuda.gated_linear import in_turn
+from ladder.cuda.epilogue import in_turn
 from ladder.cuda.linear import linear_prepacked
 from ladder.errors import CheckpointError
 from ladder.integrations.serving.loading import Room

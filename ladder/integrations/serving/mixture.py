@@ -106,7 +106,8 @@ def finish_stacks(
     input_scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Mixture:
     """Give ``layer`` the parameters that kernels read: images where the device has kernels for both
-    products, else the canonical parts. The lists are emptied.
+    products, else the canonical parts; so of ``<stem>_bias`` [E, N], where the layer has one. The
+    lists are emptied.
 
     Args:
         gate_up, down: the stem of the parameters, and the weight of each expert of this layer.
@@ -138,6 +139,10 @@ def finish_stacks(
         for part, tensor in tensors.items():
             parameter = nn.Parameter(tensor, requires_grad=False)
             layer.register_parameter(f"{stem}_{part}", parameter)
+        bias = getattr(layer, f"{stem}_bias", None)
+        if number and bias is not None:  # as kernels read it, once
+            placed = nn.Parameter(experts.padded_bias(bias, dtype, gated), requires_grad=False)
+            layer.register_parameter(f"{stem}_bias", placed)
         static = bool(number and rounded) and scale is not None
         if static and scale is not None:
             one = scale.amax().reshape(1).to(next(iter(tensors.values())).device)

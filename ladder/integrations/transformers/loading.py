@@ -20,6 +20,7 @@ from ladder.checkpoints.layer import (
     check_pre_scale,
     input_scale_of,
     pre_scale_of,
+    unpack_layer,
 )
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
@@ -146,7 +147,7 @@ class ForeignLinear(LoadingLinear):
         format, config, name, layer = self.__dict__.pop("_foreign")
         device = self._buffers[format.codes_part(self._buffers)].device
         tensors = {p: t.cpu() for p, t in self._buffers.items()}
-        weight = format.unpack_layer(tensors, config, name)
+        weight = unpack_layer(format, tensors, config, name)
         scale = None
         if layer.keeps_input_scale(weight.type, act_order=weight.g_idx is not None):
             scale = input_scale_of(format, tensors, layer)

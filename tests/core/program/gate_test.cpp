@@ -20,24 +20,9 @@ namespace ladder {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::expect_right;
 using testing::LinearCase;
 using ::testing::ThrowsMessage;
-
-void expect_right(const Problem& problem, const Schedule& schedule, const Device& on,
-                  const LinearCase& data) {
-  const Program program = lower(decide(problem, on), schedule);
-  ASSERT_NO_THROW(verify(program, on.shared_per_block_bytes))
-      << to_string(problem) << "; " << to_string(schedule);
-  const auto y = data.run(program, schedule);
-  const auto reference = evaluate(problem, data.data);
-  ASSERT_EQ(y.size(), static_cast<std::size_t>(data.m * problem.n / 2));
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    if (std::fabs(reference.y[i]) > data.largest()) continue;
-    ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i))
-        << to_string(problem) << "; " << to_string(schedule) << "; y[" << i << "] is " << y[i]
-        << ", not " << reference.y[i];
-  }
-}
 
 TEST(Gate, is_right_in_every_pipeline) {
   const auto check = [](const char* name, const auto& cases, std::size_t least) {

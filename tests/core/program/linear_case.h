@@ -163,12 +163,13 @@ struct LinearCase {
   }
 
   /// Why `bytes` of y are not right: exactly, or within the bound where sums are not exact, as of
-  /// values that a table rounds, or that are far apart, or of gates. "": they are.
+  /// values that a table rounds, or that are far apart, or of gates and functions. "": they are.
   std::string objection_to(const std::vector<std::uint8_t>& bytes) const {
     const auto reference = evaluate(problem, data);
     const bool far_apart =
         problem.weight.element != nullptr && problem.weight.element->exponent_bits > 4;
-    const bool rounded = decoding_error(problem) > 0 || far_apart || problem.has_gate();
+    const bool rounded = decoding_error(problem) > 0 || far_apart || problem.has_gate() ||
+                         problem.activation_function().has_value();
     for (std::size_t i = 0; i < reference.y.size(); ++i) {
       const double value = number(bytes, i);
       const double wanted = to_number(problem.formats.y, bits(reference.y[i]));

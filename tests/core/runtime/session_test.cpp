@@ -56,6 +56,13 @@ TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {
   EXPECT_NE(open_session(type, 128, 256, true), number);
   EXPECT_NE(open_session(type, 128, 256, false, true), number);
   EXPECT_NE(open_session(type, 128, 256, false, true), open_session(type, 128, 256, true, true));
+  const auto then = [&](std::optional<Gated> function) {
+    return open_session(type, 128, 256, false, false, std::nullopt, false, std::nullopt, function);
+  };
+  EXPECT_EQ(then(std::nullopt), number);
+  EXPECT_NE(then(Gated::relu), number);
+  EXPECT_NE(then(Gated::relu), then(Gated::silu));
+  EXPECT_EQ(session(then(Gated::silu)).function(), Gated::silu);
   EXPECT_FALSE(session(number).dependent_launch());
   EXPECT_TRUE(session(open_session(type, 128, 256, false, true)).dependent_launch());
   EXPECT_EQ(session(number).k(), 256);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linear layer on images whose rows are those of gate and up in turn: kernels give the product
-of both."""
+"""The linear layer on images with a step behind the sums, which kernels take where they make them:
+the product of gate and up, whose rows lie in turn, or an activation function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ladder.cuda.image import activation_type_of
 from ladder.cuda.linear import linear_no_grad
 from ladder.errors import InvalidArgument
 from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME, round_tokens
-from ladder.ops.gating import ROWS_IN_TURN, Gating
+from ladder.ops.gating import ROWS_IN_TURN, Activation, Gating
 from ladder.ops.transforms import check_activations, linear_by_values, transformed
 from ladder.types import _checked
 
@@ -25,41 +25,41 @@ def in_turn(bias: Tensor) -> Tensor:
     return bias.view(2, -1, ROWS_IN_TURN).transpose(0, 1).reshape(-1)
 
 
-def linear_gated(
+def linear_then(
     x: Tensor,
     image: Tensor,
     bias: Tensor | None,
     weight: int,
     n: int,
-    gating: Gating,
+    step: Gating | Activation,
     x_scale: Tensor | None = None,
 ) -> Tensor:
-    """``gating`` of :func:`ladder.cuda.linear.linear_image`.
+    """``step`` of :func:`ladder.cuda.linear.linear_image`.
 
     Args:
         x: [..., K] float32, float16 or bfloat16 on the device of ``image``, any strides.
-        image: from :func:`ladder.cuda.image.pack`, rows in turn.
-        bias: [2n] in the dtype of ``x``, in turn.
-        weight: from :func:`ladder.cuda.image.open_weight`, opened with ``gating``.
-        n: columns of the result, half of the rows of the weight.
+        image: from :func:`ladder.cuda.image.pack`, of a gating with its rows in turn.
+        bias: of the rows of the weight, in their order, in the dtype of ``x``.
+        weight: from :func:`ladder.cuda.image.open_weight`, opened with ``step``.
+        n: columns of the result, of a gating half of the rows of the weight.
         x_scale: as :func:`ladder.cuda.linear.linear_image_scaled`.
     Returns:
-        [..., n] in the dtype of ``x``. The gradient computes the sums of gate and up anew, from x
-        and the values of the weight, which are rounded to the dtype of ``x`` there.
+        [..., n] in the dtype of ``x``. The gradient computes the sums anew, from x and the
+        values of the weight, which are rounded to the dtype of ``x`` there.
     Raises:
         InvalidArgument: as :func:`ladder.cuda.linear.linear_image`.
     Error:
-        Sums as :func:`ladder.cuda.linear.linear_image`; the function of the gate and the product
-        are of float32, and y is rounded once. Where the weight is dequantised for a dense product
+        Sums as :func:`ladder.cuda.linear.linear_image`; the step is taken in float32, and y is
+        rounded once. Where the weight is dequantised for a dense product
         (float32, many tokens, ``torch.func``), the sums are rounded to the dtype of ``x`` first.
     """
     if transformed() or x.dtype == torch.float32:
         check_activations(x)
-        return gating.in_turn(_sums(x, image, bias, weight, n, x_scale))
+        return step.of_sums(_sums(x, image, bias, weight, step.rows * n, x_scale))
     wanted = x.requires_grad or (bias is not None and bias.requires_grad)
     if wanted and torch.is_grad_enabled():
-        how = (gating.activation, gating.least_limit, gating.alpha)
-        return _checked(_ops.linear_gated, x, x_scale, image, bias, weight, n, *how)
+        how = _told(step)
+        return _checked(_ops.linear_then, x, x_scale, image, bias, weight, n, *how)
     if torch.compiler.is_compiling():
         return _multiplied(x, x_scale, image, bias, weight, n)
     if x_scale is not None:
@@ -71,10 +71,10 @@ def linear_gated(
 
 
 def _sums(
-    x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int, x_scale: Tensor | None
+    x: Tensor, image: Tensor, bias: Tensor | None, weight: int, rows: int, x_scale: Tensor | None
 ) -> Tensor:
-    """[..., 2n], in turn, by torch's own ops on the values of the weight."""
-    values = _checked(_ops.dequantize_image, image, weight, 2 * n, x.shape[-1], x.dtype)
+    """[..., rows] by torch's own ops on the values of the weight."""
+    values = _checked(_ops.dequantize_image, image, weight, rows, x.shape[-1], x.dtype)
     return linear_by_values(_seen(x, weight, x_scale), values, bias)
 
 
@@ -86,13 +86,30 @@ def _seen(x: Tensor, weight: int, x_scale: Tensor | None) -> Tensor:
     return round_tokens(x, activation_type, x_scale).to(x.dtype)
 
 
+# The library calls it where the weight is dequantised: csrc/binding/torch/cuda_linear.cpp.
+torch.library.define("ladder::activate", "(Tensor y, str function) -> Tensor")
+torch.library.impl(
+    "ladder::activate", "CUDA", lambda y, function: Activation(function).of_sums(y)
+)
+
+
 # --- the op that has gradients --------------------------------------------------------------------
 
 torch.library.define(
-    "ladder::linear_gated",
-    "(Tensor x, Tensor? x_scale, Tensor image, Tensor? bias, int weight, int n, str activation, "
-    "float limit, float alpha) -> Tensor",
+    "ladder::linear_then",
+    "(Tensor x, Tensor? x_scale, Tensor image, Tensor? bias, int weight, int n, str step, "
+    "str function, float limit, float alpha) -> Tensor",
 )
+
+
+def _told(step: Gating | Activation) -> tuple[str, str, float, float]:
+    if isinstance(step, Gating):
+        return "gate", step.activation, step.least_limit, step.alpha
+    return "activation", step.name, 0.0, 0.0
+
+
+def _step(kind: str, function: str, limit: float, alpha: float) -> Gating | Activation:
+    return Gating(function, limit, alpha) if kind == "gate" else Activation(function)
 
 
 def _multiplied(
@@ -105,38 +122,38 @@ def _multiplied(
     return _checked(_ops.linear_image_no_grad, x, image, bias, weight, n)
 
 
-torch.library.impl("ladder::linear_gated", "CUDA", _multiplied)
+torch.library.impl("ladder::linear_then", "CUDA", _multiplied)
 
 
-@torch.library.register_fake("ladder::linear_gated")
+@torch.library.register_fake("ladder::linear_then")
 def _(
     x: Tensor, x_scale: Tensor | None, image: Tensor, bias: Tensor | None, weight: int, n: int,
-    activation: str, limit: float, alpha: float,
+    step: str, function: str, limit: float, alpha: float,
 ) -> Tensor:  # fmt: skip
     check_activations(x)
     return x.new_empty((*x.shape[:-1], n))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, x_scale, image, bias, weight, n, activation, limit, alpha = inputs
+    x, x_scale, image, bias, weight, n, *step = inputs
     ctx.save_for_backward(x, x_scale, image, bias)
     ctx.weight, ctx.n = weight, n
-    ctx.gating = Gating(activation, limit, alpha)
+    ctx.step = _step(*step)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, x_scale, image, bias = ctx.saved_tensors
-    n, k = ctx.n, x.shape[-1]
-    values = _ops.dequantize_image(image, ctx.weight, 2 * n, k, x.dtype)
+    rows, k = ctx.step.rows * ctx.n, x.shape[-1]
+    values = _ops.dequantize_image(image, ctx.weight, rows, k, x.dtype)
     sums = linear_by_values(_seen(x, ctx.weight, x_scale), values, bias).detach()
     with torch.enable_grad():
         leaf = sums.requires_grad_()
-        (of_sums,) = torch.autograd.grad(ctx.gating.in_turn(leaf), leaf, grad)
+        (of_sums,) = torch.autograd.grad(ctx.step.of_sums(leaf), leaf, grad)
     grad_x = of_sums @ values if ctx.needs_input_grad[0] else None
     grad_bias = None
     if ctx.needs_input_grad[3]:
         grad_bias = of_sums.flatten(0, -2).sum(0) if of_sums.dim() > 1 else of_sums
-    return grad_x, None, None, grad_bias, None, None, None, None, None
+    return grad_x, None, None, grad_bias, None, None, None, None, None, None
 
 
-torch.library.register_autograd("ladder::linear_gated", _backward, setup_context=_setup_context)
+torch.library.register_autograd("ladder::linear_then", _backward, setup_context=_setup_context)
