@@ -17,7 +17,6 @@ import torch
 from layers import HIDDEN, INTERMEDIATE, Stored, activations, load, prefix, quantization, write
 from torch import Tensor, nn
 
-from ladder.cuda import image
 from ladder.nn.gated import GatedLinear
 from ladder.nn.gating import Gating
 
@@ -111,6 +110,11 @@ def x_of(tokens: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
     return (activations("gate_up_proj", tokens) / 256).to(dtype)
 
 
+def image_rows(n: int) -> Tensor:
+    """The row of a weight that each row of its image is: of two halves eight in turn."""
+    return torch.arange(n).view(2, -1, 8).transpose(0, 1).flatten()
+
+
 @contextlib.contextmanager
 def played_kernels() -> Iterator[list[tuple[Any, ...]]]:
     """Layers of gate and up have images, which are their values in turn, and an op that multiplies
@@ -121,7 +125,7 @@ def played_kernels() -> Iterator[list[tuple[Any, ...]]]:
 
     def prepare(layer: GatedLinear) -> bool:
         values = layer.packed_weight.dequantize(torch.float32)
-        rows = image.gate_rows(layer.out_features, values.device)
+        rows = image_rows(layer.out_features)
         layer._set_image(values[rows].view(torch.int32).flatten(), 1)
         return True
 
@@ -135,7 +139,8 @@ def played_kernels() -> Iterator[list[tuple[Any, ...]]]:
         values = image.view(torch.float32).view(2 * n, x.shape[-1]).double()
         y = x.double() @ values.T
         y = y if bias is None else y + bias.double()
-        return Gating(gate, limit, alpha).in_turn(y).to(x.dtype)
+        in_order = y[..., image_rows(2 * n).argsort()]
+        return Gating(gate, limit, alpha)(in_order).to(x.dtype)
 
     library = torch.library.Library("ladder", "IMPL")
     library.impl("linear_prepacked", multiply, "CPU")
