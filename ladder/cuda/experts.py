@@ -20,7 +20,7 @@ from torch import Tensor
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.cuda import image
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.ops.gating import Gating
+from ladder.ops.gating import ROWS_IN_TURN, Gating
 from ladder.types import _checked
 from ladder.weight import Weight
 
@@ -115,7 +115,7 @@ def padded_bias(bias: Tensor, dtype: torch.dtype | None = None, gated: bool = Fa
     bias is; of a stack that is ``gated`` in its order of rows."""
     bias = bias.detach().to(dtype or bias.dtype)
     if gated:
-        bias = bias[:, image.gate_rows(bias.shape[1], bias.device)]
+        bias = bias.unflatten(1, (2, -1, ROWS_IN_TURN)).transpose(1, 2).flatten(1)
     missing = -bias.shape[1] % _BIAS
     return (torch.nn.functional.pad(bias, (0, missing)) if missing else bias).contiguous()
 

@@ -180,7 +180,7 @@ class PackedStack(StackImage):
         scale = self.input_scale if self.activation_type else None
         if scale is None:
             return None
-        return self._kept("static_scale")((scale,), lambda: scale.amax().reshape(1))
+        return self._kept("static_scale", (scale,), lambda: scale.amax().reshape(1))
 
     def placed_bias(self, dtype: torch.dtype) -> Tensor | None:
         """The bias as kernels read it (:func:`ladder.cuda.experts.padded_bias`), made anew where it
@@ -189,11 +189,15 @@ class PackedStack(StackImage):
         if bias is None:
             return None
         made = partial(padded_bias, bias, dtype, self.gated)
-        return self._kept("bias")((bias,), made, dtype, self.gated)
+        return self._kept("bias", (bias,), made, dtype, self.gated)
 
-    def _kept(self, name: str) -> Kept:
+    def _kept(
+        self, name: str, of: Sequence[Tensor], make: Callable[[], Tensor], *more: object
+    ) -> Tensor:
+        if torch.compiler.is_compiling():
+            return make()
         kept: dict[str, Kept] = self.__dict__.setdefault("_kept_tensors", {})
-        return kept.setdefault(name, Kept())
+        return kept.setdefault(name, Kept())(of, make, *more)
 
     @property
     def nbytes(self) -> int:

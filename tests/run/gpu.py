@@ -25,6 +25,15 @@ UINT4 = "uint4,group=128,scale=float16,zero=midpoint"
 LOOKED_AT = 48  # of the first schedules of a problem
 
 
+def launches(call) -> list[str]:
+    """Names of the kernels that ``call`` starts."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    on_gpu = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [event.name for event in on_gpu if "Mem" not in event.name]
+
+
 def spelled(bits: int, dtype: torch.dtype, group: int = 64, sign: str = "u") -> str:
     zero = ",zero=midpoint" if sign == "u" else ""
     block = f"group={group}" if group else "channel"

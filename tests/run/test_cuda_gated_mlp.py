@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 from drawn import exact_weight, formula, integers
-from gpu import E4M3, HALVES, MARKS, UINT4
+from gpu import E4M3, HALVES, MARKS, UINT4, launches
 from test_cuda_gated import TYPES, assert_rounded_once, small
 from torch import nn
 
@@ -30,14 +30,6 @@ def module(type, gating=None, bias=False):
             layer.bias = nn.Parameter(integers((WIDE,), torch.float32, seed) / 4)
     made = ladder.GatedMLP.from_layers(*layers, gating=gating or Gating())
     return made.cuda(), torch.cat([formula(weight) for weight in weights]).cuda()
-
-
-def launches(call):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    names = [event.key for event in profile.key_averages() for _ in range(event.count)]
-    return [name for name in names if "Memcpy" not in name and "Memset" not in name]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -64,7 +56,7 @@ def test_two_launches_are_all_of_it():
     with torch.no_grad():
         ladder.warmup(mlp, 4, tune=False)
         mlp(x)
-        assert len(launches(lambda: mlp(x))) == 2
+        assert len(launches(lambda: mlp(x))) == 2  # gate and up with their product, and down
         mlp._gated.dissolve()
         mlp(x)
         assert len(launches(lambda: mlp(x))) > 3
@@ -90,7 +82,7 @@ def test_state_is_to_the_bit_what_the_layers_had():
 
 
 def test_act_order_goes_through_the_gather():
-    g_idx = (torch.arange(H) // 64)[torch.randperm(H)].to(torch.int32)
+    g_idx = (torch.arange(H) // 128)[torch.randperm(H)].to(torch.int32)
     mlp, _ = module(UINT4)
     mlp = mlp.cpu()
     for layer in (mlp.gate_proj, mlp.up_proj):
@@ -192,8 +184,14 @@ def test_a_model_generates_as_without(family):
     with torch.no_grad():
         got, want = model(prompt).logits.float(), apart(prompt).logits.float()
     assert (got - want).abs().max() <= 16 * 2**-11 * want.abs().max()
-    options = {"max_new_tokens": 12, "do_sample": False}
-    assert torch.equal(model.generate(prompt, **options), apart.generate(prompt, **options))
+    options = {"max_new_tokens": 12, "do_sample": False, "output_logits": True}
+    got, want = (
+        each.generate(prompt, return_dict_in_generate=True, **options) for each in (model, apart)
+    )
+    same = (got.sequences == want.sequences)[0, prompt.shape[1] :].tolist()
+    if not all(same):  # only where two tokens are as good as each other
+        best, second = want.logits[same.index(False)][0].float().topk(2).values
+        assert best - second <= 16 * 2**-11 * best.abs()
 
 
 def test_kernels_are_tuned_as_gated_ones(tmp_path):

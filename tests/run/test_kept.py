@@ -9,6 +9,7 @@ import torch
 from drawn import integers
 
 from ladder.cuda.experts import padded_bias
+from ladder.cuda.image import gate_rows
 from ladder.nn.kept import Kept
 from ladder.nn.stack import PackedStack
 from ladder.ops.gating import Gating
@@ -76,6 +77,7 @@ def test_a_stack_has_its_largest_scale_and_its_bias_once(monkeypatch):
     stack.bias.data.copy_(integers((3, 48), torch.half, 1))
     placed = stack.placed_bias(torch.half)
     assert torch.equal(placed, padded_bias(stack.bias, torch.half, True))
+    assert torch.equal(placed, stack.bias[:, gate_rows(48, placed.device)])
     assert not torch.equal(placed, stack.bias) and not placed.requires_grad
     assert stack.placed_bias(torch.half) is placed
     assert stack.placed_bias(torch.bfloat16).dtype == torch.bfloat16

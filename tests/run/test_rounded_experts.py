@@ -101,12 +101,15 @@ def call(tokens: int, activation_type: str, scales=(None, None), gated: bool = F
     rows = image.gate_rows(2 * WIDTH, x.device)
     launches = Launches(gate_up[:, rows] if gated else gate_up, down, ids, gated)
     columns = WIDTH if gated else 2 * WIDTH
+    first, second = (experts.padded_bias(bias) for bias in biases)
+    if gated:
+        first = experts.padded_bias(biases[0], gated=True)
     with pytest.MonkeyPatch.context() as patch:
         for module in (experts, expert_layer):
             patch.setattr(module, "_ops", launches)
         experts.number_for.cache_clear()
         y = expert_layer._layer(
-            x, ids, weights, gate_up, biases[0], down, biases[1], [GATE_UP, columns, gated],
+            x, ids, weights, gate_up, first, down, second, [GATE_UP, columns, gated],
             [DOWN, H, False], "silu", float("inf"), 1.702, activation_type, *scales,
         )  # fmt: skip
         experts.number_for.cache_clear()
