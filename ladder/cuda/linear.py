@@ -26,11 +26,15 @@ linear_no_grad = direct_call(_no_grad)
 
 
 #: The same for graphs that outlive the process, as those in vLLM's compile cache do: the arguments
-#: (x, image, bias, type, n, dependent_launch=False, activation_type="", x_scale=None) say all that
-#: there is to know of the weight, where a number means something only to a process that has opened
-#: it. The type is looked up in each call; no gradients. ``dependent_launch`` and
-#: ``activation_type`` as :func:`ladder.cuda.image.open_weight` has them, ``x_scale`` as
-#: :func:`linear_image_scaled`.
+#: (x, image, bias, type, n, dependent_launch=False, activation_type="", x_scale=None, gate="",
+#: limit=0, alpha=0) say all that there is to know of the weight, where a number means something
+#: only to a process that has opened it. The type is looked up in each call; no gradients.
+#: ``dependent_launch`` and ``activation_type`` as :func:`ladder.cuda.image.open_weight` has them,
+#: ``x_scale`` as :func:`linear_image_scaled`. ``gate``, ``limit`` and ``alpha`` are the activation,
+#: least_limit and alpha of a :class:`ladder.ops.gating.Gating`, where there is one: then ``n`` is
+#: that of the product, the bias is in turn, and x is float16 or bfloat16. The image is [1, words]
+#: then, and [words] elsewhere, so that a compiled graph from before the weight was gated, or not,
+#: is refused.
 linear_prepacked = torch.ops.ladder.linear_prepacked
 
 
@@ -121,6 +125,9 @@ def _(
     dependent_launch: bool = False,
     activation_type: str = "",
     x_scale: Tensor | None = None,
+    gate: str = "",
+    limit: float = 0.0,
+    alpha: float = 0.0,
 ) -> Tensor:
     check_activations(x)
     return x.new_empty((*x.shape[:-1], n))

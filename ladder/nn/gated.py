@@ -48,6 +48,10 @@ class GatedLinear(Linear):
         assert self._gating is not None
         return self._gating
 
+    @gating.setter
+    def gating(self, gating: Gating) -> None:
+        self._gating = gating
+
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, None)
 
@@ -90,7 +94,7 @@ class GatedWeight(MergedWeight):
         with torch.inference_mode(False), torch.no_grad():
             self.linear: GatedLinear = joined(self.layers, GatedLinear)
             self.linear.bias = None  # of the layers, whose parameters optimizers know
-            self.linear._gating = form.gating
+            self.linear.gating = form.gating
             self.adopt()
         parent.__dict__["_gated"] = self
         kind: Any = type(parent)

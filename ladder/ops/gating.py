@@ -128,6 +128,11 @@ def recognised(
     # Numbers of both signs, at all distances and beyond the limit, no two of a kind.
     reach = 2 * max(limit or 0.0, 8.0)
     gate_up = (reach * torch.sin(at * at * 0.37) * (at % 16 + 1) / 16).view(4, 64)
+    # And of all sizes, for functions that differ near zero or far from it, as thresholds do.
+    size = torch.logspace(-8, 2.7, 32, dtype=torch.float64, device="cpu")
+    one = torch.ones_like(size)
+    wide = ((size, one), (-size, one), (one, size), (one, -size))
+    gate_up = torch.cat((gate_up, *(torch.cat(halves)[None] for halves in wide)))
     with torch.no_grad():
         wanted = product(gate_up)
     for gating in _candidates(limit, alpha):

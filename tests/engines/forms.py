@@ -28,10 +28,15 @@ class Case:
     less: frozenset[str] = frozenset()  #: layers that are not packed
     layers: frozenset[str] = frozenset(models.LAYERS)  #: packed layers of the model
     adapter: bool = False  #: with a LoRA adapter on every layer
+    apart: bool = False  #: the product of gate and up is left to vLLM
 
     def packed(self) -> frozenset[str]:
         """Names of vLLM's layers that hold packed weights."""
         return (self.layers | self.more) - self.less
+
+    def fused(self) -> int:
+        """MLPs whose layer of gate and up gives the product of both."""
+        return 0 if self.apart else sum(name.endswith(".gate_up_proj") for name in self.packed())
 
 
 class Forms:

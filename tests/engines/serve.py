@@ -25,16 +25,27 @@ os.environ |= {
 }
 
 
+def model_of(llm: Any) -> Any:
+    """That of an engine in this process."""
+    return llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
+
+
+def count_fused(llm: Any) -> int:
+    """MLPs whose layer of gate and up gives the product of both."""
+    from ladder.integrations.serving.gated import FusedActivation
+
+    return sum(isinstance(module, FusedActivation) for module in model_of(llm).modules())
+
+
 def count_reads(llm: Any, generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     """What ``generate()`` returns, and how often ops of ladder read each tensor of codes that the
     model has. For an engine in this process that is not compiled."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
     tensors = {
         tensor.data_ptr(): name.replace(".base_layer.", ".")  # under an adapter
-        for name, tensor in model.named_parameters()
+        for name, tensor in model_of(llm).named_parameters()
         if re.match("(w13_|w2_)?qweight", name.rpartition(".")[2])
     }
     reads = dict.fromkeys(tensors.values(), 0)
@@ -112,6 +123,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             for o in (each.outputs[0] for each in outputs)
         ],
         "counts": counts,
+        "fused": count_fused(llm) if job["count"] else None,
         "ready_s": ready,
         "total_s": time.perf_counter() - start,
     }

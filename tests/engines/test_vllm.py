@@ -27,20 +27,24 @@ from forms import (
 
 O_PROJ = frozenset(name for name in models.LAYERS if name.endswith("o_proj"))
 ASKED = {"quantization": "ladder"}
+APART = {"additional_config": {"ladder": {"fuse_gated_mlp": False}}}
 CASES = {
     "uint4": Case(of("uint4", group_size=64, symmetric=False)),
-    "uint4, adapter": Case(of("uint4", group_size=64, symmetric=False), adapter=True),
+    "uint4, adapter": Case(of("uint4", group_size=64, symmetric=False), adapter=True, apart=True),
+    "uint4, product left to vLLM": Case(
+        of("uint4", group_size=64, symmetric=False), options=APART, apart=True
+    ),
     "nf4": Case(of("nf4")),
     "uint3, head packed": Case(of("uint3", skip=()), more=frozenset({"lm_head"})),
     "float6_e3m2": Case(of("float6_e3m2")),
-    "nvfp4": Case(of("nvfp4")),
+    "nvfp4": Case(of("nvfp4"), apart=True),  # each module has a second scale of its own
     "mxfp4, chunks and cached prefixes": Case(
         of("mxfp4"), options={"max_num_batched_tokens": 16, "enable_prefix_caching": True}
     ),
-    "act-order": Case(reordered),
-    "mixed": Case(mixed, less=O_PROJ),
+    "act-order": Case(reordered, apart=True),
+    "mixed": Case(mixed, less=O_PROJ, apart=True),
     "gptq 3 bits desc_act": Case(
-        other(foreign.gptq, 3, symmetric=False, order=True), options=ASKED
+        other(foreign.gptq, 3, symmetric=False, order=True), options=ASKED, apart=True
     ),
     "gptq v2, by environment": Case(
         other(foreign.gptq, 4, symmetric=False, form="gptq_v2"), words="gptq"
@@ -58,7 +62,7 @@ CASES = {
     "fp8 in blocks": Case(of_8_bits(foreign.fp8, "blocks"), words="fp8"),
     "fp8, static": Case(of_8_bits(foreign.fp8, "static"), options=ASKED),
     "compressed-tensors under ladder's kernel": Case(
-        other(foreign.compressed, 4, symmetric=False), words="kernel"
+        other(foreign.compressed, 4, symmetric=False), words="kernel", apart=True
     ),
 }
 #: vLLM's own GPTQ and AWQ know no float32: ladder's kernel under them, and ladder's own method.
@@ -76,11 +80,9 @@ UNDER_KERNEL = {
     for how, case in zip(("kernel", "method"), pair, strict=True)
 }
 COMPILED = {
-    f"{name}, compiled": Case(
-        case.folders, options={"enforce_eager": False}, more=case.more, less=case.less
-    )
-    for name, case in CASES.items()
-    if name in ("uint4", "mixed")
+    f"{name}, compiled": replace(case, options=case.options | {"enforce_eager": False})
+    for name, case in CASES.items()  # by one compile cache
+    if name in ("uint4", "uint4, product left to vLLM", "mixed")
 }
 TWO_RANKS = {
     f"{name}, two ranks": Case(case.folders, options={"tensor_parallel_size": 2})
@@ -142,6 +144,7 @@ def test_an_engine_gives_the_tokens_of_transformers(name, one_process, expected)
     answer = checked(one_process[name])
     assert answer["tokens"] == expected(CASES[name])
     check_reads(CASES[name], answer["counts"])
+    assert answer["fused"] == CASES[name].fused()
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -163,6 +166,7 @@ def test_a_compiled_engine_gives_the_tokens_of_transformers(name, compiled, expe
     assert answer["tokens"] == expected(case)
     layers = len(case.packed())
     assert sum(answer["counts"].values()) >= layers * TOKENS
+    assert answer["fused"] == case.fused()
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,30 @@ def test_linear_layers_give_the_product_of_gate_and_up(type, dtype):
         assert_rounded_once(y, sums + bias.double(), gating)
 
 
+@pytest.mark.parametrize("act_order", (False, True))
+def test_a_gated_weight_that_is_named_by_its_type_is_the_same(act_order):
+    """As graphs that outlive the process call it."""
+    gating, dtype = Gating("silu", 3.0), torch.float16
+    drawn = exact_weight(TYPES[0], N, K, act_order=act_order)
+    weight, type = drawn.to("cuda"), str(drawn.type)
+    order = image.column_order(weight)
+    number = image.open_weight(type, N, K, order is not None, gating=gating)
+    rows = image.gate_rows(N, weight.qweight.device)
+    made, named = image.pack(weight, number, order, rows), torch.ops.ladder.linear_prepacked
+    how = (False, "", None, gating.activation, gating.least_limit, gating.alpha)
+    for bias in (None, integers((N,), dtype, 5).cuda() / 4):
+        for m in (1, 16, 40, 257, 1537):
+            x = small((m, K), dtype, m)
+            y = linear_image(x, made, bias, number, N // 2)
+            assert torch.equal(named(x, made[None], bias, type, N // 2, *how), y)
+    with pytest.raises(ValueError, match="image has 2 dimensions: rows of gate and up lie in turn"):
+        named(x, made[None], None, type, N)
+    with pytest.raises(ValueError, match="image has 1 dimensions: rows .* do not lie in turn"):
+        named(x, made, None, type, N // 2, *how)
+    with pytest.raises(ValueError, match='the gate is "cube", no activation'):
+        named(x, made[None], None, type, N // 2, False, "", None, "cube")
+
+
 @pytest.mark.parametrize("gating", GATINGS, ids=str)
 def test_every_function_of_the_gate(gating):
     number, made, values = opened(TYPES[0], gating)

@@ -70,10 +70,10 @@ def test_parts_of_a_layer_round_activations_as_the_folder_says_of_each(
     weights_only, tmp_path, monkeypatch
 ):
     """One run for q and k, which round, and one for v, which does not."""
-    from ladder.integrations.vllm import warm
+    from ladder.integrations.vllm import options
 
     if weights_only:
-        monkeypatch.setitem(warm._OPTIONS, "weights_only", True)
+        monkeypatch.setitem(options._OPTIONS, "weights_only", True)
     stored = Stored.drawn(dict.fromkeys(parts_of("qkv_proj"), ZEROS))
     tensors = stored.tensors()
     config = stored.config() | {

@@ -182,17 +182,19 @@ def test_a_word_that_asks_for_nothing_is_named(registered, log, monkeypatch):
      ({"tune": "best"}, "tune is"),
      ({"budget": -1.0}, "-1.0, not seconds"), ({"budget": "20"}, "'20', not seconds"),
      ({"dependent_launch": 1}, "is 1, not true or false"),
-     ({"weights_only": "yes"}, "is 'yes', not true or false")],
+     ({"weights_only": "yes"}, "is 'yes', not true or false"),
+     ({"fuse_gated_mlp": None}, "is None, not true or false")],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options, why, vllm):
     from ladder.errors import InvalidArgument
-    from ladder.integrations.vllm.warm import options_of
+    from ladder.integrations.vllm.options import options_of
 
     engine = SimpleNamespace(additional_config={"ladder": options})
     with pytest.raises(InvalidArgument, match=re.escape(why)):
         options_of(engine)
     assert options_of(SimpleNamespace(additional_config={})) == {
         "tune": "fast", "budget": 20.0, "dependent_launch": False, "weights_only": False,
+        "fuse_gated_mlp": True,
     }  # fmt: skip
 
 

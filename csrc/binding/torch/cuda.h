@@ -96,6 +96,10 @@ void transform(Session& session, std::int32_t ordinal, Transform which,
   if (!kernel.start(stream, arguments.data())) refused(kernel.schedule);
 }
 
+/// What an op's words say of the product of gate and up; nothing where `gate` is "". Throws
+/// InvalidArgument for a name that no gated layer has.
+std::optional<Gating> gating_of(const std::string& gate, double limit, double alpha);
+
 /// Throws InvalidArgument unless `image` can be that of a weight of `session`, by its dtype, size,
 /// strides and device.
 void require_image(const Tensor& image, const Session& session);

@@ -21,6 +21,13 @@ Tensor readable(const Tensor& x) {
   return begins_at_multiple(rows, 16) ? rows : stable::clone(rows);
 }
 
+std::optional<Gating> gating_of(const std::string& gate, double limit, double alpha) {
+  if (gate.empty()) return std::nullopt;
+  const auto what = gated_called(gate);
+  LADDER_REQUIRE(what.has_value(), "the gate is \"", gate, "\", no activation of gated layers");
+  return Gating{*what, static_cast<float>(limit), static_cast<float>(alpha)};
+}
+
 namespace {
 
 /// y [tokens, n] of gate and up in turn, as a kernel would have gated it, rounded twice.
@@ -105,46 +112,56 @@ Tensor linear_scaled(const Tensor& x, const Tensor& x_scale, const Tensor& image
   return run(session, x, image, bias, x_scale);
 }
 
-/// The session of a weight [n, k] of `type` whose image has so many words: they tell whether it has
-/// an order of columns.
-Session& session_of(const std::string& type, std::int64_t n, std::int64_t k, std::int64_t words,
-                    bool dependent_launch, const std::string& activation_type) {
+/// What the arguments of linear_prepacked say of a weight [n, k].
+struct Named {
+  std::string type, activation_type, gate;
+  std::int64_t n, k;
+  std::int64_t words;  ///< of its image: they tell whether it has an order of columns
+  bool dependent_launch;
+  double limit, alpha;
+  bool operator==(const Named&) const = default;
+};
+
+Session& session_of(const Named& named) {
   // On the path of every call: a thread asks for the weights of one model again and again.
   struct Recent {
-    std::string type, activation_type;
-    std::int64_t n, k, words;
-    bool dependent_launch;
+    Named named;
     Session* session = nullptr;
   };
   thread_local std::array<Recent, 32> recents{};
-  const auto mixed = static_cast<std::uint64_t>(n) * 31 + static_cast<std::uint64_t>(k) +
-                     static_cast<std::uint64_t>(words);
+  const auto mixed = static_cast<std::uint64_t>(named.n) * 31 +
+                     static_cast<std::uint64_t>(named.k) + static_cast<std::uint64_t>(named.words);
   Recent& recent = recents[(mixed * 0x9e3779b97f4a7c15U) >> 59];
-  if (recent.session != nullptr && recent.n == n && recent.k == k && recent.words == words &&
-      recent.dependent_launch == dependent_launch && recent.type == type &&
-      recent.activation_type == activation_type) {
-    return *recent.session;
-  }
-  const auto rounded = rounded_called(activation_type);
+  if (recent.session != nullptr && recent.named == named) return *recent.session;
+  const auto rounded = rounded_called(named.activation_type);
+  const auto gating = gating_of(named.gate, named.limit, named.alpha);
   for (const bool gather : {false, true}) {
     if (gather && rounded) continue;
     Session& session =
-        ladder::session(open_session(ttype(type), n, k, gather, dependent_launch, rounded));
-    if (session.parts().words != words) continue;
-    recent = {type, activation_type, n, k, words, dependent_launch, &session};
+        ladder::session(open_session(ttype(named.type), named.n, named.k, gather,
+                                     named.dependent_launch, rounded, false, gating));
+    if (session.parts().words != named.words) continue;
+    recent = {named, &session};
     return session;
   }
-  fail<InvalidArgument>("image has ", words, " words, which no weight of ", type, " [", n, ", ", k,
-                        "] has");
+  fail<InvalidArgument>("image has ", named.words, " words, which no weight of ", named.type, " [",
+                        named.n, ", ", named.k, "] has");
 }
 
 Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
                         std::string type, std::int64_t n, bool dependent_launch,
-                        std::string activation_type, const std::optional<Tensor>& x_scale) {
+                        std::string activation_type, const std::optional<Tensor>& x_scale,
+                        std::string gate, double limit, double alpha) {
   const std::int64_t dimensions = x.dim();
   LADDER_REQUIRE(dimensions > 0, "x has no dimension; its last one must be in_features");
-  Session& session =
-      session_of(type, n, x.size(dimensions - 1), image.numel(), dependent_launch, activation_type);
+  // Both forms of a weight have as many words, in another order.
+  const bool gated = !gate.empty();
+  LADDER_REQUIRE(image.dim() == (gated ? 2 : 1), "image has ", image.dim(),
+                 " dimensions: rows of gate and up ", gated ? "do not lie" : "lie",
+                 " in turn; a compiled graph that was made for the other order must be made anew");
+  Session& session = session_of({std::move(type), std::move(activation_type), std::move(gate),
+                                 gated ? 2 * n : n, x.size(dimensions - 1), image.numel(),
+                                 dependent_launch, limit, alpha});
   return run(session, x, image, bias, x_scale);
 }
 
@@ -155,7 +172,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def("linear_image_no_grad(Tensor x, Tensor image, Tensor? bias, int weight, int n) -> Tensor");
   m.def(
       "linear_prepacked(Tensor x, Tensor image, Tensor? bias, str type, int n, "
-      "bool dependent_launch=False, str activation_type=\"\", Tensor? x_scale=None) -> Tensor");
+      "bool dependent_launch=False, str activation_type=\"\", Tensor? x_scale=None, "
+      "str gate=\"\", float limit=0., float alpha=0.) -> Tensor");
   m.def(
       "linear_image_scaled(Tensor x, Tensor x_scale, Tensor image, Tensor? bias, int weight, "
       "int n) -> Tensor");

@@ -76,17 +76,11 @@ std::string failure_of(std::int64_t device) { return device_failure(static_cast<
 std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool gather,
                          bool dependent_launch, std::string activation_type, std::string gate,
                          double limit, double alpha, std::string function) {
-  std::optional<Gating> gating;
-  if (!gate.empty()) {
-    const auto what = gated_called(gate);
-    LADDER_REQUIRE(what.has_value(), "the gate is \"", gate, "\", no activation of gated layers");
-    gating = {*what, static_cast<float>(limit), static_cast<float>(alpha)};
-  }
   const auto applied = function.empty() ? std::nullopt : gated_called(function);
   LADDER_REQUIRE(function.empty() || applied.has_value(), "the activation is \"", function,
                  "\", none that kernels have");
   return open_session(ttype(type), n, k, gather, dependent_launch, rounded_called(activation_type),
-                      false, gating, applied);
+                      false, gating_of(gate, limit, alpha), applied);
 }
 
 /// What the weight's activations are rounded to: "", "int8" or "float8_e4m3".

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ladder import ops  # noqa: F401  (registers torch.ops.ladder)
+from ladder.cuda.epilogue import in_turn
 from ladder.cuda.linear import linear_prepacked
 from ladder.errors import CheckpointError
 from ladder.integrations.serving.loading import Room
+from ladder.nn.gated import GatedLinear
+from ladder.nn.gating import Gating
 from ladder.nn.linear import Linear
 from ladder.nn.pre_scale import scaled, told
 from ladder.types import parse
@@ -32,13 +35,15 @@ class Run:
 
     kind: str  #: "prepacked" (an image), "canonical" or "dense"
     type: str  #: spelling of the tType; "" for dense rows
-    n: int
+    n: int  #: columns of y
     suffix: str
     parts: tuple[str, ...]
     dependent_launch: bool = False  #: of an image: as :attr:`ladder.Linear.dependent_launch`
     activation_type: str = ""  #: as :attr:`ladder.Linear.activation_type`; "" for none
     static: bool = False  #: of an image: x has the scale ``input_scale<suffix>``
     scaled: bool = False  #: columns of x are multiplied by ``pre_scale<suffix>`` first
+    #: Rows are a gate's and up's, and y is this product of theirs. With an image a bias is in turn.
+    gating: Gating | None = None
 
     def __call__(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.scaled:
@@ -47,14 +52,18 @@ class Run:
             image = getattr(layer, f"qweight{self.suffix}")
             scale = getattr(layer, f"input_scale{self.suffix}") if self.static else None
             how = self.dependent_launch, self.activation_type, scale
-            return linear_prepacked(x, image, bias, self.type, self.n, *how)
+            if self.gating is None:
+                return linear_prepacked(x, image, bias, self.type, self.n, *how)
+            gate = self.gating.activation, self.gating.least_limit, self.gating.alpha
+            return linear_prepacked(x, image, bias, self.type, self.n, *how, *gate)
         if self.kind == "dense":
             return nn.functional.linear(x, getattr(layer, f"weight{self.suffix}"), bias)
         parts = [
             getattr(layer, f"{part}{self.suffix}") if part in self.parts else None for part in PARTS
         ]
         op = f"linear_{self.activation_type}" if self.activation_type else "linear"
-        return getattr(_ops, op)(x, *parts, bias, self.type)
+        y: Tensor = getattr(_ops, op)(x, *parts, bias, self.type)
+        return y if self.gating is None else self.gating(y)
 
 
 def multiply(runs: tuple[Run, ...], layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,6 +83,7 @@ def finish(
     before: tuple[Run, ...] = (),
     warm: Callable[[Linear], None] = lambda module: None,
     rounds: bool = True,
+    gating: Gating | None = None,
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
@@ -88,6 +98,8 @@ def finish(
         warm: called with the module of each image, whose kernels it compiles and tunes, and whose
             ``dependent_launch`` it may set.
         rounds: whether x is rounded as the files say where there are kernels for it.
+        gating: what is wanted of a layer whose two parts are a gate and up, of a multiple of 8 rows
+            each: their product, where they are one run.
     Raises:
         CheckpointError: tensors that were not loaded, by name; values that no weight has; other
             runs than ``before``.
@@ -104,17 +116,22 @@ def finish(
     for name in room.names():
         delattr(layer, name)
     del weights
+    if len(groups) > 1:
+        gating = None
     runs: list[Run] = []
     while groups:
         rows, wish = groups.pop(0)
         suffix = f"_{len(runs)}" if runs else ""
-        run, tensors = _run(rows, suffix, dtype, prepack, warm, wish)
+        run, tensors = _run(rows, suffix, dtype, prepack, warm, wish, gating)
         _check_reload(room, before, run, len(runs))
         runs.append(run)
         for part, tensor in tensors.items():
             layer.register_parameter(f"{part}{suffix}", nn.Parameter(tensor, requires_grad=False))
     if before and len(before) != len(runs):
         _check_reload(room, before, None, len(runs))
+    bias = getattr(layer, "bias", None)
+    if bias is not None and runs[0].gating is not None and runs[0].kind == "prepacked":
+        bias.data.copy_(in_turn(bias.data))
     return tuple(runs)
 
 
@@ -190,6 +207,7 @@ def _run(
     prepack: bool,
     warm: Callable[[Linear], None],
     wish: Wish,
+    gating: Gating | None,
 ) -> tuple[Run, dict[str, Tensor]]:
     if isinstance(rows[0], Tensor):
         dense = torch.cat(rows) if len(rows) > 1 else rows[0].clone()
@@ -205,6 +223,7 @@ def _run(
         activation_type=wish.activation_type,
         input_scale=wish.input_scale,
         pre_scale=wish.pre_scale,
+        gating=gating,
     )
 
 
@@ -218,6 +237,7 @@ def finish_weight(
     activation_type: str | None = None,
     input_scale: float | None = None,
     pre_scale: Tensor | None = None,
+    gating: Gating | None = None,
 ) -> tuple[Run, dict[str, Tensor]]:
     """What multiplies by one weight, and the tensors that it needs, by part; as :func:`finish`.
 
@@ -225,9 +245,12 @@ def finish_weight(
         activation_type: offered to the weight, see :mod:`ladder.nn.offered`. The log says once why
             x is taken as it comes.
         input_scale, pre_scale: as of :class:`ladder.Linear`.
+        gating: the weight is that of a gate and, behind it, of up, whose product is wanted.
     """
-    text, n = str(weight.type), weight.shape[0]
-    module = Linear.from_weight(weight)
+    text, n = str(weight.type), weight.shape[0] // (1 if gating is None else 2)
+    module = (Linear if gating is None else GatedLinear).from_weight(weight)
+    if isinstance(module, GatedLinear) and gating is not None:
+        module.gating = gating
     if why := module.offer_activation_type(activation_type):
         say_as_it_comes(why)
     rounded = module.activation_type or ""
@@ -240,9 +263,10 @@ def finish_weight(
             warm(module)
             run = Run(
                 "prepacked", text, n, suffix, ("qweight",), module.dependent_launch, rounded,
-                module.input_scale is not None, bool(of_x),
+                module.input_scale is not None, bool(of_x), gating,
             )  # fmt: skip
-            tensors = {"qweight": module.image} | of_x
+            image = module.image if gating is None else module.image[None]
+            tensors = {"qweight": image} | of_x
             if module.input_scale is not None:
                 tensors["input_scale"] = module.input_scale
             return run, tensors
@@ -254,8 +278,9 @@ def finish_weight(
     # Contiguous, and nothing else in their memory.
     tensors = {name: part.clone() for name, part in weight.tensors().items()}
     run = Run(
-        "canonical", text, n, suffix, tuple(tensors), activation_type=rounded, scaled=bool(of_x)
-    )
+        "canonical", text, n, suffix, tuple(tensors), activation_type=rounded,
+        scaled=bool(of_x), gating=gating,
+    )  # fmt: skip
     return run, tensors | of_x
 
 

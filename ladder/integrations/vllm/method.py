@@ -15,6 +15,7 @@ from vllm.model_executor.layers.linear import LinearMethodBase, RowParallelLinea
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.serving.gated import Product
 from ladder.integrations.serving.layer import Lookup, Run, finish, multiply
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.ranks import (
@@ -26,7 +27,9 @@ from ladder.integrations.serving.ranks import (
     whole_rows,
 )
 from ladder.integrations.serving.stored import Folder
+from ladder.integrations.vllm.gated import GatedMLPs, Holders
 from ladder.integrations.vllm.warm import Warmer
+from ladder.nn.gating import Gating
 
 _log = logging.getLogger("vllm.ladder")
 #: Layers whose shards of tensor parallelism ladder cuts as vLLM does. A subclass with a loader of
@@ -52,6 +55,7 @@ class LinearMethod(LinearMethodBase):
         #: it as it comes.
         self.rounds = self.prepacks
         self.runs: tuple[Run, ...] = ()
+        self.holders: Holders = []
         #: Rows of the whole layer before and behind those of this rank, where its columns cannot
         #: be parted: each rank then has all columns of some rows.
         self.around: tuple[int, int] | None = None
@@ -93,9 +97,24 @@ class LinearMethod(LinearMethodBase):
         self.room = Room(self.prefix, modules, rows, columns, params_dtype)
         for name in self.room.names():
             layer.register_parameter(name, self.room.parameter(name))
+        self.mlps = GatedMLPs.of(vllm_config)
+        self.may_gate = self.mlps.is_candidate(layer, self.room)
+        if self.may_gate:
+            self.mlps.expect()
         if self.prepacks:
             device = next(layer.parameters()).device
-            self.warmer.expect(self.room, device, rounds=self.rounds)
+
+            def gating() -> Gating | None:
+                product = self._product(layer)
+                return product.gating if isinstance(product, Product) else None
+
+            later = gating if self.may_gate else None
+            self.warmer.expect(self.room, device, rounds=self.rounds, gating=later)
+
+    def _product(self, layer: nn.Module) -> Product | str:
+        """What the layer's parts become in the module that holds it, or why it is not to give
+        that itself."""
+        return self.mlps.product(layer, self.room, self.holders, self.dtype)
 
     def _rows(self, layer: nn.Module, sizes: list[int]) -> list[Rows]:
         """What this rank holds of each part, whose sizes on this rank are given."""
@@ -139,15 +158,22 @@ class LinearMethod(LinearMethodBase):
             if self.folder.has_bias(name) and getattr(layer, "bias", None) is None:
                 # AutoGPTQ writes zeros for layers without one.
                 _log.warning("%s.bias is in the files, and vLLM's model has none: dropped", name)
+        first = self.may_gate and not self.runs
+        product = self._product(layer) if first else ""
+        gating = product.gating if isinstance(product, Product) else None
+        if self.runs:
+            gating = self.runs[0].gating
         self.runs = finish(
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, warm=self.warmer,
-            rounds=self.rounds,
+            rounds=self.rounds, gating=gating,
         )  # fmt: skip
+        if first:
+            self.mlps.finished(self.prefix, product, self.runs, self.holders)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[..., K] to [..., N] of this rank. The number of tokens decides in C++, not here: vLLM
-        traces this once for all."""
+        """[..., K] to [..., N] of this rank, or to [..., N / 2], the product of gate and up. The
+        number of tokens decides in C++, not here: vLLM traces this once for all."""
         if self.around is None:
             return multiply(self.runs, layer, x, bias)
         y = multiply(self.runs, layer, tensor_model_parallel_all_gather(x), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +13,19 @@ import torch
 
 from ladder.cuda import image, kernels
 from ladder.cuda.experts import compile_ahead, rounding, rows_of_item
-from ladder.cuda.request import Request, check_mode
+from ladder.cuda.request import Request
 from ladder.cuda.tune import compile_in_background, tune_all
-from ladder.errors import InvalidArgument, Unsupported
+from ladder.errors import Unsupported
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.mixture import Mixture
+from ladder.integrations.vllm.options import options_of
+from ladder.nn.gating import Gating
 from ladder.nn.linear import Linear
 from ladder.ops import activations
 
 _log = logging.getLogger("vllm.ladder")
 #: Of an engine that captures no graphs.
 _TOKENS = (1, 2, 4, 8, 16, 32)
-_OPTIONS = {"tune": "fast", "budget": 20.0, "dependent_launch": False, "weights_only": False}
-
-
-def options_of(vllm_config: Any) -> dict[str, Any]:
-    """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune``,
-    ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model, and
-    ``weights_only``: whether activations are taken as they come, whatever the folder says.
-
-    Raises:
-        InvalidArgument: another option, or another value.
-    """
-    extra = getattr(vllm_config, "additional_config", None)
-    given = extra.get("ladder", {}) if isinstance(extra, Mapping) else {}
-    for name in given:
-        if name not in _OPTIONS:
-            raise InvalidArgument(
-                f'additional_config["ladder"] has "{name}", not one of {", ".join(_OPTIONS)}'
-            )
-    options = {**_OPTIONS, **given}
-    check_mode(options["tune"])
-    if type(options["budget"]) not in (int, float) or not options["budget"] >= 0:
-        raise InvalidArgument(
-            f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
-        )
-    for name in ("dependent_launch", "weights_only"):
-        if type(options[name]) is not bool:
-            raise InvalidArgument(
-                f'additional_config["ladder"]["{name}"] is {options[name]!r}, not true or false'
-            )
-    return options
 
 
 class Warmer:
@@ -85,6 +57,7 @@ class Warmer:
         self._asked: set[int] = set()
         self._done: set[int] = set()
         self._experts: set[tuple[object, ...]] = set()
+        self._later: list[tuple[Room, torch.device, bool, Callable[[], Gating | None]]] = []
 
     @classmethod
     def of(cls, vllm_config: Any, dtype: torch.dtype) -> Warmer:
@@ -94,7 +67,9 @@ class Warmer:
             sizes = getattr(vllm_config.compilation_config, "cudagraph_capture_sizes", None)
             scheduler = getattr(vllm_config, "scheduler_config", None)
             most = getattr(scheduler, "max_num_batched_tokens", None) or 0
-            found = cls(tuple(sizes or _TOKENS), dtype, most=most, **options_of(vllm_config))
+            options = options_of(vllm_config)
+            del options["fuse_gated_mlp"]  # of GatedMLPs
+            found = cls(tuple(sizes or _TOKENS), dtype, most=most, **options)
             object.__setattr__(vllm_config, "_ladder_warmer", found)
             folder = Path(str(getattr(vllm_config.model_config, "model", "")))
             if (folder / "plans.json").is_file():
@@ -111,9 +86,37 @@ class Warmer:
             m = top + 1
         return tuple(out)
 
-    def expect(self, room: Room, device: torch.device, *, rounds: bool = True) -> None:
+    def expect(
+        self,
+        room: Room,
+        device: torch.device,
+        *,
+        rounds: bool = True,
+        gating: Callable[[], Gating | None] | None = None,
+    ) -> None:
         """Start to compile for a layer whose weights are not there yet. A wrong guess costs time
-        of processors that would have waited for the disk. ``rounds`` as :func:`finish` has it."""
+        of processors that would have waited for the disk. ``rounds`` as :func:`finish` has it.
+        ``gating`` says what :func:`finish` will be given, once the module that holds the layer is
+        whole: when a layer of another module is expected."""
+        self._expect_those_before(room.prefix)
+        if gating is None:
+            self._expect(room, device, rounds, None)
+        else:
+            self._later.append((room, device, rounds, gating))
+
+    def _expect_those_before(self, prefix: str) -> None:
+        holder = prefix.rpartition(".")[0]
+        waiting, self._later = self._later, []
+        for each in waiting:
+            room, device, rounds, gating = each
+            if room.prefix.rpartition(".")[0] == holder:
+                self._later.append(each)
+            else:
+                self._expect(room, device, rounds, gating())
+
+    def _expect(
+        self, room: Room, device: torch.device, rounds: bool, gating: Gating | None
+    ) -> None:
         types = {(each.type, each.activation_type if rounds else None) for each in room.modules}
         ttype, activation_type = types.pop()
         if not kernels.possible(device) or ttype is None or types or room.modules[0].act_order:
@@ -129,12 +132,15 @@ class Warmer:
         if kernels.objection(text, n, k, False, index, rounded):
             return
         number = image.open_weight(
-            text, n, k, dependent_launch=self.dependent_launch, activation_type=rounded
-        )
+            text, n, k,
+            dependent_launch=self.dependent_launch, activation_type=rounded, gating=gating,
+        )  # fmt: skip
         if number not in self._asked:
             self._asked.add(number)
             for tokens, mode in ((self.tokens, self.tune), (self._prompts(rounded), "off")):
-                request = Request(number, ttype, (n, k), device, self.dtype, tokens, rounded)
+                request = Request(
+                    number, ttype, (n, k), device, self.dtype, tokens, rounded, gating is not None
+                )
                 compile_in_background([request], mode=mode)
 
     def experts(self, mixture: Mixture, layer: torch.nn.Module, top_k: int, most: int) -> None:
@@ -185,6 +191,7 @@ class Warmer:
 
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""
+        self._later.clear()  # the model is whole, and no layer is made any more
         module.dependent_launch = self.dependent_launch
         request = module.kernel_request(self.dtype, self.tokens)
         prompts = module.kernel_request(self.dtype, self._prompts(module.activation_type))

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What takes the result of a child of a module, by the source of its class.
+
+A proof, or no answer: the forward is read as a syntax tree, and must give the result to a single
+call on every path. Loops, closures, ``try`` and whatever else might read a variable unseen are no
+answer. Values of the module, which may change, do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Found:
+    """The attribute that reads a result, or why there is no such attribute."""
+
+    reader: str = ""
+    why: str = ""
+
+
+class _Unlike(Exception):
+    """The source does something else; the text says what."""
+
+
+#: Where a name may be read again, at another time, or by something that the source does not show.
+_UNCLEAR = (
+    ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef,
+    ast.ClassDef, ast.comprehension, ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr, ast.Yield,
+    ast.YieldFrom, ast.Await,
+)  # fmt: skip
+
+
+@functools.cache
+def sole_reader(
+    kind: type[nn.Module], name: str, pair: bool, appliers: tuple[str, ...] = ()
+) -> Found:
+    """The child of a module of class ``kind`` that is called with what its child ``name`` returns,
+    where nothing else in the class reads that.
+
+    Args:
+        pair: ``name`` returns its result and something else, of which only the result counts.
+        appliers: functions ``f(child, result, ...)``, as "module.name", that call the child with
+            the result and do nothing else with it.
+    """
+    try:
+        reader = _Forward(kind, name, pair, appliers).reader()
+        _only_forward_reads(kind, (name, reader))
+    except _Unlike as unlike:
+        return Found(why=str(unlike))
+    return Found(reader)
+
+
+def _source(of: Any, what: str) -> ast.FunctionDef | ast.ClassDef:
+    try:
+        parsed = ast.parse(textwrap.dedent(inspect.getsource(of))).body
+    except (OSError, TypeError, SyntaxError):
+        raise _Unlike(f"{what} has no source that can be read") from None
+    if len(parsed) != 1 or not isinstance(parsed[0], (ast.FunctionDef, ast.ClassDef)):
+        raise _Unlike(f"{what} is no plain function")
+    return parsed[0]
+
+
+def _says_its_source(function: Any) -> bool:
+    """Whether the file that ``function`` says it is of has its code there: one that was made at run
+    time may have the file and the line of another."""
+    own = getattr(function, "__code__", None)
+    if own is None:
+        return False
+    try:
+        left = [compile("".join(inspect.findsource(own)[0]), "", "exec", dont_inherit=True)]
+    except (OSError, SyntaxError):
+        return False
+    while left:
+        code = left.pop()
+        if all(getattr(code, each) == getattr(own, each) for each in _CODE):
+            return True
+        left += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return False
+
+
+#: Of code, what says what it does.
+_CODE = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars")
+
+
+def _only_forward_reads(kind: type, names: tuple[str, ...]) -> None:
+    """Raise unless methods other than ``__init__`` and the forward leave ``names`` alone."""
+    for each in kind.__mro__:
+        if each in nn.Module.__mro__:
+            continue
+        of_kind = _source(each, each.__name__)
+        for method in of_kind.body:
+            if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            runs = vars(each).get("forward") is kind.forward
+            if method.name == "__init__" or (method.name == "forward" and runs):
+                continue
+            for node in ast.walk(method):
+                if _named(node) in names:
+                    raise _Unlike(f"{each.__name__}.{method.name} uses {_named(node)}, too")
+
+
+def _named(node: ast.AST) -> str | None:
+    """An attribute by its name, or by a text that ``getattr`` might be given."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
+
+
+class _Forward:
+    """The forward of a class, whose child ``name`` is looked at."""
+
+    def __init__(
+        self, kind: type[nn.Module], name: str, pair: bool, appliers: tuple[str, ...]
+    ) -> None:
+        self.called, self.name, self.pair = f"the forward of {kind.__name__}", name, pair
+        self.appliers, self.known = appliers, getattr(kind.forward, "__globals__", {})
+        forward = _source(kind.forward, self.called)
+        if not isinstance(forward, ast.FunctionDef) or forward.decorator_list:
+            raise _Unlike(f"{self.called} is no plain function")
+        if not _says_its_source(kind.forward):
+            raise _Unlike(f"{self.called} is not what its source says")
+        self.nodes = [node for each in forward.body for node in ast.walk(each)]
+        if unclear := next((n for n in self.nodes if isinstance(n, _UNCLEAR)), None):
+            raise _Unlike(f"{self.called} has a {type(unclear).__name__}")
+        self.me = forward.args.args[0].arg if forward.args.args else ""
+        self.given = {n.id for n in self.nodes if isinstance(n, ast.Name) and not _loads(n)}
+        if self.me in self.given:
+            raise _Unlike(f"{self.called} gives {self.me} another value")
+        self.over: dict[ast.AST, ast.AST] = {
+            child: node
+            for node in (forward, *self.nodes)
+            for child in ast.iter_child_nodes(node)
+        }
+
+    def reader(self) -> str:
+        """The attribute of ``self`` that alone is given what ``self.<name>`` returns."""
+        taker, result = self._taker(self._call())
+        child: ast.AST | None = None
+        if taker.args == [result] and not taker.keywords:
+            child = taker.func
+        elif taker.args[1:2] == [result] and self._applies(taker.func):
+            child = taker.args[0]
+        if not isinstance(child, ast.Attribute) or not self._of_self(child):
+            raise _Unlike(f"{self.called} gives the result of {self.name} to another function")
+        if len(self._uses(child.attr)) != 1:
+            raise _Unlike(f"{self.called} uses {child.attr} elsewhere, too")
+        return child.attr
+
+    def _applies(self, function: ast.AST) -> bool:
+        if not isinstance(function, ast.Name) or function.id in self.given:
+            return False
+        known = self.known.get(function.id)
+        of, name = getattr(known, "__module__", ""), getattr(known, "__qualname__", "")
+        return f"{of}.{name}" in self.appliers
+
+    def _of_self(self, node: ast.AST) -> bool:
+        """Whether it is ``self.<attribute>``."""
+        held = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        return held and node.value.id == self.me
+
+    def _uses(self, name: str) -> list[ast.AST]:
+        return [node for node in self.nodes if _named(node) == name]
+
+    def _call(self) -> ast.Call:
+        """Of ``self.<name>``: its only use."""
+        uses = self._uses(self.name)
+        if len(uses) != 1:
+            raise _Unlike(f"{self.called} uses {self.name} {len(uses)} times")
+        call = self.over[uses[0]]
+        if not (self._of_self(uses[0]) and isinstance(call, ast.Call) and call.func is uses[0]):
+            raise _Unlike(f"{self.called} does not call {self.name}")
+        return call
+
+    def _taker(self, call: ast.Call) -> tuple[ast.Call, ast.AST]:
+        """The call that has the result of ``call`` as an argument, the only reader of it, and the
+        argument."""
+        result: ast.AST = call
+        over = self.over[call]
+        if self.pair and isinstance(over, ast.Subscript) and _is_zero(over.slice):
+            result, over = over, self.over[over]
+        elif self.pair and not _unpacks(over):
+            raise _Unlike(f"{self.called} does not take the result of {self.name} by itself")
+        if isinstance(over, ast.Call) and result in over.args:
+            return over, result
+        if not isinstance(over, ast.Assign) or len(over.targets) != 1:
+            raise _Unlike(f"{self.called} does not keep the result of {self.name} under a name")
+        target = over.targets[0]
+        if self.pair and result is call:
+            target = target.elts[0]
+        if not isinstance(target, ast.Name):
+            raise _Unlike(f"{self.called} does not keep the result of {self.name} under a name")
+        return self._next_reader(target.id, over)
+
+    def _next_reader(self, variable: str, kept: ast.Assign) -> tuple[ast.Call, ast.AST]:
+        """The call with ``variable`` in the statement behind ``kept``, if nothing else reads it."""
+        block = next(
+            block
+            for _, block in ast.iter_fields(self.over[kept])
+            if isinstance(block, list) and kept in block
+        )
+        follows = block[block.index(kept) + 1 :][:1]
+        reads = [n for n in _walk(follows) if _reads(n, variable)]
+        if len(reads) != 1:
+            raise _Unlike(
+                f"{self.called} reads the result of {self.name} {len(reads)} times in the next "
+                "statement"
+            )
+        reader = self.over[reads[0]]
+        if not isinstance(reader, ast.Call) or reads[0] not in reader.args:
+            raise _Unlike(f"{self.called} does something to the result of {self.name} first")
+        (statement,) = follows
+        again = isinstance(statement, ast.Assign) and any(
+            isinstance(each, ast.Name) and each.id == variable for each in statement.targets
+        )
+        later = [n for n in self.nodes if _reads(n, variable) and _is_behind(n, statement)]
+        if later and not again:
+            raise _Unlike(f"{self.called} reads the result of {self.name} again")
+        return reader, reads[0]
+
+
+def _walk(statements: list[ast.stmt]) -> list[ast.AST]:
+    return [node for each in statements for node in ast.walk(each)]
+
+
+def _loads(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def _reads(node: ast.AST, variable: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == variable and _loads(node)
+
+
+def _is_behind(node: ast.AST, statement: ast.stmt) -> bool:
+    assert statement.end_lineno is not None and statement.end_col_offset is not None
+    return (node.lineno, node.col_offset) >= (
+        statement.end_lineno, statement.end_col_offset,
+    )  # fmt: skip
+
+
+def _is_zero(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0 and type(node.value) is int
+
+
+def _unpacks(node: ast.AST) -> bool:
+    """``a, b = ...``"""
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    return isinstance(target, ast.Tuple) and len(target.elts) == 2
