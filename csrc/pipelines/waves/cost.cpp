@@ -14,6 +14,8 @@ namespace {
 
 // Matrix and vector instructions of several waves run beside each other; of one, in part.
 constexpr double kOverlap = 4;
+// Of the clocks of a k-tile, where it has a second barrier.
+constexpr double kOfOneStage = 1.5;
 
 /// Instructions for four bytes of floats beyond those that decoding_cycles() counts, which are
 /// CUDA's: of fnuz_bytes(), unsigned_zeros() and whole_less_zeros() of the prelude.
@@ -81,7 +83,8 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
           : 0;
   const double loads = 2 * tokens / row.n * steps;
   const double vector =
-      (operations * packed + scaling + loads) * costs.issue_clocks + costs.tile_clocks;
+      (operations * packed + scaling + loads) * costs.issue_clocks +
+      costs.tile_clocks * (s.stages == 1 ? kOfOneStage : 1);
   const double waves = static_cast<double>(s.waves());
   const double resident =
       std::min<double>(s.groups_per_cu, std::ceil(groups / device.multiprocessors));

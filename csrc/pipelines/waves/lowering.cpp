@@ -30,6 +30,7 @@ Program WaveLowering::run() {
     load_weights(each, following, true);
     load_activations(each, following);
     multiply(each, k_tile);
+    if (s_.stages == 1) emit(each, Barrier{});
     store_activations(each, following);
     take_next(each);
     emit(body, For{k_tile_, s_.k_tiles - 1, std::move(each), 1});
@@ -74,7 +75,7 @@ void WaveLowering::multiply(Body& body, const Affine& k_tile) {
   if (!whole_row()) begin_group(per_group);
   emit(per_step, Load{operands_.b,
                       x_wave_,
-                      {0, times(remainder(k_tile, 2), s_.tokens),
+                      {0, times(remainder(k_tile, s_.stages), s_.tokens),
                        Affine::of(steps_.group, steps_.count * instruction_.k) +
                            Affine::of(steps_.step, instruction_.k)}});
   multiply_step(per_step);

@@ -49,6 +49,9 @@ class WaveLowering : LinearLowering {
   void declare_activations();
   /// The view of a stage; each is a view of its own.
   ViewId stage(const Affine& k_tile);
+  /// Of a k-tile, in x.
+  std::vector<Affine> activations_at(const Affine& k_tile) const;
+  void copy_elements(Body& body, const Affine& k_tile);
   /// Starts those of a k-tile on their way; then puts them into shared memory.
   void load_activations(Body& body, const Affine& k_tile);
   void store_activations(Body& body, const Affine& k_tile);

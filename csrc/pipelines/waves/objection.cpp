@@ -22,6 +22,7 @@ std::string not_counts(const WaveSchedule& s) {
                           {"waves along M", 1, s.waves_m},
                           {"waves along K", 1, s.waves_k},
                           {"k-tiles", 1, s.k_tiles},
+                          {"stages", 1, s.stages},
                           {"token tiles", 1, s.token_tiles},
                           {"workgroups of a compute unit", 1, s.groups_per_cu}});
 }
@@ -31,6 +32,7 @@ std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
   if (s.columns % kBlock != 0) {
     return joined("columns of ", s.columns, " are not whole blocks of the image");
   }
+  if (s.stages > 2) return joined(s.stages, " stages of activations, of at most 2");
   if (s.tokens % (s.waves_m * row.n) != 0) {
     return joined(s.tokens, " tokens for ", s.waves_m, " waves are not whole instructions of ",
                   row.n);
@@ -78,6 +80,15 @@ std::string bad_grid(const WaveSchedule& s, const Problem& problem, const CtaGri
   return pairs_objection(problem, s.threads(), s.rows());
 }
 
+/// What a library multiplies by the instruction of waves is dequantised first where the cost of
+/// `dense` is less: of the decision on places only the tokens count that no kernel serves. By bytes
+/// no library multiplies.
+std::string unserved(const Problem& problem) {
+  if (problem.has_bytes_of_x()) return {};
+  const auto why = no_kernel(ConvertPlace::shared_to_registers, problem.m);
+  return why.empty() ? "" : joined(problem.m, " tokens: ", why);
+}
+
 /// Of operands of twice the columns that wave_registers() counts, which are bytes of 32; and beside
 /// float8, without which clang-22 spilled up to 26 for gfx950.
 std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
@@ -96,10 +107,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
-  if (!problem.has_bytes_of_x()) {  // by bytes no library multiplies
-    if (auto why = not_while_multiplying(decisions.whole, problem.m); !why.empty()) return why;
-    if (auto why = too_many_for_warps(problem.m); !why.empty()) return why;
-  }
+  if (auto why = unserved(problem); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
     return joined("serves ", tokens, " tokens of ", problem.m);

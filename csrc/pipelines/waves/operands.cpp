@@ -66,12 +66,12 @@ void WaveLowering::declare_activations() {
   const auto x = buffer("x_tile", Level::shared, operand_, memory_.activations);
   sums_.over = x;
   // The barrier of the last k-tile freed the stage before the one it is in.
-  const auto last_stage = (s_.k_tiles - 1) % 2 * s_.tokens * memory_.x_pitch;
+  const auto last_stage = (s_.k_tiles - 1) % s_.stages * s_.tokens * memory_.x_pitch;
   sums_.read_last = memory_.sums * 4 > last_stage * bytes_of(operand_);
   x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
   if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
-  x_wave_ = view(x, {s_.waves_k, 2 * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
+  x_wave_ = view(x, {s_.waves_k, s_.stages * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
   if (!whole_pieces()) return;
   const std::int64_t piece = 16 / bytes_of(operand_);
   const auto pieces = s_.tile_columns() / piece, threads = s_.threads();
@@ -85,24 +85,35 @@ void WaveLowering::declare_activations() {
 
 ViewId WaveLowering::stage(const Affine& k_tile) {
   View staged = program_.views[x_stage_];
-  staged.offset = times(remainder(k_tile, 2), s_.tokens * memory_.x_pitch);
+  staged.offset = times(remainder(k_tile, s_.stages), s_.tokens * memory_.x_pitch);
   program_.views.push_back(std::move(staged));
   return static_cast<ViewId>(program_.views.size() - 1);
 }
 
-void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
+std::vector<Affine> WaveLowering::activations_at(const Affine& k_tile) const {
   const auto columns = s_.tile_columns();
-  const std::vector<Affine> at = {
-      first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+  return {first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+}
+
+void WaveLowering::copy_elements(Body& body, const Affine& k_tile) {
+  emit(body, CopyElements{stage(k_tile), x_rows_, activations_at(k_tile), x_order_});
+}
+
+// Single elements go to a stage that nobody reads at once.
+void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
   if (whole_pieces()) {
-    emit(body, Load{x_next_, x_rows_, at});
-  } else {
-    emit(body, CopyElements{stage(k_tile), x_rows_, at, x_order_});
+    emit(body, Load{x_next_, x_rows_, activations_at(k_tile)});
+  } else if (s_.stages > 1) {
+    copy_elements(body, k_tile);
   }
 }
 
 void WaveLowering::store_activations(Body& body, const Affine& k_tile) {
-  if (whole_pieces()) emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+  if (whole_pieces()) {
+    emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+  } else if (s_.stages == 1) {
+    copy_elements(body, k_tile);
+  }
 }
 
 }  // namespace ladder

@@ -14,9 +14,6 @@
 namespace ladder {
 namespace {
 
-// Stages of activations: one is read while the other is written.
-constexpr std::int64_t kStages = 2;
-
 struct Spelling {
   template <class Schedule, class Text>
   static void spell(Schedule& s, Text& text) {
@@ -27,6 +24,7 @@ struct Spelling {
     text.number(", token tiles ", s.token_tiles, 1);
     text.number(", columns ", s.columns);
     text.number(", k-tiles ", s.k_tiles);
+    text.number(", stages ", s.stages, 2);
     text.name(", ", s.reduction, kReductions);
     text.name(", ", s.route, kRoutes);
     text.name("", s.scale_place, kScalePlaces);
@@ -55,6 +53,7 @@ std::int64_t groups_of_wave(const WaveSchedule& s, const Problem& problem) {
 }
 
 bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
+  if (s.scale_place == ScalePlace::rounded) return false;
   const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others are never scaled
   return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
 }
@@ -62,7 +61,7 @@ bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
 WaveMemory wave_memory(const WaveSchedule& s, const Problem& problem) {
   WaveMemory out{};
   out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(problem.formats.x);
-  out.activations = kStages * s.tokens * out.x_pitch;
+  out.activations = s.stages * s.tokens * out.x_pitch;
   if (decoding_kind(problem) == Decoding::Kind::table)
     out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.rows() + kSumPad;
@@ -96,8 +95,9 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
     return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, problem) *
            (problem.groups() > 1 ? 2 : 1);
   };
-  const bool operands_scaled = decoding_kind(problem) == Decoding::Kind::fields &&
-                               decoding_of(problem, s.scale_place).scaled;
+  const bool operands_scaled = s.scale_place == ScalePlace::rounded ||
+                               (decoding_kind(problem) == Decoding::Kind::fields &&
+                                decoding_of(problem, s.scale_place).scaled);
   std::int64_t scales = problem.groups() > 1 ? 32 : 0;
   if (problem.weight.scale) scales += of_rows(operands_scaled ? 8 : 32, *problem.weight.scale);
   if (problem.weight.stored_zero != Zero::none) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: kernels for AMD's devices, of 1 to 256 tokens, with activations of 8 bits of as many as
-// tiles. A wave of 64 lanes has 128 rows of the weight, eight of each parity and 16-row unit of two
+// Waves: kernels for AMD's devices, of as many tokens as tiles. A wave of 64 lanes has 128 rows of the weight, eight of each parity and 16-row unit of two
 // blocks of the image (linear/image_fit.h).
 //
 // There are no asynchronous copies. Codes and scales go straight from memory to the registers of
@@ -10,6 +9,9 @@
 //
 //     at first:     k-tile 0 to registers; its activations to stage 0
 //     each k-tile:  barrier; ask for the next; multiply; its activations to the other stage
+//
+// With one stage there is a second barrier in front of the last of these: a tile of 256 tokens has
+// no room for two in 64 KiB.
 //
 // Waves side by side along K are for few tokens, whose kernels read as fast as memory allows; waves
 // along the tokens decode the codes of their rows each.
@@ -44,6 +46,7 @@ struct WaveSchedule {
   Route route;
   int groups_per_cu;    ///< workgroups to leave registers and shared memory for
   int token_tiles = 1;  ///< workgroups side by side along the tokens
+  int stages = 2;       ///< k-tiles of activations in shared memory: 1 or 2
   ScalePlace scale_place = ScalePlace::usual;
 
   bool operator==(const WaveSchedule&) const = default;
