@@ -165,8 +165,7 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
     if (const auto fewest = fewest_of_rounded(problem); problem.m < fewest) {
       return joined("operands are rounded from ", fewest, " tokens on, not at ", problem.m);
     }
-    const bool by_lanes = row.fragment == Fragment::warp || row.fragment == Fragment::wave;
-    if (route != Route::multiply_add || !by_lanes) {
+    if (route != Route::multiply_add || !(row.fragment == Fragment::warp || row.by_waves())) {
       return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],
                     " are not rounded");
     }

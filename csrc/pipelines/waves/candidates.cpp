@@ -68,11 +68,13 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
+  // Of waves that share rows, each of which decodes them.
+  const int fewest = device.warp == kWaveLanes ? 2 * kToken : kToken;
   const auto add_tokens = [&](int of_group, int token_tiles) {
     for (const int waves_m : {1, 2, 4}) {
       const int of_wave = of_group / waves_m;
       if (of_group % (kToken * waves_m) != 0 || of_wave > kMostTokensOfWave) continue;
-      if (waves_m > 1 && of_wave < 2 * kToken) continue;
+      if (waves_m > 1 && of_wave < fewest) continue;
       for (const int waves_n : {1, 2, 4}) {
         for (const int waves_k : {1, 2, 4, 8}) {
           const int waves = waves_n * waves_m * waves_k;
@@ -83,7 +85,8 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
             if (narrow && columns > kBlock) continue;
             for (const int per_cu : {1, 2, 4, 8}) {
               // From one wave for each SIMD to all that there is room for.
-              if (waves * per_cu < 4 || waves * per_cu > 16) continue;
+              const auto resident = waves * kWaveLanes / device.warp * per_cu;
+              if (resident < device.schedulers || waves * per_cu > 16) continue;
               WaveSchedule s{.tokens = of_group,
                              .columns = columns,
                              .waves_n = waves_n,
@@ -93,6 +96,9 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
                              .token_tiles = token_tiles};
               const auto bytes = static_cast<double>(shared_bytes(s, problem) * per_cu);
               s.stages = bytes < device.shared.capacity_bytes ? 2 : 1;
+              add_splits(s);
+              if (device.warp == kWaveLanes) continue;
+              s.behind = true;
               add_splits(s);
             }
           }
@@ -104,7 +110,7 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   if (problem.m <= kMostTokensOfGroup) {
     for (const int token_tiles : {1, 2, 4, 8}) {
       const auto of_group = round_up(ceil_div(problem.m, std::int64_t{token_tiles}), kToken);
-      if (token_tiles == 1 || of_group >= 2 * kToken) {
+      if (token_tiles == 1 || of_group >= fewest) {
         add_tokens(static_cast<int>(of_group), token_tiles);
       }
     }
@@ -114,11 +120,9 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   std::int64_t last = 0;
   for (std::int64_t most = kMostTokensOfGroup; most >= kTokensOfWave; most /= 2) {
     const auto token_tiles = ceil_div(problem.m, most);
-    const auto of_group =
-        round_up(ceil_div(problem.m, token_tiles), std::int64_t{kTokensOfWave});
+    const auto of_group = round_up(ceil_div(problem.m, token_tiles), std::int64_t{kTokensOfWave});
     if (of_group == std::exchange(last, of_group)) continue;
-    add_tokens(static_cast<int>(of_group),
-               static_cast<int>(raster_tiles(token_tiles, of_group)));
+    add_tokens(static_cast<int>(of_group), static_cast<int>(raster_tiles(token_tiles, of_group)));
   }
   return all;
 }

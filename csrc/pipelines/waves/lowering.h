@@ -41,9 +41,10 @@ class WaveLowering : LinearLowering {
 
   // operands.cpp
   void declare_weights();
-  /// Codes of a k-tile, and its scales and zero points, to the registers in use or to those of the
-  /// next one, which take_next() makes the ones in use.
-  void load_weights(Body& body, const Affine& k_tile, bool next);
+  /// Codes of a k-tile, and its scales and zero points from one group on, to the registers in use
+  /// or to those of the next k-tile, which take_next() makes the ones in use.
+  void load_words(Body& body, const Affine& k_tile, RegisterId words);
+  void load_scales(Body& body, const Affine& k_tile, bool next, const Affine& group = 0);
   void take_next(Body& body);
 
   void declare_activations();
