@@ -162,7 +162,9 @@ constexpr Target kTargets[] = {
      .driver = kHipDriver},
 };
 
+// RDNA is a family of AMD's whose kernels are HIP, too.
 const Target* find(Family family) {
+  if (is_amd(family)) family = Family::cdna;
   const auto found = std::ranges::find(kTargets, family, &Target::family);
   return found == std::end(kTargets) ? nullptr : &*found;
 }

@@ -80,11 +80,12 @@ struct Costs {
   };
   /// Of compute units of AMD, not fitted: counts of instructions and published figures.
   struct Waves {
-    double issue_clocks;     ///< in which a SIMD issues an instruction of a wave
+    double issue_clocks;     ///< in which a SIMD issues an instruction of 64 lanes
     double reached;          ///< of peak, that copies reach
     double bytes_in_flight;  ///< that a compute unit needs on their way to reach it
     double tile_clocks;      ///< of a k-tile of a wave: the barrier, addresses, the loop
     double alone;            ///< how much longer a wave takes that has a SIMD to itself
+    double beside;           ///< of matrix or vector instructions, the lesser, that nothing hides
     double launch_seconds;   ///< and first bytes under a graph
     double ticket_seconds;   ///< fences empty the cache of a die
   };
@@ -170,6 +171,7 @@ inline constexpr Costs kFittedCosts = {
               .bytes_in_flight = 14336,
               .tile_clocks = 400,
               .alone = 1.4,
+              .beside = 0.2,
               .launch_seconds = 5e-6,
               .ticket_seconds = 2e-6},
     // 64 to 512 tokens of four layers and 544 to 4096 of three on two H200s (benchmarks/results:

@@ -10,15 +10,19 @@
 #include "device/device.h"
 #include "device/rows/cdna.h"
 #include "device/rows/nvidia.h"
+#include "device/rows/rdna.h"
 #include "device/rows/x86.h"
 
 namespace ladder {
 namespace {
 
 constexpr auto kDevices = [] {
-  std::array<Device, std::size(rows::kCdna) + std::size(rows::kNvidia) + std::size(rows::kX86)> all;
+  std::array<Device, std::size(rows::kCdna) + std::size(rows::kNvidia) + std::size(rows::kRdna) +
+                         std::size(rows::kX86)>
+      all;
   auto at = std::ranges::copy(rows::kCdna, all.begin()).out;
   at = std::ranges::copy(rows::kNvidia, at).out;
+  at = std::ranges::copy(rows::kRdna, at).out;
   std::ranges::copy(rows::kX86, at);
   std::ranges::sort(all, {}, &Device::name);
   return all;

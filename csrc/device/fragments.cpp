@@ -27,6 +27,18 @@ Layout wave_operand(const MatrixInstruction& row, int rows) {
   return local({1, columns / most}) * lanes * local({1, most});
 }
 
+/// Lanes 16 to 31 as lanes 0 to 15.
+Layout wmma_twice_operand(const MatrixInstruction& row, int rows) {
+  return replicated(2, 2) * spatial({rows, 1}) * local({1, row.k});
+}
+
+/// Half of the columns of a row in each half of the lanes, in runs of four of 16 bits or eight of
+/// 8, as far as there are so many.
+Layout wmma_operand(const MatrixInstruction& row, int rows) {
+  const int run = row.operand_bits() == 16 ? 4 : 8;
+  return local({1, row.k / (2 * run)}) * column_spatial({rows, 2}) * local({1, run});
+}
+
 /// Lanes 16 h + 4 q + r: quad pair q has the rows 4 h + r of its own product.
 Layout quad_pair_operand(const MatrixInstruction& row) {
   return {{row.copies, 8, 4}, {{1, 2, 4}, {0, 4, 1}, {1, 4, 1}}, {{2, 4, 1}}};
@@ -40,7 +52,9 @@ int MatrixInstruction::operand_bits() const { return element(operand).bits; }
 int MatrixInstruction::lanes() const {
   switch (fragment) {
     case Fragment::quad_pair:
-    case Fragment::warp: return 32;
+    case Fragment::warp:
+    case Fragment::wmma:
+    case Fragment::wmma_twice: return 32;
     case Fragment::warpgroup:
     case Fragment::tensor_memory: return 128;
     case Fragment::wave: return 64;
@@ -56,6 +70,8 @@ Layout MatrixInstruction::a() const {
     case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
     case Fragment::tensor_memory: return spatial({4, 1}) * local({2, 1}) * warp_operand(*this, 16);
     case Fragment::wave: return wave_operand(*this, m);
+    case Fragment::wmma: return wmma_operand(*this, m);
+    case Fragment::wmma_twice: return wmma_twice_operand(*this, m);
     case Fragment::vector: return local({m, k});
   }
   fail<InternalError>("fragment of ", name);
@@ -71,6 +87,8 @@ Layout MatrixInstruction::b() const {
     case Fragment::warpgroup:
     case Fragment::tensor_memory: fail<Unsupported>(name, " reads B from shared memory");
     case Fragment::wave: return wave_operand(*this, n);
+    case Fragment::wmma: return wmma_operand(*this, n);
+    case Fragment::wmma_twice: return wmma_twice_operand(*this, n);
     case Fragment::vector: return local({n, k});
   }
   fail<InternalError>("fragment of ", name);
@@ -94,6 +112,8 @@ Layout MatrixInstruction::d(int columns) const {
       const int rows = 64 / n;  // of lanes
       return local({m / (4 * rows), 1}) * spatial({rows, n}) * local({4, 1});
     }
+    case Fragment::wmma: return spatial({2, n}) * local({m / 2, 1});
+    case Fragment::wmma_twice: return local({m / 2, 1}) * spatial({2, n});
     case Fragment::vector: return local({m, n});
   }
   fail<InternalError>("fragment of ", name);

@@ -23,6 +23,8 @@ constexpr std::string_view kTcgen05 =
 constexpr std::string_view kMfma =
     "AMD Instinct MI200 and MI300 ISA; AMD Matrix Instruction Calculator";
 
+constexpr std::string_view kWmma = "AMD RDNA 3 and RDNA 4 ISA; AMD Matrix Instruction Calculator";
+
 struct Types {
   std::string_view operand, sum;
   Scalar accumulator;
@@ -108,6 +110,26 @@ constexpr MatrixInstruction mfma(std::string_view name, Range range, Types types
           // Not those of CDNA 2: PyTorch notes, numerical accuracy.
           range.last > 2 || types.accumulator == Scalar::s32};
 }
+// Generations 3 and 4 of RDNA have the same names with other fragments.
+constexpr MatrixInstruction wmma(std::string_view name, int generation, Types types,
+                                 bool in_tiles = false) {
+  return {name,
+          Family::rdna,
+          generation,
+          generation,
+          generation == 3 ? Fragment::wmma_twice : Fragment::wmma,
+          types.operand,
+          types.sum,
+          types.accumulator,
+          16,
+          16,
+          16,
+          16,
+          1,
+          types.accumulator_bits,
+          kWmma,
+          in_tiles};
+}
 constexpr MatrixInstruction vector(std::string_view name, Range range, Types types, int n, int k) {
   return {name,
           Family::x86,
@@ -167,6 +189,12 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_f32_32x32x16_bf16", {4, 4}, kBf16, 32, 16),
     mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64, true),
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
+    wmma("v_wmma_f32_16x16x16_f16", 3, kF16, true),
+    wmma("v_wmma_f32_16x16x16_bf16", 3, kBf16, true),
+    wmma("v_wmma_i32_16x16x16_iu8", 3, kI8),
+    wmma("v_wmma_f32_16x16x16_f16", 4, kF16, true),
+    wmma("v_wmma_f32_16x16x16_bf16", 4, kBf16, true),
+    wmma("v_wmma_i32_16x16x16_iu8", 4, kI8),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
 };
@@ -197,6 +225,10 @@ constexpr CopyInstruction kCopies[] = {
      "AMD Instinct MI200 and MI300 ISA"},
     {"global_load_lds_dword", Family::cdna, 2, 4, "global", "shared", 4, 64, 1,
      "AMD Instinct MI200 and MI300 ISA"},
+    {"global_load_b128", Family::rdna, 3, 4, "global", "registers", 16, 32, 1,
+     "AMD RDNA 3 and RDNA 4 ISA"},
+    {"ds_load_b128", Family::rdna, 3, 4, "shared", "registers", 16, 32, 1,
+     "AMD RDNA 3 and RDNA 4 ISA"},
     {"vmovups.ymm", Family::x86, 256, 256, "shared", "registers", 32, 1, 1,
      "Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2"},
     {"vmovups.zmm", Family::x86, 512, 512, "shared", "registers", 64, 1, 1,

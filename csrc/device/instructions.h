@@ -18,7 +18,10 @@ namespace ladder {
 struct Device;
 
 /// Whose instruction set a row belongs to.
-enum class Family { nvidia, cdna, x86 };
+enum class Family { nvidia, cdna, rdna, x86 };
+
+/// AMD's devices, whose kernels are written in HIP.
+constexpr bool is_amd(Family family) { return family == Family::cdna || family == Family::rdna; }
 
 /// How the lanes share an operand.
 enum class Fragment {
@@ -28,7 +31,10 @@ enum class Fragment {
   /// One product by tensor memory, started by one thread: A and the sums are in its 128 lanes, a
   /// row each, and B in shared memory. 128 threads store and load, 32 rows a warp.
   tensor_memory,
-  wave,    ///< one product by 64 lanes
+  wave,  ///< one product by 64 lanes
+  wmma,  ///< one product by 32 lanes: RDNA 4
+  /// The same of RDNA 3: lanes 16 to 31 have A and B of lanes 0 to 15 once more.
+  wmma_twice,
   vector,  ///< one lane's vector register: a row of D
 };
 
@@ -63,6 +69,8 @@ struct MatrixInstruction {
   /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of AMD read two's
   /// complement alone.
   bool takes_unsigned() const { return fragment != Fragment::wave; }
+  /// Of AMD's devices, which pipelines/waves multiplies by.
+  bool by_waves() const { return family == Family::cdna || family == Family::rdna; }
   /// Threads that multiply together.
   int lanes() const;
   int operand_bits() const;

@@ -9,7 +9,8 @@ namespace {
 std::string_view multiprocessor_of(Family family) {
   switch (family) {
     case Family::nvidia: return "multiprocessors";
-    case Family::cdna: return "compute units";
+    case Family::cdna:
+    case Family::rdna: return "compute units";
     case Family::x86: return "cores";
   }
   return "?";

@@ -51,7 +51,7 @@ Cost cost(const Schedule& schedule, const Decisions& decisions) {
 }
 
 std::vector<Schedule> space(const Decisions& decisions, bool dependent_launch) {
-  if (decisions.whole.core.instruction->fragment == Fragment::wave) {
+  if (decisions.whole.core.instruction->by_waves()) {
     const auto waves = wave_space(decisions);
     std::vector<Schedule> all(waves.begin(), waves.end());
     for (const DenseSchedule& dense : dense_space(decisions)) all.emplace_back(dense);

@@ -10,15 +10,19 @@ namespace ladder {
 namespace {
 
 /// Each lane's rows and columns of `to` are those that the image has in the lane whose words it
-/// holds, [blocks along N, blocks along K, chunks, lanes of the image, words].
-bool holds_its_words(const Register& to, const Register& from) {
+/// holds, [blocks along N, blocks along K, chunks, lanes of the image, words]. `first`: of a slot
+/// of `to`, the first of its words.
+template <class First>
+bool holds_its_words(const Register& to, const Register& from, const First& first) {
   if (to.layout.shape.size() != 3 || from.layout.shape.size() != 5) return false;
   const int neighbours = 32 / bits_of(to.scalar);  // columns of a word, of bytes in their own order
   for (std::int64_t thread = 0; thread < to.layout.thread_count(); ++thread) {
-    const auto lane = from.layout(thread, 0)[3];
     for (std::int64_t slot = 0; slot < to.layout.slot_count(); ++slot) {
-      const auto at = to.layout(thread, slot);
+      const auto at = to.layout(thread, slot), word = first(slot);
+      if (word >= from.layout.slot_count()) return false;
+      const auto lane = from.layout(thread, word)[3];
       if (at[1] % 8 * 4 + at[2] % (4 * neighbours) / neighbours != lane) return false;
+      if (at[2] % neighbours != slot % neighbours) return false;
     }
   }
   return true;
@@ -29,22 +33,31 @@ template <class Op>
 void check_decoding(const Program& program, const Op& i, int bits, Faults& faults) {
   const Register& to = program.registers[i.to];
   const auto* mma = tile_instruction(to.scalar);
+  const bool of_rows = to.layout.shape.size() == 3;
+  const auto of = of_rows ? operand_words(to.layout) : OperandWords{};
   if (!missing(mma, to.scalar, faults)) {
     Faults plain;
     check_operand("A operand", to, mma->a(), plain);
-    if (!plain.empty() && !holds_its_words(to, program.registers[i.from])) {
+    const auto first = [&](std::int64_t slot) { return of.first(of.words[slot / 2], 0, bits); };
+    if (!plain.empty() && !(to.layout.slot_count() % 2 == 0 && of_rows &&
+                            holds_its_words(to, program.registers[i.from], first))) {
       faults.insert(faults.end(), plain.begin(), plain.end());
     }
   }
-  const auto slots = to.layout.slot_count(), units = slots / 8;
-  if (units < 1 || kUnits % units != 0 || slots % 8 != 0) {
+  const auto slots = to.layout.slot_count();
+  const bool whole = of.units >= 1 && kUnits % of.units == 0 &&
+                     slots == 8 * of.units * of.lanes * of.steps && 4 % of.steps == 0;
+  if (!whole) {
     add(faults, to.name, " has ", slots, " slots, not one k-step of a block");
+    return;
   }
   const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
-  if ((blocks.high + 1) * units * bits > program.registers[i.from].layout.slot_count()) {
+  if (of.first({}, blocks.high + 1, bits) > program.registers[i.from].layout.slot_count()) {
     add(faults, "block ", blocks.high, " is not among the words loaded");
   }
-  if (steps.high >= 4) add(faults, "step ", steps.high, " of a block of 4");
+  if (const auto all = 4 / of.steps; steps.high >= all) {
+    add(faults, "step ", steps.high, " of a block of ", all);
+  }
 }
 
 /// A word of each of the rows that a lane holds, in the order of its slots.
@@ -161,7 +174,8 @@ Faults check(const Program& program, const UnpackBytes& i) {
   if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
   Faults plain;
   check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
-  if (!plain.empty() && !holds_its_words(to, program.registers[i.from])) {
+  if (!plain.empty() && !holds_its_words(to, program.registers[i.from],
+                                         [](std::int64_t) { return std::int64_t{0}; })) {
     faults.insert(faults.end(), plain.begin(), plain.end());
     return faults;
   }

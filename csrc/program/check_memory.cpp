@@ -69,12 +69,18 @@ Faults check(const Program& program, const LoadUnits& i) {
   const Register& to = program.registers[i.to];
   const View& view = program.views[i.from];
   const auto& tile = to.layout.shape;
-  if (buffer_of(program, i.from).level != Level::shared || view.extents.size() != 5 ||
-      view.extents[3] != kLanes || view.extents[4] != kChunkWords || view.strides[4] != 1) {
-    add(faults, "words that are not chunks of lanes in shared memory");
+  if (view.extents.size() != 5 || view.extents[3] != kLanes || view.extents[4] != kChunkWords ||
+      view.strides[4] != 1) {
+    add(faults, "words that are not chunks of lanes");
     return faults;
   }
-  if (tile.size() != 5 || tile[1] != 1 || tile[3] != kLanes || to.layout.slot_count() != tile[4]) {
+  // Threads have parts, slots whole runs of the words of one.
+  bool words = tile.size() == 5 && tile[3] == kLanes && to.layout.slot_count() % tile[4] == 0;
+  for (std::int64_t slot = 0; words && slot < to.layout.slot_count(); ++slot) {
+    const auto at = to.layout(0, slot);
+    words = at[2] == 0 && at[4] == slot % tile[4];
+  }
+  if (!words) {
     add(faults, to.name, " is not words of the lanes of a warp");
     return faults;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/operands.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layout/in_place.h"
@@ -32,6 +33,23 @@ std::optional<std::vector<GateSlots>> gate_slots(const Layout& to, const Layout&
     const auto gate = slot_of(slot, 0), up = slot_of(slot, kGateRows);
     if (!gate || !up) return std::nullopt;
     out.push_back({*gate, *up});
+  }
+  return out;
+}
+
+// All lanes have the same slots of a unit, so those of the first.
+OperandWords operand_words(const Layout& a) {
+  OperandWords out;
+  const auto origin = a(0, 0);
+  for (std::int64_t slot = 0; slot + 1 < a.slot_count(); slot += 2) {
+    const auto at = a(0, slot);
+    const auto row = at[1] - origin[1], column = at[2] - origin[2];
+    const OperandWord word{row / 16, column % 8 / 2, column / 16,
+                           row_parity(row) + column / 8 % 2 * 2};
+    out.units = std::max(out.units, word.unit + 1);
+    out.lanes = std::max(out.lanes, word.lane + 1);
+    out.steps = std::max(out.steps, word.step + 1);
+    out.words.push_back(word);
   }
   return out;
 }

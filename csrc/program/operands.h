@@ -18,7 +18,31 @@
 namespace ladder {
 
 // A operands of one k-step out of packed words. `from` holds blocks of the weight image, `block`
-// picks one and `step` one of its four k-steps.
+// picks one and `step` one of its k-steps, four where an instruction has 16 columns. A lane has the
+// words of one lane of the image, or of several, one after the other, where its operands have the
+// columns of these.
+
+/// Where a word of an A operand of 16 bits, a pair of neighbours of a row, comes from: the unit of
+/// 16 rows, which of the lane's lanes of the image, and of that one the k-step of 16 columns and
+/// the register, relative to the first of the tile.
+struct OperandWord {
+  std::int64_t unit, lane, step, r;
+  std::int64_t row() const { return 2 * unit + r % 2; }  ///< of those that the lane has
+};
+struct OperandWords {
+  std::vector<OperandWord> words;
+  std::int64_t units = 0, lanes = 0, steps = 0;
+
+  /// The first of the words of codes of `bits` bits, of such words of codes in `block`.
+  std::int64_t first(const OperandWord& word, std::int64_t block, int bits) const {
+    return ((block * lanes + word.lane) * units + word.unit) * bits;
+  }
+  /// The pair of the image's unit, in k-step `step` of the instruction.
+  std::int64_t pair(const OperandWord& word, std::int64_t step) const {
+    return 4 * (step * steps + word.step) + word.r;
+  }
+};
+OperandWords operand_words(const Layout& a);
 
 /// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
 /// `in_place` what layout/in_place.h says. Of `three` values in 2 bits, code 3 is first made 1.

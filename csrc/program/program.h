@@ -169,8 +169,9 @@ struct LoadMatrix {
   std::vector<Affine> at;
 };
 /// Words of codes of the units of rows that a warp has, out of blocks of the weight image: with W
-/// words of a lane, to[block, 0, part, lane, word] = from[at + (block, 0, w / 4, lane, w % 4)]
-/// where w = part W + word. For units that are not whole chunks, which no layout can say.
+/// words of a lane, to[n, k, part, lane, word] = from[at + (n, k, w / 4, lane, w % 4)] where w =
+/// part W + word; zero outside blocks in global memory. For units that are not whole chunks, which
+/// no layout can say.
 struct LoadUnits {
   RegisterId to;
   ViewId from;

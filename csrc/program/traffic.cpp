@@ -226,8 +226,8 @@ class Counter {
       for (std::int64_t warp = 0; warp < layout.thread_count(); warp += kLanes) {
         for (std::int64_t lane = 0; lane < kLanes; ++lane) {
           const auto at = place_in_chunks(layout(warp + lane, slot).data(), layout.shape[4]);
-          addresses[lane] = origin;
-          for (std::size_t d = 0; d < at.size(); ++d) {
+          addresses[lane] = inside(view, i.at, at.data()) ? origin : kIdleLane;
+          for (std::size_t d = 0; d < at.size() && addresses[lane] != kIdleLane; ++d) {
             addresses[lane] += at[d] * view.strides[d] * 4;
           }
         }

@@ -94,7 +94,7 @@ Suggested amd_row(const Properties& p, const std::vector<std::string>& words) {
   Suggested found;
   std::string known;
   for (const Device& row : devices()) {
-    if (row.family != Family::cdna) continue;
+    if (!is_amd(row.family)) continue;
     if (known.find(row.architecture) == std::string::npos) {
       known += joined(known.empty() ? "" : ", ", row.architecture);
     }
@@ -108,12 +108,21 @@ Suggested amd_row(const Properties& p, const std::vector<std::string>& words) {
   return found;
 }
 
+/// In the units of the row. The driver counts RDNA's by workgroup processors, of two compute units
+/// each, unless it was told not to.
+Properties in_units_of(const Device& row, Properties p) {
+  if (row.family != Family::rdna) return p;
+  if (p.multiprocessors <= row.multiprocessors / 2) p.multiprocessors *= 2;
+  p.threads = row.threads;
+  return p;
+}
+
 /// The part of a whole machine that `p` is; 1: all of it.
 double share_of(const Properties& p, const Device& row, bool slice) {
   double share = 1;
   if (slice) share = p.memory_bytes / row.global.capacity_bytes;
   // A partition of an AMD package (CPX, DPX) has some of its dies, and may see all of its memory.
-  if (row.family == Family::cdna) share = double(p.multiprocessors) / row.multiprocessors;
+  if (is_amd(row.family)) share = double(p.multiprocessors) / row.multiprocessors;
   return std::min(share, 1.0);
 }
 
@@ -215,7 +224,8 @@ const Device& device_row(const Properties& properties) {
   const Suggested suggested =
       properties.capability > 0 ? nvidia_row(properties, words) : amd_row(properties, words);
   const bool slice = std::ranges::find(words, "mig") != words.end();
-  Device row = overlaid(properties, *suggested.row, suggested.named, slice);
+  Device row =
+      overlaid(in_units_of(*suggested.row, properties), *suggested.row, suggested.named, slice);
   row.unproven = allows_unproven();
   return kept(properties, row, suggested.named && numbers_of(row) == numbers_of(*suggested.row));
 }

@@ -48,7 +48,7 @@ struct Cell {
 /// `x`: what activations are rounded to.
 std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Scalar> x) {
   const std::int64_t shapes[][2] = {{4096, 4096}, {28672, 8192}, {1000, x ? 1024 : 1032}};
-  constexpr std::int64_t kTokens[] = {1, 16, 32, 64, 128, 256};
+  constexpr std::int64_t kTokens[] = {1, 16, 32, 64, 128, 256, 512, 2048, 8192};
   constexpr std::int64_t kOfBytes[] = {32, 128, 256, 1024, 8192};
   const auto tokens = x ? std::span<const std::int64_t>(kOfBytes) : kTokens;
   constexpr std::size_t kStride = 7;
@@ -56,7 +56,7 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
   const auto chosen = (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) % kStride;
   std::vector<Cell> out;
   std::size_t turn = 0;
-  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x", "rx7900xtx", "rx9070xt"}) {
     if (x && tile_instruction(*x, device(name)) == nullptr) continue;
     for (const char* type : types) {
       for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
@@ -101,9 +101,11 @@ class HipKernels : public ::testing::TestWithParam<Cell> {};
 /// What holds for every kernel that is run.
 void expect_as_asked(const hip::KernelResources& kernel, const std::string& assembly,
                      const std::string& text, const Program& program, const WaveSchedule& schedule,
-                     std::string_view architecture) {
-  const auto waves = std::max<std::int64_t>(schedule.waves() * schedule.groups_per_cu / 4, 1);
-  EXPECT_LE(kernel.vgprs, 512 / waves);
+                     const Device& device) {
+  const auto simds = device.schedulers;
+  const auto waves =
+      std::max<std::int64_t>(schedule.threads() / device.warp * schedule.groups_per_cu / simds, 1);
+  EXPECT_LE(kernel.vgprs, device.registers / (simds * device.warp) / waves);
   EXPECT_EQ(count_of(assembly, "\\tflat_"), 0);
   EXPECT_EQ(count_of(assembly, "\\tscratch_"), 0);
   const bool ordered = schedule.reduction == Reduction::ordered;
@@ -111,8 +113,9 @@ void expect_as_asked(const hip::KernelResources& kernel, const std::string& asse
   const auto parameters = std::ranges::count(program.buffers, Level::global, &Buffer::level);
   EXPECT_EQ(kernel.argument_bytes, 8 * parameters + 4);
   const auto body = text.find("KERNEL(", text.find("#define KERNEL") + 20);
-  EXPECT_EQ(count_of(assembly, "\\tv_mfma_"), count_of(text.substr(body), "\\bmma_\\w+\\("));
-  if (ordered && architecture == "gfx942") {
+  EXPECT_EQ(count_of(assembly, "\\tv_(mfma|wmma)_"),
+            count_of(text.substr(body), "\\bw?mma_\\w+\\("));
+  if (ordered && device.architecture == "gfx942") {
     EXPECT_GE(count_of(assembly, "buffer_wbl2 sc1"), 1);
     EXPECT_GE(count_of(assembly, "buffer_inv sc1"), 1);
   }
@@ -146,7 +149,7 @@ TEST_P(HipKernels, of_the_first_choices_one_compiles_without_spills) {
     ASSERT_EQ(kernels.size(), 1);
     const hip::KernelResources& kernel = kernels.front();
     if (kernel.vgpr_spills == 0 && kernel.sgpr_spills == 0 && kernel.scratch_bytes == 0) {
-      return expect_as_asked(kernel, assembly, text, program, schedule, architecture);
+      return expect_as_asked(kernel, assembly, text, program, schedule, *device);
     }
     spilled += joined("\n  ", kernel.vgpr_spills, ", ", kernel.sgpr_spills, ", ",
                       kernel.scratch_bytes, ": ", to_string(schedule));

@@ -114,6 +114,33 @@ Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, 
   return multiply_wave(a, b, sums, true);
 }
 template <class Operand, class Sums>
+Sums multiply_wmma(Operand a, Operand b, Sums sums, bool bf16) {
+  float d[8];
+  std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  wmma_product(d, x, y, bf16, sizeof a == 32);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(Operand a, Operand b, Sums sums) {
+  return multiply_wmma(a, b, sums, false);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(Operand a, Operand b, Sums sums) {
+  return multiply_wmma(a, b, sums, true);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(Operand a, Operand b, Sums sums) {
+  return multiply_wmma(a, b, sums, false);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(Operand a, Operand b, Sums sums) {
+  return multiply_wmma(a, b, sums, true);
+}
+template <class Operand, class Sums>
 Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
   int d[4];
   constexpr int kWords = sizeof(Operand) / 4;

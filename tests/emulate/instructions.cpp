@@ -137,6 +137,34 @@ void wave_together(void* const* lanes) {
   }
 }
 
+template <Scalar S, bool Twice>
+void wmma_together(void* const* lanes) {
+  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+  const auto& all = numbers<S>();
+  double a[16][16], b[16][16];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int i = lane % 16, c = lane / 16;
+    for (int slot = 0; slot < (Twice ? 16 : 8); ++slot) {
+      const int k = Twice ? slot : slot / 4 * 8 + c * 4 + slot % 4;
+      const auto word_a = of(lane)->a[slot / 2], word_b = of(lane)->b[slot / 2];
+      if (Twice && (word_a != of(i)->a[slot / 2] || word_b != of(i)->b[slot / 2])) {
+        wrong("halves of a wave with other operands");
+      }
+      a[i][k] = all[word_a >> 16 * (slot % 2) & 0xffff];
+      b[i][k] = all[word_b >> 16 * (slot % 2) & 0xffff];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const int c = lane / 16;
+    for (int slot = 0; slot < 8; ++slot) {
+      const int row = Twice ? 2 * slot + c : 8 * c + slot;
+      double sum = of(lane)->d[slot];
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[lane % 16][k];
+      of(lane)->d[slot] = static_cast<float>(sum);
+    }
+  }
+}
+
 /// With `Words` of four bytes a lane, each the number that `number` makes of it.
 template <class Sum, int Words, class Number>
 void wave_bytes_together(void* const* lanes, const Number& number) {
@@ -254,6 +282,14 @@ std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
 void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16) {
   Product<float> here{d, a, b};
   with_warp(&here, bf16 ? wave_together<Scalar::bf16> : wave_together<Scalar::f16>);
+}
+
+void wmma_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16, bool twice) {
+  Product<float> here{d, a, b};
+  with_warp(&here,
+            twice
+                ? (bf16 ? wmma_together<Scalar::bf16, true> : wmma_together<Scalar::f16, true>)
+                : (bf16 ? wmma_together<Scalar::bf16, false> : wmma_together<Scalar::f16, false>));
 }
 
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words) {

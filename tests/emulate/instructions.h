@@ -30,6 +30,10 @@ std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane);
 /// d += a b, 16 x 16 x 16: lane 16 t + i has row, or column, i and k 4 t to 4 t + 3 of the
 /// operands, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix Instruction Calculator).
 void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16);
+/// d += a b, 16 x 16 x 16, by 32 lanes: lane 16 c + i has row, or column, i and k 4 c to 4 c + 3
+/// and 8 + 4 c to 11 + 4 c, and rows 8 c to 8 c + 7 of d, column i; `twice` all k, which must be
+/// the same in both halves of the lanes, and rows 2 j + c.
+void wmma_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16, bool twice);
 /// The same of bytes in two's complement, 16 x 16 x 16 `words`: a lane has 4 `words` columns, of 1,
 /// 2 or 4 words.
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words);

@@ -95,7 +95,7 @@ inline std::string objection_to(const Case& c, const Device& device, const Progr
 }
 
 inline emulate::Language language_of(const Device& device) {
-  return device.family == Family::cdna ? emulate::Language::hip : emulate::Language::cuda;
+  return is_amd(device.family) ? emulate::Language::hip : emulate::Language::cuda;
 }
 
 /// Each of them exact, with all tokens and with fewer, in so many orders.

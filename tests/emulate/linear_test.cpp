@@ -255,6 +255,26 @@ TEST(Emulated, wave_kernels_of_every_shape_are_exact) {
   expect_exact(cases, device("mi210"), 1);
 }
 
+TEST(Emulated, kernels_of_waves_of_32_lanes_are_exact) {
+  for (const char* name : {"rx7900xtx", "rx9070xt"}) {
+    std::vector<Case> cases;
+    for (const auto& [problem, schedule] : testing::wave_cases(device(name))) {
+      cases.push_back({problem, schedule});
+    }
+    // Words that begin anywhere in the chunks of the image.
+    for (const char* type : {"uint3,group=64,scale=float16", "uint5,group=32,scale=float16",
+                             "uint7,channel,scale=float16", "uint1,group=128,scale=float16"}) {
+      for (const auto& [problem, schedule] :
+           testing::wave_case(testing::kWaveShapes[2], ttype(type), Scalar::f16, Reduction::ordered,
+                              Route::multiply_add, device(name))) {
+        cases.push_back({problem, schedule});
+      }
+    }
+    ASSERT_GT(cases.size(), 20U) << name;
+    expect_exact(cases, device(name), 1);
+  }
+}
+
 // Without one barrier of a kernel, or one fence of the prelude, some order shows it.
 TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
   const Device& mi300x = device("mi300x");

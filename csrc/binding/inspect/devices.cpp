@@ -23,6 +23,7 @@ std::string name(Family family) {
   switch (family) {
     case Family::nvidia: return "nvidia";
     case Family::cdna: return "cdna";
+    case Family::rdna: return "rdna";
     case Family::x86: return "x86";
   }
   return {};

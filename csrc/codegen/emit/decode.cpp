@@ -52,25 +52,14 @@ std::string Emitter::pieces(RegisterId from, std::int64_t first,
   return code;
 }
 
-// Registers of a unit: rows of both parities, eight columns and then the next eight.
-std::int64_t Emitter::image_register(const Register& to, std::int64_t word) const {
-  const auto at = to.layout(0, 2 * word);
-  return row_parity(at[1]) + at[2] / 8 % 2 * 2;
-}
-
 template <class Op, class Decode>
 void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
-  const auto units = words(i.to) / 4;
-  const auto first = constant(i.block) * units * bits, step = constant(i.step);
-  std::int64_t registers[4];  // of every unit alike
-  for (int w = 0; w < 4; ++w) registers[w] = image_register(reg(i.to), w);
-  for (int unit = 0; unit < units; ++unit) {
-    for (int w = 0; w < 4; ++w) {
-      const auto to = reg(i.to).name + "[" + std::to_string(unit * 4 + w) + "]";
-      const auto r = registers[w];
-      decode(to, static_cast<int>(4 * step + r), first + unit * bits,
-             static_cast<int>(unit * 2 + r % 2));
-    }
+  const auto of = operand_words(reg(i.to).layout);
+  const auto block = constant(i.block), step = constant(i.step);
+  for (std::size_t w = 0; w < of.words.size(); ++w) {
+    const OperandWord& word = of.words[w];
+    decode(joined(reg(i.to).name, "[", w, "]"), static_cast<int>(of.pair(word, step)),
+           of.first(word, block, bits), static_cast<int>(word.row()));
   }
 }
 
@@ -139,8 +128,9 @@ void Emitter::scales_of_units(RegisterId of, RegisterId scales, const Affine& gr
                               double factor) {
   const Register& to = reg(of);
   const auto per_word = 32 / bits_of(reg(scales));
-  for (std::int64_t unit = 0; unit < words(of) / 4; ++unit) {
-    const auto row = to.layout(0, unit * 8)[1], next = row + 8;
+  const auto units = operand_words(to.layout).units, slots = to.layout.slot_count() / units;
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    const auto row = to.layout(0, unit * slots)[1], next = row + 8;
     const auto slot = slot_of_row(scales, constant(group), row);
     LADDER_CHECK(slot % 2 == 0 && slot_of_row(scales, constant(group), next) == slot + 1, "rows ",
                  row, " and ", next, " do not have scales side by side");
@@ -172,9 +162,10 @@ void Emitter::scale_operand(const ScaleOperand& i) {
   const double factor = std::ldexp(1.0, i.exponent);
   line("{");
   scales_of_units(i.to, i.scales, i.group, factor);
+  const auto of = operand_words(reg(i.to).layout);
   for (std::int64_t w = 0; w < words(i.to); ++w) {
     const auto to = joined(reg(i.to).name, "[", w, "]");
-    const auto row = w / 4 * 2 + image_register(reg(i.to), w % 4) % 2;
+    const auto row = of.words[w].row();
     const bool first = operand == Scalar::f16 && i.exponent != 0;
     const auto value = first ? product(operand, to, both(operand, factor)) : to;
     line("  ", to, " = ", product(operand, value, scale_of_unit(row)), ";");

@@ -119,10 +119,7 @@ class Emitter {
   void tensor_load(const TensorLoad& i);
 
   // decode.cpp
-  /// The register of an image's unit that is word `word` of a tile of operands: instructions differ
-  /// in their order of rows and columns.
-  std::int64_t image_register(const Register& to, std::int64_t word) const;
-  /// Writes `decode(unit, register of the step, pair of the unit, first word of the unit)`, C++ for
+  /// Writes `decode(word, pair of the image's unit, first word of codes, row of the lane)`, C++ for
   /// each word of operands of the step.
   template <class Op, class Decode>
   void for_each_pair(const Op& i, int bits, const Decode& decode);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/emitter.h"
 #include "device/device.h"
 #include "layout/weight_image.h"
@@ -23,7 +24,7 @@ const char* loader(Cache cache) {
   return "?";
 }
 
-std::string guarded(const std::string& guard, const std::string& action) {
+std::string guarded_by(const std::string& guard, const std::string& action) {
   return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
 }
 
@@ -83,7 +84,7 @@ void Emitter::load(const Load& i) {
       const auto element = fresh       ? "load_element(from + " + offset + ")"
                            : size == 2 ? "from[" + offset + "]"
                                        : "*(const u16*)(from + " + offset + ")";
-      line("{ u32 element = 0; ", guarded(guard, "element = " + element + ";"), " ", word, " = ",
+      line("{ u32 element = 0; ", guarded_by(guard, "element = " + element + ";"), " ", word, " = ",
            byte % 4 != 0 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
       continue;
     }
@@ -100,7 +101,7 @@ void Emitter::load(const Load& i) {
       action = std::string("v = ") + loader(i.cache) + "(" + at + ");";
     }
     const auto initial = guard.empty() ? "" : " = {}";
-    line("{ ", type, " v", initial, "; ", guarded(guard, action),
+    line("{ ", type, " v", initial, "; ", guarded_by(guard, action),
          assign(i.to, piece.slot * size / 4, count), " }");
   }
   if (together) {
@@ -150,7 +151,7 @@ void Emitter::store(const Store& i) {
       }
       action << "}};";
     }
-    line(guarded(piece.guard, action.str()));
+    line(guarded_by(piece.guard, action.str()));
   }
 }
 
@@ -161,8 +162,9 @@ void Emitter::atomic_add(const AtomicAdd& i) {
   line("float* const to = ", buffer_of(i.to).name, " + (", access.base, ");");
   for (const Piece& piece : access.pieces) {
     for (std::int64_t e = 0; e < piece.width; ++e) {
-      line(guarded(piece.guard, "atomic_add_f32(to + " + std::to_string(piece.offset + e) + ", " +
-                                    from.name + "[" + std::to_string(piece.slot + e) + "]);"));
+      line(guarded_by(piece.guard, "atomic_add_f32(to + " + std::to_string(piece.offset + e) +
+                                       ", " + from.name + "[" + std::to_string(piece.slot + e) +
+                                       "]);"));
     }
   }
 }
@@ -210,9 +212,10 @@ void Emitter::load_matrix(const LoadMatrix& i) {
 void Emitter::load_units(const LoadUnits& i) {
   const Register& to = reg(i.to);
   const View& view = program_.views[i.from];
+  const bool global = buffer_of(i.from).level == Level::global;
   const auto words = to.layout.shape[4], width = width_of_units(words);
   std::string base = expr(origin_of(view, i.at));
-  for (const int d : {0, 3}) {
+  for (const int d : {0, 1, 3}) {
     if (const auto part = thread_part(to.layout, d, view.strides[d]); !part.empty()) {
       base += " + " + part;
     }
@@ -220,10 +223,26 @@ void Emitter::load_units(const LoadUnits& i) {
   const auto part = thread_part(to.layout, 2, words);
   line("const u32* const from = ", buffer_of(i.from).name, " + (", base, ");");
   line("const u32 first = ", part.empty() ? "0u" : part, ";");
-  for (std::int64_t w = 0; w < words; w += width) {
-    line("{ Words", width, " v; v = *(const Words", width, "*)(from + (first + ", w, "u) / ",
-         kChunkWords, "u * ", view.strides[2], "u + (first + ", w, "u) % ", kChunkWords, "u);",
-         assign(i.to, w, width), " }");
+  const auto guarded = guarded_dimensions(program_, to.layout, view, i.at);
+  for (std::int64_t slot = 0; slot < to.layout.slot_count(); slot += width) {
+    const auto at = to.layout(0, slot);
+    const auto w = at[4];
+    std::int64_t distance = 0;
+    std::string guard;
+    for (const int d : {0, 1, 3}) {
+      distance += at[d] * view.strides[d];
+      if (!global || !guarded[d]) continue;
+      const auto part = thread_part(to.layout, d, 1);
+      guard += joined(guard.empty() ? "" : " && ", part, part.empty() ? "" : " + ",
+                      expr(i.at[d] + Affine(at[d])), " < ", view.extents[d], "u");
+    }
+    const auto from =
+        joined("(const Words", width, "*)(from + ", distance == 0 ? "" : joined(distance, "u + "),
+               "(first + ", w, "u) / ", kChunkWords, "u * ", view.strides[2], "u + (first + ", w,
+               "u) % ", kChunkWords, "u)");
+    const auto load = global ? joined("v = load_once(", from, ");") : joined("v = *", from, ";");
+    line("{ Words", width, guard.empty() ? " v; " : " v = {}; ", guarded_by(guard, load),
+         assign(i.to, slot, width), " }");
   }
 }
 

@@ -12,20 +12,14 @@
 namespace ladder::hip {
 namespace {
 
-// Lanes of a wave; SIMDs of a compute unit, over which the waves of a workgroup are spread.
-constexpr int kWave = 64, kSimds = 4;
+bool multiplies_by(const MatrixInstruction& row) { return is_amd(row.family) && row.in_tiles; }
 
-std::string heading(const Program& program) {
-  const int waves = ceil_div(program.threads, kWave) * program.blocks_per_multiprocessor;
-  return joined("KERNEL(", program.threads, ", ", std::max(waves / kSimds, 1), ") void");
-}
-
-bool multiplies_by(const MatrixInstruction& row) {
-  return row.family == Family::cdna && row.in_tiles;
-}
-
-// Of integers CDNA 2 has half the columns of CDNA 3, and CDNA 4 twice as many.
+// Of integers CDNA 2 has half the columns of CDNA 3, and CDNA 4 twice as many. RDNA 3 and 4 have
+// the same instructions with other fragments.
 std::string product(const MatrixInstruction& row, Scalar a) {
+  if (row.family == Family::rdna) {
+    return joined(row.fragment == Fragment::wmma_twice ? "wmma_twice_" : "wmma_", name_of(a));
+  }
   const bool other = a == Scalar::s8 && row.k != 32;
   return joined("mma_", name_of(a), other ? joined("_k", row.k) : "");
 }
@@ -40,6 +34,27 @@ bool is_here(const std::vector<Statement>& statements, const auto& wanted) {
                                     },
                                     statement.op);
   });
+}
+
+/// Lanes of a wave, by the instruction that it multiplies by; 64 where there is none. SIMDs of a
+/// compute unit, over which the waves of a workgroup are spread.
+struct Waves {
+  int lanes = 64, simds = 4;
+};
+Waves waves_of(const Program& program) {
+  Waves out;
+  is_here(program.body, [&](const Statement& statement) {
+    const auto* product = std::get_if<Mma>(&statement.op);
+    if (product != nullptr && product->row->family == Family::rdna) out = {32, 2};
+    return product != nullptr;
+  });
+  return out;
+}
+
+std::string heading(const Program& program) {
+  const Waves of = waves_of(program);
+  const int waves = ceil_div(program.threads, of.lanes) * program.blocks_per_multiprocessor;
+  return joined("KERNEL(", program.threads, ", ", std::max(waves / of.simds, 1), ") void");
 }
 
 /// What the language would take and the machine has not.

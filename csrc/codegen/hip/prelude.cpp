@@ -27,6 +27,12 @@ typedef f16 f16x2 __attribute__((vector_size(4)));
 typedef f16 f16x4 __attribute__((vector_size(8)));
 typedef float f32x2 __attribute__((vector_size(8)));
 typedef float f32x4 __attribute__((vector_size(16)));
+typedef u32 u32x8 __attribute__((vector_size(32)));
+typedef short s16x8 __attribute__((vector_size(16)));
+typedef short s16x16 __attribute__((vector_size(32)));
+typedef f16 f16x8 __attribute__((vector_size(16)));
+typedef f16 f16x16 __attribute__((vector_size(32)));
+typedef float f32x8 __attribute__((vector_size(32)));
 #define DEVICE static __attribute__((device)) __attribute__((always_inline)) inline
 #define SHARED __attribute__((shared)) __attribute__((aligned(128)))
 #define LDS __attribute__((address_space(3)))
@@ -141,9 +147,13 @@ DEVICE u32 fma_bf16(u32 a, u32 b, u32 c) {
 // Sums of products of bytes, or of halves and the lowest two bytes, plus c: addresses of entries.
 DEVICE u32 dot_bytes(u32 a, u32 b, u32 c) { return __builtin_amdgcn_udot4(a, b, c, false); }
 DEVICE u32 dot_halves(u32 a, u32 b, u32 c) {
+#if defined(__GFX11__) || defined(__GFX12__)
+  return (a & 0xffffu) * (b & 0xffu) + (a >> 16) * (b >> 8 & 0xffu) + c;
+#else
   const u32 bytes = (b & 0xffu) | (b & 0xff00u) << 8;
   return __builtin_amdgcn_udot2(__builtin_bit_cast(u16x2, a), __builtin_bit_cast(u16x2, bytes), c,
                                 false);
+#endif
 }
 DEVICE u32 table_entry(u32 address) { return *(LDS const u32*)address; }
 DEVICE u32 low_halves(u32 low, u32 high) { return byte_perm(low, high, 0x5410u); }
@@ -163,6 +173,30 @@ DEVICE void mma_bf16(float* d, const u32* a, const u32* b) {
                                                   __builtin_bit_cast(s16x4, y), sum, 0, 0, 0);
   for (int i = 0; i < 4; ++i) d[i] = sum[i];
 }
+// The same by 32 lanes of RDNA 4, which have eight columns and eight rows each; and by those of
+// RDNA 3, which have all 16 columns, in both halves of a wave, and every other row.
+DEVICE f32x8 eight_sums(const float* d) {
+  return f32x8{d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
+}
+DEVICE u32x4 eight_halves(const u32* a) { return u32x4{a[0], a[1], a[2], a[3]}; }
+DEVICE u32x8 sixteen_halves(const u32* a) {
+  return u32x8{a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
+}
+#define LADDER_WMMA(NAME, BUILTIN, OPERAND, WORDS) \
+  DEVICE void NAME(float* d, const u32* a, const u32* b) { \
+    const auto x = WORDS(a), y = WORDS(b); \
+    const f32x8 sum = BUILTIN(__builtin_bit_cast(OPERAND, x), __builtin_bit_cast(OPERAND, y), \
+                              eight_sums(d)); \
+    for (int i = 0; i < 8; ++i) d[i] = sum[i]; \
+  }
+#if defined(__GFX12__) || !defined(__AMDGCN__)
+LADDER_WMMA(wmma_f16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12, f16x8, eight_halves)
+LADDER_WMMA(wmma_bf16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12, s16x8, eight_halves)
+#endif
+#if defined(__GFX11__) || !defined(__AMDGCN__)
+LADDER_WMMA(wmma_twice_f16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32, f16x16, sixteen_halves)
+LADDER_WMMA(wmma_twice_bf16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32, s16x16, sixteen_halves)
+#endif
 
 // Numbers.
 DEVICE float low_f16(u32 both) { return (float)__builtin_bit_cast(f16, (u16)both); }

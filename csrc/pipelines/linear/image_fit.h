@@ -4,7 +4,8 @@
 // one warp (or wave) in rows, columns and tokens of the layer. An instruction sums over its columns
 // in any order, and its rows may be any rows: a wave of 64 lanes takes eight rows of each of two
 // blocks, all of one parity, and of 16 columns the four that the image has in one lane's word. So
-// its lanes read the image that was made for 32.
+// its lanes read the image that was made for 32. Waves of 32 lanes take two together what one of 64
+// does; a lane has the words of two or four lanes of the image.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ constexpr bool has_chunks(std::int64_t units, int bits) {
 
 class ImageFit {
  public:
-  /// `units` of 16 rows of a warp: 1, 2 or 4 of a block, or for waves 8, which are two blocks.
+  /// `units` of 16 rows of a warp: 1, 2 or 4 of a block, or for waves 8, which are two blocks, of
+  /// 64 threads.
   /// Throws Unsupported for an instruction whose lanes read the image in no way that is known.
   ImageFit(const MatrixInstruction& row, std::int64_t units);
 
@@ -44,6 +46,8 @@ class ImageFit {
   /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]; without
   /// has_chunks [blocks along N, 1, 1, 32 lanes, words].
   Layout words(int bits) const;
+  /// Waves load these by a layout; else by LoadUnits.
+  bool reads_chunks(int bits) const;
   /// The same tile for warps_of_block() threads: the words of each.
   Layout warps_of_words(int bits) const;
   /// Scales or zero points of `groups`, of the rows of A or of sums: as loaded from [groups, blocks
@@ -57,7 +61,7 @@ class ImageFit {
 
   const MatrixInstruction& row_;
   const std::int64_t units_;
-  const bool wave_;
+  const bool wave_, wmma_;
 };
 
 }  // namespace ladder

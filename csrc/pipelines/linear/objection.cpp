@@ -157,14 +157,15 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
   const MatrixInstruction& row = *decisions.of(route).core.instruction;
   if (route == Route::bytes) return bytes_objection(problem, row);
   if (!row.subnormals && problem.activation() == Scalar::f16 &&
-      (place == ScalePlace::usual ? usual_scale_place(problem) : place) == ScalePlace::operands) {
+      (place == ScalePlace::rounded ||
+       (place == ScalePlace::usual ? usual_scale_place(problem) : place) == ScalePlace::operands)) {
     return joined(row.name, " reads subnormal operands as zero, and scaled ones may be such");
   }
   if (place == ScalePlace::rounded) {
     if (const auto fewest = fewest_of_rounded(problem); problem.m < fewest) {
       return joined("operands are rounded from ", fewest, " tokens on, not at ", problem.m);
     }
-    if (route != Route::multiply_add || row.fragment != Fragment::warp) {
+    if (route != Route::multiply_add || !(row.fragment == Fragment::warp || row.by_waves())) {
       return joined("operands of ", row.name, " by ", kRoutes[static_cast<std::size_t>(route)],
                     " are not rounded");
     }

@@ -31,7 +31,7 @@ std::int64_t fewest_of_rounded(const Problem& problem);
 /// its pipeline.
 std::string code_objection(Route route, ScalePlace place, const Decisions& decisions);
 
-/// Products by single warps or waves of so many tokens. Of more than 256 no kernel was measured
+/// Products by single warps of so many tokens. Of more than 256 no kernel was measured
 /// beside a library's.
 std::string too_many_for_warps(std::int64_t tokens);
 

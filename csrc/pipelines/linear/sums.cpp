@@ -93,7 +93,9 @@ void LinearLowering::add_parts(Body& body, std::int64_t count, std::int64_t firs
   emit(each, load(Affine::of(part) + Affine(first)));
   emit(each, Add{sum_, part_});
   const auto sums = program_.registers[sum_].layout.slot_count();
-  const bool few = sums <= kFewSums || count - first == 1;
+  // Waves of 32 lanes have half of the registers.
+  const auto most = instruction_.family == Family::rdna ? kFewSums / 2 : kFewSums;
+  const bool few = sums <= most || count - first == 1;
   const auto in_flight = few ? kPartsInFlight : std::max<std::int64_t>(kManySums / sums, 1);
   emit(body, For{part, count - first, std::move(each), static_cast<int>(in_flight)});
 }

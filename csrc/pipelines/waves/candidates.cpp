@@ -5,6 +5,7 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/objection.h"
 #include "pipelines/linear/raster.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/waves/schedule.h"
@@ -13,9 +14,10 @@ namespace ladder {
 namespace {
 
 constexpr int kToken = 16;  // of an instruction
-constexpr int kMostTokensOfWave = 64, kMostWaves = 8;
-// Of a workgroup: four waves side by side along the tokens.
-constexpr std::int64_t kMostTokensOfGroup = 4 * kMostTokensOfWave;
+constexpr int kMostWaves = 8;
+// The sums of kMostTokensOfWave are half of the registers that a wave can name.
+constexpr int kTokensOfWave = 64, kMostTokensOfWave = 128;
+constexpr std::int64_t kMostTokensOfGroup = 256;
 constexpr std::int64_t kMostSplits = 32;
 
 }  // namespace
@@ -25,16 +27,24 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   const Device& device = *decisions.device;
   std::vector<WaveSchedule> all;
   const bool in_place = problem.weight.element == nullptr && problem.weight.zero == 0;
-  const bool both_places =
-      !problem.has_bytes_of_x() && usual_scale_place(problem) == ScalePlace::operands;
+  std::vector<ScalePlace> scale_places{ScalePlace::usual};
+  if (!problem.has_bytes_of_x()) {
+    if (usual_scale_place(problem) == ScalePlace::operands) {
+      scale_places.push_back(ScalePlace::sums);
+    }
+    if (problem.groups() > 1 && problem.m >= fewest_of_rounded(problem) &&
+        no_rounded_operands(problem).empty()) {
+      scale_places.push_back(ScalePlace::rounded);
+    }
+  }
 
   const auto add = [&](WaveSchedule s) {
     for (const Route route : {Route::multiply_add, Route::in_place, Route::bytes}) {
       if ((route == Route::bytes) != problem.has_bytes_of_x()) continue;
       if (route == Route::in_place && !in_place) continue;
       s.route = route;
-      for (const ScalePlace place : {ScalePlace::usual, ScalePlace::sums}) {
-        if (place == ScalePlace::sums && !both_places) continue;
+      for (const ScalePlace place : scale_places) {
+        if (place == ScalePlace::rounded && route != Route::multiply_add) continue;
         s.scale_place = place;
         all.push_back(s);
       }
@@ -58,11 +68,13 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
+  // Of waves that share rows, each of which decodes them.
+  const int fewest = device.warp == kWaveLanes ? 2 * kToken : kToken;
   const auto add_tokens = [&](int of_group, int token_tiles) {
     for (const int waves_m : {1, 2, 4}) {
       const int of_wave = of_group / waves_m;
       if (of_group % (kToken * waves_m) != 0 || of_wave > kMostTokensOfWave) continue;
-      if (waves_m > 1 && of_wave < 2 * kToken) continue;
+      if (waves_m > 1 && of_wave < fewest) continue;
       for (const int waves_n : {1, 2, 4}) {
         for (const int waves_k : {1, 2, 4, 8}) {
           const int waves = waves_n * waves_m * waves_k;
@@ -73,14 +85,21 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
             if (narrow && columns > kBlock) continue;
             for (const int per_cu : {1, 2, 4, 8}) {
               // From one wave for each SIMD to all that there is room for.
-              if (waves * per_cu < 4 || waves * per_cu > 16) continue;
-              add_splits({.tokens = of_group,
-                          .columns = columns,
-                          .waves_n = waves_n,
-                          .waves_m = waves_m,
-                          .waves_k = waves_k,
-                          .groups_per_cu = per_cu,
-                          .token_tiles = token_tiles});
+              const auto resident = waves * kWaveLanes / device.warp * per_cu;
+              if (resident < device.schedulers || waves * per_cu > 16) continue;
+              WaveSchedule s{.tokens = of_group,
+                             .columns = columns,
+                             .waves_n = waves_n,
+                             .waves_m = waves_m,
+                             .waves_k = waves_k,
+                             .groups_per_cu = per_cu,
+                             .token_tiles = token_tiles};
+              const auto bytes = static_cast<double>(shared_bytes(s, problem) * per_cu);
+              s.stages = bytes < device.shared.capacity_bytes ? 2 : 1;
+              add_splits(s);
+              if (device.warp == kWaveLanes) continue;
+              s.behind = true;
+              add_splits(s);
             }
           }
         }
@@ -88,10 +107,10 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
-  if (problem.m <= kMostTokensOfGroup || !problem.has_bytes_of_x()) {
+  if (problem.m <= kMostTokensOfGroup) {
     for (const int token_tiles : {1, 2, 4, 8}) {
       const auto of_group = round_up(ceil_div(problem.m, std::int64_t{token_tiles}), kToken);
-      if (token_tiles == 1 || of_group >= 2 * kToken) {
+      if (token_tiles == 1 || of_group >= fewest) {
         add_tokens(static_cast<int>(of_group), token_tiles);
       }
     }
@@ -99,13 +118,11 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
   }
   // Tiles as large as a workgroup takes, and some that more compute units share.
   std::int64_t last = 0;
-  for (std::int64_t most = kMostTokensOfGroup; most >= kMostTokensOfWave; most /= 2) {
+  for (std::int64_t most = kMostTokensOfGroup; most >= kTokensOfWave; most /= 2) {
     const auto token_tiles = ceil_div(problem.m, most);
-    const auto of_group =
-        round_up(ceil_div(problem.m, token_tiles), std::int64_t{kMostTokensOfWave});
+    const auto of_group = round_up(ceil_div(problem.m, token_tiles), std::int64_t{kTokensOfWave});
     if (of_group == std::exchange(last, of_group)) continue;
-    add_tokens(static_cast<int>(of_group),
-               static_cast<int>(raster_tiles(token_tiles, of_group)));
+    add_tokens(static_cast<int>(of_group), static_cast<int>(raster_tiles(token_tiles, of_group)));
   }
   return all;
 }

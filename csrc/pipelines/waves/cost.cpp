@@ -14,6 +14,10 @@ namespace {
 
 // Matrix and vector instructions of several waves run beside each other; of one, in part.
 constexpr double kOverlap = 4;
+// Of the read rate, where loads begin when they are needed and other waves hide the wait. Guessed.
+constexpr double kBehind = 0.7;
+// Of the clocks of a k-tile, where it has a second barrier.
+constexpr double kOfOneStage = 1.5;
 
 /// Instructions for four bytes of floats beyond those that decoding_cycles() counts, which are
 /// CUDA's: of fnuz_bytes(), unsigned_zeros() and whole_less_zeros() of the prelude.
@@ -80,16 +84,19 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
           ? static_cast<double>(groups_of_wave(s, problem)) * (2 * tokens + 4 * pieces)
           : 0;
   const double loads = 2 * tokens / row.n * steps;
-  const double vector =
-      (operations * packed + scaling + loads) * costs.issue_clocks + costs.tile_clocks;
+  // RDNA 3 decodes operands in both halves of a wave.
+  const double twice = row.fragment == Fragment::wmma_twice ? 2 : 1;
+  const double vector = (operations * packed * twice + scaling + loads) * costs.issue_clocks +
+                        costs.tile_clocks * (s.stages == 1 ? kOfOneStage : 1);
   const double waves = static_cast<double>(s.waves());
   const double resident =
       std::min<double>(s.groups_per_cu, std::ceil(groups / device.multiprocessors));
-  const double alone = resident * waves <= device.schedulers ? costs.alone : 1;
+  const double alone =
+      resident * waves * kWaveLanes / device.warp <= device.schedulers ? costs.alone : 1;
 
   Cost out{};
-  out.issue_seconds = (std::max(products, vector) + 0.2 * std::min(products, vector)) * alone *
-                      s.k_tiles * waves * groups /
+  out.issue_seconds = (std::max(products, vector) + costs.beside * std::min(products, vector)) *
+                      alone * s.k_tiles * waves * groups /
                       (device.clock() * device.schedulers * device.multiprocessors);
   const double least = least_bytes(problem, problem.m);
   const double tile_codes = static_cast<double>(s.rows()) * static_cast<double>(s.tile_columns()) *
@@ -97,7 +104,7 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const double x_bytes = static_cast<double>(s.tokens) * static_cast<double>(s.tile_columns()) *
                          bytes_of(problem.formats.x);
   const double in_flight = resident * (tile_codes + x_bytes) * (s.k_tiles > 1 ? 1 : 0.5);
-  const double hidden = std::min(in_flight / costs.bytes_in_flight, 1.0);
+  const double hidden = std::min(in_flight / costs.bytes_in_flight, 1.0) * (s.behind ? kBehind : 1);
   const double sums = static_cast<double>(s.rows()) * s.tokens * 4;
   const double through_cache =
       groups * (s.k_tiles * (tile_codes + x_bytes) + (grid.splits > 1 ? 2 * sums : 0));

@@ -12,7 +12,8 @@ Program WaveLowering::run() {
   Body& body = program_.body;
   declare_weights();
   declare_activations();
-  load_weights(body, 0, false);
+  if (!s_.behind || whole_row()) load_scales(body, 0, false);
+  if (!s_.behind) load_words(body, 0, words_);
   load_activations(body, 0);
   if (has_table()) body.push_back(declare_table(memory_.table));
   store_activations(body, 0);
@@ -27,11 +28,15 @@ Program WaveLowering::run() {
     const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(1);
     Body each;
     emit(each, Barrier{});
-    load_weights(each, following, true);
+    if (!s_.behind) {
+      load_words(each, following, next_words_);
+      if (!whole_row()) load_scales(each, following, true);
+    }
     load_activations(each, following);
     multiply(each, k_tile);
+    if (s_.stages == 1) emit(each, Barrier{});
     store_activations(each, following);
-    take_next(each);
+    if (!s_.behind) take_next(each);
     emit(body, For{k_tile_, s_.k_tiles - 1, std::move(each), 1});
   }
   emit(body, Barrier{});
@@ -71,10 +76,15 @@ LinearLowering::Tiling WaveLowering::tiling() const {
 
 void WaveLowering::multiply(Body& body, const Affine& k_tile) {
   Body per_group, per_step;
+  if (s_.behind) load_words(body, k_tile, words_);
+  if (s_.behind && !whole_row()) {
+    load_scales(per_group, k_tile, false, Affine::of(steps_.group));
+    operands_.group = 0;
+  }
   if (!whole_row()) begin_group(per_group);
   emit(per_step, Load{operands_.b,
                       x_wave_,
-                      {0, times(remainder(k_tile, 2), s_.tokens),
+                      {0, times(remainder(k_tile, s_.stages), s_.tokens),
                        Affine::of(steps_.group, steps_.count * instruction_.k) +
                            Affine::of(steps_.step, instruction_.k)}});
   multiply_step(per_step);

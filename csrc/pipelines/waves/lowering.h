@@ -41,14 +41,18 @@ class WaveLowering : LinearLowering {
 
   // operands.cpp
   void declare_weights();
-  /// Codes of a k-tile, and its scales and zero points, to the registers in use or to those of the
-  /// next one, which take_next() makes the ones in use.
-  void load_weights(Body& body, const Affine& k_tile, bool next);
+  /// Codes of a k-tile, and its scales and zero points from one group on, to the registers in use
+  /// or to those of the next k-tile, which take_next() makes the ones in use.
+  void load_words(Body& body, const Affine& k_tile, RegisterId words);
+  void load_scales(Body& body, const Affine& k_tile, bool next, const Affine& group = 0);
   void take_next(Body& body);
 
   void declare_activations();
   /// The view of a stage; each is a view of its own.
   ViewId stage(const Affine& k_tile);
+  /// Of a k-tile, in x.
+  std::vector<Affine> activations_at(const Affine& k_tile) const;
+  void copy_elements(Body& body, const Affine& k_tile);
   /// Starts those of a k-tile on their way; then puts them into shared memory.
   void load_activations(Body& body, const Affine& k_tile);
   void store_activations(Body& body, const Affine& k_tile);

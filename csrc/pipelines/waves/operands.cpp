@@ -17,36 +17,45 @@ void WaveLowering::declare_weights() {
                        spatial({1, s_.waves_k, 1, 1, 1});
   const Layout words = waves * local({1, blocks_, 1, 1, 1}) * fit_.words(problem_.weight.bits);
   words_ = reg("words", Scalar::u32, words);
-  if (s_.k_tiles > 1) next_words_ = reg("next_words", Scalar::u32, words);
+  if (!s_.behind && s_.k_tiles > 1) next_words_ = reg("next_words", Scalar::u32, words);
   order_ = group_order(s_.columns, s_.waves_k, s_.k_tiles);
   for (PerGroup& part : per_group_) {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
     const bool zeros = &part != &per_group_.front() || !problem_.weight.scale;
     const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
-    const Layout loaded = spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) *
-                          order_.over_k * fit_.loaded(groups_, of_a);
+    const auto groups = !s_.behind ? groups_ : 1;  // at a time
+    Layout each = fit_.loaded(groups, of_a);
+    each.shape[0] = groups_;
+    const Layout loaded =
+        spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) * order_.over_k * each;
     part.loaded = reg(part.name + "_table", part.scalar, loaded);
     part.rows = reg(part.name, part.scalar,
                     spatial({1, s_.waves_n}) * replicated(s_.waves_m * s_.waves_k, 2) *
-                        fit_.rows(groups_, of_a));
+                        fit_.rows(groups, of_a));
     part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
                       {n_blocks * kBlock, kBlock, 8, 0, 1});
-    if (!whole_row() && s_.k_tiles > 1) part.next = reg("next_" + part.name, part.scalar, loaded);
+    if (!whole_row() && !s_.behind && s_.k_tiles > 1)
+      part.next = reg("next_" + part.name, part.scalar, loaded);
   }
 }
 
-void WaveLowering::load_weights(Body& body, const Affine& k_tile, bool next) {
+void WaveLowering::load_words(Body& body, const Affine& k_tile, RegisterId words) {
   const auto blocks = blocks_ * s_.waves_k;
-  emit(body, Load{next ? next_words_ : words_,
-                  image_,
-                  {first_row(2 * s_.waves_n),
-                   Affine::of(kSplit, blocks * s_.k_tiles) + times(k_tile, blocks), 0, 0, 0},
-                  Cache::once});
-  if (next && whole_row()) return;
+  std::vector<Affine> at = {first_row(2 * s_.waves_n),
+                            Affine::of(kSplit, blocks * s_.k_tiles) + times(k_tile, blocks), 0, 0,
+                            0};
+  if (fit_.reads_chunks(problem_.weight.bits)) {
+    emit(body, Load{words, image_, std::move(at), Cache::once});
+  } else {
+    emit(body, LoadUnits{words, image_, std::move(at)});
+  }
+}
+
+void WaveLowering::load_scales(Body& body, const Affine& k_tile, bool next, const Affine& group) {
   for (const PerGroup& part : per_group_) {
     emit(body, Load{next ? part.next : part.loaded,
                     part.table,
-                    {order_.first(k_tile), first_row(2 * s_.waves_n), 0, 0, 0}});
+                    {order_.first(k_tile) + group, first_row(2 * s_.waves_n), 0, 0, 0}});
     if (!next) emit(body, Reinterpret{part.rows, part.loaded});
   }
 }
@@ -66,12 +75,13 @@ void WaveLowering::declare_activations() {
   const auto x = buffer("x_tile", Level::shared, operand_, memory_.activations);
   sums_.over = x;
   // The barrier of the last k-tile freed the stage before the one it is in.
-  const auto last_stage = (s_.k_tiles - 1) % 2 * s_.tokens * memory_.x_pitch;
+  const auto last_stage = (s_.k_tiles - 1) % s_.stages * s_.tokens * memory_.x_pitch;
   sums_.read_last = memory_.sums * 4 > last_stage * bytes_of(operand_);
   x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
   if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
   x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
-  x_wave_ = view(x, {s_.waves_k, 2 * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
+  x_wave_ =
+      view(x, {s_.waves_k, s_.stages * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
   if (!whole_pieces()) return;
   const std::int64_t piece = 16 / bytes_of(operand_);
   const auto pieces = s_.tile_columns() / piece, threads = s_.threads();
@@ -85,24 +95,35 @@ void WaveLowering::declare_activations() {
 
 ViewId WaveLowering::stage(const Affine& k_tile) {
   View staged = program_.views[x_stage_];
-  staged.offset = times(remainder(k_tile, 2), s_.tokens * memory_.x_pitch);
+  staged.offset = times(remainder(k_tile, s_.stages), s_.tokens * memory_.x_pitch);
   program_.views.push_back(std::move(staged));
   return static_cast<ViewId>(program_.views.size() - 1);
 }
 
-void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
+std::vector<Affine> WaveLowering::activations_at(const Affine& k_tile) const {
   const auto columns = s_.tile_columns();
-  const std::vector<Affine> at = {
-      first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+  return {first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+}
+
+void WaveLowering::copy_elements(Body& body, const Affine& k_tile) {
+  emit(body, CopyElements{stage(k_tile), x_rows_, activations_at(k_tile), x_order_});
+}
+
+// Single elements go to a stage that nobody reads at once.
+void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
   if (whole_pieces()) {
-    emit(body, Load{x_next_, x_rows_, at});
-  } else {
-    emit(body, CopyElements{stage(k_tile), x_rows_, at, x_order_});
+    emit(body, Load{x_next_, x_rows_, activations_at(k_tile)});
+  } else if (s_.stages > 1) {
+    copy_elements(body, k_tile);
   }
 }
 
 void WaveLowering::store_activations(Body& body, const Affine& k_tile) {
-  if (whole_pieces()) emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+  if (whole_pieces()) {
+    emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+  } else if (s_.stages == 1) {
+    copy_elements(body, k_tile);
+  }
 }
 
 }  // namespace ladder

@@ -14,9 +14,6 @@
 namespace ladder {
 namespace {
 
-// Stages of activations: one is read while the other is written.
-constexpr std::int64_t kStages = 2;
-
 struct Spelling {
   template <class Schedule, class Text>
   static void spell(Schedule& s, Text& text) {
@@ -27,6 +24,8 @@ struct Spelling {
     text.number(", token tiles ", s.token_tiles, 1);
     text.number(", columns ", s.columns);
     text.number(", k-tiles ", s.k_tiles);
+    text.number(", stages ", s.stages, 2);
+    text.flag(", not ahead", s.behind);
     text.name(", ", s.reduction, kReductions);
     text.name(", ", s.route, kRoutes);
     text.name("", s.scale_place, kScalePlaces);
@@ -55,6 +54,7 @@ std::int64_t groups_of_wave(const WaveSchedule& s, const Problem& problem) {
 }
 
 bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
+  if (s.scale_place == ScalePlace::rounded) return false;
   const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others are never scaled
   return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
 }
@@ -62,7 +62,7 @@ bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
 WaveMemory wave_memory(const WaveSchedule& s, const Problem& problem) {
   WaveMemory out{};
   out.x_pitch = s.tile_columns() + kActivationPadBytes / bytes_of(problem.formats.x);
-  out.activations = kStages * s.tokens * out.x_pitch;
+  out.activations = s.stages * s.tokens * out.x_pitch;
   if (decoding_kind(problem) == Decoding::Kind::table)
     out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.rows() + kSumPad;
@@ -82,23 +82,29 @@ std::int64_t shared_bytes(const WaveSchedule& s, const Problem& problem) {
 std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   // Of addresses, the loop and values between instructions.
   constexpr std::int64_t kOthers = 40;
+  // Of bf16, whose products by scales are of pairs of f32: without, clang spilled up to 75.
+  constexpr std::int64_t kWidened = 96;
   const auto sums = kWaveRows * s.wave_tokens() / kWaveLanes;
-  const bool zeros = problem.weight.stored_zero != Zero::none || problem.weight.zero != 0 ||
-                     (s.route == Route::in_place && problem.activation() == Scalar::bf16) ||
+  const bool rounded = s.scale_place == ScalePlace::rounded;
+  const bool bf16 = problem.activation() == Scalar::bf16;
+  const bool zeros = problem.weight.stored_zero != Zero::none ||
+                     (problem.weight.zero != 0 && !rounded) ||
+                     (s.route == Route::in_place && bf16) ||
                      (s.route == Route::bytes && problem.weight.bits > kMostOffsetBits);
-  const auto words =
-      2 * kUnits * problem.weight.bits * (s.columns / kBlock);  // and those of the next k-tile
+  const auto words = (s.behind ? 1 : 2) * kUnits * problem.weight.bits *
+                     (s.columns / kBlock);  // the next k-tile's
   const auto operands = 4 * kUnits + s.wave_tokens() / 8;
   const auto staged =
       ceil_div(s.tokens * s.tile_columns() * bytes_of(problem.formats.x), 4 * s.threads());
   // Of a lane's rows: 32 of sums, 8 of operands; those of the next k-tile, and f32 of one group.
   const auto of_rows = [&](std::int64_t rows, Scalar scalar) {
-    return ceil_div(rows * bytes_of(scalar), 4) * groups_of_wave(s, problem) *
-           (problem.groups() > 1 ? 2 : 1);
+    const auto of_group = ceil_div(rows * bytes_of(scalar), 4);
+    if (s.behind) return of_group;
+    return of_group * groups_of_wave(s, problem) * (problem.groups() > 1 ? 2 : 1);
   };
-  const bool operands_scaled = decoding_kind(problem) == Decoding::Kind::fields &&
-                               decoding_of(problem, s.scale_place).scaled;
-  std::int64_t scales = problem.groups() > 1 ? 32 : 0;
+  const bool operands_scaled = rounded || (decoding_kind(problem) == Decoding::Kind::fields &&
+                                           decoding_of(problem, s.scale_place).scaled);
+  std::int64_t scales = problem.groups() > 1 && !rounded ? 32 : 0;
   if (problem.weight.scale) scales += of_rows(operands_scaled ? 8 : 32, *problem.weight.scale);
   if (problem.weight.stored_zero != Zero::none) {
     scales +=
@@ -107,9 +113,9 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   // Sums of narrow groups begin before those of the last group are scaled.
   const bool narrow = keeps_totals(s, problem) && problem.group_size() < kBlock;
   const auto begun = narrow ? 3 * sums / 4 : 0;
-  return begun + kOthers + (keeps_totals(s, problem) ? 2 : 1) * sums +
-         (zeros ? s.wave_tokens() / 4 : 0) + words + operands + staged + scales +
-         decoding_registers(problem, s.scale_place);
+  return begun + kOthers + (operands_scaled && bf16 ? kWidened : 0) +
+         (keeps_totals(s, problem) ? 2 : 1) * sums + (zeros ? s.wave_tokens() / 4 : 0) + words +
+         operands + staged + scales + decoding_registers(problem, s.scale_place);
 }
 
 }  // namespace ladder

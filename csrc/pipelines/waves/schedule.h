@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: kernels for AMD's devices, of 1 to 256 tokens, with activations of 8 bits of as many as
-// tiles. A wave of 64 lanes has 128 rows of the weight, eight of each parity and 16-row unit of two
-// blocks of the image (linear/image_fit.h).
+// Waves: kernels for AMD's devices, of as many tokens as tiles. A wave of 64 lanes has 128 rows of
+// the weight, eight of each parity and 16-row unit of two blocks of the image
+// (linear/image_fit.h).
 //
 // There are no asynchronous copies. Codes and scales go straight from memory to the registers of
 // the wave that multiplies them, and activations through registers to shared memory, all one k-tile
@@ -10,6 +10,12 @@
 //
 //     at first:     k-tile 0 to registers; its activations to stage 0
 //     each k-tile:  barrier; ask for the next; multiply; its activations to the other stage
+//
+// Codes and scales that are not loaded ahead, but where they are multiplied, take fewer registers:
+// for waves of 32 lanes, of which others hide the wait.
+//
+// With one stage there is a second barrier in front of the last of these: a tile of 256 tokens has
+// no room for two in 64 KiB.
 //
 // Waves side by side along K are for few tokens, whose kernels read as fast as memory allows; waves
 // along the tokens decode the codes of their rows each.
@@ -30,7 +36,8 @@
 
 namespace ladder {
 
-/// Rows of the weight that a wave has, and its lanes.
+/// Rows of the weight that a wave has, and its lanes. Where waves have 32 lanes, two are called one
+/// here, which have these rows together.
 constexpr std::int64_t kWaveRows = 128, kWaveLanes = 64;
 
 struct WaveSchedule {
@@ -44,6 +51,8 @@ struct WaveSchedule {
   Route route;
   int groups_per_cu;    ///< workgroups to leave registers and shared memory for
   int token_tiles = 1;  ///< workgroups side by side along the tokens
+  int stages = 2;       ///< k-tiles of activations in shared memory: 1 or 2
+  bool behind = false;  ///< codes and scales are loaded where they are needed, no k-tile ahead
   ScalePlace scale_place = ScalePlace::usual;
 
   bool operator==(const WaveSchedule&) const = default;
@@ -81,8 +90,8 @@ WaveMemory wave_memory(const WaveSchedule& schedule, const Problem& problem);
 /// Bytes of shared memory that a workgroup asks for, to the byte.
 std::int64_t shared_bytes(const WaveSchedule& schedule, const Problem& problem);
 /// From an instruction's registers to shared memory and the weight image, each as a function of
-/// (lane, slot) or of coordinates. All but that of shared memory, whose rows are padded, are
-/// bijections.
+/// (lane, slot) or of coordinates. Bijections, but for that of shared memory, whose rows are
+/// padded, and those of operands that several lanes have, of waves of 32.
 struct NamedMap {
   std::string name;
   IndexMap map;

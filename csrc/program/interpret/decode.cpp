@@ -14,40 +14,24 @@
 
 namespace ladder {
 
-std::int64_t Interpreter::slot_of_half(RegisterId operand, int unit, int r, int half) const {
-  // All lanes have the same slots of a unit, so those of the first.
-  const Coordinates& at = coordinates_[operand];
-  for (std::int64_t slot = 0; slot < at.slots; ++slot) {
-    const auto *c = at.at(0, slot), *first = at.at(0, 0);
-    const auto row = c[1] - first[1], column = c[2] - first[2];
-    if (row == 16 * unit + r % 2 * 8 && column == r / 2 * 8 + half) return slot;
-  }
-  fault(program_.registers[operand].name, " has no half ", half, " of register ", r, " of unit ",
-        unit);
-}
-
 template <class Op, class Decode>
 void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decode& decode) {
   const auto slots = program_.registers[i.from].layout.slot_count();
-  const int units = static_cast<int>(program_.registers[i.to].layout.slot_count() / 8);
-  const auto first = value(block, i.block) * units * bits, step = value(block, i.step);
-  std::vector<std::int64_t> slot;
-  for (int of = 0; of < units * 8; ++of) {
-    slot.push_back(slot_of_half(i.to, of / 8, of / 2 % 4, of % 2));
-  }
+  const auto of_operand = coordinates_[i.to].slots;
+  const auto of = operand_words(program_.registers[i.to].layout);
+  const auto at = value(block, i.block), step = value(block, i.step);
   for (int thread = 0; thread < program_.threads; ++thread) {
-    for (int unit = 0; unit < units; ++unit) {
+    for (std::size_t n = 0; n < of.words.size(); ++n) {
+      const OperandWord& word = of.words[n];
       std::array<std::uint32_t, 8> words;
       for (int w = 0; w < bits; ++w) {
-        words[w] = get(block, i.from, thread * slots + first + unit * bits + w);
+        words[w] = get(block, i.from, thread * slots + of.first(word, at, bits) + w);
       }
-      for (int r = 0; r < 4; ++r) {
-        const std::uint32_t both =
-            decode(thread, unit, r, static_cast<int>(4 * step + r), words.data());
-        for (int half = 0; half < 2; ++half) {
-          set(block, i.to, thread * 8 * units + slot[unit * 8 + r * 2 + half],
-              both >> (16 * half) & 0xffff);
-        }
+      const auto slot = static_cast<std::int64_t>(2 * n);
+      const std::uint32_t both =
+          decode(thread, word, slot, static_cast<int>(of.pair(word, step)), words.data());
+      for (int half = 0; half < 2; ++half) {
+        set(block, i.to, thread * of_operand + slot + half, both >> (16 * half) & 0xffff);
       }
     }
   }
@@ -57,7 +41,8 @@ void Interpreter::unpack(Block& block, const Unpack& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const auto plan = plan_of(i, operand);
   const auto joined = joined_of(i, operand);
-  for_each_pair(block, i, i.bits, [&](int thread, int unit, int r, int pair, const auto* from) {
+  const auto decode = [&](int thread, const OperandWord& word, std::int64_t, int pair,
+                          const std::uint32_t* from) {
     std::array<std::uint32_t, 8> words;
     for (int w = 0; w < i.bits; ++w) words[w] = i.three ? three_values(from[w]) : from[w];
     const auto codes = read_pieces(plan.pairs[pair].pieces, words.data()) | joined;
@@ -65,16 +50,16 @@ void Interpreter::unpack(Block& block, const Unpack& i) {
     const int offset = plan.pairs[pair].offset;
     const double factor = factor_of(i, operand, offset);
     const double zero =
-        i.zeros < 0
-            ? -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, offset))
-            : number(block, i.zeros, thread * coordinates_[i.zeros].slots + (unit * 2 + r % 2) * 2);
+        i.zeros < 0 ? -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, offset))
+                    : number(block, i.zeros, thread * coordinates_[i.zeros].slots + word.row() * 2);
     std::uint32_t both = 0;
     for (int half = 0; half < 2; ++half) {
       const auto code = to_number(operand, codes >> (16 * half) & 0xffff);
       both |= to_bits(operand, code * factor + zero) << (16 * half);
     }
     return both;
-  });
+  };
+  for_each_pair(block, i, i.bits, decode);
 }
 
 void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
@@ -89,7 +74,8 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
     const auto of_row = slot_of_row(i.scales, thread, group, row);
     return number(block, i.scales, thread * coordinates_[i.scales].slots + of_row);
   };
-  for_each_pair(block, i, f.bits, [&](int thread, int unit, int r, int pair, const auto* words) {
+  const auto decode = [&](int thread, const OperandWord&, std::int64_t slot, int pair,
+                          const std::uint32_t* words) {
     auto both = read_fields(plan, words, pair);
     const auto magnitude = both & 0x7fff7fffu, sign = both & 0x80008000u;
     if (f.halved) {
@@ -100,12 +86,13 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
       both |= carried * ((1u << (15 - carry)) - 1);
     }
     if (f.factor == 1 && i.scales < 0) return both;
-    const double factor = f.factor * scale_of(thread, slot_of_half(i.to, unit, r, 0));
+    const double factor = f.factor * scale_of(thread, slot);
     const auto scaled = [&](std::uint32_t bits) {
       return to_bits(operand, to_number(operand, bits) * factor);
     };
     return scaled(both & 0xffff) | scaled(both >> 16) << 16;
-  });
+  };
+  for_each_pair(block, i, f.bits, decode);
 }
 
 void Interpreter::scale_operand(Block& block, const ScaleOperand& i) {
@@ -121,7 +108,8 @@ void Interpreter::lookup(Block& block, const Lookup& i) {
   const bool joint = i.bits <= kLargestPairTable;
   const auto plan = lookup_plan(bit_plan(i.bits), joint);
   const auto table = program_.shared_offset(program_.views[i.table].buffer);
-  for_each_pair(block, i, i.bits, [&](int thread, int, int, int p, const auto* words) {
+  const auto decode = [&](int thread, const OperandWord&, std::int64_t, int p,
+                          const std::uint32_t* words) {
     const LookupPair& pair = plan[p];
     const auto codes = read_pieces(pair.pieces, words);
     const auto entry = [&](std::uint32_t weights) {
@@ -134,7 +122,8 @@ void Interpreter::lookup(Block& block, const Lookup& i) {
     };
     if (joint) return entry(pair.weights[0]);
     return (entry(pair.weights[0]) & 0xffff) | entry(pair.weights[1]) << 16;
-  });
+  };
+  for_each_pair(block, i, i.bits, decode);
 }
 
 void Interpreter::fill_table(Block& block, const FillTable& i) {

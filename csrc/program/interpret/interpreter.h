@@ -162,10 +162,8 @@ class Interpreter {
                    const std::vector<double>& a, const std::vector<double>& b) const;
 
   // decode.cpp
-  /// Where an A operand keeps a half of register `r` of the image's fragment of a unit.
-  std::int64_t slot_of_half(RegisterId operand, int unit, int r, int half) const;
-  /// Sets both halves of every register of the step to decode(thread, unit, register of the step,
-  /// pair of the unit, words of the unit).
+  /// Sets both halves of every word of the step to decode(thread, where the word comes from, its
+  /// first slot, pair of the image's unit, words of codes).
   template <class Op, class Decode>
   void for_each_pair(Block& block, const Op& i, int bits, const Decode& decode);
   void unpack(Block& block, const Unpack& i);

@@ -113,15 +113,20 @@ void Interpreter::load(Block& block, const Load& i, std::uint32_t outside) {
 
 void Interpreter::load_units(Block& block, const LoadUnits& i) {
   const View& view = program_.views[i.from];
+  const bool global = program_.buffers[view.buffer].level == Level::global;
   const auto origin = values(block, i.at);
   const auto words = program_.registers[i.to].layout.shape[4];
   for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* offset) {
     const auto at = element(block, view, origin, place_in_chunks(offset, words).data());
-    if (!at) fault("words outside the view");
+    if (!at && !global) fault("words outside the view");
     std::uint32_t word = 0;
-    const auto why = block.shared.read(byte_of(view, *at), sizeof word, thread,
-                                       reinterpret_cast<std::uint8_t*>(&word));
-    if (!why.empty()) fault(why);
+    auto* to = reinterpret_cast<std::uint8_t*>(&word);
+    if (global) {
+      if (at) read_global(block, view.buffer, *at * 4, sizeof word, thread, to);
+    } else if (auto why = block.shared.read(byte_of(view, *at), sizeof word, thread, to);
+               !why.empty()) {
+      fault(why);
+    }
     set(block, i.to, index, word);
   });
 }

@@ -35,6 +35,9 @@ class Contradictions {
       return known.family == row.family && known.generation == row.generation;
     });
     expect(limits != std::end(kLimits), "no limits");
+    expect(row_.family != Family::rdna ||
+               (row.generation == 3) == row.architecture.starts_with("gfx11"),
+           "generation");
     if (!found_.empty()) return;
     sizes(*sheet, *limits);
     bandwidths(*sheet, *limits);

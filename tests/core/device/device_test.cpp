@@ -86,7 +86,7 @@ TEST(Device, rates_agree_with_each_other) {
 TEST(Device, every_machine_of_the_table_of_the_issue_is_there) {
   for (const char* name :
        {"v100", "t4", "a100", "a6000", "rtx4090", "l40s", "h100", "h200", "b200", "rtx5090",
-        "mi210", "mi250", "mi300x", "mi355x", "x86_avx2", "x86_avx512"}) {
+        "mi210", "mi250", "mi300x", "mi355x", "rx7900xtx", "rx9070xt", "x86_avx2", "x86_avx512"}) {
     EXPECT_NO_THROW(device(name)) << name;
     EXPECT_THAT(to_string(device(name)), testing::HasSubstr("  sources:\n    capacities: "));
   }

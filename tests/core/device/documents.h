@@ -38,6 +38,8 @@ constexpr Datasheet kDatasheets[] = {
     {"mi355x", 2400, 2048, 0, 8192, 0, 8000, 8, 36, 128, 2048, 0},
     {"rtx4090", 2520, 256, 0, 384, 21, 0, 12, 2, 1, 73728, 0},
     {"rtx5090", 2407, 256, 0, 512, 28, 0, 16, 2, 1, 98304, 0},
+    {"rx7900xtx", 2500, 256, 0, 384, 20, 0, 12, 2, 1, 98304, 0},
+    {"rx9070xt", 2970, 512, 0, 256, 20, 0, 8, 2, 1, 65536, 0},
     {"t4", 1590, 512, 0, 256, 10, 0, 8, 2, 8, 512, 0},
     {"v100", 1530, 512, 0, 4096, 1.752, 0, 4, 4, 8, 768, 2048},
     {"x86_avx2", 2450, 0, 0, 512, 3.2, 0, 8, 64, 8, 32 * 1024, 0},
@@ -57,7 +59,8 @@ struct Limits {
   double warp_share = 1;                      ///< of sm_90 as an H200 gave; of sm_100 nobody says
   std::array<double, 8> cluster_shares = {};  ///< likewise
 };
-constexpr Family kNv = Family::nvidia, kAmd = Family::cdna, kCpu = Family::x86;
+constexpr Family kNv = Family::nvidia, kAmd = Family::cdna, kRadeon = Family::rdna,
+                 kCpu = Family::x86;
 constexpr std::array<double, 8> kSm90Clusters = {1, 1, 0.886, 0.909, 0.833, 0.773, 0.795, 0.909};
 constexpr Limits kLimits[] = {
     {kNv, 70, 96, 0, 65536, 2048, 4, 32, 64, 64, 1, 32, 32, 128, 32, 4},
@@ -72,6 +75,10 @@ constexpr Limits kLimits[] = {
     {kAmd, 2, 64, 0, 131072, 2048, 4, 64, 64, 0, 1, 64, 128, 128, 32, 4},
     {kAmd, 3, 64, 0, 131072, 2048, 4, 64, 128, 0, 1, 64, 128, 128, 32, 4},
     {kAmd, 4, 160, 0, 131072, 2048, 4, 64, 128, 0, 1, 64, 128, 128, 64, 4},
+    // Half a workgroup processor: 384 KiB of vector registers, whose lanes issue two of f32 at
+    // once.
+    {kRadeon, 3, 64, 0, 98304, 1024, 2, 32, 128, 0, 1, 64, 128, 128, 32, 4},
+    {kRadeon, 4, 64, 0, 98304, 1024, 2, 32, 128, 0, 1, 64, 128, 128, 32, 4},
     // A core: 16 registers of 8, or 32 of 16; two multiply-adds and two loads of a vector in a
     // cycle.
     {kCpu, 256, 32, 0, 128, 1, 1, 1, 16, 0, 1, 64, 64, 64, 2, 32},

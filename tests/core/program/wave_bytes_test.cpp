@@ -139,7 +139,7 @@ TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
 
 // Two groups of four tiles of 256 tokens: of the second a tile has a token, or none has.
 TEST(WavesOfBytes, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
-  constexpr std::array<int, 6> kShape = {256, 64, 1, 4, 1, 8};
+  constexpr std::array<int, 7> kShape = {256, 64, 1, 4, 1, 8, 2};
   const Device& machine = device("mi300x");
   const auto cases = testing::wave_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
                                         Reduction::none, Route::bytes, machine, 2, Scalar::s8);

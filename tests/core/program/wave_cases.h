@@ -17,22 +17,27 @@
 
 namespace ladder::testing {
 
-/// Shapes of waves: [tokens, columns, waves along N, M, K, token tiles].
-constexpr std::array<std::array<int, 6>, 9> kWaveShapes = {{{16, 64, 1, 1, 1, 1},
-                                                            {16, 128, 2, 1, 1, 1},
-                                                            {16, 64, 1, 1, 4, 1},
-                                                            {32, 64, 2, 1, 2, 1},
-                                                            {64, 64, 1, 2, 1, 1},
-                                                            {32, 128, 1, 2, 1, 2},
-                                                            {48, 64, 1, 1, 1, 2},
-                                                            {16, 256, 1, 1, 2, 1},
-                                                            {128, 64, 2, 4, 1, 1}}};
+/// Shapes of waves: [tokens, columns, waves along N, M, K, token tiles, stages].
+constexpr std::array<std::array<int, 7>, 10> kWaveShapes = {{{16, 64, 1, 1, 1, 1, 2},
+                                                             {16, 128, 2, 1, 1, 1, 2},
+                                                             {16, 64, 1, 1, 4, 1, 2},
+                                                             {32, 64, 2, 1, 2, 1, 2},
+                                                             {64, 64, 1, 2, 1, 1, 2},
+                                                             {32, 128, 1, 2, 1, 2, 2},
+                                                             {48, 64, 1, 1, 1, 2, 2},
+                                                             {16, 256, 1, 1, 2, 1, 2},
+                                                             {128, 64, 2, 4, 1, 1, 2},
+                                                             {32, 64, 1, 1, 2, 1, 1}}};
+/// Of a workgroup of 256 tokens, of which two stages would be too many, and of a wave of 128.
+constexpr std::array<std::array<int, 7>, 2> kLargeWaveShapes = {
+    {{256, 64, 2, 4, 1, 1, 1}, {128, 64, 1, 1, 1, 2, 2}}};
 
 /// A schedule of that shape for the type, or nothing where waves object on the device.
 inline std::vector<std::pair<Problem, WaveSchedule>> wave_case(
-    const std::array<int, 6>& shape, const TType& type, Scalar activation, Reduction reduction,
-    Route route, const Device& device, int k_tiles = 3, std::optional<Scalar> x = {}) {
-  const auto& [tokens, columns, waves_n, waves_m, waves_k, token_tiles] = shape;
+    const std::array<int, 7>& shape, const TType& type, Scalar activation, Reduction reduction,
+    Route route, const Device& device, int k_tiles = 3, std::optional<Scalar> x = {},
+    ScalePlace place = ScalePlace::usual) {
+  const auto& [tokens, columns, waves_n, waves_m, waves_k, token_tiles, stages] = shape;
   WaveSchedule s{.tokens = tokens,
                  .columns = columns,
                  .waves_n = waves_n,
@@ -42,7 +47,9 @@ inline std::vector<std::pair<Problem, WaveSchedule>> wave_case(
                  .reduction = reduction,
                  .route = route,
                  .groups_per_cu = 1,
-                 .token_tiles = token_tiles};
+                 .token_tiles = token_tiles,
+                 .stages = stages,
+                 .scale_place = place};
   // The last rows, and the last columns of the last part, are no whole tiles.
   const auto k = s.tile_columns() * k_tiles * (reduction == Reduction::none ? 1 : 2) - 32;
   Problem problem = linear_of(type, s.rows() + 40, k, activation, tokens * token_tiles - 3);
@@ -51,7 +58,10 @@ inline std::vector<std::pair<Problem, WaveSchedule>> wave_case(
   if (problem.groups() > 1 && problem.group_size() > s.tile_columns())
     s.k_tiles = round_up(k_tiles, 2);
   const auto decisions = decide(problem, device);
-  if (!objection(s, decisions).empty() && !x) s.scale_place = ScalePlace::sums;
+  if (!objection(s, decisions).empty()) s.behind = device.warp < kWaveLanes;
+  if (!objection(s, decisions).empty() && !x && place == ScalePlace::usual) {
+    s.scale_place = ScalePlace::sums;
+  }
   if (!objection(s, decisions).empty()) return {};
   return {{problem, s}};
 }

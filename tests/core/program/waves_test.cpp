@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <tuple>
 
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
+#include "program/slips.h"
 #include "program/wave_cases.h"
 
 namespace ladder {
@@ -48,7 +50,7 @@ TEST_P(Waves, multiply_every_type_exactly) {
   unsigned exact = 0;
   for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
     for (const auto& shape : testing::kWaveShapes) {
-      if (++seed % 3 != 0) continue;
+      if (++seed % 3 != 0 && machine.warp == 64) continue;  // of 32 lanes few shapes are served
       const auto reduction = seed % 2 == 0 ? Reduction::none : Reduction::ordered;
       for (const Route route : {Route::multiply_add, Route::in_place}) {
         try {
@@ -64,24 +66,130 @@ TEST_P(Waves, multiply_every_type_exactly) {
       }
     }
   }
-  EXPECT_GE(exact, 2U);
+  EXPECT_GE(exact, machine.warp == 64 ? 2U : 1U);  // shapes of wide ones have too many registers
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Waves,
-                         ::testing::Combine(::testing::Values("mi210", "mi300x"),
+                         ::testing::Combine(::testing::Values("mi210", "mi300x", "rx7900xtx",
+                                                              "rx9070xt"),
                                             ::testing::ValuesIn(testing::kKindsOfTypes)),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
+// Of any number of tokens: by tiles as large as a workgroup takes, and by rounded operands, which
+// are those of a dequantised weight.
+TEST(Waves, of_large_tiles_and_rounded_operands_are_exact) {
+  unsigned exact = 0, turn = 0;
+  for (const char* name : {"mi210", "mi300x", "rx9070xt"}) {
+    for (const char* type : {"uint4,group=64,scale=float16", "mxfp4", "uint3,channel,scale=float32",
+                             "int2,group=32,scale=float16", "float6_e3m2,group=128,scale=bfloat16",
+                             "uint4,group=128,scale=float16,zero=integer"}) {
+      for (const auto& shape : testing::kLargeWaveShapes) {
+        for (const auto place : {ScalePlace::usual, ScalePlace::rounded}) {
+          const auto* scale = ttype(type).scale;
+          const bool bf16 = scale == &element("bfloat16") || scale == &element("e8m0");
+          for (auto [problem, schedule] :
+               testing::wave_case(shape, ttype(type), bf16 ? Scalar::bf16 : Scalar::f16,
+                                  ++turn % 2 == 0 ? Reduction::none : Reduction::ordered,
+                                  Route::multiply_add, device(name), 2, {}, place)) {
+            problem.permuted_columns = turn % 3 == 0;
+            expect_exact(problem, schedule, device(name), turn);
+            exact += schedule.scale_place == ScalePlace::rounded ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(exact, 4U);
+}
+
+// Two groups of 16 tiles of 64 tokens: of the second a tile has a token, or none has.
+TEST(Waves, of_tokens_in_groups_are_exact_and_end_at_once_without_tokens) {
+  constexpr std::array<int, 7> kShape = {64, 64, 1, 2, 1, 32, 2};
+  const Device& machine = device("mi300x");
+  const auto cases = testing::wave_case(kShape, ttype("uint4,channel,scale=float16"), Scalar::f16,
+                                        Reduction::none, Route::multiply_add, machine, 2);
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& [problem, schedule] = cases.front();
+  EXPECT_EQ(grid_of(schedule, problem).together, 16);
+  const Program program = lower(decide(problem, machine), schedule);
+  for (const std::int64_t m : {std::int64_t{70}, std::int64_t{1025}}) {
+    const auto data = LinearCase::integers(problem, m, static_cast<unsigned>(m));
+    EXPECT_EQ(data.run(program, schedule), data.exact()) << m;
+  }
+  EXPECT_THAT(to_string(program), ::testing::HasSubstr("blocks from token "));
+}
+
+// The barrier between the last read of the only stage and what is written there next.
+TEST(Waves, of_one_stage_need_both_barriers) {
+  constexpr std::array<int, 7> kShape = {32, 64, 1, 1, 2, 1, 1};
+  const Device& machine = device("mi300x");
+  const auto cases = testing::wave_case(kShape, ttype("uint4,group=64,scale=float16"), Scalar::f16,
+                                        Reduction::none, Route::multiply_add, machine);
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& [problem, schedule] = cases.front();
+  const auto data = LinearCase::integers(problem, problem.m);
+  Program program = lower(decide(problem, machine), schedule);
+  EXPECT_EQ(testing::objection_to(program, schedule, data), "");
+  for (int which = 0; which < 2; ++which) {
+    Program slipped = program;
+    int barriers = 0;
+    const auto loop = std::ranges::find_if(slipped.body, [](const Statement& statement) {
+      return std::holds_alternative<For>(statement.op);
+    });
+    ASSERT_NE(loop, slipped.body.end());
+    std::erase_if(std::get<For>(loop->op).body, [&](const Statement& statement) {
+      return std::holds_alternative<Barrier>(statement.op) && barriers++ == which;
+    });
+    EXPECT_EQ(barriers, 2);
+    EXPECT_NE(testing::objection_to(slipped, schedule, data), "") << which;
+  }
+}
+
+// A lane of a wave of 32 has the words of several lanes of the image, of 3 bits from within chunks.
+TEST(Waves, of_32_lanes_are_caught_with_codes_of_another_lane_block_or_step) {
+  const auto caught = [](const char* name, const std::function<void(Program&)>& mutate) {
+    const Device& machine = device(name);
+    const auto cases =
+        testing::wave_case(testing::kWaveShapes[0], ttype("uint3,group=64,scale=float16"),
+                           Scalar::f16, Reduction::none, Route::multiply_add, machine);
+    if (cases.empty()) return std::string("no case");
+    const auto& [problem, schedule] = cases.front();
+    Program program = lower(decide(problem, machine), schedule);
+    mutate(program);
+    return testing::objection_to(program, schedule, LinearCase::integers(problem, problem.m));
+  };
+  for (const char* name : {"rx7900xtx", "rx9070xt"}) {
+    EXPECT_EQ(caught(name, [](Program&) {}), "") << name;
+    const auto of_lanes = [](Program& program) {
+      const auto words = std::ranges::find(program.registers, "words", &Register::name);
+      for (Digit& digit : words->layout.slots) digit.stride = digit.dim == 3 ? 0 : digit.stride;
+    };
+    EXPECT_NE(caught(name, of_lanes), "") << name;
+    const auto of_block = [](Program& program) {
+      testing::for_each_op<LoadUnits>(program.body, [](LoadUnits& i) { i.at[1] = 0; });
+    };
+    EXPECT_EQ(caught(name, of_block), "wrong numbers") << name;
+    const auto of_step = [](Program& program) {
+      testing::for_each_op<Unpack>(program.body, [](Unpack& i) { i.step = 0; });
+    };
+    EXPECT_EQ(caught(name, of_step), "wrong numbers") << name;
+  }
+}
+
 TEST(Waves, read_by_maps_that_are_bijections_but_for_the_padding_of_shared_memory) {
-  for (const char* name : {"mi210", "mi300x"}) {
+  for (const char* name : {"mi210", "mi300x", "rx9070xt"}) {
     for (const bool bytes : {false, true}) {
-      Problem problem = linear_of(ttype("uint3,group=64,scale=float16"), 256, 512, Scalar::f16, 40);
+      if (bytes && tile_instruction(Scalar::s8, device(name)) == nullptr) continue;
+      Problem problem = linear_of(ttype("uint3,group=64,scale=float16"), 256, 512, Scalar::f16, 20);
       if (bytes) problem.round_x(Scalar::s8);
       const auto decisions = decide(problem, device(name));
       const auto maps = maps_of(std::get<WaveSchedule>(best_schedule(decisions)), decisions);
       ASSERT_EQ(maps.size(), 8U);
       for (const auto& [what, map] : maps) {
-        EXPECT_EQ(inverse(map).has_value(), what.find("in shared memory") == std::string::npos)
+        // Two waves of 32 lanes have the same activations.
+        const bool by_both = device(name).warp == 32 && what.starts_with("activations: to");
+        EXPECT_EQ(inverse(map).has_value(),
+                  what.find("in shared memory") == std::string::npos && !by_both)
             << what;
       }
     }
@@ -129,8 +237,8 @@ TEST(Waves, of_floats_beyond_the_normal_numbers_are_refused_with_the_value) {
 }
 
 TEST(Waves, are_spelled_as_they_are_read) {
-  for (const char* name : {"mi210", "mi300x"}) {
-    for (const std::int64_t m : {1, 48, 200}) {
+  for (const char* name : {"mi210", "mi300x", "rx7900xtx"}) {
+    for (const std::int64_t m : {1, 48, 200, 1000}) {
       const Problem problem =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::bf16, m);
       for (const Schedule& schedule : space(decide(problem, device(name)))) {
@@ -141,9 +249,9 @@ TEST(Waves, are_spelled_as_they_are_read) {
 }
 
 TEST(Waves, serve_every_number_of_tokens_of_every_type) {
-  for (const char* name : {"mi210", "mi250", "mi300x", "mi355x"}) {
+  for (const char* name : {"mi210", "mi250", "mi300x", "mi355x", "rx7900xtx", "rx9070xt"}) {
     for (const char* type : testing::kKindsOfTypes) {
-      for (const std::int64_t m : {1, 16, 17, 64, 100, 256}) {
+      for (const std::int64_t m : {1, 16, 17, 64, 100, 256, 257, 2048, 8192}) {
         const Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
         const auto all = candidates(decide(problem, device(name)));
         EXPECT_TRUE(std::ranges::any_of(all,

@@ -83,6 +83,21 @@ TEST(Machine, without_a_name_or_with_another_is_the_first_of_its_architecture) {
   EXPECT_EQ(row.global.bytes_per_second, device("mi210").global.bytes_per_second);
 }
 
+// Whose driver counts workgroup processors.
+TEST(Machine, of_rdna_has_compute_units_and_waves_of_32_lanes) {
+  fake::Machine& m = fake::machine(8);
+  m.name = "AMD Radeon RX 7900 XTX";
+  m.architecture = "gfx1100";
+  m.multiprocessors = 48;
+  m.clock_khz = 2500000;
+  m.memory_bytes = 25.7e9;
+  const Device& row = device_row(8);
+  EXPECT_EQ(row.name, "rx7900xtx");
+  EXPECT_EQ(row.multiprocessors, 96);
+  EXPECT_EQ(row.threads, 1024);
+  EXPECT_EQ(row.warp, 32);
+}
+
 TEST(Machine, of_no_known_architecture_is_refused_by_name) {
   become_mi300x(4);
   fake::machine(4).architecture = "gfx906:sramecc+:xnack-";
