@@ -93,6 +93,7 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx_vnni_kernels();
 const Kernels& avx512_vnni_kernels();
+const Kernels& amx_kernels();
 #elif defined(LADDER_AARCH64)
 const Kernels& neon_kernels();
 const Kernels& neon_dotprod_kernels();
