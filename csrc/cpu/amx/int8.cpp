@@ -17,12 +17,7 @@ using amx::kTileBytes;
 constexpr int kPanels = 4;                 ///< of kSide rows
 constexpr int kRows = kPanels * kSide;
 /// Columns that are decoded at once: 16 KiB beside what is read of x and y.
-#ifndef PIECE
-#define PIECE 256
-#endif
-constexpr std::int64_t kPiece = PIECE;
-/// Codes are asked for so many bytes before they are decoded.
-constexpr std::int64_t kAheadBytes = 256;
+constexpr std::int64_t kPiece = 256;
 
 /// What happens to the zeros of a weight.
 enum class Zeros {
@@ -102,7 +97,6 @@ void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, 
       __builtin_memcpy(&codes, rows + 64 * r, sizeof codes);
       const std::uint8_t* const stop = codes + job.row_bytes;
       const std::uint8_t* const p = codes + column / 8 * job.bits;
-      for (std::int64_t line = 0; line < bytes; line += 64) V::prefetch(p + kAheadBytes + line);
       __m512i first, second;
       Decoder::halves(p, stop - p >= bytes + 16 ? nullptr : stop, table, first, second);
       const __m512i low = _mm512_sub_epi8(_mm512_permutex2var_epi64(first, firsts, second), zero);
@@ -120,6 +114,20 @@ void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, 
         store(3, _mm512_extracti64x4_epi64(high, 1));
       }
     }
+  }
+}
+
+/// Asks for the codes of rows [first, last) of the piece after [begin, end): that of the next tile
+/// where the row ends. 64 rows are more streams than the hardware follows.
+void ask_for_next(const Job& job, const std::uint8_t* rows, std::int64_t first, std::int64_t last,
+                  std::int64_t end) {
+  const bool next_tile = end == job.padded_k;
+  const std::int64_t from = next_tile ? kRows * job.row_bytes : end / 8 * job.bits;
+  for (std::int64_t r = first; r < last; ++r) {
+    const std::uint8_t* codes;
+    __builtin_memcpy(&codes, rows + 64 * r, sizeof codes);
+    for (std::int64_t byte = 0; byte < kPiece / 8 * job.bits + 63; byte += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(codes + from + byte), _MM_HINT_T1);
   }
 }
 
@@ -144,182 +152,184 @@ DecodePiece decode_piece_of(const Job& job) {
   return kOf[job.bits - 1](job.codes->kind);
 }
 
-/// Sums of one unit, as the tiles hold them.
-struct alignas(64) Sums {
-  std::int32_t of[4][kSide][kSide];
-};
-
-/// One unit of two panels by one or two lots of tokens, and where its sums go.
-struct Unit {
-  const std::uint8_t* weights;  ///< of the first panel
-  const std::uint8_t* x;        ///< the first lot
-  std::int64_t unit;
-  const float* scales;  ///< of the first row
-  const std::int32_t* zeros;
-  float* y;  ///< [16 rows][16 tokens] for each panel and lot, where y has [16 tokens][16 rows]
-};
-
-/// What all units of a call have in common.
+/// What all products of a call have in common.
 struct Call {
   const Job& job;
   const Lots& lots;
   std::int64_t panel_bytes;  ///< of decoded weights
-  std::int64_t y_stride;
+  std::int64_t begin, end;   ///< units
 };
 
-/// Sums of a unit into the tiles and to `out`. kSigned: the bytes of weights have a sign.
-template <bool kSigned, int kLots>
-inline void products(const Call& c, const Unit& u, Sums& out) {
-  const int width = c.job.unit < 64 ? 32 : 64;
-  const std::int64_t tile = width * kSide;
-  _tile_zero(0);
-  _tile_zero(2);
-  if constexpr (kLots == 2) {
-    _tile_zero(1);
-    _tile_zero(3);
-  }
-  const std::uint8_t* w = u.weights;
-  const std::uint8_t* x = u.x + u.unit * c.job.unit * kSide;
-  for (std::int64_t column = 0; column < c.job.unit; column += width, w += tile, x += tile) {
-    _tile_loadd(4, w, width);
-    _tile_loadd(6, x, kRowBytes);
-    _tile_loadd(5, w + c.panel_bytes, width);
-    if constexpr (kLots == 2) _tile_loadd(7, x + c.lots.bytes, kRowBytes);
-    if constexpr (kSigned) {
-      _tile_dpbssd(0, 4, 6);
-      _tile_dpbssd(2, 5, 6);
-      if constexpr (kLots == 2) {
-        _tile_dpbssd(1, 4, 7);
-        _tile_dpbssd(3, 5, 7);
-      }
-    } else {
-      _tile_dpbusd(0, 4, 6);
-      _tile_dpbusd(2, 5, 6);
-      if constexpr (kLots == 2) {
-        _tile_dpbusd(1, 4, 7);
-        _tile_dpbusd(3, 5, 7);
-      }
-    }
-  }
-  _tile_stored(0, out.of[0], kRowBytes);
-  _tile_stored(2, out.of[2], kRowBytes);
-  if constexpr (kLots == 2) {
-    _tile_stored(1, out.of[1], kRowBytes);
-    _tile_stored(3, out.of[3], kRowBytes);
+/// Four products at once, of kPanels panels of rows by 4 / kPanels lots of tokens: product i is of
+/// panel i % kPanels and lot i / kPanels.
+struct Block {
+  const std::uint8_t* weights;  ///< decoded, of the first panel, from unit Call::begin on
+  const std::uint8_t* x;        ///< the first lot
+  const float* scales;          ///< of the first row in the first group
+  const std::int32_t* zeros;
+  float* y;  ///< [lot][panel of the tile][16 rows][16 tokens], added to
+};
+
+/// Sums of one unit, as tiles hold them.
+struct alignas(64) Sums {
+  std::int32_t of[4][kSide][kSide];
+};
+
+/// 64 columns of the four products, or 32. Products of one sum wait for each other, so sums take
+/// turns. kSigned: the bytes of weights have a sign.
+template <bool kSigned, int kBlockPanels>
+inline void products(const Call& c, const std::uint8_t* w, const std::uint8_t* x, std::int64_t width) {
+  using namespace amx;
+  load_tile<4>(w, width);
+  load_tile<6>(x, kRowBytes);
+  multiply_bytes<0, 4, 6, kSigned>();
+  load_tile<5>(w + c.panel_bytes, width);
+  multiply_bytes<1, 5, 6, kSigned>();
+  if constexpr (kBlockPanels == 2) {
+    load_tile<7>(x + c.lots.bytes, kRowBytes);
+    multiply_bytes<2, 4, 7, kSigned>();
+    multiply_bytes<3, 5, 7, kSigned>();
+  } else {
+    load_tile<4>(w + 2 * c.panel_bytes, width);
+    multiply_bytes<2, 4, 6, kSigned>();
+    load_tile<5>(w + 3 * c.panel_bytes, width);
+    multiply_bytes<3, 5, 6, kSigned>();
   }
 }
 
-/// y += the scaled sums of a unit.
-template <Zeros kZeros, int kLots>
-inline void add(const Call& c, const Unit& u, const Sums& sums) {
-  const std::int64_t x_block = u.unit * c.job.unit / c.job.block;
-#pragma GCC unroll 2
-  for (int lot = 0; lot < kLots; ++lot) {
-    const std::uint8_t* const x = u.x + lot * c.lots.bytes;
+/// The scaled sums of a unit are added to y.
+template <Zeros kZeros, int kBlockPanels>
+inline void add(const Call& c, const Block& b, std::int64_t unit, const Sums& sums,
+                const float* scales, const std::int32_t* zeros) {
+  const std::int64_t x_block = unit * c.job.unit / c.job.block;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const int panel = i % kBlockPanels, lot = i / kBlockPanels;
+    const std::uint8_t* const x = b.x + lot * c.lots.bytes;
     const __m512 x_scale = _mm512_load_ps(x + c.lots.scales + x_block * kRowBytes);
-    const __m512i x_sum = _mm512_load_si512(x + c.lots.sums + u.unit * kRowBytes);
+    const __m512i x_sum = _mm512_load_si512(x + c.lots.sums + unit * kRowBytes);
     __m512 x_zero;
     if constexpr (kZeros == Zeros::floats)
-      x_zero = _mm512_load_ps(x + c.lots.float_sums + u.unit * kRowBytes);
-    for (int panel = 0; panel < 2; ++panel) {
-      const auto& from = sums.of[2 * panel + lot];
-      const float* const scales = u.scales + panel * kSide;
-      const std::int32_t* const zeros = u.zeros + panel * kSide;
-      float* const y = u.y + lot * kSide * c.y_stride + panel * kSide;
+      x_zero = _mm512_load_ps(x + c.lots.float_sums + unit * kRowBytes);
+    const float* const scale = scales + panel * kSide;
+    const std::int32_t* const zero = zeros + panel * kSide;
+    float* const y = b.y + (lot * kPanels + panel) * kSide * kSide;
 #pragma GCC unroll 16
-      for (int r = 0; r < kSide; ++r) {
-        __m512i sum = _mm512_load_si512(from[r]);
-        if constexpr (kZeros == Zeros::constant) sum = _mm512_add_epi32(sum, x_sum);
-        // Of numbers of 16 bits: sums of 128 bytes of x are below 2^14, zeros below 2^10.
-        if constexpr (kZeros == Zeros::integers)
-          sum = _mm512_add_epi32(sum, _mm512_madd_epi16(x_sum, _mm512_set1_epi32(zeros[r])));
-        const __m512 scale = _mm512_mul_ps(x_scale, _mm512_set1_ps(scales[r]));
-        __m512 total = _mm512_load_ps(y + r * c.y_stride);
-        total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, total);
-        if constexpr (kZeros == Zeros::floats)
-          total = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32(zeros[r])), x_zero, total);
-        _mm512_store_ps(y + r * c.y_stride, total);
-      }
+    for (int r = 0; r < kSide; ++r) {
+      __m512i sum = _mm512_load_si512(sums.of[i][r]);
+      if constexpr (kZeros == Zeros::constant) sum = _mm512_add_epi32(sum, x_sum);
+      // Of numbers of 16 bits: sums of 128 bytes of x are below 2^14, zeros below 2^10.
+      if constexpr (kZeros == Zeros::integers)
+        sum = _mm512_add_epi32(sum, _mm512_madd_epi16(x_sum, _mm512_set1_epi32(zero[r])));
+      const __m512 scaled = _mm512_mul_ps(x_scale, _mm512_set1_ps(scale[r]));
+      __m512 total = _mm512_load_ps(y + r * kSide);
+      total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scaled, total);
+      if constexpr (kZeros == Zeros::floats)
+        total = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_set1_epi32(zero[r])), x_zero, total);
+      _mm512_store_ps(y + r * kSide, total);
     }
   }
 }
 
-/// Units [begin, end) of one block: two panels by kLots lots.
-template <Zeros kZeros, int kLots>
-void multiply_block(const Call& c, Unit u, std::int64_t end) {
-  const std::int64_t unit_bytes = c.job.unit * kSide, group_units = c.job.group / c.job.unit;
+/// The sums of a unit are added after the products of the next have begun, and stored after that:
+/// instructions that wait for products would keep others from beginning.
+template <Zeros kZeros, int kBlockPanels>
+void multiply_block(const Call& c, const Block& b) {
   constexpr bool kSigned = kZeros == Zeros::in_codes;
+  const std::int64_t width = c.job.unit < 64 ? 32 : 64, group_units = c.job.group / c.job.unit;
+  const std::uint8_t* w = b.weights;
+  const std::uint8_t* x = b.x + c.begin * c.job.unit * kSide;
+  const float* scales = b.scales;
+  const std::int32_t* zeros = b.zeros;
   Sums sums[2];
-  products<kSigned, kLots>(c, u, sums[0]);
-  for (int now = 0;; now = 1 - now) {
-    Unit next = u;
-    ++next.unit;
-    if (next.unit == end) return add<kZeros, kLots>(c, u, sums[now]);
-    next.weights += unit_bytes;
-    if (next.unit % group_units == 0) next.scales += kRows, next.zeros += kRows;
-    products<kSigned, kLots>(c, next, sums[1 - now]);
-    add<kZeros, kLots>(c, u, sums[now]);
-    u = next;
+  for (std::int64_t unit = c.begin;; ++unit) {
+    if (unit < c.end) {
+      amx::zero_tile<0>();
+      amx::zero_tile<1>();
+      amx::zero_tile<2>();
+      amx::zero_tile<3>();
+      for (std::int64_t column = 0; column < c.job.unit; column += width) {
+        products<kSigned, kBlockPanels>(c, w, x, width);
+        w += width * kSide;
+        x += width * kSide;
+      }
+    }
+    if (unit > c.begin) {
+      add<kZeros, kBlockPanels>(c, b, unit - 1, sums[(unit - 1) % 2], scales, zeros);
+      if (unit % group_units == 0) scales += kRows, zeros += kRows;
+    }
+    if (unit == c.end) return;
+    Sums& to = sums[unit % 2];
+    amx::store_tile<0>(to.of[0], kRowBytes);
+    amx::store_tile<1>(to.of[1], kRowBytes);
+    amx::store_tile<2>(to.of[2], kRowBytes);
+    amx::store_tile<3>(to.of[3], kRowBytes);
   }
 }
 
-using Block = void (*)(const Call&, Unit, std::int64_t);
+using MultiplyBlock = void (*)(const Call&, const Block&);
 
-template <int kLots>
-Block block_of(Zeros zeros) {
+template <int kBlockPanels>
+MultiplyBlock multiply_of(Zeros zeros) {
   switch (zeros) {
-    case Zeros::in_codes: return multiply_block<Zeros::in_codes, kLots>;
-    case Zeros::constant: return multiply_block<Zeros::constant, kLots>;
-    case Zeros::integers: return multiply_block<Zeros::integers, kLots>;
+    case Zeros::in_codes: return multiply_block<Zeros::in_codes, kBlockPanels>;
+    case Zeros::constant: return multiply_block<Zeros::constant, kBlockPanels>;
+    case Zeros::integers: return multiply_block<Zeros::integers, kBlockPanels>;
     case Zeros::floats: break;
   }
-  return multiply_block<Zeros::floats, kLots>;
+  return multiply_block<Zeros::floats, kBlockPanels>;
 }
 
+/// [panel][row][token] to [token][panel][row].
+void transpose_lot(float* y) {
+  alignas(64) float from[kRows * kSide];
+  __builtin_memcpy(from, y, sizeof from);
+  for (int panel = 0; panel < kPanels; ++panel) {
+    __m512i v[kSide];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSide; ++i) v[i] = _mm512_load_si512(from + (panel * kSide + i) * kSide);
+    V::transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < kSide; ++i) _mm512_store_si512(y + i * kRows + panel * kSide, v[i]);
+  }
+}
+
+/// y is [tokens][kRows] without gaps.
 void multiply(const Job& job, void* tile, const void* arranged, std::int64_t tokens, float* y,
-              std::int64_t y_stride) {
+              std::int64_t) {
   const Tile64 at(job);
   const Lots lots(job);
   const DecodePiece decode_some = decode_piece_of(job);
   auto* bytes = static_cast<std::uint8_t*>(tile);
   const auto* x = static_cast<const std::uint8_t*>(arranged);
   const std::int64_t count = (tokens + kSide - 1) / kSide;
-  const Zeros zeros = zeros_of(job);
-  const Block one = block_of<1>(zeros), two = block_of<2>(zeros);
   const int width = job.unit < 64 ? 32 : 64;
-  for (std::int64_t t = 0; t < count * kSide; ++t)
-    for (int r = 0; r < kRows; r += kSide) _mm512_store_ps(y + t * y_stride + r, _mm512_setzero_ps());
+  const MultiplyBlock pair = multiply_of<2>(zeros_of(job)), single = multiply_of<4>(zeros_of(job));
+  __builtin_memset(y, 0, static_cast<std::size_t>(count * kSide * kRows) * sizeof *y);
   const amx::Tiles tiles(width);
   for (std::int64_t begin = 0; begin < job.padded_k; begin += kPiece) {
     const std::int64_t end = begin + kPiece < job.padded_k ? begin + kPiece : job.padded_k;
-    const Call call{job, lots, (end - begin) * kSide, y_stride};
+    const std::int64_t panel_bytes = (end - begin) * kSide;
     for (int panel = 0; panel < kPanels; ++panel)
       decode_some(job, bytes + panel * kSide * 64, begin, end, width,
-                  bytes + at.piece + panel * call.panel_bytes);
-    for (std::int64_t lot = 0; lot < count; lot += 2)
+                  bytes + at.piece + panel * panel_bytes);
+    const Call call{job, lots, panel_bytes, begin / job.unit, end / job.unit};
+    for (std::int64_t lot = 0; lot < count; lot += 2) {
+      ask_for_next(job, bytes, lot * kRows / count, (lot + 2 < count ? lot + 2 : count) * kRows / count, end);
       for (int panel = 0; panel < kPanels; panel += 2) {
         const std::int64_t first = begin / job.group * kRows + panel * kSide;
-        (lot + 1 < count ? two : one)(
-            call,
-            {.weights = bytes + at.piece + panel * call.panel_bytes,
-             .x = x + lot * lots.bytes,
-             .unit = begin / job.unit,
-             .scales = reinterpret_cast<const float*>(bytes + at.scales) + first,
-             .zeros = reinterpret_cast<const std::int32_t*>(bytes + at.zeros) + first,
-             .y = y + lot * kSide * y_stride + panel * kSide},
-            end / job.unit);
+        const bool two = lot + 1 < count;
+        (two ? pair : single)(
+            call, {.weights = bytes + at.piece + panel * panel_bytes,
+                   .x = x + lot * lots.bytes,
+                   .scales = reinterpret_cast<const float*>(bytes + at.scales) + first,
+                   .zeros = reinterpret_cast<const std::int32_t*>(bytes + at.zeros) + first,
+                   .y = y + (lot * kPanels + panel) * kSide * kSide});
+        if (!two) break;
       }
-  }
-  for (std::int64_t lot = 0; lot < count; ++lot)
-    for (int panel = 0; panel < kPanels; ++panel) {
-      float* const block = y + lot * kSide * y_stride + panel * kSide;
-      __m512i v[kSide];
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) v[i] = _mm512_load_si512(block + i * y_stride);
-      V::transpose(v);
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) _mm512_store_si512(block + i * y_stride, v[i]);
     }
+  }
+  for (std::int64_t lot = 0; lot < count; ++lot) transpose_lot(y + lot * kSide * kRows);
 }
 
 /// Units narrower than a product's 32 columns leave most of it empty: those are for AVX-512.
