@@ -80,9 +80,9 @@ void decode(const Job& job, const Row* rows, void* tile) {
     decode_scales(job, rows + panel * kSide, bytes, panel);
 }
 
-/// Columns [begin, end) of kSide rows to bytes: tiles of `width` columns, 32 or 64.
+/// Columns [begin, stop) of kSide rows to bytes: tiles of `width` columns, 32 or 64.
 template <class Decoder>
-void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, std::int64_t end,
+void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, std::int64_t stop,
                   int width, std::uint8_t* out) {
   const auto table = Decoder::table(*job.codes);
   const __m512i zero = _mm512_set1_epi8(
@@ -90,17 +90,26 @@ void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, 
   const __m512i firsts = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
   const __m512i seconds = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   const std::int64_t bytes = kBlock / 8 * job.bits;
-  for (std::int64_t column = begin; column < end; column += kBlock, out += kBlock * kSide) {
+  for (std::int64_t column = begin; column < stop; column += kBlock, out += kBlock * kSide) {
 #pragma GCC unroll 2
     for (int r = 0; r < kSide; ++r) {
       const std::uint8_t* codes;
       __builtin_memcpy(&codes, rows + 64 * r, sizeof codes);
-      const std::uint8_t* const stop = codes + job.row_bytes;
+      const std::uint8_t* const row_end = codes + job.row_bytes;
       const std::uint8_t* const p = codes + column / 8 * job.bits;
-      __m512i first, second;
-      Decoder::halves(p, stop - p >= bytes + 16 ? nullptr : stop, table, first, second);
-      const __m512i low = _mm512_sub_epi8(_mm512_permutex2var_epi64(first, firsts, second), zero);
-      const __m512i high = _mm512_sub_epi8(_mm512_permutex2var_epi64(first, seconds, second), zero);
+      const std::uint8_t* const end = row_end - p >= bytes + 16 ? nullptr : row_end;
+      __m512i low, high;
+      if constexpr (Decoder::kBytes) {
+        low = Decoder::u(load_bytes(p, end, 64), table);
+        high = Decoder::u(load_bytes(p + 64, end, 64), table);
+      } else {
+        __m512i first, second;
+        Decoder::halves(p, end, table, first, second);
+        low = _mm512_permutex2var_epi64(first, firsts, second);
+        high = _mm512_permutex2var_epi64(first, seconds, second);
+      }
+      low = _mm512_sub_epi8(low, zero);
+      high = _mm512_sub_epi8(high, zero);
       if (width == 64) {
         _mm512_store_si512(out + r * 64, low);
         _mm512_store_si512(out + kTileBytes + r * 64, high);
@@ -117,16 +126,17 @@ void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, 
   }
 }
 
-/// Asks for the codes of rows [first, last) of the piece after [begin, end): that of the next tile
-/// where the row ends. 64 rows are more streams than the hardware follows.
-void ask_for_next(const Job& job, const std::uint8_t* rows, std::int64_t first, std::int64_t last,
-                  std::int64_t end) {
-  const bool next_tile = end == job.padded_k;
-  const std::int64_t from = next_tile ? kRows * job.row_bytes : end / 8 * job.bits;
+/// Asks for the codes of rows [first, last), of the piece after the next behind `end`, which the
+/// next tile has where rows end: 64 rows are more streams than the hardware follows.
+void ask_ahead(const Job& job, const std::uint8_t* rows, std::int64_t first, std::int64_t last,
+               std::int64_t end) {
+  const std::int64_t column = end + kPiece, over = column - job.padded_k;
+  const std::int64_t from =
+      over < 0 ? column / 8 * job.bits : kRows * job.row_bytes + over / 8 * job.bits;
   for (std::int64_t r = first; r < last; ++r) {
     const std::uint8_t* codes;
     __builtin_memcpy(&codes, rows + 64 * r, sizeof codes);
-    for (std::int64_t byte = 0; byte < kPiece / 8 * job.bits + 63; byte += 64)
+    for (std::int64_t byte = 0; byte < kPiece / 8 * job.bits; byte += 64)
       _mm_prefetch(reinterpret_cast<const char*>(codes + from + byte), _MM_HINT_T1);
   }
 }
@@ -315,7 +325,7 @@ void multiply(const Job& job, void* tile, const void* arranged, std::int64_t tok
                   bytes + at.piece + panel * panel_bytes);
     const Call call{job, lots, panel_bytes, begin / job.unit, end / job.unit};
     for (std::int64_t lot = 0; lot < count; lot += 2) {
-      ask_for_next(job, bytes, lot * kRows / count, (lot + 2 < count ? lot + 2 : count) * kRows / count, end);
+      ask_ahead(job, bytes, lot * kRows / count, (lot + 2 < count ? lot + 2 : count) * kRows / count, end);
       for (int panel = 0; panel < kPanels; panel += 2) {
         const std::int64_t first = begin / job.group * kRows + panel * kSide;
         const bool two = lot + 1 < count;
@@ -347,7 +357,7 @@ constexpr Kernels kTiles{.tile_rows = kRows,
                          .tile_bytes = [](const Job& job) { return Tile64(job).bytes; },
                          .decode = decode,
                          .multiply = multiply,
-                         .pass_bytes = 1024 * 1024,
+                         .pass_bytes = kPassBytes,
                          .wider = nullptr,
                          .fits = nullptr};
 static_assert(kSide <= kTogether);

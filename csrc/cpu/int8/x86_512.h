@@ -154,6 +154,7 @@ struct D : Map<kBits, kKind> {
   using M = Map<kBits, kKind>;
   using Table = typename M::Table;
   static constexpr bool kPacked = kBits == 4;
+  static constexpr bool kBytes = kBits == 8;
 
   static __m512i packed(const std::uint8_t* p, const std::uint8_t* end) {
     return load_bytes(p, end, 64);
