@@ -133,8 +133,8 @@ const Kernels& kernels_of(Isa isa) {
     case Isa::avx2:
     case Isa::avx_vnni: return avx2_kernels();
     case Isa::avx512: return avx512_kernels();
-    case Isa::avx512_bf16:
-    case Isa::amx: return avx512_bf16_kernels();
+    case Isa::avx512_bf16: return avx512_bf16_kernels();
+    case Isa::amx: return amx_kernels();
 #elif defined(LADDER_AARCH64)
     case Isa::neon:
     case Isa::neon_dotprod:

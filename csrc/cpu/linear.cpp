@@ -27,6 +27,9 @@ constexpr std::int64_t kLeastTokens[] = {240, 126};  // pairs, float32
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
 
+/// Tokens that a tile register has, of which the last may be any.
+constexpr std::int64_t kTogether = 16;
+
 std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 struct Call {
@@ -151,15 +154,16 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   if (x.rows == 0 || view.n == 0) return;
 
   Weight weight = read_weight(view, widest);
-  if (x.dtype == Scalar::bf16 && widest.bfloat16 != nullptr && widest.fits(weight.job))
-    weight.kernels = widest.bfloat16;
+  if (x.dtype == Scalar::bf16)
+    while (weight.kernels->bfloat16 != nullptr && weight.kernels->fits(weight.job, x.rows))
+      weight.kernels = weight.kernels->bfloat16;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
   const bool library = gemm && x.rows >= kernels.many && k > 0 && kernels.column_size == 4;
   // Rows a power of two apart would share the few lines of one set of the first-level cache. A
   // library copes by itself, and wants rows without gaps.
   weight.job.stride = library || k % 128 != 0 ? k : k + 64 / kernels.column_size;
-  Buffer arranged(x.rows * weight.job.stride * kernels.column_size / 4);
+  Buffer arranged(round_up(x.rows, kTogether) * weight.job.stride * kernels.column_size / 4);
   parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t row = begin; row < end; ++row)
