@@ -107,7 +107,11 @@ struct Kernels {
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
-  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
+  /// Tokens that lie together in x, and rows of a tile: 1 and 32 or fewer, or with `tiled` 16 and 64.
+  /// Then 16 tokens take turns: 64 bytes of each, then the next 64 of each.
+  bool tiled;
+  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after; with
+  /// `tiled`, 1 KiB from one 64 bytes to the next.
   void (*arrange)(const Job& job, const void* x, Scalar dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
@@ -115,7 +119,7 @@ struct Kernels {
   /// column_size is 4 these are the float32 values, which any matrix product can take.
   void (*decode)(const Job& job, const Rows& rows, void* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of
-  /// `quads` [count]; r below count * kRows. x has room for `tokens` rounded up to 16.
+  /// `quads` [count]; r below count * kRows. x and y have room for `tokens` rounded up to 16.
   void (*multiply)(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
                    std::int64_t tokens, float* y, std::int64_t y_stride);
   /// Float to float32 and back, round to nearest even.

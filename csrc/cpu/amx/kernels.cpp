@@ -17,11 +17,12 @@ using avx512_bf16::kBlock;
 using avx512_bf16::kVectors;
 using avx512_bf16::kWords;
 
-/// Columns after which the next tokens are taken: 16 KiB of 32 rows and as much of 32 tokens.
+/// Columns after which the next tokens are taken: 32 KiB of 64 rows, of which 32 meet 16 KiB of 32
+/// tokens, then the other 32.
 constexpr std::int64_t kPiece = 256;
 /// Groups of fewer columns than a product takes are for AVX-512, as are few tokens: there decoding
 /// takes most of the time.
-constexpr std::int64_t kLeastColumns = kWords, kLeastTokens = 16;
+constexpr std::int64_t kLeastColumns = kWords, kLeastTokens = 5;
 
 /// Pair i of 8 neighbouring columns is columns i and i + 4 of them, as decoded rows have it; pairs
 /// follow each other in order of columns.
@@ -34,7 +35,7 @@ void arrange(const Job& job, const void* x, Scalar, void* out) {
     const std::int64_t left = job.k - column;
     const __mmask32 mask = left >= 32 ? ~__mmask32{0} : left <= 0 ? 0 : (1u << left) - 1;
     const __m512i words = _mm512_maskz_loadu_epi16(mask, from + column);
-    _mm512_store_si512(to + column, _mm512_shuffle_epi8(words, order));
+    _mm512_store_si512(to + column * kSide, _mm512_shuffle_epi8(words, order));
   }
 }
 
@@ -56,9 +57,8 @@ void weights_of(const std::uint16_t* w, std::int64_t stride, int height, std::in
 struct Block {
   const std::uint8_t* weights;  ///< of the first half, the second is `half` bytes behind
   std::int64_t half;
-  const std::uint16_t* x;  ///< the first token, in order
-  std::int64_t stride;
-  int tokens, rows;
+  const std::uint16_t* x;  ///< the first 16 tokens
+  std::int64_t lot;        ///< numbers from there to the next 16
   std::int64_t column, end, group_columns;
   const float* scales;  ///< [group][32] from the first group on
   float* y;
@@ -74,37 +74,32 @@ template <int kHalves>
 inline void products(const Block& b, const std::uint8_t* w, const std::uint16_t* x) {
   using namespace amx;
   load_tile<6>(w, kRowBytes);
-  load_tile<4>(x, 2 * b.stride);
+  load_tile<4>(x, kRowBytes);
   multiply_pairs<0, 4, 6>();
   load_tile<7>(w + b.half, kRowBytes);
   multiply_pairs<1, 4, 7>();
   if constexpr (kHalves == 2) {
-    load_tile<5>(x + kSide * b.stride, 2 * b.stride);
+    load_tile<5>(x + b.lot, kRowBytes);
     multiply_pairs<2, 5, 6>();
     multiply_pairs<3, 5, 7>();
   }
 }
 
-inline __mmask16 first_lanes(int count) {
-  return static_cast<__mmask16>(count >= kSide ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
-}
-
-/// The scaled sums of a group go to y, added where there are some already.
-inline void add(const Block& b, const Sums& sums, const float* scales, bool first) {
-  const __m512 low = _mm512_load_ps(scales), high = _mm512_load_ps(scales + kSide);
-  const __mmask16 low_rows = first_lanes(b.rows), high_rows = first_lanes(b.rows - kSide);
-  const __mmask16 low_there = first ? 0 : low_rows, high_there = first ? 0 : high_rows;
-  for (int t = 0; t < b.tokens; ++t) {
-    float* const y = b.y + t * b.y_stride;
-    const auto& from = sums.of[t / kSide * 2];
-    const auto& other = sums.of[t / kSide * 2 + 1];
-    const __m512 one = _mm512_load_ps(from[t % kSide]), two = _mm512_load_ps(other[t % kSide]);
-    _mm512_mask_storeu_ps(y, low_rows,
-                          _mm512_fmadd_ps(one, low, _mm512_maskz_loadu_ps(low_there, y)));
-    _mm512_mask_storeu_ps(
-        y + kSide, high_rows,
-        _mm512_fmadd_ps(two, high, _mm512_maskz_loadu_ps(high_there, y + kSide)));
-  }
+/// The scaled sums of a group are added to y.
+template <int kHalves>
+inline void add(const Block& b, const Sums& sums, const float* scales) {
+  const __m512 scale[2] = {_mm512_load_ps(scales), _mm512_load_ps(scales + kSide)};
+#pragma GCC unroll 2
+  for (int half = 0; half < kHalves; ++half)
+    for (int first = 0; first < kSide; first += 4)
+#pragma GCC unroll 4
+      for (int t = first; t < first + 4; ++t)
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          float* const y = b.y + (half * kSide + t) * b.y_stride + v * kSide;
+          const __m512 sum = _mm512_load_ps(sums.of[2 * half + v][t]);
+          _mm512_store_ps(y, _mm512_fmadd_ps(sum, scale[v], _mm512_load_ps(y)));
+        }
 }
 
 /// Sums are added after the products of the next group have begun, and stored after that:
@@ -112,11 +107,11 @@ inline void add(const Block& b, const Sums& sums, const float* scales, bool firs
 template <int kHalves>
 void multiply_block(const Block& b) {
   const std::uint8_t* w = b.weights;
-  const std::uint16_t* x = b.x + b.column;
+  const std::uint16_t* x = b.x + b.column * kSide;
   const float* scales = b.scales;
   Sums sums[2];
   int now = 0;
-  bool added = b.column > 0, waits = false;
+  bool waits = false;
   for (std::int64_t column = b.column;; now = 1 - now) {
     const bool more = column < b.end;
     if (more) {
@@ -126,12 +121,11 @@ void multiply_block(const Block& b) {
       amx::zero_tile<1>();
       amx::zero_tile<2>();
       amx::zero_tile<3>();
-      for (; column < stop; column += kWords, w += kTileBytes, x += kWords)
+      for (; column < stop; column += kWords, w += kTileBytes, x += kWords * kSide)
         products<kHalves>(b, w, x);
     }
     if (waits) {
-      add(b, sums[1 - now], scales, !added);
-      added = true;
+      add<kHalves>(b, sums[1 - now], scales);
       scales += 2 * kSide;
     }
     if (!more) return;
@@ -147,40 +141,49 @@ void multiply_block(const Block& b) {
 
 void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* arranged,
               std::int64_t tokens, float* y, std::int64_t y_stride) {
-  constexpr int kRowsAtOnce = 2 * kSide;
+  constexpr int kRowsAtOnce = 2 * kSide, kMost = 2;
+  constexpr int kScales = kPiece / kLeastColumns * kRowsAtOnce;
   const auto* w = static_cast<const std::uint16_t*>(tiles);
   const auto* x = static_cast<const std::uint16_t*>(arranged);
   const std::int64_t k = job.padded_k, stride = job.stride;
-  alignas(64) std::uint8_t weights[2 * kPiece / kWords * kTileBytes];
-  alignas(64) float scales[kPiece / kLeastColumns * kRowsAtOnce];
+  const int all_rows = count * kRows;
+  alignas(64) std::uint8_t weights[kMost][2 * kPiece / kWords * kTileBytes];
+  alignas(64) float scales[kMost][kScales];
+  // All of y is written, as the driver gives room for.
+  const std::int64_t together = (tokens + kSide - 1) / kSide * kSide;
+  __builtin_memset(y, 0, static_cast<std::size_t>(together * y_stride) * sizeof *y);
   const amx::Tiles shapes(kRowBytes);
-  for (int first = 0; first < count * kRows; first += kRowsAtOnce) {
-    const int rows = count * kRows - first < kRowsAtOnce ? count * kRows - first : kRowsAtOnce;
-    for (std::int64_t column = 0; column < k; column += kPiece) {
-      const std::int64_t end = column + kPiece < k ? column + kPiece : k;
-      const std::int64_t half = (end - column) / kWords * kTileBytes;
+  for (std::int64_t column = 0; column < k; column += kPiece) {
+    const std::int64_t end = column + kPiece < k ? column + kPiece : k;
+    const std::int64_t half = (end - column) / kWords * kTileBytes;
+    const auto rows_of = [&](int part) {
+      const int left = all_rows - part * kRowsAtOnce;
+      return left < kRowsAtOnce ? left : kRowsAtOnce;
+    };
+    for (int part = 0; part * kRowsAtOnce < all_rows; ++part) {
+      const int first = part * kRowsAtOnce, rows = rows_of(part);
       for (int h = 0; h < 2; ++h)
         weights_of(w + (first + h * kSide) * stride, stride, rows - h * kSide, column, end,
-                   weights + h * half);
-      float* scale = scales;
-      for (std::int64_t group = column / job.group_columns; group * job.group_columns < end; ++group)
+                   weights[part] + h * half);
+      float* scale = scales[part];
+      for (std::int64_t group = column / job.group_columns; group * job.group_columns < end;
+           ++group)
         for (int r = 0; r < kRowsAtOnce; ++r)
           *scale++ = r < rows ? quads[(first + r) / kRows].scales[r % kRows].scale[group] : 0.0f;
-      for (std::int64_t t = 0; t < tokens; t += 2 * kSide) {
-        const int some = tokens - t < 2 * kSide ? static_cast<int>(tokens - t) : 2 * kSide;
-        (some > kSide ? multiply_block<2> : multiply_block<1>)({.weights = weights,
-                                                                .half = half,
-                                                                .x = x + t * stride,
-                                                                .stride = stride,
-                                                                .tokens = some,
-                                                                .rows = rows,
-                                                                .column = column,
-                                                                .end = end,
-                                                                .group_columns = job.group_columns,
-                                                                .scales = scales,
-                                                                .y = y + t * y_stride + first,
-                                                                .y_stride = y_stride});
-      }
+    }
+    for (std::int64_t t = 0; t < tokens; t += 2 * kSide) {
+      const auto block = tokens - t > kSide ? multiply_block<2> : multiply_block<1>;
+      for (int part = 0; part * kRowsAtOnce < all_rows; ++part)
+        block({.weights = weights[part],
+               .half = half,
+               .x = x + t * stride,
+               .lot = stride * kSide,
+               .column = column,
+               .end = end,
+               .group_columns = job.group_columns,
+               .scales = scales[part],
+               .y = y + t * y_stride + part * kRowsAtOnce,
+               .y_stride = y_stride});
     }
   }
 }
@@ -196,6 +199,7 @@ const Kernels& amx_kernels() {
       pairs.fits = [](const Job& job, std::int64_t tokens) {
         return tokens >= kLeastTokens && job.group_columns >= kLeastColumns;
       };
+      tiles.tiled = true;
       tiles.arrange = arrange;
       tiles.multiply = multiply;
       tiles.most_dots = [](const Job&) -> std::int64_t { return 0; };
