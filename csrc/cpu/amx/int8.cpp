@@ -126,17 +126,15 @@ void decode_piece(const Job& job, const std::uint8_t* rows, std::int64_t begin, 
   }
 }
 
-/// Asks for the codes of rows [first, last), of the piece after the next behind `end`, which the
-/// next tile has where rows end: 64 rows are more streams than the hardware follows.
+/// Asks for the codes of columns [begin, end) of the next tile's rows [first, last): 64 rows are more
+/// streams than the hardware follows, and a piece is decoded faster than memory answers.
 void ask_ahead(const Job& job, const std::uint8_t* rows, std::int64_t first, std::int64_t last,
-               std::int64_t end) {
-  const std::int64_t column = end + kPiece, over = column - job.padded_k;
-  const std::int64_t from =
-      over < 0 ? column / 8 * job.bits : kRows * job.row_bytes + over / 8 * job.bits;
+               std::int64_t begin, std::int64_t end) {
+  const std::int64_t from = kRows * job.row_bytes + begin / 8 * job.bits;
   for (std::int64_t r = first; r < last; ++r) {
     const std::uint8_t* codes;
     __builtin_memcpy(&codes, rows + 64 * r, sizeof codes);
-    for (std::int64_t byte = 0; byte < kPiece / 8 * job.bits; byte += 64)
+    for (std::int64_t byte = 0; byte < (end - begin) / 8 * job.bits; byte += 64)
       _mm_prefetch(reinterpret_cast<const char*>(codes + from + byte), _MM_HINT_T1);
   }
 }
@@ -325,7 +323,8 @@ void multiply(const Job& job, void* tile, const void* arranged, std::int64_t tok
                   bytes + at.piece + panel * panel_bytes);
     const Call call{job, lots, panel_bytes, begin / job.unit, end / job.unit};
     for (std::int64_t lot = 0; lot < count; lot += 2) {
-      ask_ahead(job, bytes, lot * kRows / count, (lot + 2 < count ? lot + 2 : count) * kRows / count, end);
+      ask_ahead(job, bytes, lot * kRows / count, (lot + 2 < count ? lot + 2 : count) * kRows / count, begin,
+                end);
       for (int panel = 0; panel < kPanels; panel += 2) {
         const std::int64_t first = begin / job.group * kRows + panel * kSide;
         const bool two = lot + 1 < count;
