@@ -107,8 +107,8 @@ struct Kernels {
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
-  /// Tokens that lie together in x, and rows of a tile: 1 and 32 or fewer, or with `tiled` 16 and 64.
-  /// Then 16 tokens take turns: 64 bytes of each, then the next 64 of each.
+  /// Whether x and tiles are for tile registers: of every 16 tokens 64 bytes of each, then the next
+  /// 64 of each; tiles of 64 rows.
   bool tiled;
   /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after; with
   /// `tiled`, 1 KiB from one 64 bytes to the next.

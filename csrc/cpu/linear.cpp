@@ -86,7 +86,9 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
   const std::int64_t row_bytes = job.stride * call.kernels.column_size;
-  const std::int64_t height = kChunk * (call.kernels.tiled ? 4 : call.kernels.column_size == 4 ? 1 : 2);
+  const std::int64_t height = kChunk * (call.kernels.tiled              ? 4
+                                        : call.kernels.column_size == 4 ? 1
+                                                                        : 2);
   std::vector<Scales> scales;
   scales.reserve(static_cast<std::size_t>(height / kChunk));
   for (std::int64_t i = 0; i < height / kChunk; ++i) scales.emplace_back(call.weight);
@@ -195,7 +197,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
       dots ? x.rows
            : std::max(kernels.tiled ? kLeastTiled : kLeastTokens[kernels.column_size == 4],
                       kTokenBytes / x_bytes / 6 * 6);
-  // Passes of one size, of whole lots where tokens lie together.
+  // Passes of one size.
   const std::int64_t even = ceil_div(x.rows, ceil_div(x.rows, limit));
   const std::int64_t most = kernels.tiled ? round_up(even, kTogether) : even;
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.

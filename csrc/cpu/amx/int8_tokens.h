@@ -11,9 +11,9 @@ namespace {
 
 /// 16 tokens: for every 4 bytes of a token those of all; then scales, sums and, for float zeros,
 /// sums times scales, by block or unit. Of every 32 columns of 4 bits the even ones come first.
-struct Lots {
+struct TokenTile {
   std::int64_t scales, sums, float_sums, bytes;  ///< offsets in bytes, and of the next 16 tokens
-  explicit Lots(const Job& job) {
+  explicit TokenTile(const Job& job) {
     const std::int64_t units = job.padded_k / job.unit;
     scales = job.padded_k * amx::kSide;
     sums = scales + job.padded_k / job.block * amx::kRowBytes;
@@ -31,8 +31,8 @@ inline __m512i quantize_64(const float* x, std::int64_t left, const float (&inve
     const unsigned mask = some >= 16 ? 0xffff : some <= 0 ? 0 : (1u << some) - 1;
     const __m512 v = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + 16 * i);
     // To the nearest, ties to even.
-    quarters[i] = _mm512_cvtepi32_epi8(
-        _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse[i / 2]))));
+    quarters[i] =
+        _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse[i / 2]))));
   }
   const __m512i two = _mm512_inserti64x2(_mm512_castsi128_si512(quarters[0]), quarters[1], 1);
   return _mm512_inserti64x2(_mm512_inserti64x2(two, quarters[2], 2), quarters[3], 3);
@@ -53,12 +53,12 @@ inline float most_of(const float* x, std::int64_t count) {
   return value;
 }
 
-/// `count` rows of x, [count][padded_k], as one lot, whose other tokens are zeros.
-inline void arrange_lot(const Job& job, const float* x, int count, void* out) {
+/// `count` rows of x, [count][padded_k], as one tile, whose other tokens are zeros.
+inline void arrange_tokens(const Job& job, const float* x, int count, void* out) {
   constexpr int kSide = amx::kSide;
   static constexpr Bytes kEvensFirst =
       bytes([](int i) { return i / 32 * 32 + i % 16 * 2 + i % 32 / 16; });
-  const Lots at(job);
+  const TokenTile at(job);
   auto* const to = static_cast<std::uint8_t*>(out);
   auto* const scales = reinterpret_cast<float*>(to + at.scales);
   const __m512i times = V::broadcast(factor(job)), ones = _mm512_set1_epi8(1);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bfloat16 pairs by AMX: 16 tokens by 16 rows by 32 columns in 16 cycles. Rows are decoded
-// as for avx512_bf16 and put side by side as there. Sums of a group leave the tiles as float32; they
-// are scaled and added while the products of the next group run.
+// Products of bfloat16 pairs by AMX: 16 tokens by 16 rows by 32 columns in 16 cycles. Rows are
+// decoded as for avx512_bf16 and put side by side as there. Sums of a group leave the tile
+// registers as float32; they are scaled and added while the products of the next group run.
+#include "cpu/kernels.h"
+
 #include "cpu/amx/tiles.h"
 #include "cpu/avx512_bf16/panel.h"
-#include "cpu/kernels.h"
 
 namespace ladder::cpu {
 namespace {
@@ -29,8 +30,8 @@ constexpr std::int64_t kLeastColumns = kWords, kLeastTokens = 5;
 void arrange(const Job& job, const void* x, Scalar, void* out) {
   const auto* from = static_cast<const std::uint16_t*>(x);
   auto* to = static_cast<std::uint16_t*>(out);
-  const __m512i order = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
   for (std::int64_t column = 0; column < job.padded_k; column += kWords) {
     const std::int64_t left = job.k - column;
     const __mmask32 mask = left >= 32 ? ~__mmask32{0} : left <= 0 ? 0 : (1u << left) - 1;
@@ -39,8 +40,8 @@ void arrange(const Job& job, const void* x, Scalar, void* out) {
   }
 }
 
-/// Columns [column, end) of 16 rows as weights of tiles: 1 KiB for each 32 columns, whose pairs are in
-/// the order of `arrange`.
+/// Columns [column, end) of 16 rows as weights of tile registers: 1 KiB for each 32 columns, whose
+/// pairs are in the order of `arrange`.
 void weights_of(const std::uint16_t* w, std::int64_t stride, int height, std::int64_t column,
                 std::int64_t end, std::uint8_t* out) {
   for (; column < end; column += kBlock, out += kVectors * kTileBytes)
@@ -58,7 +59,7 @@ struct Block {
   const std::uint8_t* weights;  ///< of the first half, the second is `half` bytes behind
   std::int64_t half;
   const std::uint16_t* x;  ///< the first 16 tokens
-  std::int64_t lot;        ///< numbers from there to the next 16
+  std::int64_t next;       ///< numbers from there to the next 16
   std::int64_t column, end, group_columns;
   const float* scales;  ///< [group][32] from the first group on
   float* y;
@@ -79,7 +80,7 @@ inline void products(const Block& b, const std::uint8_t* w, const std::uint16_t*
   load_tile<7>(w + b.half, kRowBytes);
   multiply_pairs<1, 4, 7>();
   if constexpr (kHalves == 2) {
-    load_tile<5>(x + b.lot, kRowBytes);
+    load_tile<5>(x + b.next, kRowBytes);
     multiply_pairs<2, 5, 6>();
     multiply_pairs<3, 5, 7>();
   }
@@ -177,7 +178,7 @@ void multiply(const Job& job, const Rows* quads, int count, const void* tiles, c
         block({.weights = weights[part],
                .half = half,
                .x = x + t * stride,
-               .lot = stride * kSide,
+               .next = stride * kSide,
                .column = column,
                .end = end,
                .group_columns = job.group_columns,

@@ -17,7 +17,7 @@
 namespace ladder::cpu::amx {
 namespace {
 
-constexpr int kSide = 16;           ///< rows, or tokens, of a tile
+constexpr int kSide = 16;             ///< rows, or tokens, of a tile
 constexpr int kRowBytes = 4 * kSide;  ///< of a full tile
 constexpr int kTileBytes = kSide * kRowBytes;
 
@@ -70,14 +70,20 @@ inline void store_tile(void* to, std::int64_t stride) {
 template <int kSums, int kWeights, int kTokens, bool kSigned>
 inline void multiply_bytes() {
   if constexpr (kSigned)
-    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kWeights), "i"(kTokens));
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"
+                 :
+                 : "i"(kSums), "i"(kWeights), "i"(kTokens));
   else
-    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kWeights), "i"(kTokens));
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0"
+                 :
+                 : "i"(kSums), "i"(kWeights), "i"(kTokens));
 }
 /// Likewise of pairs of bfloat16.
 template <int kSums, int kWeights, int kTokens>
 inline void multiply_pairs() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kWeights), "i"(kTokens));
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
+               :
+               : "i"(kSums), "i"(kWeights), "i"(kTokens));
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ inline void transpose(__m512i (&v)[kHeight]) {
   for (int i = 0; i < kHeight; ++i) v[i] = w[i];
 }
 
-/// The vector of pairs at `w` of `height` rows, `stride` numbers apart; zeros for other rows. Dword j
-/// of v[i] is pair i of row j.
+/// The vector of pairs at `w` of `height` rows, `stride` numbers apart; zeros for other rows.
+/// Dword j of v[i] is pair i of row j.
 inline void panel_of(const std::uint16_t* w, std::int64_t stride, int height,
                      __m512i (&v)[kHeight]) {
 #pragma GCC unroll 16

@@ -103,7 +103,7 @@ const Kernels& generic_kernels() {
                                    .together = 1,
                                    .token_bytes = token_bytes,
                                    .arrange = [](const Job& job, bool tiles, const float* x, int,
-                                                void* out) { arrange(job, tiles, x, out); },
+                                                 void* out) { arrange(job, tiles, x, out); },
                                    .dot = nullptr,
                                    .tile_bytes = tile_bytes,
                                    .decode = decode,

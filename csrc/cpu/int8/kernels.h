@@ -76,12 +76,13 @@ struct Kernels {
   /// What the kernels subtract from u by themselves, because their products want it so.
   int (*less)(const Job& job);
 
-  int together;   ///< tokens that `arrange` takes at once and keeps together, at most kTogether
+  int together;  ///< tokens that `arrange` takes at once, at most kTogether
   /// Bytes of one arranged token, for `dot` or for `multiply`; `together` times that is a multiple
   /// of 64.
   std::int64_t (*token_bytes)(const Job& job, bool tiles);
   /// Quantises rows of x, `x` [count][padded_k] with any numbers from column k on, and puts them
-  /// into the order of `dot` or of `multiply`; `count` up to `together`, of which out has the bytes.
+  /// into the order of `dot` or of `multiply`; `count` up to `together`, of which out has the
+  /// bytes.
   void (*arrange)(const Job& job, bool tiles, const float* x, int count, void* out);
   /// out[t] = sum over the row of x[t] * value(row) / step; t below `tokens`.
   void (*dot)(const Job& job, const Row& row, const void* x, int tokens, float* out);

@@ -218,21 +218,20 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
       std::max<std::int64_t>(1, 131072 / (job.padded_k * height * std::min(most, x.rows)));
   for (; call.token < x.rows; call.token += most) {
     call.m = std::min(most, x.rows - call.token);
-    parallel(ceil_div(call.m, together),
-             std::max<std::int64_t>(1, 65536 / (job.padded_k * together)),
-             [&](std::int64_t begin, std::int64_t end) {
-               Buffer wide(job.padded_k * together);
-               for (std::int64_t row = begin * together; row < std::min(end * together, call.m);
-                    row += together) {
-                 const auto count = static_cast<int>(std::min(together, call.m - row));
-                 for (int t = 0; t < count; ++t)
-                   floats.widen(static_cast<const std::uint8_t*>(x.data) +
-                                    (call.token + row + t) * x.stride * size_of(x.dtype),
-                                x.dtype, job.k, wide.data() + t * job.padded_k);
-                 kernels.arrange(job, !dots, wide.data(), count,
-                                 arranged.bytes() + row * token_bytes);
-               }
-             });
+    parallel(
+        ceil_div(call.m, together), std::max<std::int64_t>(1, 65536 / (job.padded_k * together)),
+        [&](std::int64_t begin, std::int64_t end) {
+          Buffer wide(job.padded_k * together);
+          for (std::int64_t row = begin * together; row < std::min(end * together, call.m);
+               row += together) {
+            const auto count = static_cast<int>(std::min(together, call.m - row));
+            for (int t = 0; t < count; ++t)
+              floats.widen(static_cast<const std::uint8_t*>(x.data) +
+                               (call.token + row + t) * x.stride * size_of(x.dtype),
+                           x.dtype, job.k, wide.data() + t * job.padded_k);
+            kernels.arrange(job, !dots, wide.data(), count, arranged.bytes() + row * token_bytes);
+          }
+        });
     parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
       (dots ? few_tokens : many_tokens)(call, begin * height, std::min(end * height, view.n));
     });
