@@ -313,7 +313,7 @@ def test_where_the_system_refuses_tile_registers_amx_is_missing_and_refused_by_n
         try:
             ladder.use_cpu_isa("amx")
         except ladder.InvalidArgument as error:
-            assert '"amx" is not one of this machine\'s' in str(error), error
+            assert '"amx" is not one of' in str(error), error
         else:
             raise AssertionError("amx was not refused")
     """
