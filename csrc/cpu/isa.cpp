@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/isa.h"
 
-#if defined(__APPLE__)
+#if defined(LADDER_X86)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #elif defined(LADDER_AARCH64)
 #include <sys/auxv.h>
@@ -13,6 +19,31 @@ namespace ladder::cpu {
 namespace {
 
 #if defined(LADDER_X86)
+/// Whether the processor has the tile instructions for bytes and bfloat16 and the system lets this
+/// process use them. Linux wants to be asked, once, because signal frames and switches grow by the
+/// 8 KiB of the tiles; where it refuses (an alternative signal stack is too small for them, say)
+/// the machine counts as one without.
+bool has_tiles() {
+#if defined(__linux__)
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned kTiles = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, -TILE, -INT8
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) != kTiles) return false;
+    __get_cpuid(1, &a, &b, &c, &d);
+    if ((c & bit_OSXSAVE) == 0) return false;
+    unsigned low = 0, high = 0;
+    asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    constexpr unsigned kState = 3u << 17;  // the system saves shapes and tiles
+    if ((low & kState) != kState) return false;
+    constexpr long kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>
+    return syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
 bool has(Isa isa) {
   __builtin_cpu_init();
   switch (isa) {
@@ -26,6 +57,8 @@ bool has(Isa isa) {
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
     case Isa::avx512_bf16: return has(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx:
+      return has(Isa::avx512_bf16) && __builtin_cpu_supports("avx512vnni") && has_tiles();
     default: return false;
   }
 }
@@ -63,7 +96,7 @@ bool has(Isa isa) { return isa == Isa::generic; }
 
 std::vector<Isa> built_isas() {
 #if defined(LADDER_X86)
-  return {Isa::generic, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16};
+  return {Isa::generic, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16, Isa::amx};
 #elif defined(LADDER_AARCH64)
   return {Isa::generic, Isa::neon, Isa::neon_dotprod, Isa::neon_i8mm};
 #else
@@ -84,6 +117,7 @@ std::string_view name(Isa isa) {
     case Isa::avx_vnni: return "avx_vnni";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::amx: return "amx";
     case Isa::neon: return "neon";
     case Isa::neon_dotprod: return "neon_dotprod";
     case Isa::neon_i8mm: return "neon_i8mm";
@@ -100,6 +134,7 @@ const Kernels& kernels_of(Isa isa) {
     case Isa::avx_vnni: return avx2_kernels();
     case Isa::avx512: return avx512_kernels();
     case Isa::avx512_bf16: return avx512_bf16_kernels();
+    case Isa::amx: return amx_kernels();
 #elif defined(LADDER_AARCH64)
     case Isa::neon:
     case Isa::neon_dotprod:
@@ -121,6 +156,7 @@ const int8::Kernels& int8_kernels_of(Isa isa) {
     case Isa::avx512_bf16:
       return __builtin_cpu_supports("avx512vnni") ? int8::avx512_vnni_kernels()
                                                   : int8::avx2_kernels();
+    case Isa::amx: return int8::amx_kernels();
 #elif defined(LADDER_AARCH64)
     case Isa::neon: return int8::neon_kernels();
     case Isa::neon_dotprod: return int8::neon_dotprod_kernels();

@@ -107,7 +107,11 @@ struct Kernels {
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
-  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
+  /// Whether x and tiles are for tile registers: of every 16 tokens 64 bytes of each, then the next
+  /// 64 of each; tiles of 64 rows.
+  bool tiled;
+  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after; with
+  /// `tiled`, 1 KiB from one 64 bytes to the next.
   void (*arrange)(const Job& job, const void* x, Scalar dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
@@ -115,7 +119,7 @@ struct Kernels {
   /// column_size is 4 these are the float32 values, which any matrix product can take.
   void (*decode)(const Job& job, const Rows& rows, void* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of
-  /// `quads` [count]; r below count * kRows.
+  /// `quads` [count]; r below count * kRows. x and y have room for `tokens` rounded up to 16.
   void (*multiply)(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
                    std::int64_t tokens, float* y, std::int64_t y_stride);
   /// Float to float32 and back, round to nearest even.
@@ -127,9 +131,9 @@ struct Kernels {
   void (*gather)(const float* values, std::int64_t size, const std::int32_t* index,
                  std::int64_t count, float* to);
 
-  /// Faster kernels for bfloat16 x and weights that `fits` accepts, or null.
+  /// Faster kernels for bfloat16 x and what `fits` accepts, or null. They may have faster ones.
   const Kernels* bfloat16;
-  bool (*fits)(const Job& job);
+  bool (*fits)(const Job& job, std::int64_t tokens);
 };
 
 const Kernels& generic_kernels();
@@ -137,6 +141,7 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& avx512_bf16_kernels();
+const Kernels& amx_kernels();
 #elif defined(LADDER_AARCH64)
 const Kernels& neon_kernels();
 #endif

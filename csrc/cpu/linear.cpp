@@ -21,11 +21,14 @@ namespace {
 
 /// So much of x is multiplied by all rows before the next tokens are, as the second-level cache
 /// holds beside a decoded tile; but so many tokens at least, because decoding takes the time of 8
-/// tokens, with pairs of bfloat16 that of 16.
+/// tokens, with pairs of bfloat16 that of 16, with tiles that of 64.
 constexpr std::int64_t kTokenBytes = 512 * 1024;
-constexpr std::int64_t kLeastTokens[] = {240, 126};  // pairs, float32
+constexpr std::int64_t kLeastTokens[] = {240, 126}, kLeastTiled = 512;  // pairs, float32
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
+
+/// Tokens that lie together with Kernels::tiled, and bytes of each before those of the next.
+constexpr std::int64_t kTogether = 16, kLine = 64;
 
 std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
@@ -78,19 +81,22 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 }
 
 /// Tiles are as high as one preparation of scales, or two with pairs: of 4096 columns 256 KiB,
-/// which the second-level cache holds beside what it reads of x.
+/// which the second-level cache holds beside what it reads of x. Those of AMX are higher, because
+/// it reads x faster than that cache gives it.
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
   const std::int64_t row_bytes = job.stride * call.kernels.column_size;
-  const std::int64_t height = call.kernels.column_size == 4 ? kChunk : 2 * kChunk;
+  const std::int64_t height = kChunk * (call.kernels.tiled              ? 4
+                                        : call.kernels.column_size == 4 ? 1
+                                                                        : 2);
   std::vector<Scales> scales;
-  scales.reserve(2);
+  scales.reserve(static_cast<std::size_t>(height / kChunk));
   for (std::int64_t i = 0; i < height / kChunk; ++i) scales.emplace_back(call.weight);
   Buffer tiles(height * row_bytes / 4);
-  Buffer sums(call.m * height);
+  Buffer sums(round_up(call.m, kTogether) * height);
   for (std::int64_t first = begin; first < end; first += height) {
     const std::int64_t stop = std::min(first + height, end);
-    Rows quads[2 * kChunk / kRows];
+    Rows quads[4 * kChunk / kRows];
     int quad = 0;
     for (std::int64_t chunk = first; chunk < stop; chunk += kChunk) {
       Scales& mine = scales[static_cast<std::size_t>((chunk - first) / kChunk)];
@@ -151,22 +157,27 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   if (x.rows == 0 || view.n == 0) return;
 
   Weight weight = read_weight(view, widest);
-  if (x.dtype == Scalar::bf16 && widest.bfloat16 != nullptr && widest.fits(weight.job))
-    weight.kernels = widest.bfloat16;
+  if (x.dtype == Scalar::bf16)
+    while (weight.kernels->bfloat16 != nullptr && weight.kernels->fits(weight.job, x.rows))
+      weight.kernels = weight.kernels->bfloat16;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
   const bool library = gemm && x.rows >= kernels.many && k > 0 && kernels.column_size == 4;
   // Rows a power of two apart would share the few lines of one set of the first-level cache. A
   // library copes by itself, and wants rows without gaps.
   weight.job.stride = library || k % 128 != 0 ? k : k + 64 / kernels.column_size;
-  Buffer arranged(x.rows * weight.job.stride * kernels.column_size / 4);
+  const auto place = [&](std::int64_t row) {
+    const std::int64_t within = kernels.tiled ? row % kTogether : 0;
+    return (row - within) * weight.job.stride * kernels.column_size + within * kLine;
+  };
+  Buffer arranged(round_up(x.rows, kTogether) * weight.job.stride * kernels.column_size / 4);
   parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t row = begin; row < end; ++row)
                kernels.arrange(
                    weight.job,
                    static_cast<const std::uint8_t*>(x.data) + row * x.stride * size_of(x.dtype),
-                   x.dtype, arranged.bytes() + row * weight.job.stride * kernels.column_size);
+                   x.dtype, arranged.bytes() + place(row));
            });
   Buffer wide_bias(bias != nullptr ? view.n : 0);
   if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
@@ -184,8 +195,11 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   const std::int64_t x_bytes = std::max<std::int64_t>(1, weight.job.stride * kernels.column_size);
   const std::int64_t limit =
       dots ? x.rows
-           : std::max(kLeastTokens[kernels.column_size == 4], kTokenBytes / x_bytes / 6 * 6);
-  const std::int64_t most = ceil_div(x.rows, ceil_div(x.rows, limit));  // passes of one size
+           : std::max(kernels.tiled ? kLeastTiled : kLeastTokens[kernels.column_size == 4],
+                      kTokenBytes / x_bytes / 6 * 6);
+  // Passes of one size.
+  const std::int64_t even = ceil_div(x.rows, ceil_div(x.rows, limit));
+  const std::int64_t most = kernels.tiled ? round_up(even, kTogether) : even;
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = ceil_div(view.n, kRows);
   const std::int64_t grain = std::max<std::int64_t>(

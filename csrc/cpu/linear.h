@@ -21,6 +21,8 @@ enum class Isa {
   avx_vnni,      ///< AVX2 with dot products of bytes (Alder Lake, Zen 5 and later): for x of 8 bits
   avx512,        ///< AVX-512 F, BW, DQ, VL and VBMI (Ice Lake, Zen 4 and later)
   avx512_bf16,   ///< the same with products of bfloat16 pairs (Cooper Lake, Zen 4 and later)
+  amx,           ///< the same with VNNI and with tile registers for bfloat16 and for x of 8 bits
+                 ///< (Sapphire Rapids and later)
   neon,          ///< what every aarch64 processor has: ARMv8-A with Advanced SIMD
   neon_dotprod,  ///< the same with sdot for x of 8 bits (Cortex-A76, Neoverse N1, Apple A11 and
                  ///< later)

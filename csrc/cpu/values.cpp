@@ -65,7 +65,8 @@ const QuantizeKernels& quantize_kernels_of(Isa isa) {
                  name(isa), " kernels");
 #if defined(LADDER_X86)
   if (isa == Isa::avx2 || isa == Isa::avx_vnni) return avx2_quantize_kernels();
-  if (isa == Isa::avx512 || isa == Isa::avx512_bf16) return avx512_quantize_kernels();
+  if (isa == Isa::avx512 || isa == Isa::avx512_bf16 || isa == Isa::amx)
+    return avx512_quantize_kernels();
 #endif
   return generic_quantize_kernels();
 }

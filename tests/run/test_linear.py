@@ -3,6 +3,9 @@
 
 import copy
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -286,6 +289,38 @@ def test_a_result_does_not_depend_on_the_instruction_set():
             assert torch.equal(weight.linear(x), wanted), isa
     finally:
         assert ladder.use_cpu_isa() == cpu_isas()[-1]
+
+
+@pytest.mark.skipif("amx" not in cpu_isas(), reason="this machine has no amx")
+def test_where_the_system_refuses_tile_registers_amx_is_missing_and_refused_by_name():
+    """Linux refuses them to a process with a signal stack that is too small for them."""
+    script = """
+        import ctypes
+
+        class Stack(ctypes.Structure):
+            _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+        memory = ctypes.create_string_buffer(8192)
+        stack = Stack(ctypes.addressof(memory), 0, len(memory))
+        assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+
+        import torch, ladder
+        from ladder.ops.cpu import cpu_isa, cpu_isas
+
+        assert "amx" not in cpu_isas() and cpu_isa() == cpu_isas()[-1] == "avx512_bf16"
+        weight = ladder.quantize(torch.randn(64, 128), "uint4,group=32,scale=float16,zero=midpoint")
+        assert weight.linear(torch.ones(20, 128, dtype=torch.bfloat16)).isfinite().all()
+        try:
+            ladder.use_cpu_isa("amx")
+        except ladder.InvalidArgument as error:
+            assert '"amx" is not one of' in str(error), error
+        else:
+            raise AssertionError("amx was not refused")
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_an_instruction_set_that_the_machine_lacks_is_refused_with_those_that_it_has():

@@ -104,7 +104,7 @@ const Loops& loops(const Job& job) {
   return kOf[job.bits - 1](job);
 }
 
-void multiply_any(const Job& job, const void* tile, const void* x, std::int64_t tokens, float* y,
+void multiply_any(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
                   std::int64_t y_stride) {
   if (is_signed(job)) return multiply<Signed>(job, tile, x, tokens, y, y_stride);
   if (size_of(job) == Size::middle) return multiply<Middle>(job, tile, x, tokens, y, y_stride);

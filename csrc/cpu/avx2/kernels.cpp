@@ -60,6 +60,7 @@ const Kernels& avx2_kernels() {
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
                                    .many = 1024,
                                    .position = position,
+                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,

@@ -17,7 +17,7 @@ const avx512_bf16::Loops& loops(const Job& job) {
 
 /// Pairs are exact when the values, less their zero, are bfloat16 numbers, and the zero can go
 /// into a table: one per group of whole blocks.
-bool fits(const Job& job) {
+bool fits(const Job& job, std::int64_t) {
   if (job.storage != Storage::codes || !job.tables->bfloat16_exact || job.float_zeros) return false;
   if (job.grouping == Grouping::columns) return false;
   return !job.integer_zeros || (job.grouping == Grouping::blocks && job.bits <= 6);
@@ -61,6 +61,7 @@ constexpr Kernels kPairs{.block = kBlock,
                          .most_dots = [](const Job&) -> std::int64_t { return 4; },
                          .many = 192,
                          .position = avx512::position,
+                         .tiled = false,
                          .arrange = arrange,
                          .dot = dot,
                          .decode = decode,

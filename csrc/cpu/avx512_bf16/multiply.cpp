@@ -7,11 +7,11 @@
 #include "cpu/avx512_bf16/multiply.h"
 
 #include "cpu/avx512_bf16/loops.h"
+#include "cpu/avx512_bf16/panel.h"
 
 namespace ladder::cpu::avx512_bf16 {
 namespace {
 
-constexpr int kHeight = 16;  ///< rows of a panel
 /// 2 panels by 12 tokens: 24 sums, 2 registers of weights and a broadcast, and 14 loads serve 24
 /// products. The last panel of an odd number is multiplied by itself.
 constexpr int kPanels = 2;
@@ -20,46 +20,12 @@ constexpr int kTokens = 12;
 /// stay in the first-level cache.
 constexpr std::int64_t kPiece = 512;
 
-/// Dword j of row r to dword r of row j.
-inline void transpose(__m512i (&v)[kHeight]) {
-  __m512i w[kHeight];
-#pragma GCC unroll 8
-  for (int i = 0; i < kHeight; i += 2) {
-    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-  // Quarter q of v[4 b + d]: dwords 4 q + d of rows 4 b to 4 b + 3.
-#pragma GCC unroll 4
-  for (int i = 0; i < kHeight; i += 4) {
-    v[i] = _mm512_unpacklo_epi64(w[i], w[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(w[i], w[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int d = 0; d < 4; ++d) {
-    const __m512i first = _mm512_shuffle_i32x4(v[d], v[4 + d], 0x88);   // q 0, 2 of b 0, 1
-    const __m512i second = _mm512_shuffle_i32x4(v[d], v[4 + d], 0xdd);  // q 1, 3
-    const __m512i third = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0x88);
-    const __m512i fourth = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0xdd);
-    w[d] = _mm512_shuffle_i32x4(first, third, 0x88);
-    w[4 + d] = _mm512_shuffle_i32x4(second, fourth, 0x88);
-    w[8 + d] = _mm512_shuffle_i32x4(first, third, 0xdd);
-    w[12 + d] = _mm512_shuffle_i32x4(second, fourth, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kHeight; ++i) v[i] = w[i];
-}
-
 /// Pairs [column, end) of `height` rows to `out`, [pairs][kHeight] dwords; zeros for other rows.
 void across(const std::uint16_t* w, std::int64_t stride, int height, std::int64_t column,
             std::int64_t end, std::uint32_t* out) {
   for (; column < end; column += kWords, out += kLanes * kHeight) {
     __m512i v[kHeight];
-#pragma GCC unroll 16
-    for (int r = 0; r < kHeight; ++r)
-      v[r] = r < height ? _mm512_load_si512(w + r * stride + column) : _mm512_setzero_si512();
-    transpose(v);
+    panel_of(w + column, stride, height, v);
 #pragma GCC unroll 16
     for (int i = 0; i < kHeight; ++i) _mm512_store_si512(out + i * kHeight, v[i]);
   }

@@ -84,7 +84,7 @@ float product(const Job& job, const std::uint8_t* tile, int r, const std::uint8_
   return total;
 }
 
-void multiply(const Job& job, const void* tile, const void* x, std::int64_t tokens, float* y,
+void multiply(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
               std::int64_t y_stride) {
   const auto* bytes = static_cast<const std::uint8_t*>(x);
   for (std::int64_t t = 0; t < tokens; ++t)
@@ -100,12 +100,17 @@ const Kernels& generic_kernels() {
                                    .few = 0,
                                    .most_dots = [](const Job&) -> std::int64_t { return 0; },
                                    .less = [](const Job&) { return 0; },
+                                   .together = 1,
                                    .token_bytes = token_bytes,
-                                   .arrange = arrange,
+                                   .arrange = [](const Job& job, bool tiles, const float* x, int,
+                                                 void* out) { arrange(job, tiles, x, out); },
                                    .dot = nullptr,
                                    .tile_bytes = tile_bytes,
                                    .decode = decode,
-                                   .multiply = multiply};
+                                   .multiply = multiply,
+                                   .pass_bytes = kPassBytes,
+                                   .wider = nullptr,
+                                   .fits = nullptr};
   return kernels;
 }
 

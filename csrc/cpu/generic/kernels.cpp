@@ -155,6 +155,7 @@ const Kernels& generic_kernels() {
                                    .most_dots = [](const Job&) -> std::int64_t { return kFew; },
                                    .many = 192,
                                    .position = position,
+                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,

@@ -38,6 +38,9 @@ struct alignas(64) Codes {
 /// zeros.
 inline constexpr std::int64_t kBlock = 128;
 
+/// Kernels::together is this at most.
+inline constexpr int kTogether = 16;
+
 /// What the kernels know about a weight matrix and x.
 struct alignas(64) Job {
   /// Of the lanes of tokens.h: the group that the first and the second half of each are in.
@@ -73,19 +76,30 @@ struct Kernels {
   /// What the kernels subtract from u by themselves, because their products want it so.
   int (*less)(const Job& job);
 
-  /// Bytes of one arranged token, for `dot` or for `multiply`: a multiple of 64.
+  int together;  ///< tokens that `arrange` takes at once, at most kTogether
+  /// Bytes of one arranged token, for `dot` or for `multiply`; `together` times that is a multiple
+  /// of 64.
   std::int64_t (*token_bytes)(const Job& job, bool tiles);
-  /// Quantises one row of x, `x` [k], and puts it into the order of `dot` or of `multiply`.
-  void (*arrange)(const Job& job, bool tiles, const float* x, void* out);
+  /// Quantises rows of x, `x` [count][padded_k] with any numbers from column k on, and puts them
+  /// into the order of `dot` or of `multiply`; `count` up to `together`, of which out has the
+  /// bytes.
+  void (*arrange)(const Job& job, bool tiles, const float* x, int count, void* out);
   /// out[t] = sum over the row of x[t] * value(row) / step; t below `tokens`.
   void (*dot)(const Job& job, const Row& row, const void* x, int tokens, float* out);
   /// Bytes of a tile, a multiple of 64.
   std::int64_t (*tile_bytes)(const Job& job);
   /// `rows` [tile_rows] to `tile`; of fewer rows the last is repeated.
   void (*decode)(const Job& job, const Row* rows, void* tile);
-  /// y[t * y_stride + r] = sum over row r of the tile of x[t] * value / step.
-  void (*multiply)(const Job& job, const void* tile, const void* x, std::int64_t tokens, float* y,
+  /// y[t * y_stride + r] = sum over row r of the tile of x[t] * value / step. y has room for
+  /// `tokens` rounded up to kTogether, and `tile` may change.
+  void (*multiply)(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
                    std::int64_t y_stride);
+  /// So many bytes of arranged tokens are multiplied by all rows before the next tokens are.
+  std::int64_t pass_bytes;
+
+  /// Faster kernels, of the same `less`, for what `fits` accepts; or null.
+  const Kernels* wider;
+  bool (*fits)(const Job& job, std::int64_t tokens);
 };
 
 const Kernels& generic_kernels();
@@ -93,6 +107,7 @@ const Kernels& generic_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx_vnni_kernels();
 const Kernels& avx512_vnni_kernels();
+const Kernels& amx_kernels();
 #elif defined(LADDER_AARCH64)
 const Kernels& neon_kernels();
 const Kernels& neon_dotprod_kernels();

@@ -15,9 +15,6 @@
 namespace ladder::cpu::int8 {
 namespace {
 
-/// So much of x, arranged, is multiplied by all rows before the next tokens are.
-constexpr std::int64_t kTokenBytes = 4 * 1024 * 1024;
-
 std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 /// A weight as these kernels see it: scales and zeros are read by what cpu::linear reads them with.
@@ -157,7 +154,7 @@ void many_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   std::vector<Scales> scales;
   for (std::int64_t r = 0; r < height; r += kChunk) scales.emplace_back(call.packed.weight);
   Buffer tile(call.kernels.tile_bytes(job) / 4);
-  Buffer sums(call.m * height);
+  Buffer sums(round_up(call.m, kTogether) * height);
   Row rows[64];
   for (std::int64_t first = begin; first < end; first += height) {
     const std::int64_t count = std::min(height, end - first);
@@ -188,17 +185,20 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   LADDER_REQUIRE(x.rows == y.rows, "x has ", x.rows, " rows, y ", y.rows);
   LADDER_REQUIRE(x.dtype == y.dtype, "x and y have different dtypes");
   const cpu::Kernels& floats = kernels_of(isa);
-  const Kernels& kernels = int8_kernels_of(isa);
-  const Packed packed = read(view, floats, kernels);
+  const Kernels& widest = int8_kernels_of(isa);
+  const Packed packed = read(view, floats, widest);
   const Job& job = packed.job;
   if (x.rows == 0 || view.n == 0) return;
+  const bool wider = widest.wider != nullptr && widest.fits(job, x.rows);
+  const Kernels& kernels = wider ? *widest.wider : widest;
 
   const bool dots = x.rows <= kernels.most_dots(job);
   const std::int64_t token_bytes = kernels.token_bytes(job, !dots);
   const std::int64_t most =
       dots ? x.rows
-           : std::clamp<std::int64_t>(kTokenBytes / token_bytes / 12 * 12, 24, x.rows + 24);
-  Buffer arranged(std::min(most, x.rows) * token_bytes / 4);
+           : std::clamp<std::int64_t>(kernels.pass_bytes / token_bytes / 48 * 48, 48, x.rows + 48);
+  const std::int64_t together = kernels.together;
+  Buffer arranged(round_up(std::min(most, x.rows), together) * token_bytes / 4);
   Buffer wide_bias(bias != nullptr ? view.n : 0);
   if (bias != nullptr) floats.widen(bias, x.dtype, view.n, wide_bias.data());
   Call call{.packed = packed,
@@ -218,16 +218,20 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
       std::max<std::int64_t>(1, 131072 / (job.padded_k * height * std::min(most, x.rows)));
   for (; call.token < x.rows; call.token += most) {
     call.m = std::min(most, x.rows - call.token);
-    parallel(call.m, std::max<std::int64_t>(1, 65536 / job.padded_k),
-             [&](std::int64_t begin, std::int64_t end) {
-               Buffer wide(job.padded_k);
-               for (std::int64_t row = begin; row < end; ++row) {
-                 floats.widen(static_cast<const std::uint8_t*>(x.data) +
-                                  (call.token + row) * x.stride * size_of(x.dtype),
-                              x.dtype, job.k, wide.data());
-                 kernels.arrange(job, !dots, wide.data(), arranged.bytes() + row * token_bytes);
-               }
-             });
+    parallel(
+        ceil_div(call.m, together), std::max<std::int64_t>(1, 65536 / (job.padded_k * together)),
+        [&](std::int64_t begin, std::int64_t end) {
+          Buffer wide(job.padded_k * together);
+          for (std::int64_t row = begin * together; row < std::min(end * together, call.m);
+               row += together) {
+            const auto count = static_cast<int>(std::min(together, call.m - row));
+            for (int t = 0; t < count; ++t)
+              floats.widen(static_cast<const std::uint8_t*>(x.data) +
+                               (call.token + row + t) * x.stride * size_of(x.dtype),
+                           x.dtype, job.k, wide.data() + t * job.padded_k);
+            kernels.arrange(job, !dots, wide.data(), count, arranged.bytes() + row * token_bytes);
+          }
+        });
     parallel(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
       (dots ? few_tokens : many_tokens)(call, begin * height, std::min(end * height, view.n));
     });

@@ -208,7 +208,7 @@ void quad(const Job& job, const std::uint8_t* tile, int first, const std::uint8_
 }
 
 template <class V>
-void multiply(const Job& job, const void* tile, const void* x, std::int64_t tokens, float* y,
+void multiply(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
               std::int64_t y_stride) {
   using Quad = void (*)(const Job&, const std::uint8_t*, int, const std::uint8_t*, std::int64_t,
                         float*, std::int64_t);
@@ -229,15 +229,19 @@ inline constexpr Kernels kKernels{
     .few = 0,
     .most_dots = [](const Job&) -> std::int64_t { return 0; },
     .less = less,
+    .together = 1,
     .token_bytes = [](const Job& job, bool) { return tokens_of(job).bytes; },
     .arrange =
-        [](const Job& job, bool, const float* x, void* out) {
+        [](const Job& job, bool, const float* x, int, void* out) {
           arrange_for_tiles(natural(job), x, static_cast<std::uint8_t*>(out));
         },
     .dot = nullptr,
     .tile_bytes = [](const Job& job) { return Tile(job).bytes; },
     .decode = decode<V>,
-    .multiply = multiply<V>};
+    .multiply = multiply<V>,
+    .pass_bytes = kPassBytes,
+    .wider = nullptr,
+    .fits = nullptr};
 
 /// Sums of rows and tokens by an instruction that adds 16 products to 4 sums.
 template <class Add>

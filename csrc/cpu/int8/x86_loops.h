@@ -77,14 +77,19 @@ inline constexpr Kernels kKernels = {
     .few = 4,
     .most_dots = [](const Job&) { return kMostDots; },
     .less = [](const Job&) { return 0; },
+    .together = 1,
     .token_bytes = token_bytes,
-    .arrange = arrange,
+    .arrange = [](const Job& job, bool tiles, const float* x, int,
+                  void* out) { arrange(job, tiles, x, out); },
     .dot = [](const Job& job, const Row& row, const void* x, int tokens,
               float* out) { dot_some(loops(job), job, row, x, tokens, out); },
     .tile_bytes = tile_bytes<V>,
     .decode = [](const Job& job, const Row* rows,
                  void* tile) { loops(job).decode(job, rows, tile); },
-    .multiply = multiply<V>};
+    .multiply = multiply<V>,
+    .pass_bytes = kPassBytes,
+    .wider = nullptr,
+    .fits = nullptr};
 
 }  // namespace
 }  // namespace ladder::cpu::int8

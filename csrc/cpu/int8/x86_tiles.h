@@ -206,7 +206,7 @@ void multiply_tokens(const Job& job, const std::uint8_t* tile, const std::uint8_
 constexpr std::int64_t kPieceBytes = 24 * 1024;
 
 template <class V>
-void multiply(const Job& job, const void* tile, const void* x, std::int64_t tokens, float* y,
+void multiply(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
               std::int64_t y_stride) {
   using Some = void (*)(const Job&, const std::uint8_t*, const std::uint8_t*, std::int64_t,
                         std::int64_t, float*, std::int64_t);

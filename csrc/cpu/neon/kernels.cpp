@@ -82,6 +82,7 @@ const Kernels& neon_kernels() {
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
                                    .many = 192,
                                    .position = position,
+                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -168,22 +169,29 @@ TEST_P(EveryIsaInt8, reads_and_writes_nothing_past_an_end_on_any_number_of_threa
 }
 
 TEST_P(EveryIsaInt8, takes_whole_tables_of_8_bits) {
-  // All values of 8 bits out of order, so that every part of a table is looked up.
-  std::vector<double> values;
-  for (int code = 0; code < 256; ++code) values.push_back((code * 77 + 5) % 256 - 128);
-  static const Element* const shuffled = &register_table("int8_test_shuffled", 8, values);
-  const TType type{.element = shuffled, .block = {1, 64}, .scale = &element("float32")};
-  RandomWeight w(type, 11, 256, Draw::any, false, 5);
-  const Product p = product8(w, GetParam(), {.m = 6}, whole);
-  for (std::int64_t t = 0; t < 6; ++t)
-    for (std::int64_t r = 0; r < w.n; ++r) {
-      double magnitude = 0;
-      for (std::int64_t i = 0; i < w.k; ++i)
-        magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
-                              w.values[static_cast<std::size_t>(r * w.k + i)]);
-      ASSERT_LE(std::abs(p.y.get(t, r) - exact_sum(w, p, false, t, r)),
-                6 * 16 * 0x1p-24 * magnitude);
+  // All values of 8 bits out of order, so that every part of a table is looked up; less their zero
+  // they fit a signed byte, or are too large, or too small.
+  for (const int first : {-128, -60, -200}) {
+    std::vector<double> values;
+    for (int code = 0; code < 256; ++code) values.push_back((code * 77 + 5) % 256 + first);
+    const std::string name = "int8_test_from" + std::to_string(-first);
+    const Element& shuffled = register_table(name, 8, values);
+    const TType type{.element = &shuffled, .block = {1, 64}, .scale = &element("float32")};
+    RandomWeight w(type, 11, 256, Draw::any, false, 5);
+    for (const std::int64_t m : {6, 20}) {
+      const Product p = product8(w, GetParam(), {.m = m}, whole);
+      for (std::int64_t t = 0; t < m; ++t)
+        for (std::int64_t r = 0; r < w.n; ++r) {
+          double magnitude = 0;
+          for (std::int64_t i = 0; i < w.k; ++i)
+            magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
+                                  w.values[static_cast<std::size_t>(r * w.k + i)]);
+          ASSERT_LE(std::abs(p.y.get(t, r) - exact_sum(w, p, false, t, r)),
+                    6 * 16 * 0x1p-24 * magnitude)
+              << name << " at " << t << ", " << r;
+        }
     }
+  }
 }
 
 /// AVX-512 with bfloat16 products is AVX-512 here.

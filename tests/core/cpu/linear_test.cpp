@@ -73,12 +73,14 @@ struct Shape {
 };
 
 // One column, one below and above a vector and a block of columns; groups that are a fraction of
-// a block, a whole one, two, neither; a shorter last group; tensor, channel and 2-D blocks.
+// a block, a whole one, two, neither; a shorter last group; tensor, channel and 2-D blocks; rows
+// and columns above the tiles and pieces of AMX, of 64, 32 and 16 rows and 256 columns.
 const Shape kShapes[] = {
-    {1, 1, {1, 0}},     {3, 15, {1, 8}},    {1, 17, {1, 0}},         {5, 127, {1, 32}},
-    {2, 128, {1, 128}}, {4, 129, {1, 128}}, {3, 200, {1, 64}},       {2, 260, {1, 16}},
-    {6, 300, {1, 256}}, {3, 144, {1, 24}},  {19, 136, {1, 8}},       {5, 130, {0, 0}},
-    {7, 264, {3, 128}}, {6, 96, {4, 32}},   {4, 160, {1, 32}, true}, {2, 140, {1, 128}, true},
+    {1, 1, {1, 0}},     {3, 15, {1, 8}},     {1, 17, {1, 0}},         {5, 127, {1, 32}},
+    {2, 128, {1, 128}}, {4, 129, {1, 128}},  {3, 200, {1, 64}},       {2, 260, {1, 16}},
+    {6, 300, {1, 256}}, {3, 144, {1, 24}},   {19, 136, {1, 8}},       {5, 130, {0, 0}},
+    {7, 264, {3, 128}}, {6, 96, {4, 32}},    {4, 160, {1, 32}, true}, {2, 140, {1, 128}, true},
+    {70, 264, {1, 32}}, {40, 390, {1, 128}},
 };
 
 // Each of the driver's ways is taken: 1, a few, some tokens; below, at and above the tokens that
