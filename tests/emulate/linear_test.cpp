@@ -54,7 +54,8 @@ TEST(Emulated, tile_kernels_of_every_shape_are_exact) {
 
 TEST(Emulated, tails_are_exact) {
   std::vector<Case> cases;
-  for (const auto& [problem, schedule] : testing::tail_cases()) cases.push_back({problem, schedule});
+  for (const auto& [problem, schedule] : testing::tail_cases())
+    cases.push_back({problem, schedule});
   ASSERT_GE(cases.size(), 10U);
   expect_exact(cases, device("h200"));
 }
