@@ -158,10 +158,10 @@ std::string refusal(const Problem& problem) {
   // Each kind once.
   const auto early = std::ranges::adjacent_find(
       problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
-  return early == problem.epilogue.end()
-             ? ""
-             : "kernels take a second scale, scales of tokens, a bias, a gate and an activation function "
-               "in this order";
+  return early == problem.epilogue.end() ? ""
+                                         : "kernels take a second scale, scales of tokens, a bias, "
+                                           "a gate and an activation function "
+                                           "in this order";
 }
 
 std::string to_string(const Problem& problem) {

@@ -87,8 +87,7 @@ struct ActivationFunction {
   bool operator==(const ActivationFunction&) const = default;
 };
 /// In the order in which kernels take them.
-using EpilogueStep =
-    std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction>;
+using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction>;
 
 struct Problem {
   Weight weight;

@@ -259,9 +259,10 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
-               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, Activate, CopyElements,
-               UnpackBytes, SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand,
-               TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit, TensorLoad>
+               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, Activate,
+               CopyElements, UnpackBytes, SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence,
+               ScaleOperand, TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit,
+               TensorLoad>
       op;
 };
 

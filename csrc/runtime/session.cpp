@@ -235,9 +235,9 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
-  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_,
-                           function_),
-                device_row(ordinal));
+  return decide(
+      expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_, function_),
+      device_row(ordinal));
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
@@ -349,9 +349,8 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
     check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function));
   }
   if (rounded) {
-    as_they_come =
-        &session(open_session(type, n, k, gather, dependent_launch, std::nullopt, false, gating,
-                              function));
+    as_they_come = &session(
+        open_session(type, n, k, gather, dependent_launch, std::nullopt, false, gating, function));
   }
   const auto number =
       number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",

@@ -216,8 +216,9 @@ def gated_kinds_of(
     """
     from ladder.checkpoints.packed import GATE_UP
     from ladder.cuda.image import alternates
+    from ladder.nn.gated import device_objection
 
-    if gating is None:
+    if gating is None or device_objection(device):
         return []
     pairs = [each for each in merged if each.name.endswith("+".join(GATE_UP))]
     found = kinds_of([each for each in pairs if alternates(each.n)], device)

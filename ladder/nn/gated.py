@@ -194,7 +194,7 @@ def _gated_class(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def objection(parent: nn.Module, form: Form) -> str:
-    """Why gate and up of ``parent`` cannot be one weight; "" when they can."""
+    """Why gate and up of ``parent`` cannot be one weight, or had better not; "" when they can."""
     if "forward" in parent.__dict__:
         return "something has replaced its forward"
     layers: list[Any] = [parent._modules[name] for name in (form.gate, form.up)]
@@ -212,4 +212,17 @@ def objection(parent: nn.Module, form: Form) -> str:
     gate, up = (layer.out_features for layer in layers)
     if gate != up:
         return f"{form.gate} has {gate} rows and {form.up} {up}"
-    return "" if images.alternates(2 * gate) else f"{gate} rows of each are no multiple of 8"
+    if not images.alternates(2 * gate):
+        return f"{gate} rows of each are no multiple of 8"
+    return device_objection(layers[0].device)
+
+
+def device_objection(device: torch.device) -> str:
+    """Why one weight of gate and up would be slower on ``device`` than two; "" when it would not.
+
+    From 32 tokens on the kernels of AMD's GPUs have gate and up in other lanes
+    (csrc/pipelines/waves/objection.cpp): the weight would be dequantised by each call.
+    """
+    if device.type != "cuda" or not torch.version.hip:
+        return ""
+    return "kernels of AMD's GPUs give the product of gate and up for up to 16 tokens only"

@@ -18,8 +18,8 @@ namespace ladder {
 namespace {
 
 constexpr std::size_t kTries = 8;
-constexpr Gated kAll[] = {Gated::gelu,       Gated::gelu_tanh, Gated::linear, Gated::mish,
-                          Gated::quick_gelu, Gated::relu,      Gated::relu2,  Gated::sigmoid,
+constexpr Gated kAll[] = {Gated::gelu,       Gated::gelu_tanh,  Gated::linear, Gated::mish,
+                          Gated::quick_gelu, Gated::relu,       Gated::relu2,  Gated::sigmoid,
                           Gated::silu,       Gated::swiglu_oai, Gated::tanh};
 
 void expect_a_kernel(const Problem& problem, const Device& device) {
@@ -46,9 +46,9 @@ void expect_kernels(const Set& set) {
     for (const Gated what : kAll) {
       const bool many = name == std::string("h200") && turn % 2 == 0;  // warpgroups
       const char* type = kTypes[many ? 0 : turn / 2 % std::size(kTypes)];
-      Problem problem = linear_of(ttype(type), 14336, 4096,
-                                  turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
-                                  many ? 512 : kTokens[turn % std::size(kTokens)]);
+      Problem problem =
+          linear_of(ttype(type), 14336, 4096, turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
+                    many ? 512 : kTokens[turn % std::size(kTokens)]);
       problem.set_bias(turn % 5 == 0);
       ++turn;
       if (set(problem, what)) expect_a_kernel(problem, device(name));

@@ -10,11 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 import ladder
-from ladder.nn.gated import GatedWeight, RunsGated, objection
+from ladder.nn.gated import GatedWeight, RunsGated, device_objection, objection
 from ladder.ops.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
 H, WIDE = 64, 96
 GATINGS = (*(Gating(name) for name in ACTIVATIONS), Gating(SWIGLU_OAI, 7.0, 1.5))
+AMD = "kernels of AMD's GPUs give the product of gate and up for up to 16 tokens only"
 
 
 class Dense(nn.Module):
@@ -165,6 +166,13 @@ def test_an_activation_of_a_layer_itself_keeps_it_apart():
     module = packed()
     module.gate_proj.activation = module.up_proj.activation = "relu"
     assert objection(module, module.form) == "gate_proj has an activation, relu, of its own"
+
+
+def test_amds_gpus_keep_them_apart_since_many_tokens_have_no_such_kernels(monkeypatch):
+    assert device_objection(torch.device("cuda")) == ("" if not torch.version.hip else AMD)
+    monkeypatch.setattr(torch.version, "hip", "6.3")
+    assert device_objection(torch.device("cuda")) == AMD
+    assert device_objection(torch.device("cpu")) == ""
 
 
 def test_what_it_cannot_be_made_of_is_refused():

@@ -26,7 +26,8 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
                 false),
             answer(InTensorMemory{}, false), answer(Group<TensorCommit>{}, false),
             answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
-                         Fill, Reinterpret, Scale, Add, Multiply, Spread, Gate, Activate, JoinDigits>{},
+                         Fill, Reinterpret, Scale, Add, Multiply, Spread, Gate, Activate,
+                         JoinDigits>{},
                    false)},
         statement.op);
   });

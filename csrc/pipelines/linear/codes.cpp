@@ -273,7 +273,9 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
         out = reg("gated", Scalar::f32, *outer * eight);
         emit(body, Gate{out, sum_, gate.gating});
       },
-      [&](const ActivationFunction& f) { emit(body, Activate{sum_, f.what}); }};
+      [&](const ActivationFunction& f) {
+        emit(body, Activate{sum_, f.what});
+      }};
   for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
   return out;
 }

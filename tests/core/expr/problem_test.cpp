@@ -127,12 +127,13 @@ TEST(Problem, that_no_kernel_multiplies_says_why) {
             "x is f16, and y bf16");
   EXPECT_EQ(why([](Problem& p) { p.formats.x = Scalar::s8; }),
             "x of s8 without scales of its tokens");
-  EXPECT_EQ(why([](Problem& p) {
-              p.round_x(Scalar::s8);
-              std::ranges::reverse(p.epilogue);
-            }),
-            "kernels take a second scale, scales of tokens, a bias, a gate and an activation function "
-            "in this order");
+  EXPECT_EQ(
+      why([](Problem& p) {
+        p.round_x(Scalar::s8);
+        std::ranges::reverse(p.epilogue);
+      }),
+      "kernels take a second scale, scales of tokens, a bias, a gate and an activation function "
+      "in this order");
 }
 
 TEST(Problem, has_its_steps_in_the_order_of_kernels_whatever_was_set_first) {

@@ -16,8 +16,8 @@
 namespace ladder {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::expect_right;
+using ::testing::HasSubstr;
 using testing::LinearCase;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
@@ -48,8 +48,8 @@ TEST(ActivationFunction, is_right_in_every_pipeline) {
 
 TEST(ActivationFunction, of_integers_is_exact) {
   for (const std::int64_t m : {1, 16, 64}) {
-    Problem problem = linear_of(ttype("uint4,group=64,scale=float16,zero=integer"), 104, 256,
-                                Scalar::f16, m);
+    Problem problem =
+        linear_of(ttype("uint4,group=64,scale=float16,zero=integer"), 104, 256, Scalar::f16, m);
     problem.set_bias(true);
     problem.set_activation_function(Gated::relu);
     const Compiled compiled = compile(problem, device("h200"));

@@ -41,8 +41,8 @@ void add_gated(std::vector<std::pair<Problem, Schedule>>& out, const Cases& case
   }
 }
 
-inline constexpr std::array kFunctions = {Gated::relu, Gated::silu,  Gated::gelu, Gated::gelu_tanh,
-                                          Gated::relu2, Gated::quick_gelu};
+inline constexpr std::array kFunctions = {Gated::relu,      Gated::silu,  Gated::gelu,
+                                          Gated::gelu_tanh, Gated::relu2, Gated::quick_gelu};
 
 /// Of each `step` cases that lowering has, with functions of their sums in turn.
 template <class Cases>

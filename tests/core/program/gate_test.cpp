@@ -19,8 +19,8 @@
 namespace ladder {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::expect_right;
+using ::testing::HasSubstr;
 using testing::LinearCase;
 using ::testing::ThrowsMessage;
 
