@@ -5,6 +5,7 @@
     python benchmarks/vllm_decode.py --engines ladder:uint3,ladder:mxfp4 --batches 1,8 --prefill ""
     python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
     python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
+    python benchmarks/vllm_decode.py --engines ladder --ladder '{"fuse_gated_mlp": false}'
 
 Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
 downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
@@ -97,8 +98,8 @@ def _is_mixture(shape: str) -> bool:
     return "num_experts" in SHAPES[shape]
 
 
-def expected(engine: str, shape: str) -> list[str]:
-    """What the log of an engine must have."""
+def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
+    """What the log of an engine must have; ``ladder`` has the options of ladder."""
     if engine in _RIVALS:
         # What vLLM 0.26 takes for experts of such weights.
         experts = [r"Using 'MARLIN' \w+ MoE backend"] if _is_mixture(shape) else []
@@ -106,7 +107,9 @@ def expected(engine: str, shape: str) -> list[str]:
     if not engine.startswith("ladder"):
         return []
     experts = [r"ladder: \d+ experts of .* have kernels for items"] if _is_mixture(shape) else []
-    return [r"ladder: .* has kernels for 1 to", *experts]
+    fuses = ladder.get("fuse_gated_mlp", True) and not _is_mixture(shape)
+    products = [r"ladder: (\d+) of \1 layers of two parts give act\(gate\) \* up"] if fuses else []
+    return [r"ladder: .* has kernels for 1 to", *experts, *products]
 
 
 def write_model(folder: Path, shape: str, layers: int, engine: str) -> None:
@@ -244,7 +247,7 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
     result = json.loads(found[-1]) if found else {"engine": engine, "layers": layers}
     if process.returncode:
         result["error"] = f"ended with {process.returncode}: {_last_error(text)}"
-    for line in expected(engine, options.shape):
+    for line in expected(engine, options.shape, json.loads(options.ladder)):
         if "error" not in result and not re.search(line, text):
             result["error"] = f'its log has no "{line}"'
     return result

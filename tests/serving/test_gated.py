@@ -316,7 +316,7 @@ def test_rows_that_are_no_pairs_of_eights_are_named(sizes, tmp_path):
     assert layer(x_of())[0].shape[-1] == sum(sizes)
 
 
-def test_float32_on_a_gpu_is_named(tmp_path, monkeypatch):
+def test_devices_without_such_kernels_are_named(tmp_path, monkeypatch):
     from ladder.integrations.vllm import gated
 
     stored = stored_mlp()
@@ -325,7 +325,11 @@ def test_float32_on_a_gpu_is_named(tmp_path, monkeypatch):
         mlp = make_mlp(quantization(tmp_path), **SILU)
         monkeypatch.setattr(gated, "kernels", SimpleNamespace(possible=lambda _: True, HALVES=()))
         why = mlp.gate_up_proj.quant_method._product(mlp.gate_up_proj)
-    assert why == "kernels have no product of gate and up of torch.float32"
+        assert why == "kernels have no product of gate and up of torch.float32"
+        monkeypatch.setattr(gated, "kernels", SimpleNamespace(possible=lambda _: False))
+        monkeypatch.setattr(gated, "device_objection", lambda device: f"slower on {device}")
+        why = mlp.gate_up_proj.quant_method._product(mlp.gate_up_proj)
+    assert why == "slower on cpu"
 
 
 def test_what_another_module_asks_for_is_no_pair(tmp_path):

@@ -23,7 +23,6 @@ OTHERS = {
     "Zamba2MLP": "reads the result of gate_up_proj 0 times in the next statement",
     "ModernBertMLP": "does something to the result of Wi first",
     "DoryMLP": "does something to the result of gate_up_proj first",
-    "OpenPanguVisionMLP": "reads the result of gate_up_proj 0 times in the next statement",
 }
 #: Models, by their file and the class that is their MLP.
 MODELS = {

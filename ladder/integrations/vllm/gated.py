@@ -22,6 +22,7 @@ from ladder.integrations.serving.gated import FusedActivation, Product, product_
 from ladder.integrations.serving.layer import Run
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.vllm.options import options_of
+from ladder.nn.gated import device_objection
 
 _log = logging.getLogger("vllm.ladder")
 
@@ -127,7 +128,7 @@ def _objection(layer: Any, room: Room, dtype: torch.dtype) -> str:
         return "its rows are gathered from all ranks (gather_output)"
     if layer.skip_bias_add and layer.bias is not None:
         return "its bias is added by another module (skip_bias_add)"
-    on_gpu = kernels.possible(next(layer.parameters()).device)
-    if on_gpu and dtype not in kernels.HALVES:
+    device = next(layer.parameters()).device
+    if kernels.possible(device) and dtype not in kernels.HALVES:
         return f"kernels have no product of gate and up of {dtype}"
-    return ""
+    return device_objection(device)
