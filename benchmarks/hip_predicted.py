@@ -42,7 +42,14 @@ MEASURED = {
     ("BLOOM-176B", "W:INT4 A:FP16"): (1.755, 3.877),
     ("BLOOM-176B", "W:NF4 A:FP16"): (2.012, 8.142),
 }
-ARCHITECTURES = {"mi250": "gfx90a", "mi300x": "gfx942"}
+ARCHITECTURES = {
+    "mi250": "gfx90a",
+    "mi300x": "gfx942",
+    "rx7900xtx": "gfx1100",
+    "rx9070xt": "gfx1201",
+}
+#: Those that layers are predicted for, and that multiply bytes.
+DATA_CENTRE = ("mi250", "mi300x")
 #: Weights for activations of 8 bits, and what these are rounded to.
 BYTES = {
     "W:INT4 G128 A:INT8": ("uint4,group=128,scale=float16,zero=midpoint", "int8"),
@@ -54,7 +61,9 @@ BYTES = {
 }
 #: Architectures that multiply float8.
 FLOAT8 = {"gfx942"}
-PEAK = {"mi250": 1.6384, "mi300x": 5.3}  # TB/s, of the datasheets
+PEAK = {"mi250": 1.6384, "mi300x": 5.3, "rx7900xtx": 0.96, "rx9070xt": 0.64}  # TB/s, datasheets
+#: Tokens of the kernels that are compiled.
+TOKENS = (1, 16, 64, 512, 2048)
 
 
 def explained(
@@ -112,7 +121,9 @@ def loop_cycles(text: str, architecture: str) -> str:
         input=body, capture_output=True, text=True,
     )  # fmt: skip
     cycles = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    return f"{4 * int(cycles[1]) // 8}" if cycles else "llvm-mca refuses"
+    # Of an instruction: 16 lanes a clock of 64, or 32 of 32.
+    clocks = 4 if architecture.startswith("gfx9") else 1
+    return f"{clocks * int(cycles[1]) // 8}" if cycles else "llvm-mca refuses"
 
 
 def layer_table(models: list[str], types: list[str]) -> None:
@@ -127,7 +138,7 @@ def layer_table(models: list[str], types: list[str]) -> None:
             weight = TYPES[name]
             for turn, m in enumerate((1, 32)):
                 times = {}
-                for device in ARCHITECTURES:
+                for device in DATA_CENTRE:
                     parts = [first_kernel(explained(m, n, k, weight, device))[0] for n, k in layers]
                     times[device] = f"{sum(parts) / 1e3:.3f}"
                 measured = MEASURED.get((model, name), ("", ""))[turn]
@@ -139,8 +150,9 @@ def kernel_table(types: list[str]) -> None:
     print("\n## Kernels\n")
     print("`TB/s`: codes and scales over the predicted time, and of the datasheet's rate.")
     print("`VGPRs`, `spills`: of the code object. `loop`: clocks of a SIMD for a turn of one wave,")
-    print("llvm-mca's count times four, which knows no memory. Where the first choice spills, a")
-    print("session takes the next that does not.\n")
+    print("llvm-mca's count, times four on CDNA, which knows no memory. Where the first choice")
+    print("spills, a session takes the next that does not. Where the model has a dequantised")
+    print("weight and a dense product faster, the time is the first kernel's all the same.\n")
     print("| device | N x K | type | tokens | µs | TB/s | VGPRs | spills | MFMA | loop "
           "| schedule |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|---|---|")
@@ -148,7 +160,7 @@ def kernel_table(types: list[str]) -> None:
         for n, k in ((8192, 8192), (28672, 8192)):
             for name in types:
                 weight = TYPES[name]
-                for m in (1, 16, 64):
+                for m in TOKENS:
                     sections = explained(m, n, k, weight, device)
                     us, schedule = first_kernel(sections)
                     if "source" not in sections:
@@ -160,7 +172,7 @@ def kernel_table(types: list[str]) -> None:
                     spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
                     print(f"| {device} | {n} x {k} | {name} | {m} | {us:.1f} | {rate:.2f} "
                           f"({rate / PEAK[device]:.0%}) | {number(text, 'vgpr_count')} | {spills} "
-                          f"| {len(re.findall('v_mfma', text))} "
+                          f"| {len(re.findall('v_[mw]m', text))} "
                           f"| {loop_cycles(text, architecture)} | {schedule} |")  # fmt: skip
 
 
@@ -168,11 +180,11 @@ def bytes_table() -> None:
     n = k = 8192
     print("\n## Activations of 8 bits\n")
     print(f"{n} x {k}. Instructions of bytes have the rate of float16 on gfx90a and twice that on")
-    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times. Above")
-    print("256 tokens of float16 there is no kernel: torch multiplies by the dequantised weight.\n")
+    print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times.\n")
     print("| device | type | tokens | A:FP16 µs | µs | VGPRs | spills | MFMA | schedule |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for device, architecture in ARCHITECTURES.items():
+    for device in DATA_CENTRE:
+        architecture = ARCHITECTURES[device]
         for name, (weight, activation_type) in BYTES.items():
             if activation_type == "float8_e4m3" and architecture not in FLOAT8:
                 continue
@@ -182,8 +194,7 @@ def bytes_table() -> None:
                 us, schedule = first_kernel(sections)
                 text = assembly(sections["source"], architecture)
                 spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
-                as_they_come = f"{halves:.1f}" if halves == halves else "torch"
-                print(f"| {device} | {name} | {m} | {as_they_come} | {us:.1f} "
+                print(f"| {device} | {name} | {m} | {halves:.1f} | {us:.1f} "
                       f"| {number(text, 'vgpr_count')} | {spills} "
                       f"| {len(re.findall('v_mfma', text))} | {schedule} |")  # fmt: skip
 

@@ -96,11 +96,11 @@ std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
                             const MatrixInstruction& row) {
   constexpr int kCounted = 32, kBesideFloats = 32;
   // By which clang-19 stays below the count for waves of 32 lanes.
-  constexpr int kSpared = 112, kSparedTwice = 56;
+  constexpr int kSpared = 64, kSparedTwice = 56;
   if (row.lanes() < kWaveLanes) {
     // Activations are those of two waves, and RDNA 3 has A and B twice.
     const auto of_b = s.wave_tokens() / 8;
-    if (row.fragment == Fragment::wmma) return of_b - kSpared;
+    if (row.fragment == Fragment::wmma) return of_b - (s.columns == kBlock ? kSpared : 0);
     const auto words = (s.behind ? 1 : 2) * kUnits * problem.weight.bits * (s.columns / kBlock);
     return 8 * of_b + 4 * kUnits + words - kSparedTwice;
   }

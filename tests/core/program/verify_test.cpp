@@ -154,9 +154,9 @@ TEST(Verify, a_bias_of_sums_that_have_none) {
 
 TEST(Verify, words_of_units_that_are_none) {
   const auto p = lowered<LoadUnits>("uint3,group=128,scale=float16", 64);
-  expect<LoadUnits>(p, "words that are not chunks of lanes in shared memory",
+  expect<LoadUnits>(p, "words that are not chunks of lanes",
                     [](Program& p, LoadUnits& i) { p.views[i.from].extents[3] = 16; });
-  expect<LoadUnits>(p, "words that are not chunks of lanes in shared memory",
+  expect<LoadUnits>(p, "words that are not chunks of lanes",
                     [](Program& p, LoadUnits& i) { p.views[i.from].strides[4] = 2; });
   expect<LoadUnits>(p, "is not words of the lanes of a warp",
                     [](Program& p, LoadUnits& i) { layout(p, i.to).shape.pop_back(); });
