@@ -209,7 +209,6 @@ constexpr Kernels kTiles{
     .tile_bytes = [](const Job& job) { return Tile64(job).bytes; },
     .decode = decode,
     .multiply = multiply,
-    .pass_bytes = kPassBytes,
     .wider = nullptr,
     .fits = nullptr};
 static_assert(kSide <= kTogether);

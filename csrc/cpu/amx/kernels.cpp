@@ -25,6 +25,10 @@ constexpr std::int64_t kPiece = 256;
 /// takes most of the time.
 constexpr std::int64_t kLeastColumns = kWords, kLeastTokens = 5;
 
+/// Kernels::many of float32 x: processors with AMX reach it sooner than those that `avx512` was
+/// measured on.
+constexpr std::int64_t kManyFloats = 176;
+
 /// Pair i of 8 neighbouring columns is columns i and i + 4 of them, as decoded rows have it; pairs
 /// follow each other in order of columns.
 void arrange(const Job& job, const void* x, Scalar, void* out) {
@@ -195,6 +199,7 @@ const Kernels& amx_kernels() {
   struct All {
     Kernels floats = avx512_bf16_kernels(), pairs = *floats.bfloat16, tiles = pairs;
     All() {
+      floats.many = kManyFloats;
       floats.bfloat16 = &pairs;
       pairs.bfloat16 = &tiles;
       pairs.fits = [](const Job& job, std::int64_t tokens) {

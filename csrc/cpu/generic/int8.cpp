@@ -108,7 +108,6 @@ const Kernels& generic_kernels() {
                                    .tile_bytes = tile_bytes,
                                    .decode = decode,
                                    .multiply = multiply,
-                                   .pass_bytes = kPassBytes,
                                    .wider = nullptr,
                                    .fits = nullptr};
   return kernels;

@@ -94,8 +94,6 @@ struct Kernels {
   /// `tokens` rounded up to kTogether, and `tile` may change.
   void (*multiply)(const Job& job, void* tile, const void* x, std::int64_t tokens, float* y,
                    std::int64_t y_stride);
-  /// So many bytes of arranged tokens are multiplied by all rows before the next tokens are.
-  std::int64_t pass_bytes;
 
   /// Faster kernels, of the same `less`, for what `fits` accepts; or null.
   const Kernels* wider;

@@ -15,6 +15,9 @@
 namespace ladder::cpu::int8 {
 namespace {
 
+/// So much of x, arranged, is multiplied by all rows before the next tokens are.
+constexpr std::int64_t kTokenBytes = 4 * 1024 * 1024;
+
 std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 /// A weight as these kernels see it: scales and zeros are read by what cpu::linear reads them with.
@@ -196,7 +199,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   const std::int64_t token_bytes = kernels.token_bytes(job, !dots);
   const std::int64_t most =
       dots ? x.rows
-           : std::clamp<std::int64_t>(kernels.pass_bytes / token_bytes / 48 * 48, 48, x.rows + 48);
+           : std::clamp<std::int64_t>(kTokenBytes / token_bytes / 48 * 48, 48, x.rows + 48);
   const std::int64_t together = kernels.together;
   Buffer arranged(round_up(std::min(most, x.rows), together) * token_bytes / 4);
   Buffer wide_bias(bias != nullptr ? view.n : 0);

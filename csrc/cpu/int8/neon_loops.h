@@ -239,7 +239,6 @@ inline constexpr Kernels kKernels{
     .tile_bytes = [](const Job& job) { return Tile(job).bytes; },
     .decode = decode<V>,
     .multiply = multiply<V>,
-    .pass_bytes = kPassBytes,
     .wider = nullptr,
     .fits = nullptr};
 

@@ -14,9 +14,6 @@
 namespace ladder::cpu::int8 {
 namespace {
 
-/// Kernels::pass_bytes where the caches are large enough for many tokens.
-constexpr std::int64_t kPassBytes = 4 * 1024 * 1024;
-
 /// Blocks of x below this count as zeros: 127 / their largest magnitude might not be finite.
 constexpr float kLeast = 0x1p-100f;
 

@@ -87,7 +87,6 @@ inline constexpr Kernels kKernels = {
     .decode = [](const Job& job, const Row* rows,
                  void* tile) { loops(job).decode(job, rows, tile); },
     .multiply = multiply<V>,
-    .pass_bytes = kPassBytes,
     .wider = nullptr,
     .fits = nullptr};
 
