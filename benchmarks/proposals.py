@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
             (calls,) = timing.calls_of(weight, parse(arguments.type), (n, k), device, dtype, (m,))
             proposals = schedules(arguments, weight, m)
             times = {
-                name: 1e6 * timing.seconds(calls)
+                name: graph.us(calls)
                 for name in proposals
                 if use(arguments, weight, m, name)
             }

@@ -43,6 +43,7 @@ def unquantised(n: int, k: int, dtype: torch.dtype) -> list[float]:
 
 
 def packed(type: str, n: int, k: int, dtype: torch.dtype) -> list[tuple[float, str]]:
+    from benchmarks import graph
     from ladder.cuda import image, kernels, timing
     from ladder.cuda.tune import Request, tune_all
     from ladder.types import parse
@@ -54,7 +55,7 @@ def packed(type: str, n: int, k: int, dtype: torch.dtype) -> list[tuple[float, s
     all_calls = timing.calls_of(weight, ttype, (n, k), device, dtype, TOKENS)
     for m, calls in zip(TOKENS, all_calls, strict=True):
         schedule = kernels.compile_for(weight, device, dtype, m)
-        out.append((1e6 * timing.seconds(calls), schedule or "dense"))
+        out.append((graph.us(calls), schedule or "dense"))
     return out
 
 

@@ -68,6 +68,7 @@ def test_rounded_activations(activation_type):
 def test_float32_gradients_and_compiled_code():
     bias = integers((N,), torch.float32, 5) / 4
     layer, _ = made(UINT4, "gelu_pytorch_tanh", bias)
+    layer.bias.requires_grad_()
     plain = copy.deepcopy(layer).cpu()
     plain.activation = None
     dense = nn.Sequential(plain.dequantize().double(), nn.GELU(approximate="tanh"))

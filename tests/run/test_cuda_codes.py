@@ -282,8 +282,9 @@ def test_bitblas_multiplies_int8_exactly(W, out):
     """BitNet's int2 by int8 among them; int8 by int8 is torch's integer product."""
     k = 1024
     matmul = bitblas.Matmul(
-        bitblas.MatmulConfig(N=200, K=k, A_dtype="int8", W_dtype=W, accum_dtype="int32",
-                             out_dtype=out)  # fmt: skip
+        bitblas.MatmulConfig(
+            N=200, K=k, A_dtype="int8", W_dtype=W, accum_dtype="int32", out_dtype=out
+        )  # fmt: skip
     )
     signed = W.startswith("int")
     if W == "int1":

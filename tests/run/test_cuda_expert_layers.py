@@ -12,7 +12,7 @@ from mixed import TERNARY, E, H, exact_experts, routed
 from torch import Tensor
 
 import ladder
-from ladder.cuda.experts import rounding, rows_of_item
+from ladder.cuda.experts import padded_bias, rounding, rows_of_item
 from ladder.nn.stack import PackedStack
 
 pytestmark = MARKS
@@ -166,10 +166,11 @@ def test_the_op_is_as_torch_wants_ops():
     index, weights = (part.cuda() for part in routed(9, 2))
     call(experts, x, index, weights)
     up, down = experts.gate_up, experts.down
+    biases = [padded_bias(each.bias.detach(), x.dtype, each.gated) for each in (up, down)]
     torch.library.opcheck(
         torch.ops.ladder.experts.default,
         (
-            *(x, index, weights, up.images, up.bias.detach(), down.images, down.bias.detach()),
+            *(x, index, weights, up.images, biases[0], down.images, biases[1]),
             [up._weight_number, up.stack().columns, up.gated],
             [down._weight_number, down.out_features, down.gated],
             *("relu", math.inf, 1.702, ""),

@@ -123,7 +123,7 @@ def test_rounded_activations_are_near_those_that_are_not(activation_type):
     x = small((64, H), torch.float16, 4)
     with torch.no_grad():
         want = mlp(x)
-        for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj):
+        for layer in (mlp.gate_proj, mlp.up_proj):  # down has 104 columns, no multiple of 16
             layer.activation_type = activation_type
         assert not mlp.fuse()
         got = mlp(x)

@@ -37,6 +37,11 @@ WAYS = (
     *(("tile", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
     *(("token tiles 2", UINT4, 4096, 2048, m) for m in (192, 256)),
     *(("producers", UINT4, 4096, 4096, m) for m in (40, 100, 192, 512)),
+    *(
+        ("tail of", t, 14336, 4096, m)
+        for t in (UINT4, "nf4,group=64,scale=float16")
+        for m in (512, 500)
+    ),
     *(("producers", t, 4096, 4096, 100) for t in ("uint3,group=128,scale=float16", "mxfp4")),
     *(
         ("warpgroups", f"{t},group=128,scale=float16", 4090, 4096, 100)

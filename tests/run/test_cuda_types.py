@@ -38,9 +38,7 @@ def magnitude(weight: ladder.Weight) -> Tensor:
     return without.abs() + (without - formula(weight)).abs()
 
 
-def limit(
-    x: Tensor, weight: ladder.Weight, bias: Tensor, rounded: bool
-) -> tuple[Tensor, Tensor]:
+def limit(x: Tensor, weight: ladder.Weight, bias: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
     """What is right in float64, and how far a kernel may be from it: :func:`ladder.testing.bound`
     with a bias, floating zeros as terms of their own, values of tables, and with ``rounded`` those
     of the weight, rounded to the dtype of x, and results without a normal number of the dtype."""
