@@ -109,6 +109,26 @@ std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
          (problem.rounded_x() == Scalar::e4m3 ? kBesideFloats : 0);
 }
 
+/// What the count of registers does not see, by the spills of clang-19.
+std::string spilling(const WaveSchedule& s, const Problem& problem, const MatrixInstruction& row) {
+  constexpr std::int64_t kMostOfWmma = 32, kMostColumnsTwice = 128, kMostOfNarrow = 64;
+  const auto tokens = s.wave_tokens();
+  if (row.lanes() < kWaveLanes && tokens > kMostOfWmma) {
+    return joined(tokens, " tokens of a wave of ", row.lanes(), " lanes: clang spills");
+  }
+  if (row.fragment == Fragment::wmma_twice && s.columns > kMostColumnsTwice) {
+    return joined(s.columns, " columns of operands that are twice there: clang spills");
+  }
+  const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
+  if (narrow && tokens > kMostOfNarrow) {
+    return joined(tokens, " tokens of groups of ", problem.group_size(), " columns: clang spills");
+  }
+  if (problem.rounded_x() == Scalar::e4m3 && s.columns > kBlock && groups_of_wave(s, problem) > 1) {
+    return joined(s.columns, " columns of float8 of several groups: clang spills");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string objection(const WaveSchedule& s, const Decisions& decisions) {
@@ -153,7 +173,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
                              device.registers / (device.schedulers * device.warp) / waves_of_simd);
   const auto registers = wave_registers(s, problem) + more_registers(s, problem, row);
   if (registers > most) return joined(registers, " registers a lane, of at most ", most);
-  return {};
+  return spilling(s, problem, row);
 }
 
 }  // namespace ladder
