@@ -83,10 +83,10 @@ def check_report(script, arguments, expected):
 
 
 def test_every_benchmark_has_a_small_run():
-    """But those that need more than ladder: linear.py a tuned run, sweep.py, proposals.py and
-    calibrate_check.py a GPU for minutes, vllm_decode.py vLLM, hip_report.py an AMD GPU."""
+    """But those that need more than ladder: linear.py a tuned run, sweep.py, proposals.py,
+    peers.py and calibrate_check.py a GPU for minutes, vllm_decode.py vLLM, hip_report.py an AMD GPU."""
     larger = {"linear.py", "sweep.py", "proposals.py", "calibrate_check.py", "vllm_decode.py"}
-    larger |= {"hip_report.py"}
+    larger |= {"hip_report.py", "peers.py"}
     assert set(SCRIPTS) == {*SMALL, *SMALL_ON_A_GPU, *larger}
 
 
@@ -102,6 +102,18 @@ def test_a_benchmark_says_how_it_is_used(script):
 @pytest.mark.parametrize("script", SMALL)
 def test_a_benchmark_runs_from_the_checkout(script):
     check_report(script, *SMALL[script])
+
+
+def test_peers_are_shown_with_their_means_and_who_is_ahead(tmp_path):
+    times = {"ladder": 8.0, "cuBLAS": 4.0, "Marlin": 16.0}
+    lines = ["n,k,m,kernel,us", *(f"4096,4096,{m},{name},{us}" for m in (1, 64)
+                                  for name, us in times.items())]  # fmt: skip
+    (tmp_path / "peers.csv").write_text("\n".join(lines))
+    done = run("peers.py", "show", str(tmp_path / "peers.csv"))
+    assert done.returncode == 0, done.stderr
+    assert "| 4096 x 4096 | 64 | 2.8 | 8.0 | 4.0 | 16.0 | 0.50 | 2.00 |" in done.stdout
+    assert "| ladder / best packed peer | 0.50 | 0.50 | 0.500 |" in done.stdout
+    assert "- 4096 x 4096 at 1: 2.00 of cuBLAS" in done.stdout
 
 
 @pytest.mark.cuda
