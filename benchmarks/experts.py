@@ -39,7 +39,7 @@ from benchmarks.machine import describe, require_gpu
 from ladder.cuda import expert_layer, experts, image, timing
 from ladder.cuda.request import MODES
 from ladder.cuda.tune_experts import Problem, tune
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 from ladder.types import parse
 
 READ_BYTES_PER_SECOND = 4.53e12

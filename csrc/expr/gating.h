@@ -11,7 +11,7 @@
 
 namespace ladder {
 
-/// The function of the gate, by the names of ladder/nn/gating.py.
+/// The function of the gate, by the names of ladder/ops/gating.py.
 enum class Gated {
   gelu,
   gelu_tanh,

@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <tuple>
 
 namespace ladder {
 namespace {
@@ -62,6 +64,30 @@ bool is_deep(const Schedule& schedule) {
   return std::visit([](const auto& s) { return is_deep(s); }, schedule);
 }
 
+/// Of schedules whose registers a compiler may find too few, which a count does not foresee: what
+/// they depend on, the most first. Those of NVIDIA are counted by what ptxas did.
+using Registers = std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>;
+std::optional<Registers> registers_of(const Schedule& schedule) {
+  const auto* s = std::get_if<WaveSchedule>(&schedule);
+  if (s == nullptr) return {};
+  return Registers{s->wave_tokens(), s->columns, !s->behind, s->waves() * s->groups_per_cu};
+}
+
+/// The kept candidate from `next` on that needs the fewest registers, where none before it needs as
+/// few and multiplying a dequantised weight is not expected to be faster; else `kept`.
+auto leanest(std::vector<Candidate>& all, std::vector<Candidate>::iterator next,
+             std::vector<Candidate>::iterator kept) {
+  const auto dense =
+      std::find_if(all.begin(), kept, [](const Candidate& c) { return is_dense(c.schedule); });
+  auto best = kept;
+  for (auto c = all.begin(); c != kept; ++c) {
+    const auto registers = registers_of(c->schedule);
+    if (!registers || (dense != kept && c->cost.seconds > dense->cost.seconds)) continue;
+    if (best == kept || *registers < *registers_of(best->schedule)) best = c;
+  }
+  return best < next ? kept : best;
+}
+
 }  // namespace
 
 std::vector<Candidate> diversified(std::vector<Candidate> all, std::size_t count) {
@@ -83,6 +109,9 @@ std::vector<Candidate> diversified(std::vector<Candidate> all, std::size_t count
       const auto other =
           std::find_if(next, kept, [&](const Candidate& c) { return is_deep(c.schedule) != deep; });
       if (other != kept && other->cost.seconds < kHopeless * all.front().cost.seconds) best = other;
+    }
+    if (last) {
+      if (const auto lean = leanest(all, next, kept); lean != kept) best = lean;
     }
     ++taken[kind_of(best->schedule)];
     std::rotate(next, best, best + 1);

@@ -335,7 +335,8 @@ std::string to_string(const Program& program) {
     out << ", clusters of " << program.cluster << (program.tiles_in_cluster ? " tiles" : "");
   }
   if (program.tail) {
-    out << ", " << program.tail->splits << " of each tile from " << program.tail->first << " on";
+    out << ", " << program.variables[kSplit].extent << " of each tile from " << program.tail->first
+        << " on";
   }
   out << ", " << program.shared_bytes() << " bytes shared\n";
   for (const Buffer& buffer : program.buffers) {

@@ -269,13 +269,12 @@ struct Statement {
       op;
 };
 
-/// The last tiles, whose columns several blocks share, so that a device is not left in part empty
-/// by the last of the tiles that have a block each. In the grid such blocks are the last.
+/// The last tiles, of which each has all splits, so that a device is not left in part empty by the
+/// last of the tiles that have a block each. In the grid their blocks are the last.
 struct Tail {
-  std::int64_t first;   ///< of these tiles
-  std::int64_t splits;  ///< blocks of each
-  VariableId is_tail;   ///< 1 in their blocks, 0 in others, whose number of the split is 0
-  VariableId tile;      ///< which of these tiles
+  std::int64_t first;  ///< of these tiles
+  VariableId is_tail;  ///< 1 in their blocks, 0 in others, whose number of the split is 0
+  VariableId tile;     ///< which of these tiles
 };
 
 /// Of one signal.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ladder.checkpoints.packed import PackedExperts, PackedLayer
     from ladder.cuda.tune_experts import ExpertsRequest, Product, TunedExperts
-    from ladder.nn.gating import Gating
+    from ladder.ops.gating import Gating
 
 
 @dataclass
@@ -167,7 +167,7 @@ def of_token(config: dict[str, Any]) -> int:
 def gating_of(config: dict[str, Any]) -> Gating | None:
     """What a model computes between gate and up and down by its configuration, as transformers'
     modules do; None where ladder has no such function."""
-    from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+    from ladder.ops.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
     config = {**config, **(config.get("text_config") or {})}
     limit = config.get("swiglu_limit")

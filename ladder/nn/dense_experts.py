@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder.nn.gating import Gating, recognised
+from ladder.ops.gating import Gating, recognised
 
 #: Parameters of the two stacks, and their biases, in transformers' modules.
 GATE_UP, DOWN = "gate_up_proj", "down_proj"

@@ -41,8 +41,8 @@ class Experts(PackedExperts):
         weight_type, group_size, symmetric: as :class:`ladder.Linear`; of both stacks.
         down_type: another type of ``down``, completed by the same two.
         activation: of the gate: "silu", "gelu", "gelu_pytorch_tanh", ...
-            (:data:`ladder.nn.gating.ACTIVATIONS`), or "swigluoai", as gpt-oss has it.
-        limit, alpha: as :class:`ladder.nn.gating.Gating`.
+            (:data:`ladder.ops.gating.ACTIVATIONS`), or "swigluoai", as gpt-oss has it.
+        limit, alpha: as :class:`ladder.ops.gating.Gating`.
         activation_type: see the property.
         dtype: of the biases, and of the dense form.
     Raises:

@@ -22,13 +22,13 @@ from ladder.cuda import image as images
 from ladder.cuda.epilogue import in_turn, linear_then
 from ladder.errors import Unsupported
 from ladder.nn.gated_form import Form
-from ladder.nn.gating import Gating
 from ladder.nn.joined import joined
 from ladder.nn.joined import objection as merge_objection
 from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedWeight
 from ladder.nn.quick_call import watched
+from ladder.ops.gating import Gating
 from ladder.ops.transforms import autocast_dtype
 
 _log = logging.getLogger("ladder")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ladder.nn.gating import Gating, recognised
+from ladder.ops.gating import Gating, recognised
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
 from ladder.nn.gated import GatedWeight, objection
 from ladder.nn.gated_form import Form, form_of
-from ladder.nn.gating import Gating
 from ladder.nn.linear import Linear
 from ladder.nn.select import dense_weight, is_linear
+from ladder.ops.gating import Gating
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 

@@ -20,11 +20,11 @@ from ladder.nn.dense_experts import (
     layout_of,
     shell_of,
 )
-from ladder.nn.gating import Gating
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
+from ladder.ops.gating import Gating
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 

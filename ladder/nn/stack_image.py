@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ladder.cuda import image, kernels
 from ladder.cuda.experts import MOST_EXPERTS, Stack, stacked
 from ladder.errors import Unsupported
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 from ladder.types import TType
 from ladder.weight import Weight
 

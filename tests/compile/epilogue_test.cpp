@@ -9,31 +9,17 @@
 #include <iterator>
 #include <string>
 
-#include "codegen/cuda/toolchain.h"
-#include "compile.h"
 #include "expr/constructors.h"
-#include "pipelines/schedule.h"
+#include "some_kernel.h"
 
 namespace ladder {
 namespace {
 
-constexpr std::size_t kTries = 8;
+using testing::expect_a_kernel;
+
 constexpr Gated kAll[] = {Gated::gelu,       Gated::gelu_tanh,  Gated::linear, Gated::mish,
                           Gated::quick_gelu, Gated::relu,       Gated::relu2,  Gated::sigmoid,
                           Gated::silu,       Gated::swiglu_oai, Gated::tanh};
-
-void expect_a_kernel(const Problem& problem, const Device& device) {
-  const Decisions decisions = decide(problem, device);
-  const auto choices = candidates(decisions);
-  std::string spilled;
-  for (std::size_t i = 0; i < kTries && choices[i].dropped.empty(); ++i) {
-    const auto source = compile(decisions, choices[i].schedule).source;
-    const auto why = rejection(cuda::compile(source, device.architecture));
-    if (why.empty()) return;
-    spilled += "\n  " + to_string(choices[i].schedule) + ": " + why;
-  }
-  ADD_FAILURE() << to_string(problem) << " on " << device.name << ": all are rejected:" << spilled;
-}
 
 /// Each function once for each device, with tokens and types in turn.
 template <class Set>

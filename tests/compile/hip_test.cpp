@@ -22,6 +22,7 @@
 #include "codegen/hip_clang.h"
 #include "compile.h"
 #include "expr/constructors.h"
+#include "layout/weight_image.h"
 #include "pipelines/diversified.h"
 #include "pipelines/lower.h"
 #include "program/kinds_of_types.h"
@@ -29,6 +30,7 @@
 namespace ladder {
 namespace {
 
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::Field;
 using ::testing::HasSubstr;
@@ -134,6 +136,12 @@ TEST_P(HipKernels, of_the_first_choices_one_compiles_without_spills) {
   std::erase_if(all, [](const Candidate& candidate) { return is_dense(candidate.schedule); });
   all = diversified(std::move(all), kTries);
   if (!all.front().dropped.empty()) {
+    // Of narrow groups RDNA refuses some types by name, or would spill.
+    if (device->family == Family::rdna) {
+      EXPECT_LT(problem.group_size(), kBlock);
+      EXPECT_THAT(all, Contains(Field(&Candidate::dropped, HasSubstr("lanes: clang spills"))));
+      return;
+    }
     EXPECT_EQ(architecture, "gfx90a");
     EXPECT_THAT(all, Each(Field(&Candidate::dropped, HasSubstr("would be a subnormal operand"))));
     return;

@@ -6,6 +6,9 @@ import shutil
 from pathlib import Path
 
 import torch
+from torch import nn
+
+import ladder
 
 ROOT = Path(__file__).parents[2]
 GPTQ = ROOT / "examples" / "tiny-llama-gptq"
@@ -74,3 +77,18 @@ def foreign_folder(dense: Path, folder: Path, draw, settings, skip=("lm_head",))
 
     edit_tensors(folder, change)
     return folder, model
+
+
+def built(family, **options):
+    """A random model with packed layers; biases where the family has them."""
+    import transformers
+
+    name = {"Gemma3": "Gemma3Text"}.get(family, family)
+    config = getattr(transformers, f"{name}Config")(**TINY, **options)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.normal_(parameter, std=0.1)
+    ladder.convert(model, "uint4", group_size=32)
+    return model

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from hf_models import TINY, load, logits
+from hf_models import built, load, logits
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -16,20 +16,6 @@ from ladder.nn.parallel import ParallelLinear
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 WEIGHTS = "model.safetensors"
 PROMPT = torch.arange(50, 60)[None]
-
-
-def built(family, **options):
-    """A random model with packed layers; biases where the family has them."""
-    import transformers
-
-    config = getattr(transformers, f"{family}Config")(**TINY, **options)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith(".bias"):
-            nn.init.normal_(parameter, std=0.1)
-    ladder.convert(model, "uint4", group_size=32)
-    return model
 
 
 def names(layer):

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from hf_models import TINY, logits
+from hf_models import built, logits
 from torch import nn
 from torch.nn import functional
 
@@ -28,21 +28,6 @@ FAMILIES = {
 }
 PROMPT = torch.arange(50, 60)[None]
 MLPS = [f"model.layers.{layer}.mlp" for layer in (0, 1)]
-
-
-def built(family, **options):
-    """A random model with packed layers; biases where the family has them."""
-    import transformers
-
-    name = {"Gemma3": "Gemma3Text"}.get(family, family)
-    config = getattr(transformers, f"{name}Config")(**TINY, **options)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith(".bias"):
-            nn.init.normal_(parameter, std=0.1)
-    ladder.convert(model, "uint4", group_size=32)
-    return model
 
 
 @pytest.mark.parametrize("family", FAMILIES)

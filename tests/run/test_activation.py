@@ -17,6 +17,7 @@ from ladder.nn.parallel import ParallelLinear
 from ladder.ops.gating import ACTIVATIONS
 
 K, N, M = 64, 40, 3
+HALF = torch.finfo(torch.half).eps
 NAMES = tuple(name for name in ACTIVATIONS if name != "linear")
 
 
@@ -143,7 +144,8 @@ def test_one_call_of_a_kernel_gives_it_and_its_gradients(played, compiled):
     with torch.no_grad():
         x = torch.randn(M, K).half()
         want = functional.gelu(plain(x.float()))
-        torch.testing.assert_close(run(x).float(), want, rtol=2e-3, atol=2e-3)
+        # Values, sums and y are rounded to float16.
+        torch.testing.assert_close(run(x).float(), want, rtol=2 * HALF, atol=2 * HALF)
         assert calls == [torch.half]
     grads = []
     for call, bias in ((run, made.bias), (lambda x: functional.gelu(plain(x)), plain.bias)):
@@ -151,7 +153,8 @@ def test_one_call_of_a_kernel_gives_it_and_its_gradients(played, compiled):
         call(leaf).float().square().sum().backward()
         grads.append((leaf.grad.float(), bias.grad))
     for got, want in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=float(want.abs().max()) * 2e-2)
+        # And the gradients on their way, whose sums are of 40 numbers or of 3.
+        torch.testing.assert_close(got, want, rtol=0, atol=float(want.abs().max()) * 16 * HALF)
     assert len(calls) == 2
 
 

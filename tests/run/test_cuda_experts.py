@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import ladder
 from ladder.cuda import expert_layer, experts
-from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 from ladder.ops import activations
+from ladder.ops.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
 pytestmark = MARKS
 

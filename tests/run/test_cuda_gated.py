@@ -14,7 +14,7 @@ from torch import Tensor
 import ladder
 from ladder.cuda import experts, image
 from ladder.cuda.linear import linear_image
-from ladder.nn.gating import ACTIVATIONS, SWIGLU_OAI, Gating
+from ladder.ops.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
 pytestmark = MARKS
 

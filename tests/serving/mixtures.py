@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from ladder import Experts, Weight
 from ladder.checkpoints.folder import StoredConfig
-from ladder.nn.gating import Gating
 from ladder.nn.stack import PackedStack
+from ladder.ops.gating import Gating
 
 EXPERTS, HIDDEN, INTERMEDIATE, TOP_K = 4, 128, 64, 2
 PREFIX = "model.layers.0.mlp.experts"

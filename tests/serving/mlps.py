@@ -18,7 +18,7 @@ from layers import HIDDEN, INTERMEDIATE, Stored, activations, load, prefix, quan
 from torch import Tensor, nn
 
 from ladder.nn.gated import GatedLinear
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 MODULES = ("gate_proj", "up_proj", "down_proj")
 ZEROS = "uint4,group=32,scale=float16,zero=integer"
@@ -78,9 +78,7 @@ def finish(mlp: nn.Module) -> None:
             method.process_weights_after_loading(module)
 
 
-def serve_mlp(
-    folder: Path, stored: Stored, kind: str = "llama.LlamaMLP", **more: Any
-) -> nn.Module:
+def serve_mlp(folder: Path, stored: Stored, kind: str = "llama.LlamaMLP", **more: Any) -> nn.Module:
     """An MLP of a ladder folder, loaded and ready to run."""
     write(folder, stored.tensors(), stored.config())
     config = quantization(folder)

@@ -28,7 +28,7 @@ from mixtures import (
 )
 
 from ladder.errors import Unsupported
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 pytestmark = pytest.mark.usefixtures("vllm")
 

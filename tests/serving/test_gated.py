@@ -27,7 +27,7 @@ from mlps import (
 from torch import nn
 
 from ladder.integrations.serving.gated import FusedActivation
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 pytestmark = pytest.mark.usefixtures("vllm")
 
@@ -40,6 +40,9 @@ EACH = [
     ("bert_with_rope.BertWithRopeGatedMLP", {"hidden_act": "gelu", "bias": False}, Gating("gelu")),
 ]
 BIAS = pytest.mark.parametrize("bias", (False, True), ids=("plain", "bias"))
+
+#: Exact sums, then a function in float32 and its product.
+FLOAT = 8 * torch.finfo(torch.float32).eps
 
 
 def gate_up(mlp: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +100,7 @@ def test_each_rank_has_the_product_of_its_rows(size, bias, tmp_path):
                 mlp = serve_mlp(tmp_path, stored, bias=bias, **SILU)
                 found.append(gate_up(mlp, x))
         assert found[0].shape[-1] == INTERMEDIATE // size
-        torch.testing.assert_close(torch.cat(found, -1).double(), wanted, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(torch.cat(found, -1).double(), wanted, rtol=FLOAT, atol=FLOAT)
 
 
 @BIAS
@@ -121,7 +124,7 @@ def test_weights_that_come_again_are_fused_in_the_memory_of_the_first(bias, play
                 fill(mlp, second, config)
                 reload.finalize_layerwise_reload(mlp, None)
             wanted = Gating("silu")(sums(stored, x))
-            torch.testing.assert_close(gate_up(mlp, x).double(), wanted, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(gate_up(mlp, x).double(), wanted, rtol=FLOAT, atol=FLOAT)
         assert {name: t.data_ptr() for name, t in mlp.state_dict().items()} == memory
         assert isinstance(mlp.act_fn, FusedActivation)
         assert not isinstance(mlp.act_fn.theirs, FusedActivation)

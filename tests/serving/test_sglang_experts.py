@@ -27,7 +27,7 @@ from test_sglang import one_rank, quantization, rank  # noqa: F401
 from torch import nn
 
 from ladder.errors import CheckpointError, Unsupported
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 pytestmark = pytest.mark.usefixtures("sglang", "one_rank")
 

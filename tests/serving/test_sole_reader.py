@@ -9,7 +9,7 @@ from torch import nn
 
 from ladder.integrations.serving.gated import FusedActivation, gating_of, product_after
 from ladder.integrations.serving.sole_reader import sole_reader
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 
 def helper(act, x, down):

@@ -217,7 +217,8 @@ void Emitter::coordinates() {
     return line("const u32 thread = ", dialect_.thread, ", split = ", dialect_.split,
                 ", tile = ", dialect_.tile, ";");
   }
-  const auto& [first, splits, is_tail, of_tail] = *program_.tail;
+  const auto& [first, is_tail, of_tail] = *program_.tail;
+  const auto splits = program_.variables[kSplit].extent;
   const auto &in = program_.variables[is_tail].name, &at = program_.variables[of_tail].name;
   line("const u32 thread = ", dialect_.thread, ", block = ", dialect_.tile, ", ", in,
        " = block >= ", first, "u;");

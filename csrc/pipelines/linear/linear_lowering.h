@@ -193,10 +193,11 @@ class LinearLowering {
   void add_in_order(Body& body);
   /// Tiles that several blocks share are added up in order, others are there.
   void add_tail(Body& body);
-  /// The sums of this block's split where the last finds them: [tile and split, row, token].
+  /// The sums of all splits in global memory: [tile and split, row, token].
   ViewId parts_in_order();
   /// Number of the tile among those that have parts.
   VariableId shared_tile() const { return program_.tail ? program_.tail->tile : kTile; }
+  /// Of this block, for the block that comes last.
   void leave_part(Body& body, ViewId parts);
   void add_if_last(Body& body, ViewId parts);
   /// Takes `sum_` through the epilogue, rounds it and writes it to y: rows from `first` on.

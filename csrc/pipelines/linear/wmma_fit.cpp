@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lane L of wave v, of two side by side: c = L / 16, h = L / 8 % 2 and g = L % 8. A instruction's
+// Lane L of wave v, of two side by side: c = L / 16, h = L / 8 % 2 and g = L % 8. An instruction's
 // row L % 16 is row g of block h, of one unit and parity, as for waves of 64 lanes; wave v has
 // units 2 v and 2 v + 1. Of 16 columns a lane has all (wmma_twice), in both c, or those that two
 // lanes of the image have, 4 c to 4 c + 3 and the same plus 8 (wmma): columns stay in their order,

@@ -115,10 +115,11 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
       add(s);
       if (parts > 1 || !s.producers || s.tensor_memory || problem.has_items()) continue;
       for (const auto& [in_tail, splits_of_tail] : tails_of(tiles, k_tiles, places, most, 2)) {
-        s.tail_tiles = static_cast<int>(in_tail), s.tail_splits = static_cast<int>(splits_of_tail);
-        add(s);
+        TileSchedule tailed = s;
+        tailed.tail_tiles = static_cast<int>(in_tail);
+        tailed.tail_splits = static_cast<int>(splits_of_tail);
+        add(tailed);
       }
-      s.tail_tiles = 0, s.tail_splits = 1;
     }
   };
 

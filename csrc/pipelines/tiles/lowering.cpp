@@ -69,7 +69,7 @@ void TileLowering::declare() {
                  cluster ? static_cast<int>(grid_.splits) : 1, s_.dependent_launch,
                  tail ? Reduction::ordered : s_.reduction);
   if (tail) {
-    program_.tail = {tiles - s_.tail_tiles, s_.tail_splits, variable("is_tail", 2),
+    program_.tail = {tiles - s_.tail_tiles, variable("is_tail", 2),
                      variable("tail_tile", s_.tail_tiles)};
   }
   sums_ = {.rows = s_.rows,

@@ -68,8 +68,10 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
+  // More groups of columns have more scales than registers.
+  const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
   // Of waves that share rows, each of which decodes them.
-  const int fewest = device.warp == kWaveLanes ? 2 * kToken : kToken;
+  const int fewest = device.warp == kWaveLanes && !narrow ? 2 * kToken : kToken;
   const auto add_tokens = [&](int of_group, int token_tiles) {
     for (const int waves_m : {1, 2, 4}) {
       const int of_wave = of_group / waves_m;
@@ -80,8 +82,6 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
           const int waves = waves_n * waves_m * waves_k;
           if (waves > kMostWaves || (waves_k > 1 && waves_m > 1)) continue;
           for (const int columns : {64, 128, 256}) {
-            // More groups of columns have more scales than registers.
-            const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
             if (narrow && columns > kBlock) continue;
             for (const int per_cu : {1, 2, 4, 8}) {
               // From one wave for each SIMD to all that there is room for.

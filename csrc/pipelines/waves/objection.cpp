@@ -111,7 +111,8 @@ std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
 
 /// What the count of registers does not see, by the spills of clang-19.
 std::string spilling(const WaveSchedule& s, const Problem& problem, const MatrixInstruction& row) {
-  constexpr std::int64_t kMostOfWmma = 32, kMostColumnsTwice = 128, kMostOfNarrow = 64;
+  constexpr std::int64_t kMostOfWmma = 32, kMostColumnsTwice = 128, kMostOfOthers = 64,
+                         kMostBitsTwice = 4;
   const auto tokens = s.wave_tokens();
   if (row.lanes() < kWaveLanes && tokens > kMostOfWmma) {
     return joined(tokens, " tokens of a wave of ", row.lanes(), " lanes: clang spills");
@@ -119,9 +120,25 @@ std::string spilling(const WaveSchedule& s, const Problem& problem, const Matrix
   if (row.fragment == Fragment::wmma_twice && s.columns > kMostColumnsTwice) {
     return joined(s.columns, " columns of operands that are twice there: clang spills");
   }
+  if (row.lanes() < kWaveLanes && keeps_totals(s, problem) && problem.group_size() <= row.k) {
+    return joined("sums of groups of ", problem.group_size(), " columns in waves of ", row.lanes(),
+                  " lanes: clang spills");
+  }
   const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
-  if (narrow && tokens > kMostOfNarrow) {
-    return joined(tokens, " tokens of groups of ", problem.group_size(), " columns: clang spills");
+  if (row.fragment == Fragment::wmma_twice && narrow &&
+      (problem.weight.stored_zero != Zero::none || problem.weight.bits > kMostBitsTwice)) {
+    return joined("groups of ", problem.group_size(), " columns of ", problem.weight.bits,
+                  " bits or stored zeros in waves of ", row.lanes(), " lanes: clang spills");
+  }
+  if (row.fragment == Fragment::wmma_twice && narrow && problem.group_size() <= row.k &&
+      (s.scale_place == ScalePlace::rounded || (s.behind && s.token_tiles > 1))) {
+    return joined(s.behind ? "words that are not ahead" : "rounded operands", " of groups of ",
+                  problem.group_size(), " columns in waves of ", row.lanes(),
+                  " lanes: clang spills");
+  }
+  if ((narrow || problem.has_bytes_of_x()) && tokens > kMostOfOthers) {
+    return joined(tokens, " tokens of a wave beside ", narrow ? "narrow groups" : "bytes",
+                  ": clang spills");
   }
   if (problem.rounded_x() == Scalar::e4m3 && s.columns > kBlock && groups_of_wave(s, problem) > 1) {
     return joined(s.columns, " columns of float8 of several groups: clang spills");

@@ -17,7 +17,7 @@ from ladder.integrations.serving.mixture import Mixture, finish_stacks
 from ladder.integrations.serving.ranks import Columns, Rows, part_rows, whole_rows
 from ladder.integrations.serving.stacks import BiasRoom, StackRoom
 from ladder.integrations.serving.stored import Folder, StoredLinear
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 #: Names of stacks in ladder folders, and what names of parameters in engines' layers begin with.
 GATE_UP, DOWN = "gate_up", "down"

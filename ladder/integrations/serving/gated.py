@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layers of an engine give gate and up to an activation product, and to nothing else.
 
-Kernels of such a layer can end with the product (:class:`ladder.nn.gating.Gating`), so that the
+Kernels of such a layer can end with the product (:class:`ladder.ops.gating.Gating`), so that the
 sums of gate and up never reach memory. That nothing else reads the sums follows from the source of
 the module that holds the layer, on every path of its forward; that the activation is a product
 that kernels have follows from what it gives for some hundred numbers. No class is known by name.
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
 from ladder.integrations.serving.sole_reader import sole_reader
-from ladder.nn.gating import Gating, recognised
 from ladder.nn.quick_call import watched
+from ladder.ops.gating import Gating, recognised
 
 
 @dataclass(frozen=True)

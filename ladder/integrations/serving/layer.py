@@ -18,9 +18,9 @@ from ladder.cuda.linear import linear_prepacked
 from ladder.errors import CheckpointError
 from ladder.integrations.serving.loading import Room
 from ladder.nn.gated import GatedLinear
-from ladder.nn.gating import Gating
 from ladder.nn.linear import Linear
 from ladder.nn.pre_scale import scaled, told
+from ladder.ops.gating import Gating
 from ladder.types import parse
 from ladder.weight import PARTS, Weight, in_order, join, join_objection
 

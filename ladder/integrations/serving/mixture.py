@@ -16,9 +16,9 @@ from ladder.cuda import expert_layer, experts, image, kernels
 from ladder.errors import Unsupported
 from ladder.integrations.serving.layer import say_as_it_comes
 from ladder.nn.experts import Experts
-from ladder.nn.gating import Gating
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
+from ladder.ops.gating import Gating
 from ladder.types import parse
 from ladder.weight import PARTS, Weight
 

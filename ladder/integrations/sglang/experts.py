@@ -17,7 +17,7 @@ from ladder.errors import Unsupported
 from ladder.integrations.serving.experts import ExpertsRoom, Share, local_experts
 from ladder.integrations.serving.mixture import Mixture
 from ladder.integrations.serving.stored import Folder
-from ladder.nn.gating import SWIGLU_OAI, Gating
+from ladder.ops.gating import SWIGLU_OAI, Gating
 
 #: What models call gate, up and down in files that have each expert by itself.
 _NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))

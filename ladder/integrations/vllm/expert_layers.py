@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.experts import DOWN, GATE_UP, STEMS
-from ladder.nn.gating import SWIGLU_OAI, Gating
+from ladder.ops.gating import SWIGLU_OAI, Gating
 
 _log = logging.getLogger("vllm.ladder")
 #: Functions of the gate, by vLLM's names.

@@ -29,7 +29,7 @@ from ladder.integrations.serving.ranks import (
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm.gated import GatedMLPs, Holders
 from ladder.integrations.vllm.warm import Warmer
-from ladder.nn.gating import Gating
+from ladder.ops.gating import Gating
 
 _log = logging.getLogger("vllm.ladder")
 #: Layers whose shards of tensor parallelism ladder cuts as vLLM does. A subclass with a loader of

@@ -19,9 +19,9 @@ from ladder.errors import Unsupported
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.mixture import Mixture
 from ladder.integrations.vllm.options import options_of
-from ladder.nn.gating import Gating
 from ladder.nn.linear import Linear
 from ladder.ops import activations
+from ladder.ops.gating import Gating
 
 _log = logging.getLogger("vllm.ladder")
 #: Of an engine that captures no graphs.

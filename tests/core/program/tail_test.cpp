@@ -64,7 +64,8 @@ TEST(Tails, are_verified) {
     change(p);
     return faults_of(p);
   };
-  EXPECT_THAT(fault([](Program& p) { p.tail->splits = 3; }), HasSubstr("a tail of 3 blocks"));
+  EXPECT_THAT(fault([](Program& p) { p.variables[kSplit].extent = 1; }),
+              HasSubstr("a tail of 1 blocks"));
   EXPECT_THAT(fault([](Program& p) { p.tail->first = p.variables[kTile].extent; }),
               HasSubstr("a tail of 2 blocks for each tile from"));
   EXPECT_THAT(fault([](Program& p) { p.tail->is_tail = kSplit; }), HasSubstr("no variables say"));

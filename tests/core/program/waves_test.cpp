@@ -9,6 +9,7 @@
 #include <functional>
 #include <tuple>
 
+#include "layout/weight_image.h"
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
 #include "program/slips.h"
@@ -40,6 +41,24 @@ void expect_exact(const Problem& problem, const WaveSchedule& schedule, const De
   }
 }
 
+/// Whether the device has a kernel of waves for 16 tokens: of few lanes what clang spills is
+/// refused.
+bool is_served(const char* type, const Device& machine) {
+  for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    try {
+      const Problem problem = linear_of(ttype(type), 4096, 4096, activation, 16);
+      if (std::ranges::any_of(candidates(decide(problem, machine)), [](const Candidate& each) {
+            return each.dropped.empty() && std::holds_alternative<WaveSchedule>(each.schedule);
+          })) {
+        return true;
+      }
+    } catch (const Unsupported&) {
+      continue;  // wider than float16
+    }
+  }
+  return false;
+}
+
 class Waves : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(Waves, multiply_every_type_exactly) {
@@ -66,7 +85,11 @@ TEST_P(Waves, multiply_every_type_exactly) {
       }
     }
   }
-  EXPECT_GE(exact, machine.warp == 64 ? 2U : 1U);  // shapes of wide ones have too many registers
+  if (machine.warp == 64) {
+    EXPECT_GE(exact, 2U);  // shapes of wide ones have too many registers
+  } else {
+    EXPECT_EQ(exact > 0, is_served(type, machine));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Waves,
@@ -254,12 +277,16 @@ TEST(Waves, serve_every_number_of_tokens_of_every_type) {
       for (const std::int64_t m : {1, 16, 17, 64, 100, 256, 257, 2048, 8192}) {
         const Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
         const auto all = candidates(decide(problem, device(name)));
-        EXPECT_TRUE(std::ranges::any_of(all,
-                                        [](const Candidate& candidate) {
-                                          return candidate.dropped.empty() &&
-                                                 std::holds_alternative<WaveSchedule>(
-                                                     candidate.schedule);
-                                        }))
+        const bool served = std::ranges::any_of(all, [](const Candidate& candidate) {
+          return candidate.dropped.empty() &&
+                 std::holds_alternative<WaveSchedule>(candidate.schedule);
+        });
+        // Of narrow groups waves of 32 lanes refuse what clang spills (docs/amd.md).
+        const bool spills =
+            problem.group_size() < kBlock && std::ranges::any_of(all, [](const auto& candidate) {
+              return candidate.dropped.find("lanes: clang spills") != std::string::npos;
+            });
+        EXPECT_TRUE(served || spills)
             << name << ", " << type << ", " << m << " tokens: " << all.front().dropped;
       }
     }
