@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ladder.integrations.serving.sole_reader import Found, sole_reader
+from ladder.nn.sole_reader import Found, sole_reader
 
 pytestmark = pytest.mark.usefixtures("vllm")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ladder.integrations.serving.gated import FusedActivation, gating_of, product_after
-from ladder.integrations.serving.sole_reader import sole_reader
+from ladder.nn.sole_reader import sole_reader
 from ladder.ops.gating import Gating
 
 
@@ -52,6 +52,15 @@ class Branch(nn.Module):
         return y
 
 
+class NestedBesideLoops(nn.Module):
+    def forward(self, x):
+        for _ in range(2):
+            x = self.act(self.up(x)[0])
+        while x.sum() > 0:
+            x = x - 1
+        return x
+
+
 class ByHelper(nn.Module):
     def forward(self, x):
         x, _ = self.up(x)
@@ -69,7 +78,7 @@ class OthersOfSameName(OneName):
 
 
 HELPER = (f"{__name__}.helper",)
-GOOD = (OneName, TwoNames, Nested, Branch, ByHelper, Inherits, OthersOfSameName)
+GOOD = (OneName, TwoNames, Nested, NestedBesideLoops, Branch, ByHelper, Inherits, OthersOfSameName)
 
 
 @pytest.mark.parametrize("kind", GOOD)

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
-from ladder.integrations.serving.sole_reader import sole_reader
 from ladder.nn.quick_call import watched
+from ladder.nn.sole_reader import sole_reader
 from ladder.ops.gating import Gating, recognised
 
 

@@ -2,8 +2,9 @@
 """What takes the result of a child of a module, by the source of its class.
 
 A proof, or no answer: the forward is read as a syntax tree, and must give the result to a single
-call on every path. Loops, closures, ``try`` and whatever else might read a variable unseen are no
-answer. Values of the module, which may change, do not count.
+call on every path. Closures, ``try`` and whatever else might read a variable unseen are no answer,
+nor are loops, unless the result never gets a name. Values of the module, which may change, do not
+count.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ class _Unlike(Exception):
 
 #: Where a name may be read again, at another time, or by something that the source does not show.
 _UNCLEAR = (
-    ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef,
-    ast.ClassDef, ast.comprehension, ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr, ast.Yield,
+    ast.AsyncFor, ast.Try, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
+    ast.comprehension, ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr, ast.Yield,
     ast.YieldFrom, ast.Await,
 )  # fmt: skip
+#: Where a name may be read again by a statement in front.
+_LOOPS = (ast.For, ast.While)
 
 
 @functools.cache
@@ -91,7 +94,7 @@ def _says_its_source(function: Any) -> bool:
 _CODE = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars")
 
 
-def _only_forward_reads(kind: type, names: tuple[str, ...]) -> None:
+def _only_forward_reads(kind: type[nn.Module], names: tuple[str, ...]) -> None:
     """Raise unless methods other than ``__init__`` and the forward leave ``names`` alone."""
     for each in kind.__mro__:
         if each in nn.Module.__mro__:
@@ -166,8 +169,8 @@ class _Forward:
 
     def _of_self(self, node: ast.AST) -> bool:
         """Whether it is ``self.<attribute>``."""
-        held = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        return held and node.value.id == self.me
+        of = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(of, ast.Name) and of.id == self.me
 
     def _uses(self, name: str) -> list[ast.AST]:
         return [node for node in self.nodes if _named(node) == name]
@@ -193,11 +196,13 @@ class _Forward:
             raise _Unlike(f"{self.called} does not take the result of {self.name} by itself")
         if isinstance(over, ast.Call) and result in over.args:
             return over, result
+        if loop := next((node for node in self.nodes if isinstance(node, _LOOPS)), None):
+            raise _Unlike(f"{self.called} has a {type(loop).__name__}")
         if not isinstance(over, ast.Assign) or len(over.targets) != 1:
             raise _Unlike(f"{self.called} does not keep the result of {self.name} under a name")
         target = over.targets[0]
         if self.pair and result is call:
-            target = target.elts[0]
+            target = target.elts[0]  # type: ignore[attr-defined]  # a tuple, as _unpacks says
         if not isinstance(target, ast.Name):
             raise _Unlike(f"{self.called} does not keep the result of {self.name} under a name")
         return self._next_reader(target.id, over)
@@ -241,7 +246,7 @@ def _reads(node: ast.AST, variable: str) -> bool:
     return isinstance(node, ast.Name) and node.id == variable and _loads(node)
 
 
-def _is_behind(node: ast.AST, statement: ast.stmt) -> bool:
+def _is_behind(node: Any, statement: ast.stmt) -> bool:
     assert statement.end_lineno is not None and statement.end_col_offset is not None
     return (node.lineno, node.col_offset) >= (
         statement.end_lineno, statement.end_col_offset,
