@@ -20,9 +20,11 @@ from ladder.types import _checked
 _ops = torch.ops.ladder
 
 
-def in_turn(bias: Tensor) -> Tensor:
-    """[2N], the gate in front of up, in the order of :func:`ladder.cuda.image.gate_rows`."""
-    return bias.view(2, -1, ROWS_IN_TURN).transpose(0, 1).reshape(-1)
+def in_turn(bias: Tensor, up_first: bool = False) -> Tensor:
+    """[2N], the gate in front of up, or behind it, in the order of
+    :func:`ladder.cuda.image.gate_rows`."""
+    halves = bias.view(2, -1, ROWS_IN_TURN)
+    return (halves.flip(0) if up_first else halves).transpose(0, 1).reshape(-1)
 
 
 def linear_then(

@@ -113,11 +113,15 @@ def alternates(n: int) -> bool:
 
 
 @functools.cache
-def gate_rows(n: int, device: torch.device) -> Tensor:
+def gate_rows(n: int, device: torch.device, up_first: bool = False) -> Tensor:
     """[N] int64: the row of a weight, gate in front of up, that each row is where they lie in turn,
-    eight and eight."""
+    eight of the gate and eight of up.
+
+    Args:
+        up_first: in the weight, up is in front of the gate.
+    """
     halves = torch.arange(n, device=device).view(2, -1, ROWS_IN_TURN)
-    return halves.transpose(0, 1).reshape(-1)
+    return (halves.flip(0) if up_first else halves).transpose(0, 1).reshape(-1)
 
 
 @functools.cache

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A gate and up as rows of one weight, with the product of both made where their sums are.
 
-The two layers stay where they are, under their names, as merged layers do (ladder/nn/merged.py).
-Their parent asks for the gated product itself (:class:`RunsGated`), for the sums of gate and up are
-nowhere. Whatever asks a layer for them gets them from a weight of its own, which it then has.
+The two layers, or the one layer of both, stay where they are, under their names, as merged layers
+do (ladder/nn/merged.py). Their parent asks for the gated product itself (:class:`RunsGated`), for
+the sums of gate and up are nowhere. Whatever asks a layer for them gets them from a weight of its
+own, which it then has.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedWeight
 from ladder.nn.quick_call import watched
+from ladder.nn.subclassed import Subclassed, restore, subclass
 from ladder.ops.gating import Gating
 from ladder.ops.transforms import autocast_dtype
 
@@ -38,6 +39,11 @@ class GatedLinear(Linear):
     """``y = gating(x @ value(weight).T + bias)`` with the rows of the gate in front of those of up:
     [..., K] to [..., N / 2]. ``bias`` of a call is [N] in the order of the rows; the module has
     none."""
+
+    #: The rows of up are in front of those of the gate. Set before the weight has an image.
+    up_first = False
+    #: Gate and up are what one layer of the model gives.
+    of_one = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,18 +71,26 @@ class GatedLinear(Linear):
         image: Any = self.image
         if bias is not None:
             trained = bias.requires_grad and _grad_enabled()
-            bias = in_turn(bias) if trained else self._turned((bias,), partial(in_turn, bias))
+            turn = partial(in_turn, bias, self.up_first)
+            bias = turn() if trained else self._turned((bias,), turn)
         number, n, scale = self._weight_number, self.out_features // 2, self._scale_of_x()
         return linear_then(x, image, bias, number, n, self.gating, scale)
 
+    def _image_rows(self) -> Tensor:
+        return images.gate_rows(self.out_features, self.device, self.up_first)
+
     def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        # In memory of their own, functions take them as those of two layers, to the bit.
-        gate, up = (half.contiguous() for half in super()._by_codes(x, bias).chunk(2, -1))
+        gate, up = super()._by_codes(x, bias).chunk(2, -1)
+        if self.up_first:
+            gate, up = up, gate
+        if not self.of_one:
+            # In memory of their own, functions take them as those of two layers, to the bit.
+            gate, up = gate.contiguous(), up.contiguous()
         return self.gating.product(gate, up)
 
 
 class GatedWeight(MergedWeight):
-    """The weight of a gate and of up.
+    """The weight of a gate and of up, of two layers or of one.
 
     Args:
         parent: the module that multiplies them, of that :class:`Form`. It becomes one that
@@ -86,7 +100,7 @@ class GatedWeight(MergedWeight):
 
     def __init__(self, parent: nn.Module, form: Form) -> None:
         self.parent, self.form = parent, form
-        self.layers = tuple(parent._modules[name] for name in (form.gate, form.up))  # type: ignore[misc]
+        self.layers = tuple(parent._modules[name] for name in form.layers)  # type: ignore[misc]
         self.sizes = [layer.out_features for layer in self.layers]
         #: Whose calls the gated product leaves out.
         self._silent = (*self.layers, *(parent._modules[name] for name in form.functions))
@@ -94,22 +108,20 @@ class GatedWeight(MergedWeight):
         with torch.inference_mode(False), torch.no_grad():
             self.linear: GatedLinear = joined(self.layers, GatedLinear)
             self.linear.bias = None  # of the layers, whose parameters optimizers know
-            self.linear.gating = form.gating
+            self.linear.gating, self.linear.up_first = form.gating, form.up_first
+            self.linear.of_one = len(self.layers) == 1
             self.adopt()
         parent.__dict__["_gated"] = self
-        kind: Any = type(parent)
-        parent.__class__ = _gated_class(kind)
+        subclass(parent, RunsGated)
         self.linear.prepare()
 
     def serves(self) -> bool:
         """Whether nobody watches or has replaced what the gated product leaves out."""
         modules = self.parent._modules
-        form, (gate, up) = self.form, self.layers
-        return (
-            modules.get(form.gate) is gate
-            and modules.get(form.up) is up
-            and not any(watched(module) for module in self._silent)  # type: ignore[arg-type]
-        )
+        return all(
+            modules.get(name) is layer
+            for name, layer in zip(self.form.layers, self.layers, strict=True)
+        ) and not any(watched(module) for module in self._silent)  # type: ignore[arg-type]
 
     def gated(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N of the gate]."""
@@ -142,32 +154,34 @@ class GatedWeight(MergedWeight):
     def ungate(self) -> None:
         if _is_compiling():
             raise Unsupported(
-                f"the sums of {self.form.gate} and {self.form.up} are asked for, and kernels give "
-                "their product: call ladder.unoptimize(model) before torch.compile"
+                f"the sums of {' and '.join(self.form.layers)} are asked for, and kernels give the "
+                "product of gate and up: call ladder.unoptimize(model) before torch.compile"
             )
-        _log.info("%s and %s get their own weights again: their sums are asked for",
-                  self.form.gate, self.form.up)  # fmt: skip
+        names = " and ".join(self.form.layers)
+        _log.info("the sums of %s are asked for: each layer gets its own weight again", names)
         self.dissolve()
 
     def leave(self) -> bool:
-        held = self.parent.__dict__.pop("_gated", None) is not None
+        held = "_gated" in self.parent.__dict__
         if held:
-            self.parent.__class__ = type(self.parent)._kind  # type: ignore[attr-defined]
+            restore(self.parent)
         return held
 
 
-class RunsGated(nn.Module):
-    """What the class of a parent of gate and up derives from while they are one weight. Copies and
-    pickles are of the class that it was."""
+class RunsGated(Subclassed):
+    """What the class of a parent of gate and up derives from while they are one weight."""
 
-    _kind: type[nn.Module]
+    _extra = ("_gated",)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         weight: GatedWeight | None = self.__dict__.get("_gated")
         if weight is None or not self._serves() or len(args) + len(kwargs) != 1:
             return super().forward(*args, **kwargs)
         (x,) = args or kwargs.values()
-        return self._modules[weight.form.down](weight.gated(x))  # type: ignore[misc]
+        y = weight.gated(x)
+        for name in (*weight.form.dropouts, weight.form.down):
+            y = self._modules[name](y)  # type: ignore[misc]
+        return y
 
     def _serves(self) -> bool:
         weight = self.__dict__.get("_gated")
@@ -176,40 +190,26 @@ class RunsGated(nn.Module):
     # As Linear._prepare_for_trace: asked when a graph is traced, not by it.
     _serves._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        state = {**self.__getstate__()}
-        state.pop("_gated", None)
-        return _unmade, (self._kind,), state
-
-
-def _unmade(kind: type[nn.Module]) -> nn.Module:
-    return kind.__new__(kind)
-
-
-@functools.cache
-def _gated_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """Printed as ``kind``, of which it is one."""
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "_kind": kind}
-    return type(kind.__name__, (RunsGated, kind), names)
-
 
 def objection(parent: nn.Module, form: Form) -> str:
     """Why gate and up of ``parent`` cannot be one weight, or had better not; "" when they can."""
     if "forward" in parent.__dict__:
         return "something has replaced its forward"
-    layers: list[Any] = [parent._modules[name] for name in (form.gate, form.up)]
-    for name, layer in zip((form.gate, form.up), layers, strict=True):
+    layers: list[Any] = [parent._modules[name] for name in form.layers]
+    for name, layer in zip(form.layers, layers, strict=True):
         if not isinstance(layer, Linear):
             return f"{name} is of {type(layer).__name__}, not ladder.Linear"
         if layer.activation is not None:
             return f"{name} has an activation, {layer.activation}, of its own"
-    for name in (form.gate, form.up, *form.functions):
+    for name in (*form.layers, *form.functions):
         module: Any = parent._modules[name]
         if watched(module):
             return f"a hook watches {name}, or something has replaced its forward"
     if why := merge_objection(layers):
         return why
-    gate, up = (layer.out_features for layer in layers)
+    gate, up = layers[0].out_features, layers[-1].out_features
+    if len(layers) == 1:
+        gate = up = gate // 2
     if gate != up:
         return f"{form.gate} has {gate} rows and {form.up} {up}"
     if not images.alternates(2 * gate):

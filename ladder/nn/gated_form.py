@@ -3,7 +3,7 @@
 
 No class is known by name. The forward is traced with its children as they are (torch.fx), and must
 call two of them with x and a third with what becomes of both; what lies between is called with a
-few numbers to see which function it is.
+few numbers to see which function it is. Gate and up may be halves of what one child gives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ class Form:
     """Children of a gated module by name.
 
     Attributes:
-        gate, up, down: its three layers.
+        gate, up, down: its layers; gate and up are the same where one layer has the rows of both.
         gating: what lies between them.
         functions: children that compute it.
+        dropouts: children through which the product goes to ``down``.
+        up_first: of one layer of both, whether the rows of up are in front.
     """
 
     gate: str
@@ -32,6 +34,16 @@ class Form:
     down: str
     gating: Gating
     functions: tuple[str, ...] = ()
+    dropouts: tuple[str, ...] = ()
+    up_first: bool = False
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Of gate and up, each once."""
+        return tuple(dict.fromkeys((self.gate, self.up)))
+
+
+_Dropout = nn.modules.dropout._DropoutNd
 
 
 class _Tracer(fx.Tracer):
@@ -69,25 +81,69 @@ def _traced(module: nn.Module) -> Form:
         raise _Unlike(f"its forward takes {len(inputs)} tensors")
     (x,) = inputs
     layers = sorted((node for node in x.users if _calls(node, x)), key=nodes.index)
-    if len(layers) != 2 or len(x.users) != 2:
+    if len(layers) not in (1, 2) or len(x.users) != len(layers):
         raise _Unlike(f"its forward uses x {len(x.users)} times, {len(layers)} of them in a layer")
     (given,) = nodes[-1].args  # what is returned
     if not (isinstance(given, fx.Node) and given.op == "call_module" and len(given.args) == 1):
         raise _Unlike("its forward does not end with a layer")
-    (hidden,) = given.args
-    first, second, last = (nodes.index(node) for node in (*layers, given))
-    between = nodes[first + 1 : second] + nodes[second + 1 : last]
+    hidden, dropouts = _before_dropouts(module, given.args[0])
+    places = [nodes.index(node) for node in (*layers, given)]
+    between = [
+        node
+        for node in nodes[places[0] + 1 : places[-1]]
+        if node not in layers and node not in dropouts
+    ]
     functions = _functions(module, between)
-    if any("." in str(node.target) for node in (*layers, given)):
+    if any("." in str(node.target) for node in (*layers, *dropouts, given)):
         raise _Unlike("its layers are children of its children")
-    for gate, up in (layers, layers[::-1]):
+    columns = 32 if len(layers) == 2 else _half(module.get_submodule(str(layers[0].target)))
+    for swapped in (False, True):
 
-        def product(gate_up: Tensor, gate: fx.Node = gate, up: fx.Node = up) -> Tensor:
-            return _between(module, between, hidden, gate, up, gate_up)
+        def product(gate_up: Tensor, swapped: bool = swapped) -> Tensor:
+            halves = gate_up.chunk(2, -1)
+            results = halves[::-1] if swapped else halves
+            if len(layers) == 1:
+                results = (torch.cat(results, -1),)
+            return _between(module, between, hidden, dict(zip(layers, results, strict=True)))
 
-        if gating := recognised(product):
-            return Form(str(gate.target), str(up.target), str(given.target), gating, functions)
+        if gating := recognised(product, columns=columns):
+            first, second, down = (str(node.target) for node in (layers[0], layers[-1], given))
+            if swapped:
+                first, second = second, first
+            return Form(
+                first,
+                second,
+                down,
+                gating,
+                functions,
+                tuple(str(node.target) for node in dropouts),
+                up_first=swapped and len(layers) == 1,
+            )
     raise _Unlike("what lies between its layers is no gating that ladder knows")
+
+
+def _before_dropouts(module: nn.Module, hidden: Any) -> tuple[Any, list[fx.Node]]:
+    """What goes through modules of dropout alone to become ``hidden``, and their calls."""
+    dropouts: list[fx.Node] = []
+    while (
+        isinstance(hidden, fx.Node)
+        and hidden.op == "call_module"
+        and isinstance(module.get_submodule(str(hidden.target)), _Dropout)
+        and len(hidden.args) == 1
+        and not hidden.kwargs
+        and len(hidden.users) == 1
+    ):
+        dropouts.insert(0, hidden)
+        hidden = hidden.args[0]
+    return hidden, dropouts
+
+
+def _half(layer: Any) -> int:
+    """Half of the rows of a layer of gate and up."""
+    rows: int = getattr(layer, "out_features", 0) or getattr(layer, "nf", 0)  # nf: Conv1D's
+    if not rows or rows % 2:
+        raise _Unlike(f"its first layer has {rows} rows, not those of a gate and up")
+    return rows // 2
 
 
 def _calls(node: fx.Node, x: fx.Node) -> bool:
@@ -106,7 +162,7 @@ def _functions(module: nn.Module, nodes: list[fx.Node]) -> tuple[str, ...]:
             child: Any = module.get_submodule(name)
             if any(True for _ in child.parameters()) or any(True for _ in child.buffers()):
                 raise _Unlike(f"{name} lies between its layers")
-            if isinstance(child, nn.modules.dropout._DropoutNd):
+            if isinstance(child, _Dropout):
                 raise _Unlike(f"{name} drops numbers between its layers")
             if "." in name:
                 raise _Unlike(f"{name} is a child of its children")
@@ -115,11 +171,9 @@ def _functions(module: nn.Module, nodes: list[fx.Node]) -> tuple[str, ...]:
 
 
 def _between(
-    module: nn.Module, nodes: list[fx.Node], result: Any, gate: fx.Node, up: fx.Node, x: Tensor
+    module: nn.Module, nodes: list[fx.Node], result: Any, known: dict[fx.Node, Any]
 ) -> Tensor:
-    """``result`` where ``gate`` and ``up`` have the halves of ``x``."""
-    first, second = x.chunk(2, -1)
-    known: dict[fx.Node, Any] = {gate: first, up: second}
+    """``result`` where layers have given what is ``known``."""
 
     def at(node: fx.Node) -> Any:
         if node not in known:

@@ -119,15 +119,18 @@ class GatedMLP(nn.Module):
         form = form_of(module)
         if isinstance(form, str):
             raise InvalidArgument(f"{type(module).__name__} is no gated MLP: {form}")
-        layers = {name: module.get_submodule(name) for name in (form.gate, form.up, form.down)}
-        for name, layer in layers.items():
+        for name in (*form.layers, form.down):
+            layer = module.get_submodule(name)
             if not is_linear(layer):
                 raise InvalidArgument(f"{name} is of {type(layer).__name__}, not nn.Linear")
+        layers = [module.get_submodule(name) for name in (form.gate, form.up, form.down)]
+        if len(form.layers) == 1:
+            layers[:2] = _halves(layers[0], form.up_first)
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         how: Any = {"method": method, "activation_type": activation_type}
-        packed = [Linear.from_linear(layer, ttype, **how) for layer in layers.values()]
+        packed = [Linear.from_linear(layer, ttype, **how) for layer in layers]
         if ttype.scale2:  # one for all rows of a weight
-            gate, up = (dense_weight(layers[name]) for name in (form.gate, form.up))
+            gate, up = map(dense_weight, layers[:2])
             weight = quantize(torch.cat((gate, up)), ttype, method=method)
             for place, rows in enumerate((gate.shape[0], up.shape[0])):
                 packed[place].set_weight(weight.narrow_rows(place * gate.shape[0], rows))
@@ -179,3 +182,17 @@ class GatedMLP(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.gating)
+
+
+def _halves(both: nn.Module, up_first: bool) -> list[nn.Module]:
+    """A gate and an up of one layer of both, which share its memory."""
+    bias: Any = getattr(both, "bias", None)
+    biases = (None, None) if bias is None else bias.detach().chunk(2)
+    halves: list[nn.Module] = []
+    for weight, its in zip(dense_weight(both).chunk(2), biases, strict=True):
+        half = nn.Linear(weight.shape[1], weight.shape[0], its is not None, device="meta")
+        half.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        if its is not None:
+            half.bias = nn.Parameter(its, requires_grad=bias.requires_grad)
+        halves.append(half.train(both.training))
+    return halves[::-1] if up_first else halves

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ladder.nn.joined import objection
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear, MergedWeight
 from ladder.nn.parallel import ParallelLinear
+from ladder.nn.subclassed import kind_of
 from ladder.nn.warmup import warmup
 
 _log = logging.getLogger("ladder")
@@ -84,10 +86,10 @@ def optimize(
     Mistral; k and v of cross-attention. Their types, in_features, dtypes, devices, g_idx and second
     scales must be equal.
 
-    Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma) go a step further: the
-    function of the gate times up is part of the launch that makes their sums, in float32, rounded
-    once. Where a hook watches gate, up or the function, or an adapter has one of them, the module
-    is left as it is, and the report says so.
+    Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma; Phi-3 and GLM-4, which
+    have gate and up in one layer) go a step further: the function of the gate times up is part of
+    the launch that makes their sums, in float32, rounded once. Where a hook watches gate, up or the
+    function, or an adapter has one of them, the module is left as it is, and the report says so.
 
     The model looks as before: names, ``state_dict``, ``save_pretrained`` and PEFT see the single
     layers, to the bit. ``.to()`` another device or dtype, ``load_state_dict`` and
@@ -156,7 +158,7 @@ def unoptimize(model: nn.Module) -> None:
 def _gate(model: nn.Module, done: Optimization) -> None:
     """Make gate and up of every gated module one weight, and note it, or why not."""
     for name, module in list(model.named_modules()):
-        if "_gated" in module.__dict__ or not _has_three_layers(module):
+        if "_gated" in module.__dict__ or not _may_be_gated(module):
             continue
         form = module.form if isinstance(module, GatedMLP) else form_of(module)
         why = form if isinstance(form, str) else gate_objection(module, form)
@@ -166,16 +168,21 @@ def _gate(model: nn.Module, done: Optimization) -> None:
         GatedWeight(module, form)
         stem = f"{name}." if name else ""
         done.gated.append(name)
-        done.merged.append((stem + form.gate, stem + form.up))
+        if len(form.layers) > 1:
+            done.merged.append((stem + form.gate, stem + form.up))
 
 
-def _has_three_layers(module: nn.Module) -> bool:
-    """Whether there are three packed layers, wrapped or not, two of one shape and one behind."""
+def _may_be_gated(module: nn.Module) -> bool:
+    """Whether there are three packed layers, wrapped or not, two of one shape and one behind; or
+    two, the second of half as many columns as the first has rows, and one tensor to begin with."""
     found = []
     for child in module.children():
         layer = getattr(child, _WRAPPED[1:], child)
         if isinstance(layer, Linear):
             found.append((layer.out_features, layer.in_features))
+    if len(found) == 2:  # attention may have such layers, and takes more
+        halves = any(a[0] == 2 * b[1] for a, b in (found, found[::-1]))
+        return halves and len(inspect.signature(kind_of(module).forward).parameters) == 2
     if len(found) != 3:
         return False
     return any(

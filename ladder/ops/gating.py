@@ -116,23 +116,19 @@ class Activation:
 
 
 def recognised(
-    product: Callable[[Tensor], Tensor], limit: float | None = None, alpha: float | None = None
+    product: Callable[[Tensor], Tensor],
+    limit: float | None = None,
+    alpha: float | None = None,
+    columns: int = 32,
 ) -> Gating | None:
     """The gating that gives what ``product`` gives; None where ladder has none.
 
     Args:
         product: of numbers [R, 2I] in float64, the gate first, to [R, I]. What it raises goes on.
         limit, alpha: what a limit or alpha would be, where it has one.
+        columns: I.
     """
-    at = torch.arange(256, dtype=torch.float64, device="cpu")
-    # Numbers of both signs, at all distances and beyond the limit, no two of a kind.
-    reach = 2 * max(limit or 0.0, 8.0)
-    gate_up = (reach * torch.sin(at * at * 0.37) * (at % 16 + 1) / 16).view(4, 64)
-    # And of all sizes, for functions that differ near zero or far from it, as thresholds do.
-    size = torch.logspace(-8, 2.7, 32, dtype=torch.float64, device="cpu")
-    one = torch.ones_like(size)
-    wide = ((size, one), (-size, one), (one, size), (one, -size))
-    gate_up = torch.cat((gate_up, *(torch.cat(halves)[None] for halves in wide)))
+    gate_up = _numbers(limit, columns)
     with torch.no_grad():
         wanted = product(gate_up)
     for gating in _candidates(limit, alpha):
@@ -141,6 +137,21 @@ def recognised(
         if made.shape == wanted.shape and torch.allclose(made, wanted.double(), 1e-6, 1e-6):
             return gating
     return None
+
+
+def _numbers(limit: float | None, columns: int) -> Tensor:
+    """[R, 2I] to try functions with: a gate and an up for each of 256 columns or more."""
+    drawn = -(-max(256, columns) // columns) * columns - 4 * 32
+    at = torch.arange(64 * -(-drawn // 32), dtype=torch.float64, device="cpu")
+    # Numbers of both signs, at all distances and beyond the limit, no two of a kind.
+    reach = 2 * max(limit or 0.0, 8.0)
+    gate, up = (reach * torch.sin(at * at * 0.37) * (at % 16 + 1) / 16).view(-1, 2, 32).unbind(1)
+    # And of all sizes, for functions that differ near zero or far from it, as thresholds do.
+    size = torch.logspace(-8, 2.7, 32, dtype=torch.float64, device="cpu")
+    one = torch.ones_like(size)
+    gate = torch.cat((gate.flatten()[:drawn], size, -size, one, one)).view(-1, columns)
+    up = torch.cat((up.flatten()[:drawn], one, one, size, -size)).view(-1, columns)
+    return torch.cat((gate, up), -1)
 
 
 def _candidates(limit: float | None, alpha: float | None) -> Iterator[Gating]:

@@ -57,6 +57,37 @@ def test_every_mlp_of_the_family_is_gated_and_gives_the_same(family):
     assert torch.equal(logits(model), logits(apart)) and not products
 
 
+@pytest.mark.parametrize("family", ["Phi3", "Glm", "Glm4", "ModernBertDecoder"])
+def test_gate_and_up_of_one_layer_are_gated_and_give_the_same(family):
+    model = built(family, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    apart = copy.deepcopy(model)
+    done = ladder.optimize(model)
+    assert done.gated == [name for name, _ in apart.named_modules() if name.endswith(".mlp")]
+    assert len(done.gated) == 2 and not done.ungated
+    mlp = model.get_submodule(done.gated[0])
+    (layer,) = mlp._gated.layers
+    assert not any(name.endswith(("gate_up_proj", "Wi")) for name in sum(done.merged, ()))
+    assert torch.equal(logits(model), logits(apart)) and isinstance(mlp, RunsGated)
+    options = {"max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(model.generate(PROMPT, **options), apart.generate(PROMPT, **options))
+    state, wanted = model.state_dict(), apart.state_dict()
+    assert set(state) == set(wanted)
+    assert all(torch.equal(part, wanted[name]) for name, part in state.items())
+    assert repr(model) == repr(apart)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(logits(compiled), logits(apart))
+    peft = pytest.importorskip("peft")
+    ends = "gate_up_proj" if hasattr(mlp, "gate_up_proj") else "Wi"
+    torch.manual_seed(3)
+    config = peft.LoraConfig(r=4, target_modules=[ends], init_lora_weights=False)
+    found = []
+    for each in (model, apart):
+        torch.manual_seed(3)
+        found.append(logits(peft.get_peft_model(each, config)))
+    assert torch.equal(*found) and type(layer) is ladder.Linear
+
+
 def test_biases_are_added_and_trained_in_place():
     model = built("Llama", mlp_bias=True)
     apart = copy.deepcopy(model)

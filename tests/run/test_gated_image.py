@@ -123,7 +123,7 @@ def test_gradients_are_those_of_three_layers(machine, compiled):
 def test_biases_are_brought_in_turn_once_until_they_change(machine, monkeypatch):
     machine, module, apart = machine
     turned = []
-    monkeypatch.setattr("ladder.nn.gated.in_turn", lambda bias: turned.append(0) or in_turn(bias))
+    monkeypatch.setattr("ladder.nn.gated.in_turn", lambda *args: turned.append(0) or in_turn(*args))
     x = torch.randn(M, H)
     for _ in range(3):
         with torch.no_grad():
