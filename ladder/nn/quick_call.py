@@ -60,6 +60,18 @@ class QuickCall(nn.Module):
 def watched(module: nn.Module) -> bool:
     """Whether somebody has a hook on ``module``, or on all modules, or has replaced its forward."""
     state = module.__dict__
+    if _known:  # as above: modules ask this in each call
+        return bool(
+            "forward" in state
+            or state["_forward_hooks"]
+            or state["_forward_pre_hooks"]
+            or state["_backward_hooks"]
+            or state["_backward_pre_hooks"]
+            or _forward_hooks
+            or _forward_pre_hooks
+            or _backward_hooks
+            or _backward_pre_hooks
+        )
     return bool(
         "forward" in state
         or any(state.get(f"_{kind}_hooks") for kind in _KINDS)
