@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -207,7 +207,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         if self.input_scale is None or not self._activation_type or not self._weight_number:
             return
         if most > activations.MOST_TOKENS_AS_THEY_COME and dtype in kernels.HALVES:
-            kernels.compile_scaled(self._weight_number, self.device, dtype, most)
+            kernels.compile_scaled(self._number_of_calls(), self.device, dtype, most)
 
     @classmethod
     def from_weight(
@@ -342,6 +342,17 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
 
     def _with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """:meth:`forward` with another bias [N] than the module's."""
+        return self._multiplied(x, bias, self._by_image, self._by_codes)
+
+    def _multiplied(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        by_image: Callable[[Tensor, Tensor | None], Tensor],
+        by_codes: Callable[[Tensor, Tensor | None], Tensor],
+    ) -> Tensor:
+        """``by_image`` where kernels have the weight, else ``by_codes``, of x and the bias as
+        products take them."""
         device, x = x.device.type, autocast(x)
         check_columns(x, self.in_features)
         pre_scale = self.pre_scale
@@ -353,13 +364,13 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             self.prepare()
         if self.image is not None:
             if torch.compiler.is_compiling():
-                return self._by_image(x, bias)
+                return by_image(x, bias)
             try:
-                return self._by_image(x, bias)
+                return by_image(x, bias)
             except RuntimeError:
                 if not self._leave_kernels():
                     raise
-        return self._by_codes(x, bias)
+        return by_codes(x, bias)
 
     def _by_image(self, x: Tensor, bias: Tensor | None) -> Tensor:
         image: Any = self.image

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder.nn.activation_pairs import release_activations, take_activations
 from ladder.nn.gated import GatedWeight
 from ladder.nn.gated import objection as gate_objection
 from ladder.nn.gated_form import form_of
@@ -44,6 +45,8 @@ class Optimization:
         gated: names of the modules whose gate and up are such a weight, and whose product kernels
             make with the sums.
         ungated: why other modules with a layer down behind a gate and up are not, by name.
+        activated: names of the layers whose kernels take the activation function behind them.
+        unactivated: why other layers with an activation function behind them do not, by name.
     """
 
     merged: list[tuple[str, ...]]
@@ -51,13 +54,18 @@ class Optimization:
     schedules: dict[str, dict[int, str]]
     gated: list[str] = dataclasses.field(default_factory=list)
     ungated: dict[str, str] = dataclasses.field(default_factory=dict)
+    activated: list[str] = dataclasses.field(default_factory=list)
+    unactivated: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         count = sum(map(len, self.merged))
         lines = [f"merged {count} layers into {len(self.merged)}"]
         if self.gated:
             lines.append(f"gated {len(self.gated)} products of gate and up in their launches")
-        for what, left in (("merged", self.left), ("gated", self.ungated)):
+        if self.activated:
+            lines.append(f"activated {len(self.activated)} layers in their launches")
+        every = {"merged": self.left, "gated": self.ungated, "activated": self.unactivated}
+        for what, left in every.items():
             by_reason: dict[str, list[str]] = {}
             for names, reason in left.items():
                 by_reason.setdefault(reason, []).append(names)
@@ -88,8 +96,10 @@ def optimize(
 
     Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma; Phi-3 and GLM-4, which
     have gate and up in one layer) go a step further: the function of the gate times up is part of
-    the launch that makes their sums, in float32, rounded once. Where a hook watches gate, up or the
-    function, or an adapter has one of them, the module is left as it is, and the report says so.
+    the launch that makes their sums, in float32, rounded once. So is the activation function behind
+    other layers (:mod:`ladder.nn.activation_pairs`; OPT, GPT-2, BERT, CLIP, Whisper). Where a hook
+    watches one of the layers or the function, or an adapter has one of them, the module is left as
+    it is, and the report says so.
 
     The model looks as before: names, ``state_dict``, ``save_pretrained`` and PEFT see the single
     layers, to the bit. ``.to()`` another device or dtype, ``load_state_dict`` and
@@ -108,7 +118,7 @@ def optimize(
         m: numbers of tokens to warm up for.
         example: what the model is called with: a mapping of keyword arguments, a tuple of
             arguments, or one; by default a token for a model of transformers.
-        merge: False leaves all layers apart.
+        merge: False leaves all layers as they are.
         options: others of :func:`ladder.warmup`. ``dependent_launch=True`` is safe here: merging
             makes a new image and waits for the stream, and nothing ever writes into one. It gains
             where ladder's kernels follow each other on the stream, hardly where attention and norms
@@ -134,6 +144,10 @@ def optimize(
                 done.merged.append(names)
         places = {name: place for place, (name, _) in enumerate(model.named_modules())}
         done.merged.sort(key=lambda names: places[names[0]])
+        if why != CUT:
+            activated, unactivated = take_activations(model)
+            done.activated.extend(activated)
+            done.unactivated.update(unactivated)
     distinct = nn.ModuleDict()
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -149,10 +163,12 @@ def optimize(
 
 
 def unoptimize(model: nn.Module) -> None:
-    """Give all layers of ``model`` that :func:`optimize` merged their own weights again."""
+    """Give all layers of ``model`` that :func:`optimize` merged their own weights again, and to
+    activation functions what they compute."""
     for module in model.modules():
         if isinstance(module, MergedLinear):
             module._merged.dissolve()
+    release_activations(model)
 
 
 def _gate(model: nn.Module, done: Optimization) -> None:

@@ -193,7 +193,8 @@ class PackedModule(QuickCall):
             self._has_kernels = False
         return True
 
-    def _number(self, gather: bool) -> int:
+    def _number(self, gather: bool, function: Activation | None = None) -> int:
+        function = function or self._function
         return images.open_weight(
             self._type_text,
             self.out_features,
@@ -202,8 +203,12 @@ class PackedModule(QuickCall):
             dependent_launch=self._dependent_launch,
             activation_type=self._activation_type or "",
             gating=self._gating,
-            function="" if self._function is None else self._function.name,
+            function="" if function is None else function.name,
         )
+
+    def _number_of_calls(self) -> int:
+        """Whose kernels :func:`ladder.warmup` compiles."""
+        return self._weight_number
 
     def _image_rows(self) -> Tensor | None:
         """As :func:`ladder.cuda.image.pack` takes them."""
@@ -243,13 +248,13 @@ class PackedModule(QuickCall):
 
     def compile_for(self, dtype: torch.dtype, m: int) -> str:
         """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
-        return kernels.compile_for(self._weight_number, self.device, dtype, m)
+        return kernels.compile_for(self._number_of_calls(), self.device, dtype, m)
 
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`."""
         shape = (self.out_features, self.in_features)
         return Request(
-            self._weight_number,
+            self._number_of_calls(),
             self.weight_type,
             shape,
             self.device,

@@ -41,6 +41,10 @@ class Slot:
     def set(self, result: tuple[()] | None) -> None:
         (self.traced if _is_compiling() else self.of_thread).result = result
 
+    def is_open(self) -> bool:
+        """Whether the parent runs, on this thread or in this trace."""
+        return (self.traced if _is_compiling() else self.of_thread).result is not None
+
     def open(self, *_: Any) -> None:
         """Forward pre-hook of the parent."""
         self.set(())

@@ -139,6 +139,18 @@ def recognised(
     return None
 
 
+def recognised_activation(function: Callable[[Tensor], Tensor]) -> str | None:
+    """The name in :data:`ACTIVATIONS` of what gives what ``function`` gives of numbers [R, I] in
+    float64; None where there is none. What it raises goes on."""
+
+    def product(gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return function(gate) * up
+
+    found = recognised(product)
+    return None if found is None else found.activation
+
+
 def _numbers(limit: float | None, columns: int) -> Tensor:
     """[R, 2I] to try functions with: a gate and an up for each of 256 columns or more."""
     drawn = -(-max(256, columns) // columns) * columns - 4 * 32

@@ -4,6 +4,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -92,3 +93,93 @@ def built(family, **options):
             nn.init.normal_(parameter, std=0.1)
     ladder.convert(model, "uint4", group_size=32)
     return model
+
+
+class Plain(NamedTuple):
+    """A family with MLPs without a gate.
+
+    Attributes:
+        model: its class.
+        config: a small configuration, of the class ``of`` or that of the family.
+        layers: how the names end of layers in front of an activation function.
+        inputs: names of what the model is called with.
+    """
+
+    model: str
+    config: dict
+    layers: tuple[str, ...]
+    inputs: tuple[str, ...] = ("input_ids",)
+    of: str = ""
+
+
+_GPT = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 128, "n_positions": 64}
+_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_IMAGE = {"image_size": 32, "patch_size": 16}
+_PIXELS = ("pixel_values",)
+_BOTH = ("input_ids", "decoder_input_ids")
+_BART = {
+    "d_model": 64, "vocab_size": 128, "max_position_embeddings": 64,
+    **{f"{side}_layers": 1 for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 96 for side in ("encoder", "decoder")},
+}  # fmt: skip
+PLAIN = {
+    "OPT": Plain(
+        "OPTForCausalLM", TINY | _TOKENS | {"ffn_dim": 96, "word_embed_proj_dim": 64}, ("fc1",)
+    ),
+    "Bloom": Plain(
+        "BloomForCausalLM", {"hidden_size": 64, "n_layer": 2, "n_head": 2, "vocab_size": 128},
+        ("dense_h_to_4h",),
+    ),
+    "GPT2": Plain("GPT2LMHeadModel", _GPT | _TOKENS, ("c_fc",)),
+    "GPTBigCode": Plain("GPTBigCodeForCausalLM", _GPT | _TOKENS, ("c_fc",)),
+    "GPTJ": Plain("GPTJForCausalLM", _GPT | _TOKENS | {"rotary_dim": 8}, ("fc_in",)),
+    "GPTNeoX": Plain("GPTNeoXForCausalLM", TINY | _TOKENS, ("dense_h_to_4h",)),
+    "Falcon": Plain("FalconForCausalLM", TINY | _TOKENS, ("dense_h_to_4h",)),
+    "Phi": Plain("PhiForCausalLM", TINY | _TOKENS, ("fc1",)),
+    "Starcoder2": Plain("Starcoder2ForCausalLM", TINY | _TOKENS, ("c_fc",)),
+    "Nemotron": Plain("NemotronForCausalLM", TINY | _TOKENS, ("up_proj",)),
+    "Bert": Plain("BertModel", TINY, ("intermediate.dense", "pooler.dense")),
+    "ViT": Plain("ViTModel", TINY | _IMAGE, ("fc1", "pooler.dense"), _PIXELS),
+    "CLIP": Plain("CLIPVisionModel", TINY | _IMAGE, ("fc1",), _PIXELS, "CLIPVision"),
+    "Siglip": Plain("SiglipVisionModel", TINY | _IMAGE, ("fc1",), _PIXELS, "SiglipVision"),
+    "Dinov2": Plain("Dinov2Model", TINY | _IMAGE, ("fc1",), _PIXELS),
+    "Bart": Plain("BartModel", _BART | _TOKENS, ("fc1",), _BOTH),
+    "Whisper": Plain(
+        "WhisperModel",
+        _BART | _TOKENS | {"max_source_positions": 16, "decoder_start_token_id": 1},
+        ("fc1",), ("input_features", "decoder_input_ids"),
+    ),
+    "T5": Plain(
+        "T5Model",
+        {"d_model": 64, "d_kv": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2, "vocab_size": 128},
+        ("wi",), _BOTH,
+    ),
+}  # fmt: skip
+
+
+def plain_model(family, seed=0, **options):
+    """A random model of :data:`PLAIN` with packed layers, and what it is called with."""
+    import transformers
+
+    plain = PLAIN[family]
+    config = getattr(transformers, f"{plain.of or family}Config")(**plain.config, **options)
+    torch.manual_seed(seed)
+    model = getattr(transformers, plain.model)(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.normal_(parameter, std=0.1)
+    ladder.convert(model, "uint4", group_size=32)
+    made = {
+        "input_ids": torch.arange(50, 60)[None],
+        "decoder_input_ids": torch.arange(70, 75)[None],
+        "pixel_values": torch.randn(1, 3, 32, 32),
+        "input_features": torch.randn(1, 80, 32),
+    }
+    return model, {name: made[name] for name in plain.inputs}
+
+
+def run(model, inputs):
+    """The first result of ``model``, its logits or hidden states."""
+    with torch.no_grad():
+        return model(**inputs)[0]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of a model give their sums to an activation function, and to nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ladder.nn.activated import Activations, Pair, objection
+from ladder.nn.linear import Linear
+from ladder.nn.merged import MergedLinear
+from ladder.nn.sole_reader import sole_reader
+from ladder.nn.subclassed import Subclassed, kind_of
+from ladder.ops.gating import Activation, recognised_activation
+
+
+def take_activations(model: nn.Module) -> tuple[list[str], dict[str, str]]:
+    """Let packed layers of ``model`` take the activation function behind them where their sums are
+    made (ladder/nn/activated.py). Those that have done so, and cannot any more, are looked at anew.
+
+    Returns:
+        The names of those layers; and why other layers with a module of such a function behind them
+        are left as they are, by name.
+    """
+    done: list[str] = []
+    left: dict[str, str] = {}
+    release_activations(model, stale=True)
+    for name, parent in list(model.named_modules()):
+        stem = f"{name}." if name else ""
+        for child, act in _pairs(parent):
+            function = _function_of(parent.get_submodule(act))
+            if function is None:
+                continue
+            pair = Pair(child, act, function) if isinstance(function, Activation) else None
+            why = function if pair is None else objection(parent, pair)
+            if pair is None or why:
+                left[stem + child] = str(why)
+                continue
+            held = parent.__dict__.get("_activations") or Activations(parent)
+            held.add(pair)
+            done.append(stem + child)
+    return done, left
+
+
+def release_activations(model: nn.Module, stale: bool = False) -> None:
+    """Undo :func:`take_activations`; ``stale``: where layers cannot take their functions now."""
+    for module in model.modules():
+        held: Activations | None = module.__dict__.get("_activations")
+        if held is not None and not (stale and held.serve()):
+            held.leave()
+
+
+def _pairs(parent: nn.Module) -> list[tuple[str, str]]:
+    """Packed children of ``parent``, wrapped or not, whose function is not taken yet, each with the
+    child that alone reads what it gives: one in which nothing is learned."""
+    children: dict[str, Any] = parent._modules
+    acts = [name for name, child in children.items() if _may_be_function(child)]
+    if not acts or "_gated" in parent.__dict__:
+        return []
+    found = []
+    for name, child in children.items():
+        layer = getattr(child, "base_layer", child)  # of PEFT's adapters
+        packed = isinstance(layer, Linear) and not isinstance(layer, (MergedLinear, Subclassed))
+        if packed and (act := _reader(parent, name)) in acts:
+            found.append((name, act))
+    return found
+
+
+def _may_be_function(child: nn.Module | None) -> bool:
+    if child is None or isinstance(child, nn.modules.dropout._DropoutNd):
+        return False
+    own = (child.children(), child.parameters(), child.buffers())
+    return not any(True for each in own for _ in each)
+
+
+def _reader(parent: nn.Module, name: str) -> str:
+    """The child that alone is called with the result of the child ``name``; "" if nothing is known
+    to be."""
+    kind: Any = kind_of(parent)
+    if kind.forward is not nn.Sequential.forward:
+        return sole_reader(kind, name, pair=False).reader
+    names, children = [*parent._modules], [*parent._modules.values()]
+    place = names.index(name)
+    if children.count(children[place]) > 1:
+        return ""
+    return next(iter(names[place + 1 :]), "")
+
+
+def _function_of(act: nn.Module) -> Activation | str | None:
+    """The function that ``act`` computes; None if it is the identity, in evaluation at least; or
+    why it is none that kernels have."""
+    kind, training = type(act).__name__, act.training
+    names: set[str | None] = set()
+    try:
+        for act.training in (False, True):
+            names.add(recognised_activation(act.forward))
+    except Exception as error:
+        return f"{kind} cannot be tried: {type(error).__name__}: {error}"
+    finally:
+        act.training = training
+    if "linear" in names:
+        return None
+    (name, *others) = names
+    if others or name is None:
+        return f"{kind} is no function that kernels have"
+    return Activation(name)
