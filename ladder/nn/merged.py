@@ -9,7 +9,7 @@ is taken only by a call
 
 - with the very tensor that it was computed from, not written since (torch counts writes, but not
   those to inference tensors nor those that torch.compile traces: which is why
-  :mod:`ladder.nn.optimize` first looks whether a parent writes between the calls),
+  :mod:`ladder.nn.same_input` first looks whether a parent writes between the calls),
 - with gradients and autocast switched as they were then, and
 - once: who calls a layer twice gets two tensors.
 
