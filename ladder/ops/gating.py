@@ -130,7 +130,7 @@ def recognised(
     """
     gate_up = _numbers(limit, columns)
     with torch.no_grad():
-        wanted = product(gate_up)
+        wanted = product(gate_up.clone())  # which may write into its argument
     for gating in _candidates(limit, alpha):
         made = gating(gate_up)
         # Formulas of one function differ by roundings; any two functions by much more.

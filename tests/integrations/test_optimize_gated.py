@@ -241,6 +241,7 @@ class Branching(Named):
 def test_the_form_is_seen_whatever_the_names():
     assert form_of(Named()) == Form("w1", "w3", "w2", Gating("silu"))
     assert form_of(Named(lambda x: functional.relu(x) ** 2)).gating == Gating("relu2")
+    assert form_of(Named(nn.SiLU(inplace=True))).gating == Gating("silu")
 
 
 @pytest.mark.parametrize(
