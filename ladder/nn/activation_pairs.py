@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from ladder.nn.activated import Activations, Pair, objection
@@ -32,10 +33,12 @@ def take_activations(model: nn.Module) -> tuple[list[str], dict[str, str]]:
             function = _function_of(parent.get_submodule(act))
             if function is None:
                 continue
-            pair = Pair(child, act, function) if isinstance(function, Activation) else None
-            why = function if pair is None else objection(parent, pair)
-            if pair is None or why:
-                left[stem + child] = str(why)
+            if isinstance(function, str):
+                left[stem + child] = function
+                continue
+            pair = Pair(child, act, function)
+            if why := objection(parent, pair):
+                left[stem + child] = why
                 continue
             held = parent.__dict__.get("_activations") or Activations(parent)
             held.add(pair)
@@ -93,8 +96,9 @@ def _function_of(act: nn.Module) -> Activation | str | None:
     kind, training = type(act).__name__, act.training
     names: set[str | None] = set()
     try:
-        for act.training in (False, True):
-            names.add(recognised_activation(act.forward))
+        with torch.random.fork_rng(devices=[]):
+            for act.training in (False, True):
+                names.add(recognised_activation(act.forward))
     except Exception as error:
         return f"{kind} cannot be tried: {type(error).__name__}: {error}"
     finally:

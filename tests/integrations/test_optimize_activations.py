@@ -297,6 +297,12 @@ def test_layers_in_a_sequence(taken):
     assert not optimized(packed(layer, nn.ReLU(), layer)).activated
 
 
+@pytest.mark.parametrize("act", [nn.ReLU, nn.SiLU, nn.Mish])
+def test_functions_that_write_in_place(act, taken):
+    done = optimized(packed(nn.Linear(64, 64), act(inplace=True), nn.Linear(64, 64)))
+    assert done.activated == ["0"] and len(taken) == 1
+
+
 @pytest.mark.parametrize("mode", ["whole", "eager act", "eager fc1"])
 def test_graphs_that_break_in_between_compute_the_same(mode, monkeypatch):
     model, x = packed(Plain(Breaks() if mode == "whole" else nn.GELU())), torch.randn(3, 64)
@@ -333,14 +339,17 @@ def test_what_else_reads_the_sums_keeps_them(taken):
     [
         (nn.ELU(), "ELU is no function that kernels have"),
         (nn.RReLU(), "RReLU is no function that kernels have"),
-        (nn.GLU(), "GLU cannot be tried: "),
+        (nn.GLU(), "GLU cannot be tried: RuntimeError"),
+        (nn.Softmax(-1), "Softmax is no function that kernels have"),
         (nn.Identity(), ""),
         (nn.Dropout(), ""),
         (nn.PReLU(), ""),  # its slope is learned
     ],
 )
 def test_other_functions_stay_with_the_reason(act, why):
-    model = packed(nn.Linear(64, 64), act)
+    model, state = packed(nn.Linear(64, 64), act), torch.random.get_rng_state()
+    ladder.optimize(model, merge=True)
+    assert torch.equal(torch.random.get_rng_state(), state)
     done = optimized(model)
     assert not done.activated and list(done.unactivated) == (["0"] if why else [])
     assert all(each.startswith(why) for each in done.unactivated.values())
