@@ -145,12 +145,15 @@ wheel-test: setup
 matrix: setup
 	PYTHON=$(PY) bash .ci/matrix
 
+PYTHON_CODE := ladder tests benchmarks examples setup.py
 lint: setup
-	$(PY) -m ruff check ladder tests benchmarks examples setup.py
+	$(PY) -m ruff check $(PYTHON_CODE)
+	$(PY) -m ruff format --check $(PYTHON_CODE)
 	$(PY) -m mypy
 
 format: setup
-	$(PY) -m ruff check --fix ladder tests benchmarks examples setup.py
+	$(PY) -m ruff check --fix $(PYTHON_CODE)
+	$(PY) -m ruff format $(PYTHON_CODE)
 	find csrc tests -name '*.h' -o -name '*.cpp' | xargs clang-format -i
 
 sanitize: setup

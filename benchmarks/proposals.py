@@ -122,11 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
             rows.writerow((n, k, m, "F.linear", f"{unquantised:.2f}"))
             (calls,) = timing.calls_of(weight, parse(arguments.type), (n, k), device, dtype, (m,))
             proposals = schedules(arguments, weight, m)
-            times = {
-                name: graph.us(calls)
-                for name in proposals
-                if use(arguments, weight, m, name)
-            }
+            times = {name: graph.us(calls) for name in proposals if use(arguments, weight, m, name)}
             for name, us in times.items():
                 rows.writerow((n, k, m, name, f"{us:.2f}"))
             line = line_of(proposals, times, arguments.without)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make demo` runs: a GPTQ checkpoint becomes a ladder folder, loads, and is measured.
 
-    python examples/demo.py [--windows 160] [--tokens 64] [--device cpu]
+python examples/demo.py [--windows 160] [--tokens 64] [--device cpu]
 """
 
 import argparse

@@ -90,9 +90,7 @@ def _seen(x: Tensor, weight: int, x_scale: Tensor | None) -> Tensor:
 
 # The library calls it where the weight is dequantised: csrc/binding/torch/cuda_linear.cpp.
 torch.library.define("ladder::activate", "(Tensor y, str function) -> Tensor")
-torch.library.impl(
-    "ladder::activate", "CUDA", lambda y, function: Activation(function).of_sums(y)
-)
+torch.library.impl("ladder::activate", "CUDA", lambda y, function: Activation(function).of_sums(y))
 
 
 # --- the op that has gradients --------------------------------------------------------------------

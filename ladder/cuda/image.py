@@ -102,9 +102,7 @@ def open_weight(
     gate: tuple[str, float, float] = ("", 0.0, 0.0)
     if gating is not None:
         gate = gating.activation, gating.least_limit, gating.alpha
-    return _ops.open_weight(
-        type, n, k, gather, dependent_launch, activation_type, *gate, function
-    )
+    return _ops.open_weight(type, n, k, gather, dependent_launch, activation_type, *gate, function)
 
 
 def alternates(n: int) -> bool:

@@ -141,9 +141,7 @@ class _Forward:
         if self.me in self.given:
             raise _Unlike(f"{self.called} gives {self.me} another value")
         self.over: dict[ast.AST, ast.AST] = {
-            child: node
-            for node in (forward, *self.nodes)
-            for child in ast.iter_child_nodes(node)
+            child: node for node in (forward, *self.nodes) for child in ast.iter_child_nodes(node)
         }
 
     def reader(self) -> str:

@@ -85,9 +85,7 @@ def objection(activation_type: str | None, ttype: TType, k: int, device: str = "
     return _objection_of_gpus(activation_type, str(ttype), k)
 
 
-def objection_of_all(
-    activation_type: str | None, ttype: TType, k: int, *, act_order: bool
-) -> str:
+def objection_of_all(activation_type: str | None, ttype: TType, k: int, *, act_order: bool) -> str:
     """Why weights of ``ttype`` with ``k`` columns take no such activations on any device that
     ladder knows; "" when they do on some. Raises as :func:`objection`.
 

@@ -227,9 +227,7 @@ def multiply_codes(
     return _finished(y, x_scale, bias, dtype)
 
 
-def _finished(
-    y: Tensor, x_scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
+def _finished(y: Tensor, x_scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     if x_scale is not None:
         y = y * (x_scale.reshape(()) if x_scale.numel() == 1 else x_scale.view(*y.shape[:-1], 1))
     if bias is not None:

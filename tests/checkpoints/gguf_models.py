@@ -132,8 +132,9 @@ class Writer:
             head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
             rope = config.rope_parameters
             partial = rope.get("partial_rotary_factor", 1.0)
-            writer.add_feed_forward_length(getattr(config, "intermediate_size", None)
-                                           or config.ffn_hidden_size)
+            writer.add_feed_forward_length(
+                getattr(config, "intermediate_size", None) or config.ffn_hidden_size
+            )
             falcons = 1 if getattr(config, "multi_query", False) else heads
             writer.add_head_count_kv(getattr(config, "num_key_value_heads", falcons))
             writer.add_rope_dimension_count(int(head_dim * partial))

@@ -155,9 +155,7 @@ def test_experts_are_stacks_of_the_files_weights(kind, architecture, sizes, tmp_
         writer.quantize(name, Format(first))
     writer.quantize("down_exps.weight", Format(second))
     repack(writer.write(tmp_path / "m.gguf"), tmp_path / "out")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "out", dtype=torch.float32
-    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     for number, layer in enumerate(model.model.layers):
         assert isinstance(layer.mlp.experts, ladder.Experts)
         read = {

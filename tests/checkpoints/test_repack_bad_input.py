@@ -70,8 +70,11 @@ SETTINGS = [
     ({"group_size": -2}, CheckpointError, "group_size is -2, not -1 or at least 8"),
     ({"group_size": 16}, CheckpointError, "has 2 groups, but K = 64 in groups of 16 needs 4"),
     ({"quant_method": "hqq"}, CheckpointError, "quant_method is 'hqq', ladder reads awq, comp"),
-    ({"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"}, Unsupported,
-     "quant_algo is 'W4A8_MXFP4_FP8'; ladder reads FP8, .*NVFP4"),
+    (
+        {"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"},
+        Unsupported,
+        "quant_algo is 'W4A8_MXFP4_FP8'; ladder reads FP8, .*NVFP4",
+    ),
     ({"quant_method": 7}, CheckpointError, "quant_method is 7"),
     ({"quant_method": None}, CheckpointError, "quant_method is None"),
     ({"checkpoint_format": "gguf"}, CheckpointError, "format is 'gguf', not gptq or gptq_v2"),

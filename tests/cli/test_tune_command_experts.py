@@ -111,9 +111,7 @@ def test_experts_that_cannot_be_tuned_say_why(capsys, tmp_path, gpu, config, why
     assert status == 0 and "torch" in out
 
 
-@pytest.mark.parametrize(
-    ("down", "asked"), [("int8", "int8"), ("float8_e4m3", ""), (None, "")]
-)
+@pytest.mark.parametrize(("down", "asked"), [("int8", "int8"), ("float8_e4m3", ""), (None, "")])
 def test_experts_are_tuned_for_the_activations_that_both_products_take(
     capsys, tmp_path, gpu, monkeypatch, down, asked
 ):

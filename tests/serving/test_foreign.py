@@ -59,10 +59,7 @@ FORMS = {
         f"compressed-tensors {name}": lambda modules, name=name: foreign.compressed_8(modules, name)
         for name in ("float8", "float8 static", "float8 block")
     },
-    **{
-        f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind)
-        for kind in oracle.FP8
-    },
+    **{f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind) for kind in oracle.FP8},
     **{
         f"modelopt {kind}": lambda modules, kind=kind: foreign.modelopt(modules, kind)
         for kind in ("FP8", "NVFP4", "NVFP4_AWQ", "W4A8_AWQ", "W4A16_AWQ")

@@ -175,9 +175,7 @@ def _settled(weight: Weight) -> Weight:
     return Weight(ttype, weight.shape, **parts)
 
 
-def _groups(
-    rows: list[Weight | Tensor], wanted: list[Wish]
-) -> list[tuple[list[Any], Wish]]:
+def _groups(rows: list[Weight | Tensor], wanted: list[Wish]) -> list[tuple[list[Any], Wish]]:
     """Neighbours that one op can multiply: lists of Weights, and of dense tensors, each with what
     is wished of x."""
     groups: list[tuple[list[Any], Wish]] = []

@@ -249,9 +249,7 @@ class Folder:
         tensors = {part: part for part in PARTS if wanted[part]}
         tensors |= {part: part for part in OF_X if part in parts}
         wanted_of_x = self._stored.activation_type_of(name)
-        return StoredLinear(
-            name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x
-        )
+        return StoredLinear(name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x)
 
     def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
         form, settings = FORMATS[self.method], self._settings.for_module(name)
@@ -298,9 +296,7 @@ class Folder:
         return self._forms[key]
 
 
-def _keys(
-    named: Mapping[str, Any], rename: Callable[[str], str | None]
-) -> dict[str, Any]:
+def _keys(named: Mapping[str, Any], rename: Callable[[str], str | None]) -> dict[str, Any]:
     return {rename(name) or name: value for name, value in named.items()}
 
 

@@ -61,9 +61,7 @@ class ForeignHfQuantizer(Quantizer):
                     "the model has"
                 )
             wanted = None if self._plan is None else self._plan.wanted(module.name)
-            packed = ForeignLinear(
-                linear, format, config, module.parts, module.name, layer, wanted
-            )
+            packed = ForeignLinear(linear, format, config, module.parts, module.name, layer, wanted)
             model.set_submodule(module.name, packed.train(linear.training))
             names[module.name] = name
             self._layers[module.name] = layer
@@ -98,7 +96,6 @@ class ForeignHfQuantizer(Quantizer):
             source={"quant_method": self.method} | self.quantization_config.ladder_source,
             activation_types=recorded(layers) | dict.fromkeys(mixed),
         )
-
 
     def _say_without_scale(self, model: Any) -> None:
         for name, single in self._singles.items():
