@@ -51,12 +51,24 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
     return rename, len(renamings) == len(mapping)
 
 
+def _conversions_of_new(model: Any) -> list[Any]:
+    """Those that ``save_pretrained`` undoes in a model that was not loaded."""
+    from transformers import core_model_loading
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    prefix: Any = getattr(core_model_loading, "PrefixChange", ())  # not in transformers 5.17
+    found = get_model_conversion_mapping(model, add_legacy=False)
+    return [each for each in found if not isinstance(each, prefix)]
+
+
 def file_names(model: Any) -> Callable[[str], str]:
     """The name in the files of a module of ``model``, as ``save_pretrained`` will write it."""
     from transformers.core_model_loading import WeightRenaming, rename_source_key
 
     # Of the transforms that loading used; in reverse, as saving goes through them.
-    used = getattr(model, "_weight_conversions", None) or ()
+    used = getattr(model, "_weight_conversions", None)
+    if used is None:
+        used = _conversions_of_new(model)
     renamings = [t.reverse_transform() for t in used[::-1] if isinstance(t, WeightRenaming)]
 
     def rename(name: str) -> str:

@@ -20,6 +20,7 @@ from ladder.integrations.transformers.conversions import restore, spare
 from ladder.integrations.transformers.experts import LoadingStack
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.mixtures import LoadingMixtures
+from ladder.integrations.transformers.saving import describe_model
 from ladder.integrations.transformers.single_experts import SingleExperts, only
 from ladder.integrations.transformers.swap import swap_stored
 from ladder.integrations.transformers.tensor_parallel import (
@@ -135,8 +136,14 @@ class Quantizer(HfQuantizer):
     def get_state_dict_and_metadata(self, model: Any) -> tuple[Any, dict[str, str]]:
         if getattr(model, "_hf_peft_config_loaded", False):
             return None, {}
+        state = gathered_state(model)
+        if state is None:  # else layers are cut, whose types are those of their parts
+            config = LadderConfig.from_stored(
+                describe_model(model, self.quantization_config.stored)
+            )
+            self.quantization_config = model.config.quantization_config = config
         guard.set_on_save(model.config)
-        return gathered_state(model), {}
+        return state, {}
 
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
         # transformers gives the dtype of the config, which is a name after save_pretrained.
