@@ -194,8 +194,8 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             self._put_in_front("input_scale", given.to(self.device))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # nn.Module would put what is called as a buffer there as it is.
-        if name == "input_scale":
+        # nn.Module would put what is called as a buffer, or is a module, there as it is.
+        if name in ("input_scale", "activation", "activation_type"):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)

@@ -166,3 +166,15 @@ def test_weights_with_another_function_have_another_number():
         image.open_weight("uint4,channel,scale=float16", 64, 64, function="swish")
     with pytest.raises(ValueError, match="takes a gate and up"):
         image.open_weight("uint4,channel,scale=float16", 64, 64, function="swigluoai")
+
+
+def test_a_module_in_place_of_a_name_is_refused_and_not_left_aside():
+    """nn.Module would register it as a child, and y would be without the function."""
+    with pytest.raises(ladder.InvalidArgument, match=r'^activation is "SiLU\(\)", not one of '):
+        ladder.Linear(K, N, activation=nn.SiLU())
+    made = layer("relu")
+    with pytest.raises(ladder.InvalidArgument, match=r'^activation is "GELU'):
+        made.activation = nn.GELU()
+    assert made.activation == "relu" and not [*made.children()]
+    with pytest.raises(ladder.InvalidArgument, match='^activation_type is "Identity'):
+        made.activation_type = nn.Identity()
