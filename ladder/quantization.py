@@ -41,8 +41,8 @@ def quantize(
         to the bit as on the CPU, and waited for; a device that has none (no NVRTC) borrows the CPU
         and says so in the log once.
     Raises:
-        InvalidArgument: a weight of another dtype or not finite (with its place), or an argument
-            out of range.
+        InvalidArgument: a weight of another dtype, not finite (with its place) or beyond what its
+            scales can reach, or an argument out of range.
     """
     if weight.dim() != 2:
         raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
@@ -64,6 +64,7 @@ def quantize(
     if weight.is_cuda:
         _library.log_notices()
     qweight, scales, zeros, scale2 = parts
+    _check_range(source, scales, ttype)
     return Weight(
         ttype,
         (n, k),
@@ -72,6 +73,19 @@ def quantize(
         zeros=None if ttype.zeros_dtype is None else zeros,
         scale2=None if ttype.scale2 is None else scale2,
     )
+
+
+def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
+    """Raise InvalidArgument where a scale was cut off at the largest float16, so that the weights
+    of its block would come back far too small. Other formats of scales reach as far as weights."""
+    # Tensors of tracing have no numbers.
+    if scales.dtype != torch.float16 or type(scales) is not Tensor or scales.is_meta:
+        return
+    if scales.max().item() >= torch.finfo(torch.float16).max:
+        raise InvalidArgument(
+            f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
+            f'float16 in type "{ttype}" do not suffice: scales of bfloat16 or float32 do'
+        )
 
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:

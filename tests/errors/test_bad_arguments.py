@@ -149,6 +149,18 @@ def test_weights_that_cannot_be_quantised():
         ladder.quantize(torch.ones(4, 32), "float16,group=32,scale=float32")
 
 
+def test_weights_beyond_the_reach_of_float16_scales_are_not_cut_off():
+    """8 is the largest magnitude of a code of uint4 less its midpoint: 8 * 65504 is the limit."""
+    weight = torch.zeros(4, 32)
+    weight[2, 7] = -8.0 * 65472  # whose scale float16 holds, one below its largest
+    assert ladder.quantize(weight, "uint4").dequantize()[2, 7] == weight[2, 7]
+    weight[2, 7] = -8.0 * 66000
+    with refused(r"^weight has magnitudes up to 5.28e\+05, for which scales of float16 in type"):
+        ladder.quantize(weight, "uint4")
+    wide = ladder.quantize(weight, "uint4", scale_dtype=torch.float32, method="nearest")
+    assert wide.dequantize()[2, 7] == weight[2, 7]
+
+
 def test_modules_that_do_not_fit(layer):
     with refused("in_features is 0 and out_features 4, not both positive"):
         ladder.Linear(0, 4)
