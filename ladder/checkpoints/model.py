@@ -14,7 +14,8 @@ from ladder.errors import CheckpointError, Unsupported
 
 
 def meta_model(folder: Path) -> Any:
-    """The model that config.json describes, on the meta device.
+    """The model that config.json describes, on the meta device: of the class that wrote the folder
+    (``architectures``), else the causal language model of its configuration.
 
     Raises:
         CheckpointError: transformers knows no such model.
@@ -29,10 +30,23 @@ def meta_model(folder: Path) -> Any:
         ) from None
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        kind = _class_of(config)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
+            return kind._from_config(config) if kind else AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, OSError) as error:
-        raise CheckpointError(f"{folder}/config.json: {error}") from error
+        # The lines that follow list every model that transformers knows.
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{folder}/config.json: {said}") from error
+
+
+def _class_of(config: Any) -> Any:
+    """The class of transformers that ``architectures`` names, of this configuration; or None."""
+    import transformers
+
+    name = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, name, None) if isinstance(name, str) else None
+    ours = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    return kind if ours and isinstance(config, getattr(kind, "config_class", None) or ()) else None
 
 
 def renamer(model: Any) -> tuple[Callable[[str], str], bool]:

@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from hf_models import TINY, edit_tensors, load, logits
+from safetensors.torch import save_file
 
 import ladder
 from ladder.checkpoints.convert import convert as convert_folder
@@ -253,3 +254,45 @@ def test_a_model_may_ask_a_packed_layer_for_its_dtype():
         after = model(input_ids=ids, decoder_input_ids=ids).logits
     assert any(name.endswith("wo") for name in report.packed)
     assert 0 < (after - before).abs().max() < 0.05
+
+
+def other_kinds():
+    """Models that are no causal language models: encoders with decoders, and of images."""
+    import transformers as hf
+
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    sizes = {"encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 128}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    t5 = hf.T5Config(d_model=64, d_ff=96, num_layers=1, num_heads=2, d_kv=32, vocab_size=128)
+    whisper = hf.WhisperConfig(d_model=64, **layers, **heads, **sizes, **ids)
+    of_images = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    vit = hf.ViTConfig(**of_images, num_attention_heads=2, image_size=32)
+    yield "t5", hf.T5ForConditionalGeneration, t5
+    yield "whisper", hf.WhisperForConditionalGeneration, whisper
+    yield "vit", hf.ViTForImageClassification, vit
+
+
+def test_the_command_packs_models_of_every_class_as_in_memory(tmp_path):
+    """Of Whisper it saw the decoder alone, and left the encoder dense without a word."""
+    for name, kind, config in other_kinds():
+        torch.manual_seed(0)
+        model = kind(config)
+        model.save_pretrained(tmp_path / name)
+        report = convert_folder(tmp_path / name, tmp_path / f"{name}-out", "int8", group_size=32)
+        expected = ladder.convert(model, "int8", 32)
+        assert len(report.conversion.packed) == len(expected.packed) > 0, name
+        again = kind.from_pretrained(tmp_path / f"{name}-out")
+        assert packed(again) == packed(model), name
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(tensor, again.state_dict()[key]), key
+
+
+def test_a_model_that_transformers_does_not_know_is_refused_in_a_short_line(tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    save_file({"a.weight": torch.zeros(8, 8)}, source / "model.safetensors")
+    with pytest.raises(ladder.CheckpointError, match="config.json: Unrecognized config") as error:
+        convert_folder(source, tmp_path / "out", "int8")
+    assert len(str(error.value)) < 300 and "\n" not in str(error.value)
