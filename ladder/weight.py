@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.errors import InvalidArgument
-from ladder.types import TType, element, parse
+from ladder.types import TType, dtype_name, element, parse
 
 #: Names of the tensors of a weight, as ``<module>.<part>`` in a checkpoint.
 PARTS = ("qweight", "scales", "zeros", "scale2", "g_idx")
@@ -264,6 +264,20 @@ def check_columns(x: Tensor, k: int) -> None:
     rows padded to 32 bits look alike for several K."""
     if x.dim() > 0 and x.shape[-1] != k:
         raise InvalidArgument(f"x has {x.shape[-1]} columns; the weight has {k}")
+
+
+def check_dtypes(
+    state_dict: Mapping[str, Tensor], prefix: str, own: Mapping[str, Tensor | None], type: TType
+) -> None:
+    """Raise InvalidArgument where a ``state_dict`` has a part in another dtype than that of ``own``:
+    it is of another type, and copying would round it."""
+    for part in PARTS:
+        given, kept = state_dict.get(prefix + part), own.get(part)
+        if given is not None and kept is not None and given.dtype != kept.dtype:
+            raise InvalidArgument(
+                f"{prefix}{part} has dtype {dtype_name(given.dtype)}, not {dtype_name(kept.dtype)} "
+                f'as type "{type}" needs'
+            )
 
 
 def _check_part(

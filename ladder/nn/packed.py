@@ -21,7 +21,7 @@ from ladder.nn.quick_call import QuickCall
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
 from ladder.ops.gating import Activation, Gating
 from ladder.types import TType, parse
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, check_dtypes
 
 _log = logging.getLogger("ladder")
 #: Buffers that are no parts of a weight: scales of x, where there are any.
@@ -323,9 +323,12 @@ class PackedModule(QuickCall):
         pre_scale = state_dict.get(prefix + "pre_scale")
         if pre_scale is not None and (why := pre_scale_objection(pre_scale, self.in_features)):
             raise InvalidArgument(f"{prefix}{why}")
+        check_dtypes(state_dict, prefix, self._buffers, self.weight_type)
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")
-        if given is not None and self.g_idx is None:
+        if given is None and prefix + "qweight" in state_dict:
+            self.register_buffer("g_idx", None)
+        elif given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.qweight.device))
         # So is whether the scale of x is static, and whether columns of x have numbers.
         if key in state_dict and "input_scale" not in self._buffers:

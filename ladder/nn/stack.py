@@ -19,7 +19,7 @@ from ladder.nn.kept import Kept
 from ladder.nn.stack_image import StackImage
 from ladder.ops import activations
 from ladder.types import TType, parse
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, check_dtypes
 
 
 class PackedStack(StackImage):
@@ -167,9 +167,7 @@ class PackedStack(StackImage):
 
     def _check_input_scale(self, scale: Tensor, name: str) -> None:
         if tuple(scale.shape) != (self.experts, 1):
-            raise InvalidArgument(
-                f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}"
-            )
+            raise InvalidArgument(f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}")
         for expert, each in enumerate(scale if scale.is_meta else scale.cpu()):
             if why := activations.static_scale_objection(each):
                 raise InvalidArgument(f"{name}[{expert}]: {why}")
@@ -284,9 +282,12 @@ class PackedStack(StackImage):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
+        check_dtypes(state_dict, prefix, self._buffers, self.weight_type)
         # As ladder.Linear: act-order is a fact of the weights.
         given = state_dict.get(prefix + "g_idx")
-        if given is not None and self.g_idx is None:
+        if given is None and prefix + "qweight" in state_dict:
+            self.register_buffer("g_idx", None)
+        elif given is not None and self.g_idx is None:
             self.register_buffer("g_idx", torch.zeros_like(given, device=self.device))
         # So is whether the scale of x is static.
         if (scale := state_dict.get(prefix + "input_scale")) is not None:

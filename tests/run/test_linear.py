@@ -216,6 +216,30 @@ def test_a_state_dict_brings_its_act_order():
     assert torch.equal(fresh(x), layer(x))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_dict_without_act_order_takes_it_away(strict):
+    """A g_idx that stayed would be that of another weight."""
+    weight = exact_weight("uint4,group=32,scale=float16,zero=midpoint", N, K, act_order=True)
+    layer = ladder.Linear.from_weight(weight)
+    plain = layer_of(str(weight.type), bias=False)
+    layer.load_state_dict(plain.state_dict(), strict=strict)
+    assert [*layer.state_dict()] == [*plain.state_dict()]
+    x = torch.randn(3, K)
+    assert torch.equal(layer(x), plain(x))
+
+
+def test_a_state_dict_of_another_type_is_refused_where_copying_would_round_it():
+    """Scales of float32 would become those of float16."""
+    wide = layer_of("uint4,group=32,scale=float32,zero=midpoint")
+    narrow = ladder.Linear(K, N, weight_type="uint4", group_size=32)
+    with pytest.raises(ladder.InvalidArgument, match="^scales has dtype float32, not float16 as"):
+        narrow.load_state_dict(wide.state_dict())
+    model = torch.nn.Sequential(narrow)
+    state = {f"0.{name}": part for name, part in wide.state_dict().items()}
+    with pytest.raises(ladder.InvalidArgument, match=r"^0\.scales has dtype float32"):
+        model.load_state_dict(state, strict=False)
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 @pytest.mark.parametrize("type", TYPES)
 def test_copies_are_the_same_layer_and_independent(type, again):
