@@ -17,7 +17,7 @@ from ladder.types import parse
 _UNGATED = {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj",
             "opt", "phi", "starcoder2"}  # fmt: skip
 #: quant_method of the folders whose modules say by themselves how they are stored.
-_STORED = ("awq", "compressed-tensors", "fp8", "gptq", "ladder")
+_STORED = ("awq", "compressed-tensors", "fp8", "gptq", "ladder", "modelopt", "w4afp8")
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.(.*)")
 
 
@@ -196,7 +196,7 @@ def _weight(path: Path, config: dict[str, Any], matmuls: list[Matmul]) -> str:
         )
     if method == "ladder":
         return str(parse(given["weight_type"]))
-    if method in ("compressed-tensors", "fp8"):
+    if method not in ("awq", "gptq"):
         stored = (each.weight for each in matmuls if each.weight and "lm_head" not in each.names)
         if (most := next(stored, None)) is None:
             raise Unsupported(

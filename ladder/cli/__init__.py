@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -63,6 +67,26 @@ app.command("clean")(clean.clean)
 app.add_typer(bounds.app, name="bounds")
 
 
+@contextmanager
+def _unwinding_when_ended() -> Iterator[None]:
+    """Have a termination raise, as Ctrl-C does, so that folders half written are removed."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    free = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        free = []
+    for number in free:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in free:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status.
 
@@ -73,7 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        return app(arguments, prog_name="ladder", standalone_mode=True) or 0
+        with _unwinding_when_ended():
+            return app(arguments, prog_name="ladder", standalone_mode=True) or 0
     except (KeyboardInterrupt, BrokenPipeError):
         if debug:
             raise
@@ -83,7 +108,9 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         from ladder.errors import LadderError
 
-        known = isinstance(error, LadderError | OSError | ValueError | ImportError)
+        # The library raises Unsupported as NotImplementedError.
+        meant = LadderError | OSError | ValueError | ImportError | NotImplementedError
+        known = isinstance(error, meant)
         text = " ".join(str(error).split()) or type(error).__name__
         kind = "" if known else f"{type(error).__name__}: "
         print(f"error: {kind}{text}", file=sys.stderr)

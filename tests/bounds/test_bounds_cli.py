@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 
 import ladder
 from ladder import bounds
+from ladder.bounds.models import _STORED
+from ladder.checkpoints import FORMATS
 from ladder.checkpoints.folder import StoredConfig
 from ladder.cli import main
 
@@ -212,6 +214,19 @@ def test_a_folder_of_compressed_tensors_has_the_types_of_its_tensors(capsys, tmp
     (tmp_path / "model.safetensors").unlink()  # config.json alone
     status, _, err = run(capsys, "model", tmp_path)
     assert status == 1 and "without its tensors: say with --w" in err
+
+
+def test_a_folder_of_modelopt_has_the_types_of_its_tensors(capsys, tmp_path):
+    """Every quant_method that ladder repacks is read."""
+    assert {*FORMATS, "ladder"} == {*_STORED}
+    fields = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": fields}))
+    name = "model.layers.0.self_attn.q_proj"
+    tensors = {"weight": torch.zeros(256, 256).to(torch.float8_e4m3fn),
+               "weight_scale": torch.ones(()), "input_scale": torch.ones(())}  # fmt: skip
+    save_file({f"{name}.{part}": t for part, t in tensors.items()}, tmp_path / "model.safetensors")
+    rows = stored_rows(run_json(capsys, "model", tmp_path))
+    assert ("q_proj", "float8_e4m3,tensor,scale=float32") in rows
 
 
 def test_an_awq_folder_has_the_types_of_its_tensors(capsys, tmp_path):

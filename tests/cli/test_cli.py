@@ -2,7 +2,11 @@
 """The command as a person runs it: exit status, JSON, one-line errors."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,9 @@ from safetensors.torch import save_file
 
 import ladder
 from ladder.cli import main
+
+ROOT = Path(__file__).parents[2]
+GPTQ = ROOT / "examples" / "tiny-llama-gptq"
 
 
 def run(capsys, *arguments):
@@ -125,6 +132,37 @@ def test_an_error_is_one_line_and_debug_shows_the_traceback(capsys, tmp_path):
     assert (status, out) == (1, "") and err.startswith("error: ") and err.count("\n") == 1
     with pytest.raises(ValueError, match="nothing is not a folder"):
         main(["info", str(tmp_path / "nothing"), "--debug"])
+
+
+def test_what_a_device_cannot_serve_is_an_error_like_any_other(capsys):
+    """Not a bug, of which one would want a traceback."""
+    asked = ["--m", 64, "--n", 256, "--k", 256, "--weight", "float4_e2m1", "--device", "a100"]
+    status, _, err = run(capsys, "explain", *asked, "--activation-type", "float8_e4m3")
+    assert status == 1 and err.startswith("error: no tile program") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_leaves_no_half_written_folder(tmp_path, number):
+    """It ends itself in the middle of the work, from within the progress that it reports."""
+    script = """
+import os, sys
+import ladder.checkpoints.writer as writer
+from ladder.cli import main
+write = writer.ShardWriter.write
+def ended(self, *arguments):
+    print(*os.listdir(os.path.dirname(os.path.dirname(self.path))), flush=True)
+    os.kill(os.getpid(), int(sys.argv[3]))
+    write(self, *arguments)
+writer.ShardWriter.write = ended
+sys.exit(main(["repack", sys.argv[1], sys.argv[2]]))
+"""
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", script, GPTQ, out, str(int(number))],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 128 + number and done.stdout.startswith(".out.partial-"), done.stderr
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_types_lists_every_type_and_shows_one_in_full(capsys):
