@@ -201,6 +201,8 @@ def parse(text: str | TType) -> TType:
     Raises:
         InvalidArgument: the field at fault, with its value.
     """
+    if not isinstance(text, (str, TType)):
+        raise InvalidArgument(f'type is {text!r}, not a spelling such as "uint4"')
     return text if isinstance(text, TType) else _parse(text)
 
 

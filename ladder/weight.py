@@ -46,6 +46,8 @@ class Weight:
     def from_codes(cls, codes: Tensor, type: str | TType, **parts: Tensor | None) -> Weight:
         """From [N, K] uint8 codes, one per byte; the other parts as they are stored."""
         ttype = parse(type)
+        if codes.dim() != 2:
+            raise InvalidArgument(f"codes have shape {list(codes.shape)}, not [N, K]")
         n, k = codes.shape
         weight = cls(ttype, (n, k), ops.pack(codes, ttype.bits), **parts)
         weight.check()
@@ -120,9 +122,10 @@ class Weight:
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
 
-        Raises InvalidArgument when a block of rows would be cut.
+        Raises InvalidArgument when a block of rows would be cut, and for rows that are not there.
         """
         n, k = self.shape
+        _check_span("rows", start, length, n)
         parts = {
             name: rows_of(name, part, self.type, start, length, n)
             for name, part in self.tensors().items()
@@ -132,12 +135,14 @@ class Weight:
     def narrow_columns(self, start: int, length: int) -> Weight:
         """Columns [start, start + length): one rank of row-parallel tensor parallelism.
 
-        Raises InvalidArgument unless both ends are group boundaries (or the end of K), the codes
-        begin at a 32-bit word, and the weight has no g_idx (its groups do not lie along K).
+        Raises InvalidArgument unless the columns are there, both ends are group boundaries (or the
+        end of K), the codes begin at a 32-bit word, and the weight has no g_idx (its groups do not
+        lie along K).
         """
         if self.g_idx is not None:
             raise InvalidArgument("a weight with g_idx has no groups along its columns to cut at")
         n, k = self.shape
+        _check_span("columns", start, length, k)
         if why := columns_objection(self.type, k, start, length):
             raise InvalidArgument(why)
         parts = {
@@ -259,6 +264,11 @@ def columns_of(part: str, tensor: Tensor, type: TType, k: int, start: int, count
     return tensor[:, first:last]
 
 
+def _check_span(what: str, start: int, length: int, whole: int) -> None:
+    if start < 0 or length < 1 or start + length > whole:
+        raise InvalidArgument(f"{what} {start} to {start + length} are no part of {whole}")
+
+
 def check_columns(x: Tensor, k: int) -> None:
     """Raise InvalidArgument unless the last dimension of ``x`` is ``k``. The op cannot see that:
     rows padded to 32 bits look alike for several K."""
@@ -269,8 +279,8 @@ def check_columns(x: Tensor, k: int) -> None:
 def check_dtypes(
     state_dict: Mapping[str, Tensor], prefix: str, own: Mapping[str, Tensor | None], type: TType
 ) -> None:
-    """Raise InvalidArgument where a ``state_dict`` has a part in another dtype than that of ``own``:
-    it is of another type, and copying would round it."""
+    """Raise InvalidArgument where a ``state_dict`` has a part in another dtype than ``own``
+    has it: the weight is of another type, and copying would round the part."""
     for part in PARTS:
         given, kept = state_dict.get(prefix + part), own.get(part)
         if given is not None and kept is not None and given.dtype != kept.dtype:

@@ -87,7 +87,9 @@ def check_destination(destination: Path, *, force: bool) -> None:
     with writing(destination):
         if not os.path.lexists(destination):
             return
-        if destination.is_symlink() or not destination.is_dir():
+        if destination.is_symlink():
+            raise InvalidArgument(f"{destination} is a link: name the folder that is to be written")
+        if not destination.is_dir():
             raise InvalidArgument(f"{destination} exists and is not a folder")
         if not force and any(destination.iterdir()):
             raise InvalidArgument(f"{destination} exists; pass force (--force) to replace it")

@@ -273,7 +273,7 @@ def _widths(
 def _plane(text: str) -> tuple[int, int, bool]:
     """``"56x28"`` -> (56, 28, True); ``"56"`` is a square; ``"x128"`` has one dimension."""
     height, by, width = text.partition("x")
-    if not all(part.isdigit() for part in (height, width) if part) or not (height or width):
+    if not all(part.isdecimal() for part in (height, width) if part) or not (height or width):
         from ladder.errors import InvalidArgument
 
         raise InvalidArgument(f"{text!r} is not a size such as 56, 56x28 or x128")

@@ -16,7 +16,7 @@ def _pair(option: str, text: str) -> tuple[int, int]:
     from ladder.errors import InvalidArgument
 
     parts = text.split("x")
-    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InvalidArgument(f'{option} is "{text}", not two sizes, such as 3x3')
     return int(parts[0]), int(parts[1])
 
@@ -88,6 +88,15 @@ def explain(
         axes = [Axis(s, t, stride, padding, dilation) for s, t in zip(sizes, taps, strict=True)]
         windows = Windows(axes[0], axes[1], k).spelled
         m, k = m * axes[0].positions * axes[1].positions, k * taps[0] * taps[1]
+    else:
+        of_windows = (
+            ("--stride", stride, 1),
+            ("--padding", padding, 0),
+            ("--dilation", dilation, 1),
+        )
+        for option, given, usual in of_windows:
+            if given != usual:
+                raise InvalidArgument(f"{option} is {given}, but without --conv there is no window")
     sections = native(
         m, n, k, ttype, activation, device, candidates, everything, dependent_launch,
         activation_type, batch, windows,

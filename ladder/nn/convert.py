@@ -17,7 +17,7 @@ from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, Found, covers, is_linear, survey
+from ladder.nn.select import SKIPPED, Found, check_entries, covers, is_linear, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.types import TType, with_defaults
 
@@ -121,9 +121,11 @@ def set_activation_type(
         The names of the layers.
     Raises:
         Unsupported: a layer's weight takes no such activations, naming it; nothing is changed then.
-        InvalidArgument: an unknown ``activation_type``.
+        InvalidArgument: an unknown ``activation_type``, or an entry of ``skip`` that names no
+            module.
     """
     skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    check_entries("skip", skip, (name for name, _ in model.named_modules() if name))
     layers = {
         name: module
         for name, module in model.named_modules()

@@ -248,6 +248,9 @@ def test_a_destination_that_is_a_file_or_above_us_is_never_replaced(tmp_path, mo
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidArgument, match="exists and is not a folder"):
         repack(source, tmp_path / "file", force=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument, match="link is a link: name the folder that is to be"):
+        repack(source, tmp_path / "link", force=True)
     (tmp_path / "here" / "deeper").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here" / "deeper")
     with pytest.raises(InvalidArgument, match="current or home folder"):

@@ -294,6 +294,9 @@ def test_a_convolution_has_kernels_that_read_windows(capsys):
     ("more", "why"),
     [
         (("--conv", "3x3"), '--image is "", not two sizes'),
+        (("--conv", "\u00b2x3", "--image", "8x8"), '--conv is "\u00b2x3", not two sizes'),
+        (("--stride", "2"), "--stride is 2, but without --conv there is no window"),
+        (("--padding", "1"), "--padding is 1, but without --conv there is no window"),
         (("--conv", "3", "--image", "8x8"), '--conv is "3", not two sizes'),
         (("--conv", "9x9", "--image", "8x8"), "a window of 9 along y does not fit 8"),
         (("--conv", "3x3", "--image", "8x8", "--batch", "2"), "a batch of 2 convolutions"),

@@ -161,6 +161,27 @@ def test_weights_beyond_the_reach_of_float16_scales_are_not_cut_off():
     assert wide.dequantize()[2, 7] == weight[2, 7]
 
 
+@pytest.mark.parametrize("span", [(0, 17), (-1, 2), (16, 1), (3, 0), (5, -2)])
+def test_rows_and_columns_that_are_not_there_are_no_part_of_a_weight(layer, span):
+    start, length = span
+    ends = f"{start} to {start + length} are no part of"
+    with refused(f"^rows {ends} 16$"):
+        layer.packed_weight.narrow_rows(start, length)
+    with refused("^columns .* are no part of 64$"):
+        layer.packed_weight.narrow_columns(32 * start, 32 * length)  # whole groups
+
+
+@pytest.mark.parametrize("name", [4, None, torch.int8])
+def test_a_type_that_is_no_text(name):
+    with refused(f'^type is {name!r}, not a spelling such as "uint4"$'):
+        ladder.Linear(64, 16, weight_type=name)
+
+
+def test_codes_that_are_no_matrix():
+    with refused(r"^codes have shape \[64\], not \[N, K\]$"):
+        ladder.Weight.from_codes(torch.zeros(64, dtype=torch.uint8), "uint4")
+
+
 def test_modules_that_do_not_fit(layer):
     with refused("in_features is 0 and out_features 4, not both positive"):
         ladder.Linear(0, 4)

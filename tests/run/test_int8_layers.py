@@ -133,6 +133,9 @@ def test_models_are_set_as_a_whole_or_not_at_all():
         ladder.set_activation_type(model, "int8")
     assert model[0].activation_type is None
     assert ladder.set_activation_type(model, "int8", skip="2") == ["0"]
+    with pytest.raises(InvalidArgument, match='^skip has "3", which names no module of the model'):
+        ladder.set_activation_type(model, None, skip=["2", "3"])
+    assert model[0].activation_type == "int8"  # nothing was changed
     with pytest.raises(Unsupported, match="0: activation_type int8 does not take float8_e5m2"):
         ladder.convert(nn.Sequential(nn.Linear(8, 8)), "float8_e5m2", activation_type="int8")
 
