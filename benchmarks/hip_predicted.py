@@ -93,6 +93,10 @@ def assembly(source: str, architecture: str) -> str:
         return path.with_suffix(".s").read_text()
 
 
+def products(text: str) -> int:
+    return len(re.findall(r"\tv_(?:mfma|wmma)_", text))
+
+
 def number(text: str, name: str) -> int:
     return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
 
@@ -153,8 +157,8 @@ def kernel_table(types: list[str]) -> None:
     print("llvm-mca's count, times four on CDNA, which knows no memory. Where the first choice")
     print("spills, a session takes the next that does not. Where the model has a dequantised")
     print("weight and a dense product faster, the time is the first kernel's all the same.\n")
-    print("| device | N x K | type | tokens | µs | TB/s | VGPRs | spills | MFMA | loop "
-          "| schedule |")  # fmt: skip
+    print("| device | N x K | type | tokens | µs | TB/s | VGPRs | spills | matrix instructions "
+          "| loop | schedule |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for device, architecture in ARCHITECTURES.items():
         for n, k in ((8192, 8192), (28672, 8192)):
@@ -172,7 +176,7 @@ def kernel_table(types: list[str]) -> None:
                     spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
                     print(f"| {device} | {n} x {k} | {name} | {m} | {us:.1f} | {rate:.2f} "
                           f"({rate / PEAK[device]:.0%}) | {number(text, 'vgpr_count')} | {spills} "
-                          f"| {len(re.findall('v_[mw]m', text))} "
+                          f"| {products(text)} "
                           f"| {loop_cycles(text, architecture)} | {schedule} |")  # fmt: skip
 
 
@@ -181,7 +185,8 @@ def bytes_table() -> None:
     print("\n## Activations of 8 bits\n")
     print(f"{n} x {k}. Instructions of bytes have the rate of float16 on gfx90a and twice that on")
     print("gfx942, by the datasheets. The kernel that rounds tokens is not in these times.\n")
-    print("| device | type | tokens | A:FP16 µs | µs | VGPRs | spills | MFMA | schedule |")
+    print("| device | type | tokens | A:FP16 µs | µs | VGPRs | spills | matrix instructions "
+          "| schedule |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|")
     for device in DATA_CENTRE:
         architecture = ARCHITECTURES[device]
@@ -196,7 +201,7 @@ def bytes_table() -> None:
                 spills = number(text, "vgpr_spill_count") + number(text, "sgpr_spill_count")
                 print(f"| {device} | {name} | {m} | {halves:.1f} | {us:.1f} "
                       f"| {number(text, 'vgpr_count')} | {spills} "
-                      f"| {len(re.findall('v_mfma', text))} | {schedule} |")  # fmt: skip
+                      f"| {products(text)} | {schedule} |")  # fmt: skip
 
 
 def main() -> None:
