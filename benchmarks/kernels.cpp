@@ -7,12 +7,10 @@
 // A request is a line of words: bits zero group activation max_m n k, where activation is f16 or
 // bf16, and with :s8 or :e4m3 behind it comes rounded, e4m3 beside floats of 8, 6 and 4 bits, and a
 // group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the
-// eight that tuning would measure, or `schedule` and a schedule as it prints, or tokens warps_n
-// warps_k blocks rounds stages reduction route dependent resident, and perhaps units depth sweeps,
-// places for sums (0: two where sweeps have room for them) and x_rounds x_slack sharers by_blocks.
-// For each that no line before asked for, OUT gets I.cubin and one object in manifest.json; for
-// each width, positions_B.i32: the bit of a block's 512 B bytes at which bit b of code (row,
-// column) lies, in order [row][column][b].
+// eight that tuning would measure, or `schedule` and a schedule as it prints, of whose two reduction
+// buffers one is left where there is no room. For each that no line before asked for, OUT gets
+// I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a block's
+// 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -47,30 +45,18 @@ Schedule read_schedule(std::istream& in, const Problem& problem, const Device& d
     if (!guess.dropped.empty()) fail<Unsupported>(guess.dropped);
     return guess.schedule;
   }
-  if (word == "schedule") {
-    std::string text;
-    std::getline(in >> std::ws, text);
-    const auto schedule = schedule_of(text);
-    if (!schedule) fail<InvalidArgument>("no schedule prints as \"", text, "\"");
-    return *schedule;
+  LADDER_REQUIRE(word == "schedule", "\"", word, "\" is neither guess nor schedule");
+  std::string text;
+  std::getline(in >> std::ws, text);
+  auto schedule = schedule_of(text);
+  if (!schedule) fail<InvalidArgument>("no schedule prints as \"", text, "\"");
+  auto* decode = std::get_if<DecodeSchedule>(&*schedule);
+  auto* stages =
+      decode == nullptr ? nullptr : std::get_if<weights::RegisterStages>(&decode->weights);
+  if (stages != nullptr && !objection(*schedule, decide(problem, device)).empty()) {
+    stages->reduction_buffers = 1;
   }
-  DecodeSchedule s{};
-  s.tokens = std::stoi(word);
-  std::string reduction, route;
-  in >> s.warps_n >> s.warps_k >> s.blocks_per_warp >> s.rounds >> s.stages >> reduction >> route >>
-      s.dependent_launch >> s.blocks_per_multiprocessor;
-  s.reduction = reduction == "cluster"   ? Reduction::cluster
-                : reduction == "ordered" ? Reduction::ordered
-                                         : Reduction::none;
-  s.route = route == "in_place" ? Route::in_place
-            : route == "digits" ? Route::digits
-                                : Route::multiply_add;
-  if (int units; in >> units >> s.depth >> s.sweeps) s.units = units;
-  int places = 0;
-  in >> places >> s.x_rounds >> s.x_slack >> s.sharers >> s.by_blocks;  // 0 where the line ends
-  s.sum_places = places > 0 ? places : s.sweeps > 1 ? 2 : 1;
-  if (places == 0 && !objection(s, decide(problem, device)).empty()) s.sum_places = 1;
-  return s;
+  return *schedule;
 }
 
 void write(const std::string& path, const void* data, std::size_t size) {

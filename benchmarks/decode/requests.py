@@ -6,13 +6,12 @@ import itertools
 #: N and K of the layers that tables show.
 SHAPES = [(4096, 4096), (8192, 8192), (28672, 8192), (8192, 28672), (57344, 8192)]
 
-# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one round each, as
-# many as it takes), stages, reduction, route, blocks per multiprocessor, and for those that keep
-# rounds in registers: row units, depth, whether a block sweeps over rows, for those whose
-# activations come in rounds of how many at a time, and by how many warps may be apart, tiles that
-# share the activations that the copy engine brings, all at once or (1) round by round, and whether
-# blocks are loaded anew one by one (-1: where a sweep has rounds to load anew and activations do
-# not come in rounds).
+# The schedules worth measuring: warps along N and K, blocks, splits of K (0: one k-tile each, as
+# many as it takes), stages (1: through registers), reduction, route, CTAs of a multiprocessor, and
+# for those with register stages: m16 tiles, register stages, whether a CTA has several tiles of
+# rows, activation stages (of a bulk copy 1: by k-tiles), consumer lag, multicast of a bulk copy,
+# and whether blocks are loaded anew one by one (-1: where a tile of rows has k-tiles to load anew
+# and activations come at once).
 FAMILIES = [
     (4, 1, 2, 8, 2, "cluster", "multiply_add", 2),
     (1, 8, 4, 0, 1, "cluster", "multiply_add", 1),
@@ -70,24 +69,37 @@ def scheduled(head, family, m, n, k, dependent):
     wn, wk, blocks, splits, stages, reduction, route, resident, *deep = family
     if splits and k % (64 * wk * blocks * splits):
         return None
-    rounds = k // (64 * wk * blocks * splits) if splits else 1
+    k_tiles = k // (64 * wk * blocks * splits) if splits else 1
     deep = (*(deep or (4, 0, 0)), *(0, 0, 0, -1)[max(len(deep), 3) - 3 :])
-    units, depth, sweeps, x_rounds, x_slack, sharers, by_blocks = deep
-    if depth and (rounds % depth or rounds > 8 and not x_rounds or rounds < x_rounds):
+    m16_tiles, register_stages, persistent, x_stages, lag, multicast, by_blocks = deep
+    if register_stages and (
+        k_tiles % register_stages or k_tiles > 8 and not x_stages or k_tiles < x_stages
+    ):
         return None
     if by_blocks < 0:
-        by_blocks = int(0 < depth < rounds and blocks > 1 and not x_rounds)
-    tiles = n // (16 * units * wn)
-    count = -(-tiles * splits // (MULTIPROCESSORS * resident)) if sweeps else 1
-    if sharers and x_rounds:
-        if count > 1 or rounds == 1:
-            return None  # the engine goes by rounds for one tile of rows
-        x_rounds = rounds
-    return (
-        f"{head} {m} {wn} {wk} {blocks} {rounds} {stages} {reduction} {route} "
-        f"{dependent} {resident} {units} {depth} {max(count, 1)} "
-        f"0 {x_rounds} {x_slack} {sharers} {by_blocks}"
-    )
+        by_blocks = 0 < register_stages < k_tiles and blocks > 1 and not x_stages
+    tiles = n // (16 * m16_tiles * wn)
+    tiles_per_cta = -(-tiles * splits // (MULTIPROCESSORS * resident)) if persistent else 1
+    if multicast and x_stages and (tiles_per_cta > 1 or k_tiles == 1):
+        return None  # a bulk copy goes by k-tiles for one tile of rows
+    items = [f"tokens {m}", f"warps {wn}x{wk}", f"m16 tiles {m16_tiles}" * (m16_tiles != 4)]
+    items += [f"blocks {blocks}"]
+    if register_stages:
+        items += [f"k-tiles {k_tiles}", f"register stages {register_stages}"]
+        items += ["block by block"] if by_blocks else []
+        if tiles_per_cta > 1:
+            items += [f"tiles per CTA {tiles_per_cta}", "reduction buffers 2"]
+    elif stages > 1:
+        items += [f"k-tiles {k_tiles}", f"stages {stages}"]
+    else:
+        items += [f"k-tiles {k_tiles}" if k_tiles > 1 else "one k-tile"]
+    if multicast:
+        items += ["bulk copy" + " by k-tiles" * bool(x_stages), f"multicast {multicast}"]
+    elif x_stages:
+        items += [f"activation stages {x_stages}"] + [f"consumer lag {lag}"] * bool(lag)
+    items += [reduction, route] + ["dependent launch"] * bool(dependent)
+    items += [f"{resident} per multiprocessor"]
+    return f"{head} schedule {', '.join(filter(None, items))}"
 
 
 def guesses(head, dependent=0):

@@ -18,11 +18,10 @@ using Kind = std::array<int, 10>;
 
 Kind kind_of(const DecodeSchedule& s) {
   return {0,
-          s.sharers > 0,
-          s.x_rounds > 0,
-          s.depth > 0,
-          s.stages > 1,
-          s.rounds > 1,
+          static_cast<int>(s.weights.index()),
+          static_cast<int>(s.activations.index()),
+          s.bulk_copy() != nullptr && s.bulk_copy()->by_k_tiles,
+          s.k_tiles() > 1,
           s.warps_n,
           s.warps_k,
           s.blocks_per_warp,
@@ -54,9 +53,9 @@ Kind kind_of(const Schedule& schedule) {
   return std::visit([](const auto& s) { return kind_of(s); }, schedule);
 }
 
-/// Its warps wait for each other with deep rounds on their way; other schedules have several blocks
-/// per multiprocessor, of which some multiply while others wait.
-bool is_deep(const DecodeSchedule& s) { return s.depth > 0; }
+/// Its warps wait for each other with k-tiles on their way to register stages; other schedules have
+/// several CTAs per multiprocessor, of which some multiply while others wait.
+bool is_deep(const DecodeSchedule& s) { return s.register_stages() != nullptr; }
 bool is_deep(const TileSchedule& s) { return s.ctas_per_sm == 1; }
 bool is_deep(const DenseSchedule&) { return false; }
 bool is_deep(const WaveSchedule& s) { return s.groups_per_cu == 1; }

@@ -12,7 +12,7 @@
 namespace ladder {
 
 /// `all`, kept ones first and cheapest first as candidates() has them, with the `count` to measure
-/// in front. The first stays the first. Each of a kind (the same way through the rounds, route,
+/// in front. The first stays the first. Each of a kind (the same way through the k-tiles, route,
 /// warps and blocks of a warp) makes its next one count one per cent more. One at least goes
 /// another way than the others: with a deep pipeline, or with blocks of which several hide each
 /// other's loads; unless it is expected to take 1.4 times the best. Of waves the last needs the

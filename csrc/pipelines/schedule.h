@@ -36,7 +36,7 @@ inline bool is_dense(const Schedule& schedule) {
   return std::holds_alternative<DenseSchedule>(schedule);
 }
 
-/// "tokens 8, warps 4x1, blocks 2, rounds 8, stages 4, cluster, in_place, 2 per multiprocessor".
+/// "tokens 8, warps 4x1, blocks 2, k-tiles 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const Schedule& schedule);
 /// The schedule that to_string() prints so; nothing for other text. Its numbers may make no sense:
 /// objection() says so.

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <variant>
 
 #include "base/joined.h"
 
@@ -32,6 +33,12 @@ struct Printer {
   }
   void flag(std::string_view text, bool value) {
     if (value) out += text;
+  }
+  void literal(std::string_view text) { out += text; }
+  /// The way that there is, by its own Ways::spell().
+  template <class Ways, class... Way>
+  void one_of(const std::variant<Way...>& value) {
+    std::visit([this](const auto& way) { Ways::spell(way, *this); }, value);
   }
   void end(std::string_view text) { out += text; }
 };
@@ -68,6 +75,21 @@ struct Reader {
     right = false;
   }
   void flag(std::string_view text, bool& value) { value = take(text); }
+  void literal(std::string_view text) { right = right && take(text); }
+  /// The way that reads the most of what comes next.
+  template <class Ways, class... Way>
+  void one_of(std::variant<Way...>& value) {
+    std::optional<Reader> best;
+    const auto attempt = [&](auto way) {
+      Reader reader{rest};
+      Ways::spell(way, reader);
+      if (!reader.right || (best && best->rest.size() <= reader.rest.size())) return;
+      best = reader, value = way;
+    };
+    (attempt(Way{}), ...);
+    right = right && best;
+    if (best) rest = best->rest;
+  }
   void end(std::string_view text) { right = right && rest == text; }
 };
 

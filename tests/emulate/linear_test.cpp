@@ -114,11 +114,19 @@ TEST(Emulated, kernels_of_functions_of_sums_are_right) {
 
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
-  DecodeSchedule once{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-  DecodeSchedule swept{8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1};
-  swept.depth = 2, swept.sharers = 1, swept.sweeps = 2, swept.sum_places = 2;
+  DecodeSchedule once{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};
+  DecodeSchedule persistent{
+      .tokens = 8,
+      .warps_n = 1,
+      .warps_k = 2,
+      .blocks_per_warp = 2,
+      .weights =
+          weights::RegisterStages{
+              .k_tiles = 2, .stages = 2, .tiles_per_cta = 2, .reduction_buffers = 2},
+      .activations = activations::BulkCopy{.multicast = 1},
+      .reduction = Reduction::cluster};
   std::vector<Case> cases;
-  for (DecodeSchedule schedule : {once, swept}) {
+  for (DecodeSchedule schedule : {once, persistent}) {
     for (const auto& [type, place] :
          {std::pair{"nvfp4", ScalePlace::sums},
           {"float4_e2m1,group=32,scale=float8_e4m3", ScalePlace::operands},
@@ -127,7 +135,7 @@ TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
         const auto splits = schedule.reduction == Reduction::none ? 1 : 2;
         schedule.scale_place = place;
         cases.push_back(
-            {linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8),
+            {linear_of(ttype(type), 128, schedule.cta_columns() * splits, activation, 8),
              schedule});
       }
     }
@@ -186,8 +194,9 @@ std::string neighbour(const std::vector<Act>& acts, std::size_t i, int step) {
 /// step, nor where signals of other rounds say the same, but for stores that would be seen late.
 bool shows_order(const Case& c, const Program& program) {
   const auto* decode = std::get_if<DecodeSchedule>(&c.schedule);
-  const int slack = decode == nullptr ? 0 : decode->x_slack;
-  const bool twice = slack > 1 || (slack > 0 && c.problem.weight.element != nullptr);
+  const auto* signalled = decode == nullptr ? nullptr : decode->signalled();
+  const bool twice =
+      signalled != nullptr && (signalled->consumer_lag > 1 || c.problem.weight.element != nullptr);
   return program.threads > 32 && !twice;
 }
 

@@ -29,11 +29,16 @@ def cases():
     yield from product(STORED, (128,), (4096,), (False, True))
 
 
-#: What only large weights have among their first schedules, where, and the types to start: blocks
-#: that sweep over rows, activations that come in rounds.
+#: What only large weights have among their first schedules, where, and the types to start: CTAs
+#: of several tiles of rows, activations that come in stages.
 LARGE = (
-    ("sweeps", 28672, 2048, ("uint1,zero=midpoint", "uint4,zero=midpoint", "float6_e3m2", "nf4")),
-    ("x rounds", 8192, 8192, ("uint4,zero=midpoint", "float6_e3m2")),
+    (
+        "tiles per CTA",
+        28672,
+        2048,
+        ("uint1,zero=midpoint", "uint4,zero=midpoint", "float6_e3m2", "nf4"),
+    ),
+    ("activation stages", 8192, 8192, ("uint4,zero=midpoint", "float6_e3m2")),
 )
 
 

@@ -20,11 +20,11 @@ TYPES = (UINT4, "nf4,group=64,scale=float16", "uint2,group=64,scale=float16")
 WAYS = (
     *(("ordered", 2048, m) for m in (1, 8, 16)),
     *(("cluster", 4096, m) for m in (1, 16)),
-    *(("engine for 1", 4096, m) for m in (1, 16)),
-    *(("engine for 2", 4096, m) for m in (1, 16)),
-    ("x rounds", 4096, 16),
-    *(("x slack", 8192, m) for m in (1, 16)),
-    *(("sweeps", 8192, m) for m in (1, 16)),
+    *(("multicast 1", 4096, m) for m in (1, 16)),
+    *(("multicast 2", 4096, m) for m in (1, 16)),
+    ("by k-tiles", 4096, 16),
+    *(("consumer lag", 8192, m) for m in (1, 16)),
+    *(("tiles per CTA", 8192, m) for m in (1, 16)),
 )
 
 

@@ -17,24 +17,24 @@ from ladder.testing import bound
 pytestmark = MARKS
 #: What a schedule's text contains, the weight and how many tokens.
 WAYS = (
-    *(("engine for 1", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
-    *(("engine for 2", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
-    *(("engine for 2", UINT4, 4090, 4096, m) for m in (8, 16)),
-    *(("engine for 1", "uint2,group=64,scale=float16", 4096, 4096, m) for m in (3, 16)),
-    *(("engine for 1", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (1, 16)),
-    *(("x rounds 4", UINT4, 8192, 28672, m) for m in (1, 9, 16)),
-    *(("x rounds 4", UINT4, 8150, 8192, m) for m in (8, 16)),
-    *(("sweeps", UINT4, 28672, 2048, m) for m in (1, 8, 16)),
+    *(("multicast 1", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
+    *(("multicast 2", UINT4, 4096, 4096, m) for m in (1, 3, 8, 9, 16)),
+    *(("multicast 2", UINT4, 4090, 4096, m) for m in (8, 16)),
+    *(("multicast 1", "uint2,group=64,scale=float16", 4096, 4096, m) for m in (3, 16)),
+    *(("multicast 1", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (1, 16)),
+    *(("activation stages 4", UINT4, 8192, 28672, m) for m in (1, 9, 16)),
+    *(("activation stages 4", UINT4, 8150, 8192, m) for m in (8, 16)),
+    *(("tiles per CTA", UINT4, 28672, 2048, m) for m in (1, 8, 16)),
     *(("block by block", UINT4, 8192, 8192, m) for m in (1, 8, 16)),
     *(("block by block", UINT4, 28600, 8192, m) for m in (8, 16)),
     *(
         ("digits", f"{t},group=128,scale=float16", 28672, 8192, 1)
         for t in ("uint1", "int1", "int2")
     ),
-    *(("x rounds 2, engine for 2", UINT4, n, 4096, m) for n, m in ((4096, 9), (4090, 16))),
-    *(("tile", UINT4, n, 4096, m) for n in (4096, 4090) for m in (24, 40, 64, 100, 192)),
-    *(("tile", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (32, 128)),
-    *(("tile", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
+    *(("bulk copy by k-tiles, multicast 2", UINT4, n, 4096, m) for n, m in ((4096, 9), (4090, 16))),
+    *(("tile ", UINT4, n, 4096, m) for n in (4096, 4090) for m in (24, 40, 64, 100, 192)),
+    *(("tile ", "nf4,group=64,scale=bfloat16", 4096, 4096, m) for m in (32, 128)),
+    *(("tile ", t, 1000, 8192, 64) for t in ("mxfp4", "nvfp4", "uint3,group=128,scale=float16")),
     *(("token tiles 2", UINT4, 4096, 2048, m) for m in (192, 256)),
     *(("producers", UINT4, 4096, 4096, m) for m in (40, 100, 192, 512)),
     *(
@@ -91,15 +91,15 @@ def test_a_thousand_calls_give_the_same_bits(way, type, n, k, m, dtype):
 
 
 @pytest.mark.parametrize("order", (False, True))
-def test_activations_in_rounds_follow_the_order_of_columns(order):
-    """Gathered through g_idx, with columns that end inside a round."""
+def test_activations_in_stages_follow_the_order_of_columns(order):
+    """Gathered through g_idx, with columns that end inside a k-tile."""
     weight, wanted = made(UINT4, 2048, 28600, order)
     layer = prepared(weight)
     for dtype, m in product(HALVES, (1, 9, 16)):
         x = integers((m, 28600), dtype, m).cuda()
         exact = (x.double() @ wanted.T).to(dtype)
         assert torch.equal(layer(x), exact)
-        for name in schedules(layer, dtype, m, "x rounds"):
+        for name in schedules(layer, dtype, m, "activation stages"):
             assert torch.equal(layer(x), exact), name
 
 

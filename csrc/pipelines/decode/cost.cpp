@@ -5,10 +5,10 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
-#include "pipelines/decode/rounds_cost.h"
 #include "pipelines/decode/schedule.h"
 #include "pipelines/decode/shared_memory.h"
 #include "pipelines/decode/wavefronts.h"
+#include "program/program.h"
 #include "schedule/decisions.h"
 #include "schedule/decoding_cost.h"
 #include "schedule/fitted.h"
@@ -16,13 +16,42 @@
 namespace ladder {
 namespace {
 
+fitted::Way way_of_weights(const DecodeSchedule& s) {
+  using enum fitted::Way;
+  return std::visit(Match{[](const weights::AtOnce&) { return one_round; },
+                          [](const weights::DoubleBuffered&) { return registers; },
+                          [](const weights::Ring&) { return ring; },
+                          [](const weights::RegisterStages&) { return deep; }},
+                    s.weights);
+}
+
 fitted::Way way_of(const DecodeSchedule& s) {
   using enum fitted::Way;
-  if (s.sharers > 0) return engine;
-  if (s.x_rounds > 0) return s.x_slack > 0 ? apart : together;
-  if (s.depth > 0) return deep;
-  if (s.stages > 1) return ring;
-  return s.rounds > 1 ? registers : one_round;
+  return std::visit(Match{[&](const activations::AtOnce&) { return way_of_weights(s); },
+                          [](const activations::Staged&) { return together; },
+                          [](const activations::Signalled&) { return apart; },
+                          [](const activations::BulkCopy&) { return engine; }},
+                    s.activations);
+}
+
+// Of the activations of a CTA, how much counts as read again from the second-level cache.
+double read_again(const DecodeSchedule& s) {
+  const auto* copy = s.bulk_copy();
+  if (copy == nullptr) return fitted::kActivations;
+  return (copy->by_k_tiles ? fitted::kByRounds : fitted::kByEngine) / copy->multicast;
+}
+
+/// Cycles in which a quarter of a multiprocessor issues the scaling of sums of 16 rows by 64
+/// columns, all of which count: they wait for the matrix instruction. 0 unless it was chosen where
+/// operands have the scales by themselves; other groups are wide, or have nothing to choose.
+/// Two scales a lane and group: by SASS of nvfp4 six operations on integers, two conversions and
+/// two products, then a multiply-add for each of the four sums of eight tokens.
+double scaled_sums_cycles(const Problem& problem, const DecodeSchedule& s) {
+  const bool chosen =
+      s.scale_place == ScalePlace::sums && usual_scale_place(problem) == ScalePlace::operands;
+  if (!chosen) return 0;
+  const double groups = static_cast<double>(kBlock) / static_cast<double>(problem.group_size());
+  return groups * (6 * kIntegerCycles + 4 * kPackedCycles + s.tokens / 8 * 4 * kPackedCycles);
 }
 
 }  // namespace
@@ -33,16 +62,15 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const Device& device = *decisions.device;
   const Costs::Decode& costs = device.costs.decode;
   const Carried carried = carried_to(device);
-  const double activations =
-      s.sharers > 0 ? (engine_by_rounds(s) ? kByRounds : kByEngine) / s.sharers : kActivations;
   const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
   const double columns = static_cast<double>(s.tokens) / mma.n;
-  const bool own_zero = s.route != Route::multiply_add && (s.sweeps == 1 || s.x_rounds > 0);
+  const bool own_zero =
+      s.route != Route::multiply_add && (s.tiles_per_cta() == 1 || s.activation_stages() > 0);
   const double steps = static_cast<double>(kBlock) / mma.k;  // of a block
   const double unit = costs.decoding * decoding_cycles(problem, s.route, s.scale_place) +
                       scaled_sums_cycles(problem, s) +
-                      carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.units : 1) +
-                      costs.load_matrix * steps * columns / s.units;
+                      carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.m16_tiles : 1) +
+                      costs.load_matrix * steps * columns / s.m16_tiles;
   const auto products = static_cast<double>(problem.products());
   const double units =
       products * static_cast<double>(round_up(problem.n, kBlock) * round_up(problem.k, kBlock)) /
@@ -50,10 +78,10 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double blocks = products * static_cast<double>(s.tiles(problem.n) * s.splits(problem.k));
   const double per_device = blocks / device.multiprocessors;
   const double moved =
-      carried.from_l2 * (activations * static_cast<double>(problem.m * s.block_columns() *
-                                                           bytes_of(problem.activation())) +
+      carried.from_l2 * (read_again(s) * static_cast<double>(problem.m * s.cta_columns() *
+                                                             bytes_of(problem.activation())) +
                          (s.reduction == Reduction::ordered
-                              ? kSums * static_cast<double>(s.block_rows() * s.tokens * 8)
+                              ? kSums * static_cast<double>(s.tile_rows() * s.tokens * 8)
                               : 0));
   Cost out{};
   out.memory_seconds =
@@ -63,21 +91,21 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
                        (carried.clock * device.multiprocessors);
   const WayModel& way = model_of(way_of(s));
   const WayCosts& taken = costs.ways[static_cast<std::size_t>(way_of(s))];
-  const double waves = std::max(per_device / s.blocks_per_multiprocessor, 1.0);
+  const double waves = std::max(per_device / s.ctas_per_sm, 1.0);
   // A block that loads all it has at once costs by what it loads.
   const double block_bytes =
-      static_cast<double>(s.block_rows() * s.block_columns()) * problem.weight.bits / 8;
-  const double share = s.rounds == 1 ? std::max(1.0, block_bytes / carried.wave_bytes) : 1.0;
+      static_cast<double>(s.tile_rows() * s.cta_columns()) * problem.weight.bits / 8;
+  const double share = s.k_tiles() == 1 ? std::max(1.0, block_bytes / carried.wave_bytes) : 1.0;
   out.fixed_seconds =
       1e-6 *
       (taken.fixed + (taken.per_wave * share + 1e6 * table_seconds(problem, device)) * waves +
        (s.reduction == Reduction::cluster ? taken.cluster : 0));
-  const double resident = std::min<double>(s.blocks_per_multiprocessor, std::ceil(per_device));
+  const double resident = std::min<double>(s.ctas_per_sm, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;
-  if (problem.has_items() && s.sweeps > 1) {
+  if (problem.has_items() && s.tiles_per_cta() > 1) {
     // CTAs that go over many rows do not share what is left, and some of a product have fewer.
-    const double rows = static_cast<double>(s.tiles(problem.n) * s.sweeps * s.block_rows());
+    const double rows = static_cast<double>(s.tiles(problem.n) * s.tiles_per_cta() * s.tile_rows());
     uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(problem.n);
     uneven_power = 1;
   }
@@ -86,9 +114,9 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double issue = way.issue * (s.tokens > 8 ? way.wide : 1);
   const double instructions = std::max(issue * out.issue_seconds, out.shared_seconds);
   const bool chains =
-      lookups_per_pair(problem) > 0 ||
-      (s.depth > 0 && s.tokens <= 8 && decoding_kind(problem) == Decoding::Kind::fields);
-  const double of_chains = s.x_slack > 0 ? kOverlapOfChainsApart : kOverlapOfChains;
+      lookups_per_pair(problem) > 0 || (s.register_stages() != nullptr && s.tokens <= 8 &&
+                                        decoding_kind(problem) == Decoding::Kind::fields);
+  const double of_chains = s.signalled() != nullptr ? kOverlapOfChainsApart : kOverlapOfChains;
   const double overlap = chains ? std::min(way.overlap, of_chains) : way.overlap;
   const double both = std::pow(
       std::pow(out.memory_seconds, overlap) + std::pow(instructions, overlap), 1 / overlap);

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the program of a decode kernel. A warp has 16 to 64 rows; what it does with its columns
-// is one of four shapes:
+// Writes the program of a decode kernel. Internal to this folder. What every way has is here:
 //
-//     one round        all its words to registers, then multiply
-//     register rounds  the next round's words on their way to registers while this one's multiply
-//     ring rounds      each lane copies what it will use to shared memory, `stages` rounds ahead
-//     deep rounds      `depth` rounds in registers, each loaded anew once it was multiplied
+//     lower.cpp        the order of things, and which class lowers which way of weights
+//     weights.cpp      where a k-tile's words, scales and zero points lie; loads to registers
+//     activations.cpp  activations by threads: at once, in stages, with signals
+//     bulk_copy.cpp    activations by the copy engine
+//     k_tile.cpp       the products of a k-tile
 //
-// of which the last may go over several tiles of rows, one sweep after the other,
-// after which the sums of the warps, and of the blocks that share rows, are added up. Internal to
-// this folder: lower.cpp has the order of things, weights.cpp what is loaded of weights,
-// activations.cpp and engine.cpp what of those, multiply.cpp the rounds.
+// A warp has 16 to 64 rows; how the weights of its columns come is a class of its own:
+//
+//     ThroughRegisters         all at once, or the next k-tile on its way to registers
+//     RingLowering             each lane copies what it will use to shared memory, stages ahead
+//     RegisterStagesLowering   k-tiles in registers, each loaded anew once it was multiplied
+//
+// after which the sums of the warps, and of the CTAs that share rows, are added up.
 #pragma once
 
 #include <functional>
@@ -26,130 +29,134 @@
 
 namespace ladder {
 
-class DecodeLowering : LinearLowering {
+class DecodeLowering : protected LinearLowering {
  public:
-  DecodeLowering(const Problem& problem, const DecodeSchedule& schedule,
-                 const OperandDecisions& decisions)
-      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
-        schedule_(schedule),
-        shared_(shared_memory(schedule, problem)) {}
+  virtual ~DecodeLowering() = default;
 
   /// The whole program; once per object.
   Program run();
 
- private:
-  // lower.cpp: the order of things.
-  void declare();
-  /// Of the operands and sums of all warps.
-  Tiling tiling() const;
-  void load_first(Body& body);
-  bool needs_barrier_after_loads() const;
+ protected:
+  /// What a way of weights keeps in registers.
+  struct Kept {
+    int k_tiles = 1;        ///< whose words have registers of their own
+    int group_k_tiles = 1;  ///< whose scales and zero points have such
+    int parts = 1;          ///< of a k-tile's words, which are loaded one by one
+    bool early = false;     ///< loads stay where they stand: the assembler would move them
+  };
+  DecodeLowering(const Problem& problem, const DecodeSchedule& schedule,
+                 const OperandDecisions& decisions, const Kept& kept)
+      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
+        schedule_(schedule),
+        shared_(shared_memory(schedule, problem)),
+        kept_(kept) {}
 
+  // lower.cpp. What comes before the first k-tile, down to the wait for its activations.
+  virtual void load_first(Body& body);
+  /// From what load_first() brought to y.
+  virtual void multiply(Body& body);
+  /// The products of all k-tiles.
+  virtual void main_loop(Body& body) = 0;
+  /// Operands and loops of a k-tile.
+  void declare_products(Body& body);
+
+  std::int64_t rows() const { return schedule_.tile_rows(); }
+  /// Blocks of the image of all warps along K in a k-tile.
+  std::int64_t k_tile_blocks() const { return schedule_.warps_k * schedule_.blocks_per_warp; }
   /// Columns of a step of the matrix instruction.
   std::int64_t step_columns() const { return instruction_.k; }
-  bool staged() const { return schedule_.stages > 1; }
-  std::int64_t rows() const { return schedule_.block_rows(); }
-  /// Columns of a warp in a round; blocks of the image of all warps along K in a round.
-  std::int64_t warp_columns() const { return kBlock * schedule_.blocks_per_warp; }
-  std::int64_t round_blocks() const { return schedule_.warps_k * schedule_.blocks_per_warp; }
+  bool in_stages() const { return schedule_.activation_stages() > 0; }
 
-  // weights.cpp: weights, scales and zero points of a round.
+  // weights.cpp: weights, scales and zero points of a k-tile. A CTA with several tiles of rows
+  // comes to them one after the other; `tile` is its number.
   void declare_weights();
-  void declare_per_group(std::int64_t n_blocks);
-  void declare_ring();
-  /// A warp's words of one round: [N blocks, K blocks, chunks, lanes, words], or of one of its
+  /// A warp's words of one k-tile: [N blocks, K blocks, chunks, lanes, words], or of one of its
   /// parts.
   Layout word_layout() const;
-  /// Registers that a round's words are loaded to one by one.
-  int word_parts() const { return schedule_.by_blocks ? schedule_.blocks_per_warp : 1; }
-  std::vector<Affine> word_origin(const Affine& round, const Affine& sweep = 0) const;
-  std::vector<Affine> group_origin(const Affine& round, const Affine& sweep = 0) const;
-  /// The row of blocks of the image that the block's first warp has, and which part of it.
-  Affine row_block(const Affine& sweep) const;
-  Affine block_part() const;
-  /// Where a round lies in the ring of words, and in those of scales and zero points.
-  std::vector<Affine> ring_origin(const Affine& round) const;
-  std::vector<Affine> group_ring_origin(const Affine& round) const;
-  /// The first round, or as many as the depth, straight to registers.
+  std::vector<Affine> word_origin(const Affine& k_tile, const Affine& tile = 0) const;
+  std::vector<Affine> group_origin(const Affine& k_tile, const Affine& tile = 0) const;
+  /// [group, N block, g, lane of four, j]: the scales or zero points that a warp's lanes have.
+  Layout groups_of_lanes() const;
+  /// Those of the first k-tiles, as many as registers are kept for, straight to these.
   void load_weights(Body& body);
-  /// A round to the registers in use; those of a round that the depth keeps.
-  void refill_words(Body& body, const Affine& round, const Affine& sweep);
-  bool loads_now() const;
-  void refill_part(Body& body, int part, const Affine& round, const Affine& sweep);
-  void refill_groups(Body& body, const Affine& round, const Affine& sweep);
-  /// Rounds whose scales and zero points have registers.
-  int group_depth() const;
-  void use_piece(std::int64_t round);
-  /// The words, scales and zero points of a round out of the ring.
-  void load_round(Body& body, const Affine& round);
-  /// Those of a round on their way to other registers, and from these to the ones that are used.
-  void load_next(Body& body, const Affine& round);
-  void take_next(Body& body);
-  /// Starts the copies of one round; always closes a group, so that groups count rounds.
-  void fetch(Body& body, const Affine& round);
+  /// The registers of a k-tile become those in use.
+  void use_registers_of(std::int64_t k_tile);
+  /// A k-tile to the registers in use: its words, one part of them, its scales and zero points.
+  void load_words(Body& body, const Affine& k_tile, const Affine& tile);
+  void load_part(Body& body, int part, const Affine& k_tile, const Affine& tile);
+  void load_groups(Body& body, const Affine& k_tile, const Affine& tile);
 
-  // activations.cpp: those of the block at once, or in rounds.
-  void declare_activations();
-  bool x_in_rounds() const { return schedule_.x_rounds > 0 && schedule_.sharers == 0; }
-  /// Where the activations of a round begin in `x_warp_`.
-  Affine staged_row(const Affine& round) const;
-  Affine staged_column(const Affine& round) const;
-  /// Starts the copies of a round's activations, or of all; nothing unless `guard` is below
-  /// `below`.
-  void copy_activations(Body& body, const Affine& round, const Affine& guard = 0,
-                        std::int64_t below = 1);
-  /// Declares them, and starts the copies that come before the first round.
+  // activations.cpp. Declares them, and starts the copies that come before the first k-tile.
   void first_activations(Body& body);
-  /// Those copies are a group; waits for it with `pending` younger groups on their way. Copies that
-  /// are not asynchronous need neither.
-  void close_copies(Body& body, const Affine& round);
+  void declare_activations();
+  /// Starts the copies of a k-tile's activations, or of all; nothing unless `guard` is below
+  /// `below`.
+  void copy_activations(Body& body, const Affine& k_tile, const Affine& guard = 0,
+                        std::int64_t below = 1);
+  /// Waits for those copies with `pending` younger groups on their way. Copies that are not
+  /// asynchronous need no wait.
   void await_activations(Body& body, int pending);
-  /// Before the products of a round: its activations are there, later ones on their way.
-  void next_activations(Body& body, const Affine& round, const Affine& sweep = 0);
-  void next_signalled(Body& body, const Affine& round);
-  /// After them.
-  void release_activations(Body& body, const Affine& round);
-  Affine x_part(const Affine& round) const;
-  /// The place of a round's activations is taken by later ones.
-  bool x_reused() const { return schedule_.rounds > schedule_.x_rounds; }
-  /// How many rounds ahead copies are started.
-  int x_ahead() const { return schedule_.x_rounds - 1 - schedule_.x_slack; }
+  /// Before the products of a k-tile: its activations are there, later ones on their way.
+  void next_activations(Body& body, const Affine& k_tile, const Affine& tile = 0);
 
-  // engine.cpp: all that comes first, activations by the copy engine.
-  void load_by_engine(Body& body);
-  /// All rounds at once, or some of those that have signals of their own.
-  void copy_rows(Body& body);
-  void copy_rounds(Body& body, int first, int count);
-
-  // multiply.cpp: the sums of this block's columns in `acc_`, scaled.
-  void multiply(Body& body);
-  void declare_loops();
-  /// `after` is called when the products of a part of the words are done.
+  // k_tile.cpp. `after` is called when the products of a part of the words are done.
   using AfterPart = std::function<void(Body&, int part)>;
-  void multiply_round(Body& body, const Affine& round, const AfterPart& after = {});
-  void load_activations(Body& body, const Affine& round, int part);
-  void multiply_zeros(Body& body);
-  void ring_rounds(Body& body);
-  void register_rounds(Body& body);
-  void deep_rounds(Body& body, const Affine& sweep);
-  /// Multiplies and adds up one tile of rows after the other.
-  void sweeps(Body& body);
+  void multiply_k_tile(Body& body, const Affine& k_tile, const AfterPart& after = {});
+  void load_activations(Body& body, const Affine& k_tile, int part);
 
   const DecodeSchedule& schedule_;
   const SharedMemory shared_;
-  std::vector<ViewId> images_;  // by part of a warp's words in a round
-  ViewId x_warp_ = -1, x_rows_ = -1, x_order_ = -1, ring_ = -1;
-  BufferId x_tile_ = -1, ring_buffer_ = -1;
-  SignalId x_full_ = -1, x_empty_ = -1, staged_ = -1;
-  RegisterId next_words_ = -1;
-  std::vector<std::vector<RegisterId>> pieces_;  // words by round, modulo the depth, and part
-  std::vector<RegisterId> word_parts_of_round_;
-  VariableId round_ = -1, group_ = -1, step_ = -1;
-  std::int64_t steps_ = 0;             // of a group, in a part of the words
-  std::vector<RegisterId> zero_sums_;  // by round, where all sweeps share them
-  Layout group_layout_, group_ring_layout_;
-  std::function<Affine(const Affine&)> first_group_;  // of the first warp, by round
-  std::int64_t groups_ = 1;                           // of one warp in one round
+  const Kept kept_;
+  std::vector<ViewId> images_;  // by part of a warp's words in a k-tile
+  Layout group_layout_;         // of a k-tile's scales or zero points
+  std::int64_t groups_ = 1;     // of one warp in one k-tile
+  VariableId group_ = -1, step_ = -1;
+  std::int64_t steps_ = 0;  // of a group, in a part of the words
+
+ private:
+  // lower.cpp
+  void declare();
+  /// Of the operands and sums of all warps.
+  Tiling tiling() const;
+  bool needs_barrier_after_loads() const;
+
+  // weights.cpp
+  /// Columns of a warp in a k-tile.
+  std::int64_t warp_columns() const { return kBlock * schedule_.blocks_per_warp; }
+  /// The layout by which a lane holds a k-tile's scales or zero points.
+  virtual Layout groups_in_registers() const { return group_layout_; }
+  void declare_per_group(std::int64_t n_blocks);
+  /// The row of blocks of the image that the CTA's first warp has, and which part of it.
+  Affine row_block(const Affine& tile) const;
+  Affine block_part() const;
+
+  // activations.cpp
+  /// Where the activations of a k-tile begin in `x_warp_`.
+  Affine staged_row(const Affine& k_tile) const;
+  Affine staged_column(const Affine& k_tile) const;
+  Affine stage_of(const Affine& k_tile) const;
+  /// How many k-tiles ahead copies are started.
+  int k_tiles_ahead() const;
+  /// The copies of a k-tile are a group of their own, or arrive at its signal.
+  void close_copies(Body& body, const Affine& k_tile);
+  void next_staged(Body& body, const Affine& k_tile, const Affine& tile);
+  void next_signalled(Body& body, const Affine& k_tile);
+  /// After the products of a k-tile.
+  void release_activations(Body& body, const Affine& k_tile);
+
+  // bulk_copy.cpp: all that comes first.
+  void load_by_bulk_copy(Body& body, const activations::BulkCopy& copy);
+  /// All k-tiles at once, or some of those that have signals of their own.
+  void copy_rows(Body& body, bool multicast);
+  void copy_k_tiles(Body& body, int first, int count, bool multicast);
+
+  ViewId x_warp_ = -1, x_rows_ = -1, x_order_ = -1;
+  BufferId x_tile_ = -1;
+  SignalId full_ = -1, empty_ = -1;                      // of a stage of signalled activations
+  SignalId copied_ = -1;                                 // by bulk copy: of a k-tile, or of all
+  std::function<Affine(const Affine&)> first_group_;     // of the first warp, by k-tile
+  std::vector<std::vector<RegisterId>> words_of_stage_;  // by stage and part
+  std::vector<RegisterId> words_by_part_;                // those in use
 };
 
 }  // namespace ladder

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Decoding: up to 32 tokens, where reading the weights takes the time.
+//
+// A warp has 64 rows, or fewer, and, in each k-tile, some 64 x 64 blocks of the weight image. How
+// the weights of the k-tiles reach its registers, and how the activations reach shared memory, are
+// two closed sets, `weights` and `activations`: which a schedule has is never told from numbers.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "expr/decoding.h"
@@ -20,48 +25,119 @@ namespace ladder {
 /// The most tokens that decode kernels serve.
 constexpr std::int64_t kMostDecodeTokens = 32;
 
-/// A decode kernel. A warp has 64 rows, or fewer, and, in each of `rounds`, some 64 x 64 blocks of
-/// the weight image. With one stage a round's weight goes straight to registers, while the one
-/// before is multiplied; with more, each lane copies what it will use itself to shared memory, that
-/// many rounds ahead. With a depth the registers of a round are loaded anew as soon as they were
-/// multiplied, across the end of a tile of rows where a block has several. Activations are staged
-/// once, or come in rounds too, so that shared memory does not limit the columns of a block.
+/// How weights reach the registers of the warp that multiplies them.
+namespace weights {
+
+/// One k-tile, all loads at once.
+struct AtOnce {
+  bool operator==(const AtOnce&) const = default;
+};
+
+/// K-tiles through registers: the next is on its way to registers while one is multiplied.
+struct DoubleBuffered {
+  int k_tiles;  ///< at least 2
+  bool operator==(const DoubleBuffered&) const = default;
+};
+
+/// K-tiles through shared memory: each lane copies what it will use itself.
+struct Ring {
+  int k_tiles;
+  int stages;  ///< k-tiles in shared memory or on their way there, at least 2
+  bool operator==(const Ring&) const = default;
+};
+
+/// K-tiles in registers of their own, which are loaded anew as soon as they were multiplied, across
+/// the end of a tile of rows where a CTA has several.
+struct RegisterStages {
+  int k_tiles;
+  int stages;                   ///< k-tiles in registers or on their way there; divide k_tiles
+  int tiles_per_cta = 1;        ///< tiles of rows, for one staging of activations
+  int reduction_buffers = 1;    ///< for sums of warps, which tiles take in turn: 1 or 2
+  bool block_by_block = false;  ///< each block of a k-tile is loaded anew once it was multiplied
+  bool operator==(const RegisterStages&) const = default;
+};
+
+}  // namespace weights
+using Weights =
+    std::variant<weights::AtOnce, weights::DoubleBuffered, weights::Ring, weights::RegisterStages>;
+
+/// How activations reach shared memory.
+namespace activations {
+
+/// Threads copy those of all k-tiles at first.
+struct AtOnce {
+  bool operator==(const AtOnce&) const = default;
+};
+
+/// Threads copy those of a k-tile some k-tiles ahead, with a barrier in each k-tile.
+struct Staged {
+  int stages;  ///< k-tiles in shared memory or on their way there, at least 2
+  bool operator==(const Staged&) const = default;
+};
+
+/// The same with mbarriers in place of the barrier.
+struct Signalled {
+  int stages;        ///< as Staged has them
+  int consumer_lag;  ///< k-tiles of those that warps may be apart by, at least 1
+  bool operator==(const Signalled&) const = default;
+};
+
+/// The copy engine brings those of all k-tiles at first.
+struct BulkCopy {
+  int multicast;  ///< neighbouring tiles, a cluster, which share them; 1: none does
+  bool by_k_tiles =
+      false;  ///< each k-tile has a signal of its own, else one says that all are there
+  bool operator==(const BulkCopy&) const = default;
+};
+
+}  // namespace activations
+using Activations = std::variant<activations::AtOnce, activations::Staged, activations::Signalled,
+                                 activations::BulkCopy>;
+
 struct DecodeSchedule {
   int tokens;           ///< multiple of 8: the most that the kernel serves
   int warps_n;          ///< warps side by side along N
   int warps_k;          ///< warps side by side along K
-  int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has in a round
-  int rounds;           ///< parts of the block's columns, one after the other
-  int stages;           ///< rounds in flight or in use; 1: in registers
-  Reduction reduction;
-  Route route;
+  int blocks_per_warp;  ///< 64 x 64 blocks of the weight image that a warp has in a k-tile
+  int m16_tiles = 4;    ///< 16 rows each, that a warp has: 4, or 2 or 1 of a block of the image
+  Weights weights;
+  Activations activations;
+  Reduction reduction = Reduction::none;
+  Route route = Route::multiply_add;
+  ScalePlace scale_place = ScalePlace::usual;  ///< where scales multiply (expr/decoding.h)
   /// Ask for weights before the preceding kernel ends: whoever launches promises that it, and those
   /// that may still run with it, write no constant of the program (docs/cuda.md).
-  bool dependent_launch;
-  int blocks_per_multiprocessor;  ///< thread blocks to leave registers and shared memory for
-  int units = 4;   ///< 16 rows each, that a warp has: 4, or 2 or 1 of a block of the weight image
-  int depth = 0;   ///< rounds in registers or on their way there; 0: as `stages` says
-  int sweeps = 1;  ///< tiles of rows that a thread block has, for one staging of activations
-  int sum_places = 1;  ///< for the sums of warps, that sweeps take in turn: 1 or 2
-  /// Rounds whose activations are in shared memory or on their way; 0: all. With sharers: all are,
-  /// and warps await those of a round when they come to it, where 0 awaits all at once.
-  int x_rounds = 0;
-  int x_slack = 0;  ///< of those, rounds that warps may be apart by; 0: a barrier each round
-  /// Neighbouring tiles, a cluster, for which the copy engine stages the activations together; 0:
-  /// the threads of each block copy them.
-  int sharers = 0;
-  bool by_blocks = false;  ///< each block of a deep round is loaded anew once it was multiplied
-  ScalePlace scale_place = ScalePlace::usual;  ///< where scales multiply (expr/decoding.h)
+  bool dependent_launch = false;
+  int ctas_per_sm = 1;  ///< to leave registers and shared memory for
 
   bool operator==(const DecodeSchedule&) const = default;
-  std::int64_t block_rows() const { return std::int64_t{16} * units * warps_n; }  ///< in a sweep
-  std::int64_t block_columns() const { return round_columns() * rounds; }
-  std::int64_t round_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
-  std::int64_t splits(std::int64_t k) const;  ///< blocks along K
-  std::int64_t tiles(std::int64_t n) const;   ///< blocks along N; a sweep advances so many tiles
+
+  int k_tiles() const;            ///< of a CTA, one after the other
+  int tiles_per_cta() const;      ///< tiles of rows, one after the other
+  int reduction_buffers() const;  ///< for the sums of its warps
+  /// Stages of activations in shared memory; 0: those of all k-tiles are there.
+  int activation_stages() const;
+  /// The way that it has, else null.
+  const weights::Ring* ring() const { return std::get_if<weights::Ring>(&weights); }
+  const weights::RegisterStages* register_stages() const {
+    return std::get_if<weights::RegisterStages>(&weights);
+  }
+  const activations::Signalled* signalled() const {
+    return std::get_if<activations::Signalled>(&activations);
+  }
+  const activations::BulkCopy* bulk_copy() const {
+    return std::get_if<activations::BulkCopy>(&activations);
+  }
+
+  std::int64_t tile_rows() const { return std::int64_t{16} * m16_tiles * warps_n; }
+  std::int64_t cta_columns() const { return k_tile_columns() * k_tiles(); }
+  std::int64_t k_tile_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
+  std::int64_t splits(std::int64_t k) const;  ///< CTAs along K
+  std::int64_t tiles(std::int64_t n) const;   ///< CTAs along N, and how far its next tile is
 };
 
 // What every pipeline has (pipelines/schedule.h).
+/// "tokens 8, warps 4x1, blocks 2, k-tiles 8, stages 4, cluster, in_place, 2 per multiprocessor".
 std::string to_string(const DecodeSchedule& schedule);
 std::optional<DecodeSchedule> decode_schedule_of(std::string_view text);
 std::string objection(const DecodeSchedule& schedule, const Decisions& decisions);
@@ -69,10 +145,5 @@ Cost cost(const DecodeSchedule& schedule, const Decisions& decisions);
 CtaGrid grid_of(const DecodeSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool dependent_launch);
-
-/// Why the tiles of `schedule` are not whole tiles of what was decided; empty when they are: those
-/// of a warp whole instructions, activations that are staged together whole tiles of the hint,
-/// words of a lane whole granules.
-std::string misaligned(const DecodeSchedule& schedule, const Decisions& decisions);
 
 }  // namespace ladder

@@ -14,43 +14,57 @@ std::int64_t staged_bytes(const DecodeSchedule& s, const Problem& problem) {
   return s.route == Route::digits ? 1 : bytes_of(problem.activation());
 }
 
-bool engine_by_rounds(const DecodeSchedule& s) { return s.sharers > 0 && s.x_rounds > 0; }
-
-std::int64_t staged_parts(const DecodeSchedule& s) {
-  return s.x_rounds > 0 && s.sharers == 0 ? s.x_rounds : 1;
-}
+std::int64_t staged_parts(const DecodeSchedule& s) { return std::max(s.activation_stages(), 1); }
 
 std::int64_t staged_columns(const DecodeSchedule& s) {
-  return s.x_rounds > 0 && s.sharers == 0 ? s.round_columns() : s.block_columns();
+  return s.activation_stages() > 0 ? s.k_tile_columns() : s.cta_columns();
 }
 
-bool keeps_block_sums(const DecodeSchedule& s) {
-  return s.reduction == Reduction::cluster && (s.sweeps > 1 || s.warps_k > kWarpsReadByPeers);
+bool keeps_cta_sums(const DecodeSchedule& s) {
+  return s.reduction == Reduction::cluster &&
+         (s.tiles_per_cta() > 1 || s.warps_k > kWarpsReadByPeers);
 }
 
-std::int64_t groups_of_round(const DecodeSchedule& s, const Problem& problem) {
+std::int64_t groups_of_k_tile(const DecodeSchedule& s, const Problem& problem) {
   const std::int64_t columns = kBlock * s.blocks_per_warp;
   return problem.groups() == 1 ? 1 : std::max<std::int64_t>(columns / problem.group_size(), 1);
 }
 
+bool reuses_stages(const DecodeSchedule& s) { return s.k_tiles() > s.activation_stages(); }
+
+namespace {
+
+std::int64_t signals_of(const DecodeSchedule& s) {
+  return std::visit(
+      Match{[](const activations::AtOnce&) { return 0; },
+            [](const activations::Staged&) { return 0; },
+            [&](const activations::Signalled& x) {
+              return (reuses_stages(s) ? 2 : 1) * x.stages;  // full, and empty
+            },
+            [&](const activations::BulkCopy& x) { return x.by_k_tiles ? s.k_tiles() : 1; }},
+      s.activations);
+}
+
+}  // namespace
+
 SharedMemory shared_memory(const DecodeSchedule& s, const Problem& problem) {
   SharedMemory out{};
-  if (s.stages > 1) {
-    const std::int64_t warps = std::int64_t{s.stages} * s.warps_n * s.warps_k;
+  if (const auto* ring = s.ring()) {
+    const std::int64_t warps = std::int64_t{ring->stages} * s.warps_n * s.warps_k;
     out.words = warps * s.blocks_per_warp * problem.weight.bits * 128;
-    out.per_group = warps * groups_of_round(s, problem) * 256;  // each lane's own copy of its rows'
+    out.per_group =
+        warps * groups_of_k_tile(s, problem) * 256;  // each lane's own copy of its rows'
   }
   out.x_pitch = staged_columns(s) + kActivationPadBytes / staged_bytes(s, problem);
   out.activations = staged_parts(s) * s.tokens * out.x_pitch;
   if (decoding_kind(problem) == Decoding::Kind::table)
     out.table = table_entries(problem.weight.bits) * kLanes;
-  out.sum_pitch = s.block_rows() + kSumPad;
+  out.sum_pitch = s.tile_rows() + kSumPad;
   const auto of_one = s.tokens * out.sum_pitch;
-  out.sums = s.sum_places * s.warps_k * of_one;
+  out.sums = s.reduction_buffers() * s.warps_k * of_one;
   out.sums_over_words = out.sums <= out.words;
-  if (keeps_block_sums(s)) out.block_sums = s.sweeps * of_one;
-  if (s.x_slack > 0) out.signals += (s.rounds > s.x_rounds ? 2 : 1) * s.x_rounds;
-  if (s.sharers > 0) out.signals += engine_by_rounds(s) ? s.rounds : 1;
+  if (keeps_cta_sums(s)) out.cta_sums = s.tiles_per_cta() * of_one;
+  out.signals = signals_of(s);
   return out;
 }
 
@@ -65,7 +79,7 @@ std::int64_t shared_bytes(const DecodeSchedule& s, const Problem& problem) {
               ? buffer(m.per_group, bytes_of(problem.weight.zero_scalar()))
               : 0) +
          buffer(m.activations, staged_bytes(s, problem)) + buffer(m.table, 4) +
-         (m.sums_over_words ? 0 : buffer(m.sums, 4)) + buffer(m.block_sums, 4) +
+         (m.sums_over_words ? 0 : buffer(m.sums, 4)) + buffer(m.cta_sums, 4) +
          m.signals * kSignalBytes;
 }
 

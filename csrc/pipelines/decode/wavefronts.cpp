@@ -20,18 +20,21 @@ constexpr std::int64_t kWavefrontBytes = std::int64_t{kBanks} * kBankBytes;
 
 std::int64_t shared_wavefronts(const DecodeSchedule& s, const Problem& problem) {
   const std::int64_t row_bytes = staged_columns(s) * staged_bytes(s, problem);
-  const std::int64_t block_bytes = s.block_columns() * staged_bytes(s, problem);
+  const std::int64_t cta_bytes = s.cta_columns() * staged_bytes(s, problem);
   std::array<std::int64_t, kMatrix> rows;
   for (std::int64_t row = 0; row < kMatrix; ++row) {
     rows[row] = row * (row_bytes + kActivationPadBytes);
   }
-  const auto matrices = block_bytes / kMatrixBytes * (s.tokens / kMatrix) * s.warps_n * s.sweeps;
-  const auto ring = s.stages == 1 ? 0
-                                  : 2 * s.block_rows() * s.block_columns() * problem.weight.bits /
-                                        8 / kWavefrontBytes;
-  const auto rows_staged = s.sharers > 0 ? std::min<std::int64_t>(s.tokens, problem.m) : s.tokens;
-  const auto staged = rows_staged * block_bytes * (s.x_rounds > 0 ? s.sweeps : 1) / kWavefrontBytes;
-  const auto pairs = s.block_rows() * s.sweeps * s.block_columns() / 2;
+  const auto matrices =
+      cta_bytes / kMatrixBytes * (s.tokens / kMatrix) * s.warps_n * s.tiles_per_cta();
+  const auto ring = s.ring() == nullptr ? 0
+                                        : 2 * s.tile_rows() * s.cta_columns() *
+                                              problem.weight.bits / 8 / kWavefrontBytes;
+  const auto rows_staged =
+      s.bulk_copy() != nullptr ? std::min<std::int64_t>(s.tokens, problem.m) : s.tokens;
+  const auto times_staged = s.activation_stages() > 0 ? s.tiles_per_cta() : 1;
+  const auto staged = rows_staged * cta_bytes * times_staged / kWavefrontBytes;
+  const auto pairs = s.tile_rows() * s.tiles_per_cta() * s.cta_columns() / 2;
   return staged + matrices * shared_wavefronts(rows, 16) + ring +
          pairs / kLanes * lookups_per_pair(problem);
 }

@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-/// Wavefronts of shared memory (layout/conflicts.h) that one block takes at the least: activations
+/// Wavefronts of shared memory (layout/conflicts.h) that one CTA takes at the least: activations
 /// written once and read by load-matrix in every warp, with the padding that the schedule gives
 /// their rows, weights of the ring written and read once, and look-ups in a table, each copy of
 /// which lies in a bank of its own. Sums come on top.

@@ -13,8 +13,21 @@ namespace ladder {
 namespace {
 
 const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 8192, 8192);
-constexpr DecodeSchedule kOnce{8, 1, 4, 2, 1, 1, Reduction::ordered, Route::multiply_add, false, 4};
-constexpr DecodeSchedule kRing{8, 4, 1, 2, 8, 2, Reduction::cluster, Route::in_place, true, 3};
+constexpr DecodeSchedule kOnce{.tokens = 8,
+                               .warps_n = 1,
+                               .warps_k = 4,
+                               .blocks_per_warp = 2,
+                               .reduction = Reduction::ordered,
+                               .ctas_per_sm = 4};
+constexpr DecodeSchedule kRing{.tokens = 8,
+                               .warps_n = 4,
+                               .warps_k = 1,
+                               .blocks_per_warp = 2,
+                               .weights = weights::Ring{.k_tiles = 8, .stages = 2},
+                               .reduction = Reduction::cluster,
+                               .route = Route::in_place,
+                               .dependent_launch = true,
+                               .ctas_per_sm = 3};
 
 TEST(Emit, equal_programs_give_equal_text_that_includes_nothing) {
   const auto first = compile(decide(kProblem, device("h200")), kRing);

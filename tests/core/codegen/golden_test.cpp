@@ -36,35 +36,57 @@ void expect_golden(const std::string& name, const Problem& problem, const S& sch
 TEST(Golden, one_round_in_a_cluster) {
   expect_golden("one_round",
                 testing::integer_layer(3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16),
-                {8, 1, 2, 1, 1, 1, Reduction::cluster, Route::multiply_add, true, 4});
+                {.tokens = 8,
+                 .warps_n = 1,
+                 .warps_k = 2,
+                 .blocks_per_warp = 1,
+                 .reduction = Reduction::cluster,
+                 .dependent_launch = true,
+                 .ctas_per_sm = 4});
 }
 
 TEST(Golden, rounds_through_registers_summed_in_order) {
   expect_golden("register_rounds", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, 512),
-                {8, 2, 2, 1, 2, 1, Reduction::ordered, Route::multiply_add, false, 2});
+                {.tokens = 8,
+                 .warps_n = 2,
+                 .warps_k = 2,
+                 .blocks_per_warp = 1,
+                 .weights = weights::DoubleBuffered{.k_tiles = 2},
+                 .reduction = Reduction::ordered,
+                 .ctas_per_sm = 2});
 }
 
 TEST(Golden, a_ring_of_rounds_in_place) {
   expect_golden("ring", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, 512),
-                {8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
+                {.tokens = 8,
+                 .warps_n = 2,
+                 .warps_k = 1,
+                 .blocks_per_warp = 1,
+                 .weights = weights::Ring{.k_tiles = 4, .stages = 2},
+                 .reduction = Reduction::cluster,
+                 .route = Route::in_place,
+                 .ctas_per_sm = 2});
 }
 
 TEST(Golden, floats_moved_into_place_with_scales_of_one_byte) {
   expect_golden("mxfp4", linear_of(ttype("mxfp4"), 64, 128, Scalar::bf16, 8),
-                {8, 1, 1, 1, 2, 2, Reduction::none, Route::multiply_add, false, 1});
+                {.tokens = 8,
+                 .warps_n = 1,
+                 .warps_k = 1,
+                 .blocks_per_warp = 1,
+                 .weights = weights::Ring{.k_tiles = 2, .stages = 2}});
 }
 
 TEST(Golden, a_table_in_shared_memory) {
   expect_golden("nf4", linear_of(ttype("nf4,group=64,scale=float16"), 64, 128, Scalar::f16, 8),
-                {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
+                {.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1});
 }
 
 TEST(Golden, stored_zero_points_a_bias_and_permuted_columns) {
   Problem problem =
       linear_of(ttype("uint4,group=64,scale=bfloat16,zero=integer"), 64, 128, Scalar::f16, 8);
   problem.permuted_columns = true, problem.set_bias(true);
-  expect_golden("zeros", problem,
-                {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1});
+  expect_golden("zeros", problem, {.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1});
 }
 
 TEST(Golden, a_tile_of_two_stages_for_turing) {

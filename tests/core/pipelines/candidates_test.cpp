@@ -143,12 +143,13 @@ TEST(Candidates, are_whole_instructions_runs_and_granules_of_what_algorithm_1_de
           const auto& row = *decisions.core.instruction;
           const Hint& found = decisions.hint;
           EXPECT_EQ(s.tokens % row.n, 0) << to_string(s);
-          EXPECT_EQ(s.block_rows() % row.m, 0) << to_string(s);
+          EXPECT_EQ(s.tile_rows() % row.m, 0) << to_string(s);
           EXPECT_EQ(kBlock * s.blocks_per_warp % row.k, 0) << to_string(s);
           const auto staged = staged_columns(s) * bytes_of(problem.activation());
           EXPECT_EQ(staged % found.run_bytes(), 0) << to_string(s);
           // A lane's words of one block: whole granules, each one load.
-          EXPECT_EQ(s.units * problem.weight.bits * 4 % found.granularity_bytes, 0) << to_string(s);
+          EXPECT_EQ(s.m16_tiles * problem.weight.bits * 4 % found.granularity_bytes, 0)
+              << to_string(s);
         }
       }
     }
@@ -202,7 +203,8 @@ TEST(Candidates, are_launched_dependently_where_that_is_asked_for_and_the_device
 
 TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
   const Problem problem = linear_of(ttype("uint4,channel"), 64, 1024, Scalar::f16, 8);
-  const DecodeSchedule s{8, 1, 8, 2, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+  const DecodeSchedule s{
+      .tokens = 8, .warps_n = 1, .warps_k = 8, .blocks_per_warp = 2, .dependent_launch = true};
   EXPECT_EQ(objection(s, decide(problem, device("h200"))), "");
   EXPECT_EQ(objection(s, decide(problem, device("a100"))), "no dependent launch");
 }
@@ -211,28 +213,64 @@ TEST(Objection, is_to_a_dependent_launch_on_a_device_without) {
 TEST(Objection, names_the_number_that_is_no_count) {
   const Device& h200 = device("h200");
   const Problem problem = linear_of(ttype("uint4,channel"), 64, 8192, Scalar::f16, 8);
-  const DecodeSchedule split{8, 1, 8, 4, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  const DecodeSchedule split{.tokens = 8,
+                             .warps_n = 1,
+                             .warps_k = 8,
+                             .blocks_per_warp = 4,
+                             .reduction = Reduction::cluster};
   ASSERT_EQ(objection(split, decide(problem, h200)), "");
   const auto refused = [&](auto change) {
     auto s = split;
     change(s);
     return objection(s, decide(problem, h200));
   };
-  for (int DecodeSchedule::*count :
-       {&DecodeSchedule::tokens, &DecodeSchedule::warps_n, &DecodeSchedule::warps_k,
-        &DecodeSchedule::blocks_per_warp, &DecodeSchedule::rounds, &DecodeSchedule::stages,
-        &DecodeSchedule::units, &DecodeSchedule::sweeps,
-        &DecodeSchedule::blocks_per_multiprocessor}) {
+  for (int DecodeSchedule::*count : {&DecodeSchedule::tokens, &DecodeSchedule::warps_n,
+                                     &DecodeSchedule::warps_k, &DecodeSchedule::blocks_per_warp,
+                                     &DecodeSchedule::m16_tiles, &DecodeSchedule::ctas_per_sm}) {
     EXPECT_THAT(refused([&](DecodeSchedule& s) { s.*count = 0; }), HasSubstr(" 0, not at least 1"));
   }
-  for (int DecodeSchedule::*count : {&DecodeSchedule::depth, &DecodeSchedule::x_rounds,
-                                     &DecodeSchedule::x_slack, &DecodeSchedule::sharers}) {
-    EXPECT_THAT(refused([&](DecodeSchedule& s) { s.*count = -1; }),
-                HasSubstr(" -1, not at least 0"));
+  EXPECT_EQ(refused([](DecodeSchedule& s) { s.m16_tiles = 8; }), "8 m16 tiles do not divide 4");
+  EXPECT_EQ(
+      refused([](DecodeSchedule& s) { s.m16_tiles = 1, s.blocks_per_warp = 1, s.warps_k = 64; }),
+      "2048 threads, of at most 1024");
+}
+
+// The same of what only one way has.
+TEST(Objection, names_the_number_of_a_way_that_is_no_count) {
+  const auto refused = [](const Weights& weights, const Activations& activations) {
+    const DecodeSchedule s{.tokens = 8,
+                           .warps_n = 1,
+                           .warps_k = 8,
+                           .blocks_per_warp = 1,
+                           .weights = weights,
+                           .activations = activations};
+    const Problem problem = linear_of(ttype("uint4,channel"), 64, 2048, Scalar::f16, 8);
+    return objection(s, decide(problem, device("h200")));
+  };
+  const weights::RegisterStages right{.k_tiles = 4, .stages = 2};
+  ASSERT_EQ(refused(right, activations::AtOnce{}), "");
+  const std::pair<Weights, const char*> of_weights[] = {
+      {weights::DoubleBuffered{.k_tiles = 1}, "k-tiles through registers 1, not at least 2"},
+      {weights::Ring{.k_tiles = 0, .stages = 2}, "k-tiles 0, not at least 1"},
+      {weights::Ring{.k_tiles = 4, .stages = 1}, "stages 1, not at least 2"},
+      {weights::RegisterStages{.k_tiles = 0, .stages = 2}, "k-tiles 0, not at least 1"},
+      {weights::RegisterStages{.k_tiles = 4, .stages = 0}, "register stages 0, not at least 1"},
+      {weights::RegisterStages{.k_tiles = 4, .stages = 2, .tiles_per_cta = 0},
+       "tiles per CTA 0, not at least 1"},
+      {weights::RegisterStages{.k_tiles = 4, .stages = 2, .reduction_buffers = 0},
+       "reduction buffers 0, not at least 1"}};
+  for (const auto& [weights, why] : of_weights) {
+    EXPECT_EQ(refused(weights, activations::AtOnce{}), why);
   }
-  EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 8; }), "8 row units do not divide 4");
-  EXPECT_EQ(refused([](DecodeSchedule& s) { s.units = 1, s.blocks_per_warp = 1, s.warps_k = 64; }),
-            "2048 threads, of at most 1024");
+  const std::pair<Activations, const char*> of_activations[] = {
+      {activations::Staged{.stages = 0}, "activation stages 0, not at least 1"},
+      {activations::Signalled{.stages = 0, .consumer_lag = 1},
+       "activation stages 0, not at least 1"},
+      {activations::Signalled{.stages = 4, .consumer_lag = 0}, "consumer lag 0, not at least 1"},
+      {activations::BulkCopy{.multicast = 0}, "multicast 0, not at least 1"}};
+  for (const auto& [activations, why] : of_activations) {
+    EXPECT_EQ(refused(right, activations), why);
+  }
 }
 
 TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
@@ -256,7 +294,11 @@ TEST(Objection, names_the_columns_of_a_layer_that_has_one_k_tile) {
 
 TEST(Objection, names_more_tiles_of_rows_than_a_grid_has_places) {
   const auto& type = ttype("uint4,group=128,scale=float16");
-  const DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  const DecodeSchedule s{.tokens = 8,
+                         .warps_n = 1,
+                         .warps_k = 8,
+                         .blocks_per_warp = 2,
+                         .weights = weights::DoubleBuffered{.k_tiles = 4}};
   const auto of_rows = [&](std::int64_t n) {
     return objection(s, decide(linear_of(type, n, 4096, Scalar::f16, 8), device("h200")));
   };
@@ -269,15 +311,19 @@ TEST(Objection, names_what_a_multiprocessor_has_too_little_of) {
   const Device& h200 = device("h200");
   const auto problem =
       linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::f16, 8);
-  DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule s{.tokens = 8,
+                   .warps_n = 1,
+                   .warps_k = 8,
+                   .blocks_per_warp = 2,
+                   .weights = weights::DoubleBuffered{.k_tiles = 4}};
   ASSERT_EQ(objection(s, decide(problem, h200)), "");
-  s.blocks_per_multiprocessor = h200.threads / 256;
+  s.ctas_per_sm = h200.threads / 256;
   EXPECT_THAT(objection(s, decide(problem, h200)),
               HasSubstr("bytes of shared memory for each of 8"));
-  s.blocks_per_multiprocessor = h200.threads / 256 + 1;
+  s.ctas_per_sm = h200.threads / 256 + 1;
   EXPECT_EQ(objection(s, decide(problem, h200)), "too many threads");
   Device small = h200;
-  s.blocks_per_multiprocessor = 1, small.registers = 256 * 64;
+  s.ctas_per_sm = 1, small.registers = 256 * 64;
   EXPECT_THAT(objection(s, decide(problem, small)), HasSubstr(" registers a thread"));
   small.registers = h200.registers, small.shared_per_block_bytes = 1024;
   EXPECT_THAT(objection(s, decide(problem, small)), HasSubstr(" bytes of shared memory"));
@@ -295,10 +341,40 @@ TEST(DecodeSchedule, is_found_by_its_print) {
   }
 }
 
+// Every pair of ways, also those that objection() refuses.
+TEST(DecodeSchedule, of_any_ways_is_found_by_its_print) {
+  const Weights of_weights[] = {weights::AtOnce{}, weights::DoubleBuffered{.k_tiles = 4},
+                                weights::Ring{.k_tiles = 4, .stages = 3},
+                                weights::RegisterStages{.k_tiles = 4, .stages = 2},
+                                weights::RegisterStages{.k_tiles = 4,
+                                                        .stages = 2,
+                                                        .tiles_per_cta = 3,
+                                                        .reduction_buffers = 2,
+                                                        .block_by_block = true}};
+  const Activations of_activations[] = {activations::AtOnce{}, activations::Staged{.stages = 3},
+                                        activations::Signalled{.stages = 4, .consumer_lag = 1},
+                                        activations::BulkCopy{.multicast = 1},
+                                        activations::BulkCopy{.multicast = 2, .by_k_tiles = true}};
+  std::set<std::string> prints;
+  for (const Weights& weights : of_weights) {
+    for (const Activations& activations : of_activations) {
+      const DecodeSchedule s{.tokens = 8,
+                             .warps_n = 1,
+                             .warps_k = 8,
+                             .blocks_per_warp = 1,
+                             .weights = weights,
+                             .activations = activations};
+      EXPECT_EQ(decode_schedule_of(to_string(s)), s) << to_string(s);
+      prints.insert(to_string(s));
+    }
+  }
+  EXPECT_EQ(prints.size(), std::size(of_weights) * std::size(of_activations));
+}
+
 TEST(DecodeSchedule, is_none_for_other_text) {
   const std::string right =
-      "tokens 8, warps 1x8, blocks 2, rounds 4, stages 1, none, multiply_add, units 2, depth 2, "
-      "2 per multiprocessor";
+      "tokens 8, warps 1x8, m16 tiles 2, blocks 2, k-tiles 4, register stages 2, none, "
+      "multiply_add, 2 per multiprocessor";
   ASSERT_TRUE(schedule_of(right));
   for (std::size_t length = 0; length < right.size(); ++length) {
     EXPECT_EQ(schedule_of(right.substr(0, length)), std::nullopt) << length;
@@ -311,10 +387,11 @@ TEST(DecodeSchedule, is_none_for_other_text) {
   EXPECT_EQ(with("tokens 8", "tokens 08"), std::nullopt);
   EXPECT_EQ(with("tokens 8", "tokens +8"), std::nullopt);
   EXPECT_EQ(with("tokens 8", "tokens 99999999999"), std::nullopt);
-  EXPECT_EQ(with("units 2", "units 4"), std::nullopt);  // is not printed
+  EXPECT_EQ(with("m16 tiles 2", "m16 tiles 4"), std::nullopt);  // is not printed
   EXPECT_EQ(with("none", "some"), std::nullopt);
-  EXPECT_EQ(with("depth 2", "depth 2, depth 2"), std::nullopt);
-  EXPECT_EQ(with("units 2, depth 2", "depth 2, units 2"), std::nullopt);
+  EXPECT_EQ(with("register stages 2", "register stages 2, stages 2"), std::nullopt);
+  EXPECT_EQ(with("m16 tiles 2, blocks 2", "blocks 2, m16 tiles 2"), std::nullopt);
+  EXPECT_EQ(with("k-tiles 4, register stages 2", "one k-tile, register stages 2"), std::nullopt);
   EXPECT_TRUE(with("tokens 8", "tokens -8"));  // which objection() refuses
 }
 

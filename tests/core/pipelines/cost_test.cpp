@@ -103,12 +103,7 @@ TEST(Cost, fewer_warps_hide_the_latency_of_a_slower_memory) {
                                 .warps_n = 1,
                                 .warps_k = 8,
                                 .blocks_per_warp = 2,
-                                .rounds = 1,
-                                .stages = 1,
-                                .reduction = Reduction::ordered,
-                                .route = Route::multiply_add,
-                                .dependent_launch = false,
-                                .blocks_per_multiprocessor = 1};
+                                .reduction = Reduction::ordered};
   // Times what memory and instructions take together.
   const auto hidden = [&](const Device& device) {
     const Cost c = of(schedule, device);
@@ -128,8 +123,12 @@ TEST(Cost, blocks_that_load_all_at_once_begin_by_what_they_load) {
   Device slow = device("h200");
   slow.global.bytes_per_second /= 2;
   EXPECT_EQ(carried_to(slow).wave_bytes, kFittedCosts.decode.wave_bytes / 2);
-  DecodeSchedule schedule{16, 1, 8, 8, 1, 1, Reduction::ordered, Route::multiply_add, false, 1};
-  const auto share = static_cast<double>(schedule.block_rows() * schedule.block_columns()) *
+  DecodeSchedule schedule{.tokens = 16,
+                          .warps_n = 1,
+                          .warps_k = 8,
+                          .blocks_per_warp = 8,
+                          .reduction = Reduction::ordered};
+  const auto share = static_cast<double>(schedule.tile_rows() * schedule.cta_columns()) *
                      kProblem.weight.bits / 8 / kFittedCosts.decode.wave_bytes;
   ASSERT_GT(share, 1);
   const auto waves = static_cast<double>(schedule.tiles(kProblem.n) * schedule.splits(kProblem.k)) /

@@ -14,7 +14,7 @@ Candidate candidate(double seconds, int warps_n, bool deep = true, std::string d
   Candidate out{};
   DecodeSchedule schedule{};
   schedule.warps_n = warps_n;
-  schedule.depth = deep ? 2 : 0;
+  if (deep) schedule.weights = weights::RegisterStages{.k_tiles = 2, .stages = 2};
   out.schedule = schedule;
   out.cost.seconds = seconds;
   out.dropped = std::move(dropped);

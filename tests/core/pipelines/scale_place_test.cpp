@@ -23,7 +23,11 @@ Problem of(const char* type, Scalar activation = Scalar::f16, std::int64_t m = 8
   return linear_of(ttype(type), 4096, 4096, activation, m);
 }
 
-constexpr DecodeSchedule kOnce{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kOnce{.tokens = 8,
+                               .warps_n = 1,
+                               .warps_k = 8,
+                               .blocks_per_warp = 2,
+                               .weights = weights::DoubleBuffered{.k_tiles = 4}};
 
 DecodeSchedule with(ScalePlace place, DecodeSchedule schedule = kOnce) {
   schedule.scale_place = place;

@@ -19,12 +19,10 @@ TEST(SharedWavefronts, are_those_of_activations_matrices_and_ring) {
                                 .warps_n = 4,
                                 .warps_k = 1,
                                 .blocks_per_warp = 2,
-                                .rounds = 4,
-                                .stages = 3,
+                                .weights = weights::Ring{.k_tiles = 4, .stages = 3},
                                 .reduction = Reduction::cluster,
                                 .route = Route::in_place,
-                                .dependent_launch = false,
-                                .blocks_per_multiprocessor = 3};
+                                .ctas_per_sm = 3};
   // 512 columns: 8 rows of 1 KiB; four warps read 64 matrices each, without conflicts; 64 KiB of
   // weights go in and out.
   EXPECT_EQ(shared_wavefronts(schedule, problem), 8 * 1024 / 128 + 4 * 64 + 2 * 65536 / 128);
@@ -57,7 +55,8 @@ TEST(SharedWavefronts, count_the_look_ups_of_a_table) {
       if (!candidate.dropped.empty() || ++kept > 6) break;
       const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
       const auto program = lower(decide(problem, device("h200")), schedule);
-      const auto pairs = schedule.block_rows() * schedule.block_columns() * schedule.sweeps / 2;
+      const auto pairs =
+          schedule.tile_rows() * schedule.cta_columns() * schedule.tiles_per_cta() / 2;
       std::int64_t wavefronts = 0;
       for (const auto& row : traffic(program, 1)) {
         const auto& buffer = program.buffers[row.buffer];

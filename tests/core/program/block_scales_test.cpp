@@ -20,7 +20,7 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kOnce{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};
 
 Program checked(const Problem& problem, const DecodeSchedule& schedule) {
   EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << to_string(schedule);
@@ -32,20 +32,38 @@ Program checked(const Problem& problem, const DecodeSchedule& schedule) {
 
 class BlockScales : public ::testing::TestWithParam<Scalar> {};
 
-TEST_P(BlockScales, are_exact_on_every_way_through_the_rounds) {
-  DecodeSchedule apart{8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1};
-  apart.depth = 2, apart.x_rounds = 4, apart.x_slack = 1;
-  DecodeSchedule engine{8, 1, 2, 1, 2, 1, Reduction::none, Route::multiply_add, false, 1};
-  engine.units = 2, engine.depth = 1, engine.sharers = 2, engine.sweeps = 2, engine.sum_places = 2;
-  DecodeSchedule split = engine;
-  split.sharers = 1, split.reduction = Reduction::cluster, split.depth = 2, split.sweeps = 3;
-  const DecodeSchedule registers{8,     2, 2, 1, 4, 1, Reduction::ordered, Route::multiply_add,
-                                 false, 1};
+TEST_P(BlockScales, are_exact_on_every_way_through_the_k_tiles) {
+  DecodeSchedule apart{.tokens = 8,
+                       .warps_n = 2,
+                       .warps_k = 2,
+                       .blocks_per_warp = 1,
+                       .weights = weights::RegisterStages{.k_tiles = 8, .stages = 2},
+                       .activations = activations::Signalled{.stages = 4, .consumer_lag = 1}};
+  DecodeSchedule bulk{
+      .tokens = 8,
+      .warps_n = 1,
+      .warps_k = 2,
+      .blocks_per_warp = 1,
+      .m16_tiles = 2,
+      .weights =
+          weights::RegisterStages{
+              .k_tiles = 2, .stages = 1, .tiles_per_cta = 2, .reduction_buffers = 2},
+      .activations = activations::BulkCopy{.multicast = 2}};
+  DecodeSchedule split = bulk;
+  split.weights = weights::RegisterStages{
+      .k_tiles = 2, .stages = 2, .tiles_per_cta = 3, .reduction_buffers = 2};
+  split.activations = activations::BulkCopy{.multicast = 1}, split.reduction = Reduction::cluster;
+  const DecodeSchedule registers{.tokens = 8,
+                                 .warps_n = 2,
+                                 .warps_k = 2,
+                                 .blocks_per_warp = 1,
+                                 .weights = weights::DoubleBuffered{.k_tiles = 4},
+                                 .reduction = Reduction::ordered};
   for (const char* type : {"mxfp4", "nvfp4", "mxfp6_e3m2"}) {
-    for (const DecodeSchedule& schedule : {apart, engine, split, registers}) {
+    for (const DecodeSchedule& schedule : {apart, bulk, split, registers}) {
       const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
       const Problem problem =
-          linear_of(ttype(type), 192, schedule.block_columns() * splits, GetParam(), 8);
+          linear_of(ttype(type), 192, schedule.cta_columns() * splits, GetParam(), 8);
       const auto data = LinearCase::integers(problem, 3);
       EXPECT_EQ(data.run(checked(problem, schedule), schedule), data.exact())
           << type << "; " << to_string(schedule);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of a round that are loaded anew one by one: the same numbers, and loads that begin sooner.
+// Blocks of a k-tile that are loaded anew one by one: the same numbers, and loads that begin
+// sooner.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,16 +17,23 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-DecodeSchedule block_by_block(int depth, int rounds, Reduction reduction = Reduction::none) {
-  DecodeSchedule out{8, 1, 2, 2, rounds, 1, reduction, Route::multiply_add, false, 1};
-  out.depth = depth, out.by_blocks = true;
-  return out;
+DecodeSchedule block_by_block(int stages, int k_tiles, Reduction reduction = Reduction::none,
+                              int tiles = 1) {
+  return {
+      .tokens = 8,
+      .warps_n = 1,
+      .warps_k = 2,
+      .blocks_per_warp = 2,
+      .weights =
+          weights::RegisterStages{
+              .k_tiles = k_tiles, .stages = stages, .tiles_per_cta = tiles, .block_by_block = true},
+      .reduction = reduction};
 }
 
 Problem layer(const DecodeSchedule& s, std::int64_t missing_columns = 0) {
   const auto splits = s.reduction == Reduction::none ? 1 : 2;
-  return testing::integer_layer(4, 8, 128, Scalar::f16, s.tokens, s.block_rows() * s.sweeps,
-                                s.block_columns() * splits - missing_columns);
+  return testing::integer_layer(4, 8, 128, Scalar::f16, s.tokens, s.tile_rows() * s.tiles_per_cta(),
+                                s.cta_columns() * splits - missing_columns);
 }
 
 void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::int64_t m) {
@@ -37,36 +45,40 @@ void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::i
       << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
-// Rounds that are written out and in a loop; columns that end inside a round, and inside a block.
-TEST(BlockByBlock, is_exact_for_every_reduction_depth_and_end) {
+// K-tiles that are written out and in a loop; columns that end inside a k-tile, and inside a block.
+TEST(BlockByBlock, is_exact_for_every_reduction_number_of_stages_and_end) {
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    for (auto [depth, rounds] : {std::array{1, 3}, {2, 4}, {1, 9}, {2, 10}}) {
-      const auto s = block_by_block(depth, rounds, reduction);
+    for (auto [stages, k_tiles] : {std::array{1, 3}, {2, 4}, {1, 9}, {2, 10}}) {
+      const auto s = block_by_block(stages, k_tiles, reduction);
       for (std::int64_t missing : {0, 64, 72}) expect_exact(layer(s, missing), s, 3);
     }
   }
 }
 
-TEST(BlockByBlock, is_exact_for_sweeps_units_and_both_ways_to_stage) {
+TEST(BlockByBlock, is_exact_for_tiles_of_rows_and_both_ways_to_stage) {
   for (auto reduction : {Reduction::none, Reduction::cluster}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
-      for (int sweeps : {1, 2, 3}) {
-        for (int sharers : {0, 1}) {
-          auto s = block_by_block(2, 4, reduction);
-          s.sweeps = sweeps, s.sharers = sharers, s.units = 2, s.route = route;
-          expect_exact(layer(s), s, 8);
-          s.units = 4, s.depth = 1;
-          expect_exact(layer(s), s, 1);
+      for (int tiles : {1, 2, 3}) {
+        for (const Activations& activations :
+             {Activations(), Activations(activations::BulkCopy{.multicast = 1})}) {
+          auto few = block_by_block(2, 4, reduction, tiles),
+               all = block_by_block(1, 4, reduction, tiles);
+          few.activations = all.activations = activations, few.route = all.route = route;
+          few.m16_tiles = 2;
+          expect_exact(layer(few), few, 8);
+          expect_exact(layer(all), all, 1);
         }
       }
     }
   }
 }
 
-TEST(BlockByBlock, goes_with_activations_in_rounds_and_every_width) {
-  for (int x_slack : {0, 1}) {
+TEST(BlockByBlock, goes_with_activations_in_stages_and_every_width) {
+  for (const Activations& activations :
+       {Activations(activations::Staged{.stages = 4}),
+        Activations(activations::Signalled{.stages = 4, .consumer_lag = 1})}) {
     auto s = block_by_block(2, 12, Reduction::cluster);
-    s.x_rounds = 4, s.x_slack = x_slack;
+    s.activations = activations;
     expect_exact(layer(s), s, 3);
     expect_exact(layer(s, 72), s, 8);
   }
@@ -91,7 +103,7 @@ TEST(BlockByBlock, asks_for_a_block_before_the_next_is_multiplied) {
   const auto products = text.find("acc += mma"), load = text.find(" now", products);
   EXPECT_LT(load, text.find("acc += mma", products + 1));
   auto whole = s;
-  whole.by_blocks = false;
+  std::get<weights::RegisterStages>(whole.weights).block_by_block = false;
   const auto other = to_string(lower(decide(layer(s), h200()), whole));
   EXPECT_GT(other.find(" now", other.find("acc += mma")),
             other.find("total +=", other.find("acc += mma")));
@@ -104,14 +116,15 @@ TEST(BlockByBlock, is_objected_to_where_there_is_nothing_to_divide) {
     change(s, problem);
     return objection(s, decide(problem, h200()));
   };
-  EXPECT_THAT(refused([](DecodeSchedule& s, Problem&) { s.depth = 0; }), HasSubstr("at depth 0"));
-  EXPECT_THAT(refused([](DecodeSchedule& s, Problem&) { s.depth = 4; }),
-              HasSubstr("4 rounds at depth 4"));
+  EXPECT_THAT(refused([](DecodeSchedule& s, Problem&) {
+                std::get<weights::RegisterStages>(s.weights).stages = 4;
+              }),
+              HasSubstr("4 k-tiles, register stages 4"));
   EXPECT_THAT(refused([](DecodeSchedule& s, Problem& problem) {
                 s.blocks_per_warp = 1;
-                problem.k = s.block_columns();
+                problem.k = s.cta_columns();
               }),
-              HasSubstr("blocks one by one: 1 in a round"));
+              HasSubstr("block by block: 1 in a k-tile"));
   EXPECT_THAT(refused([](DecodeSchedule&, Problem& problem) { testing::set_group(problem, 64); }),
               HasSubstr("groups of 64"));
 }

@@ -60,12 +60,12 @@ void expect_order(const Problem& problem, const DecodeSchedule& schedule, std::i
       << to_string(schedule);
   EXPECT_EQ(std::ranges::count_if(program.body, is<DependentWait>), 1) << to_string(schedule);
   const auto asked = first(program, [&](const auto& s) { return reads(program, s, "weight"); });
-  // A ring of two has one round on its way, which comes with the activations.
-  if (schedule.stages != 2) {
+  // A ring of two has one k-tile on its way, which comes with the activations.
+  if (schedule.ring() == nullptr || schedule.ring()->stages != 2) {
     EXPECT_LT(asked, first(program, is<DependentWait>));
   }
   // Other loads the assembler moves behind the wait.
-  if (schedule.stages == 1) {
+  if (schedule.ring() == nullptr) {
     EXPECT_EQ(std::get<Load>(program.body[asked].op).cache, Cache::now);
   }
 
@@ -78,8 +78,11 @@ void expect_order(const Problem& problem, const DecodeSchedule& schedule, std::i
 
 // What tells the ways of lowering apart.
 auto kind_of(const DecodeSchedule& s) {
-  return std::tuple(s.reduction, s.route, s.stages, s.depth > 0, s.sweeps > 1, s.sum_places,
-                    s.x_rounds > 0, s.x_slack > 0, s.sharers, s.by_blocks);
+  const auto* w = s.register_stages();
+  const auto* copy = s.bulk_copy();
+  return std::tuple(s.reduction, s.route, s.weights.index(), s.ring() ? s.ring()->stages : 0,
+                    s.tiles_per_cta() > 1, s.reduction_buffers(), w && w->block_by_block,
+                    s.activations.index(), copy ? copy->multicast : 0, copy && copy->by_k_tiles);
 }
 
 TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
@@ -89,7 +92,7 @@ TEST(DependentLaunch, waits_before_x_in_every_kind_of_schedule) {
     if (!objection(schedule, decide(problem, h200())).empty()) continue;
     if (!kinds.insert(kind_of(schedule)).second) continue;
     expect_order(problem, schedule, 3);
-    problem.permuted_columns = schedule.sharers == 0;
+    problem.permuted_columns = schedule.bulk_copy() == nullptr;
     if (problem.permuted_columns) expect_order(problem, schedule, 8);
   }
   EXPECT_GE(kinds.size(), 30);
@@ -117,7 +120,8 @@ TEST(DependentLaunch, waits_before_x_in_what_the_scheduler_has) {
 TEST(DependentLaunch, reads_a_bias_that_was_just_written_only_after_the_wait) {
   Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 66, 256);
   problem.set_bias(true);
-  const DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+  const DecodeSchedule schedule{
+      .tokens = 8, .warps_n = 1, .warps_k = 4, .blocks_per_warp = 1, .dependent_launch = true};
   auto program = lower(decide(problem, h200()), schedule);
   auto& end = std::get<Within>(program.body.back().op);
   const auto load =
@@ -138,7 +142,8 @@ TEST(DependentLaunch, text_loads_the_bias_where_it_stands) {
   for (std::int64_t n : {64, 65}) {
     Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, 256);
     problem.set_bias(true);
-    DecodeSchedule schedule{8, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, true, 1};
+    DecodeSchedule schedule{
+        .tokens = 8, .warps_n = 1, .warps_k = 4, .blocks_per_warp = 1, .dependent_launch = true};
     const auto dependent = cuda::emit(lower(decide(problem, h200()), schedule));
     schedule.dependent_launch = false;
     const auto alone = cuda::emit(lower(decide(problem, h200()), schedule));

@@ -19,17 +19,25 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-DecodeSchedule with(Reduction reduction, int warps_k, int rounds, int stages) {
-  return {8, 1, warps_k, 1, rounds, stages, reduction, Route::digits, false, 1};
+DecodeSchedule with(Reduction reduction, int warps_k, const Weights& weights = weights::AtOnce{}) {
+  return {.tokens = 8,
+          .warps_n = 1,
+          .warps_k = warps_k,
+          .blocks_per_warp = 1,
+          .weights = weights,
+          .reduction = reduction,
+          .route = Route::digits};
 }
 
 /// All at once, in a ring, through registers, and over several tiles of rows.
 std::vector<DecodeSchedule> schedules() {
-  DecodeSchedule swept = with(Reduction::cluster, 2, 2, 1);
-  swept.depth = 2, swept.sweeps = 2;
-  DecodeSchedule ring = with(Reduction::none, 1, 2, 2);
+  const auto persistent =
+      with(Reduction::cluster, 2,
+           weights::RegisterStages{.k_tiles = 2, .stages = 2, .tiles_per_cta = 2});
+  DecodeSchedule ring = with(Reduction::none, 1, weights::Ring{.k_tiles = 2, .stages = 2});
   ring.dependent_launch = true;
-  return {with(Reduction::ordered, 2, 1, 1), ring, with(Reduction::none, 1, 4, 1), swept};
+  return {with(Reduction::ordered, 2), ring,
+          with(Reduction::none, 1, weights::DoubleBuffered{.k_tiles = 4}), persistent};
 }
 
 Program checked(const Problem& problem, const DecodeSchedule& schedule) {
@@ -41,7 +49,7 @@ Program checked(const Problem& problem, const DecodeSchedule& schedule) {
 }
 
 std::int64_t columns(const DecodeSchedule& s) {
-  return s.block_columns() * (s.reduction == Reduction::none ? 1 : 2);
+  return s.cta_columns() * (s.reduction == Reduction::none ? 1 : 2);
 }
 
 class Digits : public ::testing::TestWithParam<Scalar> {};
@@ -189,9 +197,9 @@ TEST(DigitsRoute, is_for_one_token) {
 
 // In the code that is emitted, all threads of a block find the largest exponent through it.
 TEST(DigitsRoute, of_bfloat16_leaves_room_for_the_largest_exponent) {
-  const DecodeSchedule all = with(Reduction::none, 3, 147, 1);
+  const DecodeSchedule all = with(Reduction::none, 3, weights::DoubleBuffered{.k_tiles = 147});
   Problem problem =
-      testing::integer_layer(2, 2, 0, Scalar::f16, 1, 64, all.block_columns(), Scalar::f16);
+      testing::integer_layer(2, 2, 0, Scalar::f16, 1, 64, all.cta_columns(), Scalar::f16);
   ASSERT_EQ(shared_bytes(all, problem), h200().shared_per_block_bytes);
   EXPECT_EQ(objection(all, decide(problem, h200())), "");
   problem.set_activation(Scalar::bf16);

@@ -34,7 +34,7 @@ void expect_exact(const Problem& problem, const DecodeSchedule& schedule, std::i
       << to_string(problem) << "; " << to_string(schedule) << "; m " << m;
 }
 
-constexpr DecodeSchedule kSmall{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kSmall{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};
 
 DecodeSchedule with(DecodeSchedule schedule, Reduction reduction, Route route,
                     bool dependent = false) {
@@ -67,9 +67,21 @@ TEST(Program, computes_every_width_in_both_activations) {
 TEST(Program, finds_the_scale_of_every_group_size) {
   for (std::int64_t group : {0, 512, 128, 64, 32, 16}) {
     expect_exact(testing::integer_layer(4, 8, group, Scalar::f16, 8, 64, 512),
-                 {8, 1, 2, 2, 1, 1, Reduction::cluster, Route::multiply_add, false, 1}, 2);
+                 {.tokens = 8,
+                  .warps_n = 1,
+                  .warps_k = 2,
+                  .blocks_per_warp = 2,
+                  .reduction = Reduction::cluster},
+                 2);
     expect_exact(testing::integer_layer(4, 8, group, Scalar::f16, 8, 64, 512),
-                 {8, 1, 2, 1, 2, 3, Reduction::cluster, Route::multiply_add, true, 1}, 2);
+                 {.tokens = 8,
+                  .warps_n = 1,
+                  .warps_k = 2,
+                  .blocks_per_warp = 1,
+                  .weights = weights::Ring{.k_tiles = 2, .stages = 3},
+                  .reduction = Reduction::cluster,
+                  .dependent_launch = true},
+                 2);
   }
 }
 
@@ -91,7 +103,7 @@ TEST(Program, borders_are_neither_read_nor_written) {
 // Of 64 rows four warps have four tokens together, of a part of them in a cluster sixteen; of 16
 // rows three warps have twelve. Neither divides the tokens.
 TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
-  DecodeSchedule wide{24, 1, 4, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+  DecodeSchedule wide{.tokens = 24, .warps_n = 1, .warps_k = 4, .blocks_per_warp = 1};
   const Problem problem = testing::integer_layer(4, 8, 0, Scalar::f16, 24, 64, 1024);
   // More tokens than schedules are chosen for; lowering serves them all the same.
   const auto expect_lowered = [](const Problem& problem, const DecodeSchedule& schedule,
@@ -104,10 +116,14 @@ TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
   for (std::int64_t m : {17, 24}) {
     expect_lowered(problem, with(wide, Reduction::cluster, wide.route), m);
   }
-  wide.units = 1;
+  wide.m16_tiles = 1;
   for (std::int64_t m : {16, 17, 24})
     expect_lowered(testing::integer_layer(4, 8, 0, Scalar::f16, 24, 64, 256), wide, m);
-  DecodeSchedule odd{16, 1, 3, 1, 1, 1, Reduction::cluster, Route::multiply_add, false, 1};
+  DecodeSchedule odd{.tokens = 16,
+                     .warps_n = 1,
+                     .warps_k = 3,
+                     .blocks_per_warp = 1,
+                     .reduction = Reduction::cluster};
   for (std::int64_t m : {12, 16})
     expect_exact(testing::integer_layer(4, 8, 0, Scalar::f16, 16, 64, 768), odd, m);
 }
@@ -115,44 +131,61 @@ TEST(Program, threads_that_have_tokens_together_write_all_of_them) {
 TEST(Program, arranges_warps_along_n_and_k) {
   for (auto [n, k] : {std::pair{1, 4}, {2, 2}, {4, 1}}) {
     expect_exact(testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, std::int64_t{128} * k),
-                 {8, n, k, 2, 1, 1, Reduction::none, Route::multiply_add, false, 1}, 8);
+                 {.tokens = 8, .warps_n = n, .warps_k = k, .blocks_per_warp = 2}, 8);
   }
 }
 
-// Fewer rounds than stages, as many, more; K that ends inside the last round.
-TEST(Program, keeps_a_ring_of_rounds_in_flight) {
-  for (auto [rounds, stages] : {std::pair{2, 3}, {3, 3}, {4, 2}, {5, 3}, {4, 1}}) {
+// Fewer k-tiles than stages, as many, more; K that ends inside the last k-tile.
+TEST(Program, keeps_k_tiles_in_flight) {
+  for (const Weights& weights : {Weights(weights::Ring{.k_tiles = 2, .stages = 3}),
+                                 Weights(weights::Ring{.k_tiles = 3, .stages = 3}),
+                                 Weights(weights::Ring{.k_tiles = 4, .stages = 2}),
+                                 Weights(weights::Ring{.k_tiles = 5, .stages = 3}),
+                                 Weights(weights::DoubleBuffered{.k_tiles = 4})}) {
     for (Route route : {Route::multiply_add, Route::in_place}) {
       for (int warps_k : {1, 2}) {
-        const std::int64_t k = std::int64_t{64} * rounds * warps_k * 2;
-        const DecodeSchedule ring{
-            8, 2, warps_k, 1, rounds, stages, Reduction::cluster, route, warps_k == 2, 1};
-        expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, k - 8), ring, 3);
+        const DecodeSchedule schedule{.tokens = 8,
+                                      .warps_n = 2,
+                                      .warps_k = warps_k,
+                                      .blocks_per_warp = 1,
+                                      .weights = weights,
+                                      .reduction = Reduction::cluster,
+                                      .route = route,
+                                      .dependent_launch = warps_k == 2};
+        const auto k = 2 * schedule.cta_columns() - 8;
+        expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, k), schedule, 3);
       }
     }
   }
 }
 
-DecodeSchedule deep(int units, int depth, int sweeps, Reduction reduction, int tokens = 8) {
-  DecodeSchedule out{tokens, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
-  out.units = units, out.depth = depth, out.sweeps = sweeps;
-  return out;
+/// Two k-tiles in register stages, in tiles of rows one after the other.
+DecodeSchedule staged(int m16_tiles, const weights::RegisterStages& way, Reduction reduction) {
+  return {.tokens = 8,
+          .warps_n = 1,
+          .warps_k = 2,
+          .blocks_per_warp = 1,
+          .m16_tiles = m16_tiles,
+          .weights = way,
+          .reduction = reduction,
+          .dependent_launch = way.tiles_per_cta == 2};
 }
 
-// A round that was multiplied makes room for a later one, of this tile of rows or the next; rows
-// end at a tile, inside one, and so that the last sweep has none for some blocks.
-TEST(Program, sweeps_over_tiles_of_rows_with_the_activations_staged_once) {
-  for (int sweeps : {1, 2, 3}) {
+// A k-tile that was multiplied makes room for a later one, of this tile of rows or the next; rows
+// end at a tile, inside one, and so that the last tile of some CTAs has none.
+TEST(Program, goes_over_tiles_of_rows_with_the_activations_staged_once) {
+  for (int tiles : {1, 2, 3}) {
     for (auto reduction : {Reduction::none, Reduction::cluster}) {
       for (std::int64_t n : {192, 130}) {
         const std::int64_t k = reduction == Reduction::none ? 256 : 512;
-        for (int depth : {1, 2}) {
+        for (int stages : {1, 2}) {
+          const weights::RegisterStages way{.k_tiles = 2, .stages = stages, .tiles_per_cta = tiles};
           expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, k),
-                       deep(4, depth, sweeps, reduction), 3);
+                       staged(4, way, reduction), 3);
           expect_exact(testing::integer_layer(4, 8, 128, Scalar::bf16, 8, n, k),
-                       deep(2, depth, sweeps, reduction), 8);
+                       staged(2, way, reduction), 8);
           expect_exact(testing::integer_layer(4, 8, 64, Scalar::f16, 8, n, k),
-                       with(deep(2, depth, sweeps, reduction), reduction, Route::in_place), 3);
+                       with(staged(2, way, reduction), reduction, Route::in_place), 3);
         }
       }
     }
@@ -162,12 +195,13 @@ TEST(Program, sweeps_over_tiles_of_rows_with_the_activations_staged_once) {
 // Where the words of a part of a block are whole pieces of 16 bytes; the others are objected to.
 TEST(Program, gives_a_warp_a_part_of_the_rows_of_a_block) {
   for (int bits = 1; bits <= 8; ++bits) {
-    for (int units : {1, 2}) {
+    for (int m16_tiles : {1, 2}) {
       const Problem problem =
           testing::integer_layer(bits, 1 << (bits - 1), 64, Scalar::f16, 8, 128, 256);
-      for (int sweeps : {1, 2}) {
-        const auto schedule = deep(units, 2, sweeps, Reduction::none);
-        if (units * bits % 4 == 0) {
+      for (int tiles : {1, 2}) {
+        const auto schedule =
+            staged(m16_tiles, {.k_tiles = 2, .stages = 2, .tiles_per_cta = tiles}, Reduction::none);
+        if (m16_tiles * bits % 4 == 0) {
           expect_exact(problem, schedule, 2);
         } else {
           EXPECT_THAT(objection(schedule, decide(problem, h200())),
@@ -183,34 +217,41 @@ TEST(Program, parts_of_blocks_have_whole_words_of_scales) {
   for (Scalar scale : {Scalar::f16, Scalar::e8m0, Scalar::e4m3}) {
     Problem problem = testing::integer_layer(4, 8, 32, Scalar::f16, 8, 128, 256);
     testing::set_scale(problem, scale);
-    expect_exact(problem, deep(2, 2, 1, Reduction::none), 2);
+    expect_exact(problem, staged(2, {.k_tiles = 2, .stages = 2}, Reduction::none), 2);
     if (scale == Scalar::f16) {
-      expect_exact(problem, deep(1, 2, 1, Reduction::none), 2);
+      expect_exact(problem, staged(1, {.k_tiles = 2, .stages = 2}, Reduction::none), 2);
     } else {
-      EXPECT_THAT(objection(deep(1, 2, 1, Reduction::none), decide(problem, h200())),
+      EXPECT_THAT(objection(staged(1, {.k_tiles = 2, .stages = 2}, Reduction::none),
+                            decide(problem, h200())),
                   ::testing::HasSubstr("scales of 2 rows"));
     }
   }
 }
 
-TEST(Program, sweeps_that_cannot_be_are_objected_to) {
+TEST(Program, register_stages_that_cannot_be_are_objected_to) {
   const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512);
-  EXPECT_THAT(objection(deep(4, 2, 2, Reduction::ordered), decide(problem, h200())),
-              ::testing::HasSubstr("sweeps are for a depth"));
-  EXPECT_THAT(objection(deep(4, 3, 2, Reduction::cluster), decide(problem, h200())),
-              ::testing::HasSubstr("2 rounds, 1 stages at depth 3"));
-  auto places = deep(4, 2, 1, Reduction::cluster);
-  places.sum_places = 2;
-  EXPECT_THAT(objection(places, decide(problem, h200())),
-              ::testing::HasSubstr("2 places for the sums of 1 sweeps"));
-  auto wide = deep(2, 2, 1, Reduction::cluster);
-  wide.warps_n = 2;
-  EXPECT_THAT(objection(wide, decide(problem, h200())), ::testing::HasSubstr("one warp along N"));
+  const auto refused = [&](const weights::RegisterStages& way, Reduction reduction,
+                           int warps_n = 1) {
+    auto schedule = staged(warps_n == 1 ? 4 : 2, way, reduction);
+    schedule.warps_n = warps_n;
+    return objection(schedule, decide(problem, h200()));
+  };
+  EXPECT_THAT(refused({.k_tiles = 2, .stages = 2, .tiles_per_cta = 2}, Reduction::ordered),
+              ::testing::HasSubstr("several tiles per CTA are for sums that wait"));
+  EXPECT_EQ(refused({.k_tiles = 2, .stages = 3, .tiles_per_cta = 2}, Reduction::cluster),
+            "2 k-tiles, register stages 3");
+  EXPECT_EQ(refused({.k_tiles = 2, .stages = 2, .reduction_buffers = 2}, Reduction::cluster),
+            "reduction buffers 2, tiles per CTA 1");
+  EXPECT_EQ(refused({.k_tiles = 2, .stages = 2, .tiles_per_cta = 2, .reduction_buffers = 3},
+                    Reduction::cluster),
+            "reduction buffers 3, tiles per CTA 2");
+  EXPECT_THAT(refused({.k_tiles = 2, .stages = 2}, Reduction::cluster, 2),
+              ::testing::HasSubstr("one warp along N"));
 }
 
-TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
+TEST(Program, sums_of_a_tile_are_not_overwritten_before_they_were_read) {
   const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 256);
-  const auto schedule = deep(4, 2, 2, Reduction::none);
+  const auto schedule = staged(4, {.k_tiles = 2, .stages = 2, .tiles_per_cta = 2}, Reduction::none);
   auto program = lower(decide(problem, h200()), schedule);
   for (auto& statement : program.body) {
     auto* loop = std::get_if<For>(&statement.op);
@@ -223,21 +264,23 @@ TEST(Program, sums_of_a_sweep_are_not_overwritten_before_they_were_read) {
               ::testing::ThrowsMessage<InternalError>(::testing::HasSubstr("sums")));
 }
 
-// The barrier of each sweep then serves the sweep before as well.
-TEST(Program, sweeps_that_take_two_places_for_sums_in_turn_need_a_barrier_less) {
+// The barrier of each tile of rows then serves the tile before as well.
+TEST(Program, tiles_that_take_two_reduction_buffers_in_turn_need_a_barrier_less) {
   const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, 512);
-  for (int sweeps : {2, 3}) {
-    const auto one = deep(4, 2, sweeps, Reduction::cluster);
-    auto two = one;
-    two.sum_places = 2;
+  const auto with_buffers = [](int tiles, int buffers) {
+    return staged(4,
+                  {.k_tiles = 2, .stages = 2, .tiles_per_cta = tiles, .reduction_buffers = buffers},
+                  Reduction::cluster);
+  };
+  for (int tiles : {2, 3}) {
+    const auto one = with_buffers(tiles, 1), two = with_buffers(tiles, 2);
     expect_exact(problem, two, 3);
     EXPECT_EQ(count_barriers(lower(decide(problem, h200()), one)),
               count_barriers(lower(decide(problem, h200()), two)) + 1);
     EXPECT_EQ(shared_bytes(two, problem) - shared_bytes(one, problem),
-              one.warps_k * one.tokens * (one.block_rows() + kSumPad) * 4);
+              one.warps_k * one.tokens * (one.tile_rows() + kSumPad) * 4);
   }
-  auto two = deep(4, 2, 3, Reduction::cluster);
-  two.sum_places = 2;
+  const auto two = with_buffers(3, 2);
   auto program = lower(decide(problem, h200()), two);
   for (View& view : program.views) {
     if (program.buffers[view.buffer].name == "sums") view.offset = 0;

@@ -255,101 +255,141 @@ struct LinearCase {
 /// Schedules of every shape that lowering has, with the smallest layers that they serve.
 inline std::vector<std::pair<Problem, DecodeSchedule>> lowered_cases() {
   std::vector<std::pair<Problem, DecodeSchedule>> out;
+  const auto add = [&](const Problem& problem, const DecodeSchedule& schedule) {
+    if (objection(schedule, decide(problem, device("h200"))).empty())
+      out.emplace_back(problem, schedule);
+  };
+  const auto columns = [](const DecodeSchedule& schedule) {
+    return schedule.cta_columns() * (schedule.reduction == Reduction::none ? 1 : 2);
+  };
+  struct Warps {
+    int n, k;
+    Weights weights;
+  };
+  const Warps of_ways[] = {{1, 2, weights::AtOnce{}},
+                           {2, 1, weights::DoubleBuffered{.k_tiles = 2}},
+                           {1, 1, weights::Ring{.k_tiles = 4, .stages = 2}},
+                           {2, 2, weights::Ring{.k_tiles = 3, .stages = 3}},
+                           {1, 4, weights::AtOnce{}}};
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
     for (auto route : {Route::multiply_add, Route::in_place}) {
       for (bool dependent : {false, true}) {
-        for (auto [warps_n, warps_k, rounds, stages] :
-             {std::array{1, 2, 1, 1}, {2, 1, 2, 1}, {1, 1, 4, 2}, {2, 2, 3, 3}, {1, 4, 1, 1}}) {
-          const DecodeSchedule schedule{8,      warps_n,   warps_k, 1,         rounds,
-                                        stages, reduction, route,   dependent, 1};
-          const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-          const Problem problem =
-              testing::integer_layer(4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k);
+        for (const auto& [warps_n, warps_k, weights] : of_ways) {
+          const DecodeSchedule schedule{.tokens = 8,
+                                        .warps_n = warps_n,
+                                        .warps_k = warps_k,
+                                        .blocks_per_warp = 1,
+                                        .weights = weights,
+                                        .reduction = reduction,
+                                        .route = route,
+                                        .dependent_launch = dependent};
+          const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8,
+                                                         schedule.tile_rows(), columns(schedule));
           if (!objection(schedule, decide(problem, device("h200"))).empty()) continue;
           out.emplace_back(problem, schedule);
           if (route == Route::in_place || warps_n != warps_k) continue;
           // A table in shared memory; columns gathered one by one.
           Problem other = problem;
           set_element(other, element("nf4")), other.permuted_columns = true, other.set_bias(true);
-          if (objection(schedule, decide(other, device("h200"))).empty())
-            out.emplace_back(other, schedule);
+          add(other, schedule);
         }
       }
     }
   }
-  // Activations by the copy engine, for a block or for the tiles of a cluster.
+  // Of two warps along K, with k-tiles in register stages.
+  const auto staged = [&](const weights::RegisterStages& way, Reduction reduction) {
+    return DecodeSchedule{.tokens = 8,
+                          .warps_n = 1,
+                          .warps_k = 2,
+                          .blocks_per_warp = 1,
+                          .weights = way,
+                          .reduction = reduction};
+  };
+  // Activations by bulk copy, for a CTA or for the tiles of a cluster.
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    for (auto [sharers, sweeps, x_rounds] :
-         {std::array{1, 1, 0}, {1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {1, 1, 2}, {2, 1, 2}}) {
+    for (auto [multicast, tiles, by_k_tiles] : {std::tuple{1, 1, false},
+                                                {1, 2, false},
+                                                {2, 1, false},
+                                                {2, 2, false},
+                                                {1, 1, true},
+                                                {2, 1, true}}) {
       for (bool dependent : {false, true}) {
-        DecodeSchedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, dependent, 1};
-        schedule.units = 2, schedule.depth = 1, schedule.sweeps = sweeps;
-        schedule.sharers = sharers, schedule.x_rounds = x_rounds;
-        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
-        if (objection(schedule, decide(problem, device("h200"))).empty())
-          out.emplace_back(problem, schedule);
+        auto schedule = staged({.k_tiles = 2, .stages = 1, .tiles_per_cta = tiles}, reduction);
+        schedule.m16_tiles = 2, schedule.dependent_launch = dependent;
+        schedule.activations =
+            activations::BulkCopy{.multicast = multicast, .by_k_tiles = by_k_tiles};
+        add(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, columns(schedule)), schedule);
       }
     }
   }
-  // Sweeps over tiles of rows, rounds refilled in place, parts of blocks.
+  // Several tiles of rows per CTA, register stages, parts of blocks.
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    for (int sweeps : {1, 2, 3}) {
-      for (auto [units, depth] : {std::array{4, 1}, {4, 2}, {2, 2}}) {
-        DecodeSchedule schedule{8, 1, 2, 1, 2, 1, reduction, Route::multiply_add, sweeps == 2, 1};
-        schedule.units = units, schedule.depth = depth, schedule.sweeps = sweeps;
-        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
-        for (int places : {1, 2}) {
-          schedule.sum_places = places;
-          if (objection(schedule, decide(problem, device("h200"))).empty())
-            out.emplace_back(problem, schedule);
+    for (int tiles : {1, 2, 3}) {
+      for (auto [m16_tiles, stages] : {std::array{4, 1}, {4, 2}, {2, 2}}) {
+        for (int buffers : {1, 2}) {
+          auto schedule = staged({.k_tiles = 2,
+                                  .stages = stages,
+                                  .tiles_per_cta = tiles,
+                                  .reduction_buffers = buffers},
+                                 reduction);
+          schedule.m16_tiles = m16_tiles, schedule.dependent_launch = tiles == 2;
+          add(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, columns(schedule)), schedule);
         }
       }
     }
   }
-  // Blocks of a round loaded anew one by one.
-  for (int sweeps : {1, 2}) {
-    DecodeSchedule schedule{8, 1, 2, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1};
-    schedule.depth = 2, schedule.sweeps = sweeps, schedule.by_blocks = true;
-    out.emplace_back(
-        testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, schedule.block_columns()), schedule);
+  // Blocks of a k-tile loaded anew one by one.
+  for (int tiles : {1, 2}) {
+    auto schedule =
+        staged({.k_tiles = 4, .stages = 2, .tiles_per_cta = tiles, .block_by_block = true},
+               Reduction::none);
+    schedule.blocks_per_warp = 2;
+    out.emplace_back(testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, schedule.cta_columns()),
+                     schedule);
   }
-  // Activations in rounds: by a barrier, and by signals; written out, and in a loop; with a ring of
-  // weights; with sweeps.
+  // Activations in stages: by a barrier, and by signals; written out, and in a loop; with a ring of
+  // weights; with several tiles per CTA.
+  using activations::Signalled, activations::Staged;
+  const std::pair<Weights, Activations> in_stages[] = {
+      {weights::DoubleBuffered{.k_tiles = 3}, Staged{.stages = 2}},
+      {weights::DoubleBuffered{.k_tiles = 4}, Signalled{.stages = 3, .consumer_lag = 1}},
+      {weights::Ring{.k_tiles = 3, .stages = 2}, Staged{.stages = 2}},
+      {weights::Ring{.k_tiles = 4, .stages = 3}, Staged{.stages = 3}},
+      {weights::RegisterStages{.k_tiles = 4, .stages = 2}, Staged{.stages = 4}},
+      {weights::RegisterStages{.k_tiles = 4, .stages = 2},
+       Signalled{.stages = 4, .consumer_lag = 1}},
+      {weights::RegisterStages{.k_tiles = 8, .stages = 2},
+       Signalled{.stages = 4, .consumer_lag = 2}},
+      {weights::RegisterStages{.k_tiles = 10, .stages = 2},
+       Signalled{.stages = 4, .consumer_lag = 1}},
+      {weights::RegisterStages{.k_tiles = 10, .stages = 2}, Staged{.stages = 2}}};
   for (auto reduction : {Reduction::none, Reduction::cluster, Reduction::ordered}) {
-    for (auto [rounds, stages, depth, x_rounds, x_slack] : {std::array{3, 1, 0, 2, 0},
-                                                            {4, 1, 0, 3, 1},
-                                                            {3, 2, 0, 2, 0},
-                                                            {4, 3, 0, 3, 0},
-                                                            {4, 1, 2, 4, 0},
-                                                            {4, 1, 2, 4, 1},
-                                                            {8, 1, 2, 4, 2},
-                                                            {10, 1, 2, 4, 1},
-                                                            {10, 1, 2, 2, 0}}) {
+    for (const auto& [weights, activations] : in_stages) {
+      DecodeSchedule schedule{.tokens = 8,
+                              .warps_n = 2,
+                              .warps_k = 2,
+                              .blocks_per_warp = 1,
+                              .weights = weights,
+                              .activations = activations,
+                              .reduction = reduction};
+      schedule.dependent_launch = schedule.k_tiles() == 8;
+      const int stages = schedule.activation_stages();
+      const int lag = schedule.signalled() != nullptr ? schedule.signalled()->consumer_lag : 0;
       for (bool gather : {false, true}) {
         // Threads that arrive themselves, not by their copies, say more than is needed.
-        if (gather && (x_slack == 0 ? x_rounds > 2 : x_slack > 1 || rounds == x_rounds)) continue;
-        DecodeSchedule schedule{
-            8, 2, 2, 1, rounds, stages, reduction, Route::multiply_add, rounds == 8, 1};
-        schedule.depth = depth, schedule.x_rounds = x_rounds, schedule.x_slack = x_slack;
-        const auto k = schedule.block_columns() * (reduction == Reduction::none ? 1 : 2);
-        Problem problem =
-            testing::integer_layer(4, 8, 64, Scalar::f16, 8, schedule.block_rows(), k);
+        if (gather && (lag == 0 ? stages > 2 : lag > 1 || schedule.k_tiles() == stages)) continue;
+        Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, schedule.tile_rows(),
+                                                 columns(schedule));
         problem.permuted_columns = gather;
-        if (objection(schedule, decide(problem, device("h200"))).empty())
-          out.emplace_back(problem, schedule);
-        if (x_slack != 1 || gather) continue;
+        add(problem, schedule);
+        if (lag != 1 || gather) continue;
         set_element(problem, element("nf4"));  // no signal orders its table
-        if (objection(schedule, decide(problem, device("h200"))).empty())
-          out.emplace_back(problem, schedule);
+        add(problem, schedule);
       }
     }
-    DecodeSchedule swept{8, 1, 2, 1, 4, 1, reduction, Route::multiply_add, false, 1};
-    swept.depth = 2, swept.sweeps = 3, swept.x_rounds = 4;
-    const auto k = swept.block_columns() * (reduction == Reduction::none ? 1 : 2);
-    const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, k);
-    if (objection(swept, decide(problem, device("h200"))).empty()) out.emplace_back(problem, swept);
+    auto tiles = staged({.k_tiles = 4, .stages = 2, .tiles_per_cta = 3}, reduction);
+    tiles.activations = Staged{.stages = 4};
+    add(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 192, columns(tiles)), tiles);
   }
   return out;
 }

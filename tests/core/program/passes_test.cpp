@@ -22,11 +22,11 @@ TEST(WithBarriers, gives_lowered_programs_the_barriers_that_were_placed_by_hand)
   for (const auto& [problem, schedule] : cases) {
     const auto program = lower(decide(problem, h200()), schedule);
     const auto derived = with_barriers(program);
-    if (schedule.x_rounds == 0 || schedule.x_slack > 0 || schedule.sharers > 0) {
+    if (!std::holds_alternative<activations::Staged>(schedule.activations)) {
       EXPECT_EQ(to_string(derived), to_string(program)) << to_string(schedule);
     } else {
-      // One barrier a round stands where copies could overwrite, also when there are too few
-      // rounds.
+      // One barrier a k-tile stands where copies could overwrite, also when there are too few
+      // k-tiles.
       EXPECT_LE(count_barriers(derived), count_barriers(program)) << to_string(schedule);
     }
   }
@@ -190,7 +190,14 @@ TEST(WithPipeline, leaves_alone_what_it_cannot_move) {
   EXPECT_EQ(to_string(with_pipeline(program, 3)), to_string(program));
   const auto lowered =
       lower(decide(testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512), h200()),
-            DecodeSchedule{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::in_place, false, 2});
+            DecodeSchedule{.tokens = 8,
+                           .warps_n = 2,
+                           .warps_k = 1,
+                           .blocks_per_warp = 1,
+                           .weights = weights::Ring{.k_tiles = 4, .stages = 2},
+                           .reduction = Reduction::cluster,
+                           .route = Route::in_place,
+                           .ctas_per_sm = 2});
   EXPECT_EQ(to_string(with_pipeline(lowered, 3)), to_string(lowered));
   EXPECT_THROW(with_pipeline(program, 0), InvalidArgument);
 }

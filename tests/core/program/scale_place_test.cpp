@@ -25,16 +25,31 @@ constexpr const char* kTypes[] = {
     "nvfp4", "float4_e2m1,group=32,scale=float8_e4m3", "float4_e2m1,group=64,scale=float8_e4m3",
     "float4_e2m1,channel,scale=float8_e4m3", "float5_e3m1,group=16,scale=float8_e4m3"};
 
-/// One round, a ring, rounds apart by signals, and sweeps by the engine over a cluster.
+/// One k-tile, a ring, warps apart by signals, and several tiles per CTA with a bulk copy.
 std::vector<DecodeSchedule> ways(ScalePlace place) {
   std::vector<DecodeSchedule> out{
-      {8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
-      {8, 2, 2, 1, 4, 3, Reduction::none, Route::multiply_add, false, 1},
-      {8, 2, 2, 1, 8, 1, Reduction::none, Route::multiply_add, false, 1},
-      {8, 1, 2, 2, 2, 1, Reduction::cluster, Route::multiply_add, false, 1},
+      {.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1},
+      {.tokens = 8,
+       .warps_n = 2,
+       .warps_k = 2,
+       .blocks_per_warp = 1,
+       .weights = weights::Ring{.k_tiles = 4, .stages = 3}},
+      {.tokens = 8,
+       .warps_n = 2,
+       .warps_k = 2,
+       .blocks_per_warp = 1,
+       .weights = weights::RegisterStages{.k_tiles = 8, .stages = 2},
+       .activations = activations::Signalled{.stages = 4, .consumer_lag = 1}},
+      {.tokens = 8,
+       .warps_n = 1,
+       .warps_k = 2,
+       .blocks_per_warp = 2,
+       .weights =
+           weights::RegisterStages{
+               .k_tiles = 2, .stages = 2, .tiles_per_cta = 2, .reduction_buffers = 2},
+       .activations = activations::BulkCopy{.multicast = 1},
+       .reduction = Reduction::cluster},
   };
-  out[2].depth = 2, out[2].x_rounds = 4, out[2].x_slack = 1;
-  out[3].depth = 2, out[3].sharers = 1, out[3].sweeps = 2, out[3].sum_places = 2;
   for (DecodeSchedule& schedule : out) schedule.scale_place = place;
   return out;
 }
@@ -52,7 +67,7 @@ void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use
       for (const DecodeSchedule& schedule : ways(place)) {
         const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
         const Problem problem =
-            linear_of(ttype(type), 128, schedule.block_columns() * splits, activation, 8);
+            linear_of(ttype(type), 128, schedule.cta_columns() * splits, activation, 8);
         const auto name = std::string(type) + "; " + to_string(schedule);
         EXPECT_EQ(objection(schedule, decide(problem, h200())), "") << name;
         SCOPED_TRACE(name);
@@ -103,7 +118,7 @@ TEST_P(ScalesIn, are_exact_for_every_value_and_every_scale) {
         std::fill_n(data.data.codes.begin() + row * c.problem.k, c.problem.k, code);
       }
       ASSERT_EQ(data.run(c.program, c.schedule), data.exact()) << "from " << at;
-      if (c.schedule.rounds > 1) break;  // the first rows do for the other ways
+      if (c.schedule.k_tiles() > 1) break;  // the first rows do for the other ways
     }
   });
 }

@@ -25,7 +25,13 @@ const Problem kProblem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 64, 25
 /// object; returns the objection.
 template <class Mutate>
 std::string caught(Reduction reduction, Route route, const Mutate& mutate) {
-  const DecodeSchedule schedule{8, 1, 2, 1, 1, 1, reduction, route, true, 1};
+  const DecodeSchedule schedule{.tokens = 8,
+                                .warps_n = 1,
+                                .warps_k = 2,
+                                .blocks_per_warp = 1,
+                                .reduction = reduction,
+                                .route = route,
+                                .dependent_launch = true};
   auto program = lower(decide(kProblem, h200()), schedule);
   mutate(program);
   return objection_to(program, schedule, LinearCase::integers(kProblem, 3));
@@ -61,7 +67,12 @@ TEST(Mutation, a_dropped_wait_is_caught) {
 }
 
 TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
-  const DecodeSchedule ring{8, 2, 1, 1, 2, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const DecodeSchedule ring{.tokens = 8,
+                            .warps_n = 2,
+                            .warps_k = 1,
+                            .blocks_per_warp = 1,
+                            .weights = weights::Ring{.k_tiles = 2, .stages = 2},
+                            .reduction = Reduction::cluster};
   const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 256);
   auto program = lower(decide(problem, h200()), ring);
   for (auto& statement : program.body) {
@@ -82,7 +93,12 @@ TEST(Mutation, a_dropped_barrier_is_caught) {
 }
 
 TEST(Mutation, sums_over_a_ring_that_is_still_read_are_caught) {
-  const DecodeSchedule ring{8, 2, 1, 1, 4, 2, Reduction::cluster, Route::multiply_add, false, 1};
+  const DecodeSchedule ring{.tokens = 8,
+                            .warps_n = 2,
+                            .warps_k = 1,
+                            .blocks_per_warp = 1,
+                            .weights = weights::Ring{.k_tiles = 4, .stages = 2},
+                            .reduction = Reduction::cluster};
   const Problem problem = testing::integer_layer(4, 8, 64, Scalar::f16, 8, 128, 512);
   auto program = lower(decide(problem, h200()), ring);
   drop<Barrier>(program, 1);

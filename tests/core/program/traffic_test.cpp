@@ -57,7 +57,7 @@ TEST(Traffic, decode_kernels_have_no_bank_conflicts_but_where_peers_read_few_row
       for (const auto& row : traffic(program, problem.m)) {
         if (program.buffers[row.buffer].level != Level::shared) continue;
         const auto conflicts = row.count.wavefronts - row.count.phases;
-        const auto share = schedule.block_rows() / program.cluster;
+        const auto share = schedule.tile_rows() / program.cluster;
         if (!row.write && program.cluster > 1 && share < 32) {
           EXPECT_LE(conflicts, row.count.phases) << to_string(program, {row});
         } else {
@@ -85,7 +85,9 @@ TEST(Traffic, decode_kernels_read_whole_lines_of_the_weight_and_each_once) {
 TEST(Traffic, only_the_tokens_of_the_call_are_read_and_written) {
   const Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 8, 8192, 8192);
   auto schedule = first_choices(problem, 1).front();
-  schedule.sharers = std::min(schedule.sharers, 1);  // each block reads all of its rows
+  if (auto* copy = std::get_if<activations::BulkCopy>(&schedule.activations)) {
+    copy->multicast = 1;  // each CTA reads all of its rows
+  }
   const auto program = lower(decide(problem, device("h200")), schedule);
   const auto one = traffic(program, 1), eight = traffic(program, 8);
   EXPECT_EQ(of(program, eight, "x", false).sectors, 8 * of(program, one, "x", false).sectors);

@@ -116,7 +116,9 @@ TEST(Turing, has_tiles_of_two_stages_and_no_clusters_engines_or_rings) {
         EXPECT_FALSE(tiles->warpgroups);
       } else {
         const auto& decode = std::get<DecodeSchedule>(each.schedule);
-        EXPECT_EQ(std::tuple(decode.stages, decode.sharers, decode.x_slack), std::tuple(1, 0, 0));
+        EXPECT_EQ(decode.ring(), nullptr);
+        EXPECT_EQ(decode.bulk_copy(), nullptr);
+        EXPECT_EQ(decode.signalled(), nullptr);
         EXPECT_NE(decode.reduction, Reduction::cluster);
       }
     }

@@ -17,7 +17,7 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+constexpr DecodeSchedule kOnce{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};
 
 /// What the verifier, the interpreter or the numbers say to a good program after `mutate`.
 template <class Mutate>

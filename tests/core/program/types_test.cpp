@@ -17,8 +17,13 @@ using testing::LinearCase;
 
 const Device& h200() { return device("h200"); }
 
-constexpr DecodeSchedule kOnce{8, 1, 2, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
-constexpr DecodeSchedule kRing{8, 2, 1, 1, 2, 2, Reduction::none, Route::multiply_add, true, 1};
+constexpr DecodeSchedule kOnce{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};
+constexpr DecodeSchedule kRing{.tokens = 8,
+                               .warps_n = 2,
+                               .warps_k = 1,
+                               .blocks_per_warp = 1,
+                               .weights = weights::Ring{.k_tiles = 2, .stages = 2},
+                               .dependent_launch = true};
 
 DecodeSchedule in_place(DecodeSchedule schedule) {
   schedule.route = Route::in_place;
@@ -90,8 +95,7 @@ TEST_P(Types, every_named_block_type_is_multiplied_to_its_bound) {
   for (const NamedTType& named : named_ttypes()) {
     const Problem problem = linear_of(ttype(named.name), 70, 160, GetParam(), 8);
     for (const DecodeSchedule& schedule :
-         {DecodeSchedule{8, 1, 3, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1},
-          kRing}) {
+         {DecodeSchedule{.tokens = 8, .warps_n = 1, .warps_k = 3, .blocks_per_warp = 1}, kRing}) {
       if (!objection(schedule, decide(problem, h200())).empty()) continue;
       expect_within_bound(LinearCase::integers(problem, 2), schedule);
     }
@@ -112,13 +116,19 @@ TEST_P(Types, scales_have_a_format_of_their_own) {
 // Integers in place of every width that fits, over one tile of rows and over several, whose
 // products with the zero point are shared.
 TEST_P(Types, codes_in_place_are_exact) {
-  DecodeSchedule swept{8, 1, 2, 1, 2, 1, Reduction::cluster, Route::in_place, false, 1};
-  swept.depth = 2, swept.sweeps = 2;
+  DecodeSchedule persistent{
+      .tokens = 8,
+      .warps_n = 1,
+      .warps_k = 2,
+      .blocks_per_warp = 1,
+      .weights = weights::RegisterStages{.k_tiles = 2, .stages = 2, .tiles_per_cta = 2},
+      .reduction = Reduction::cluster,
+      .route = Route::in_place};
   int served = 0;
   for (int bits = 1; bits <= 8; ++bits) {
     for (int zero : {0, 1, 1 << (bits - 1)}) {
-      for (const DecodeSchedule& schedule : {in_place(kRing), swept}) {
-        const std::int64_t k = schedule.sweeps > 1 ? 512 : 128;
+      for (const DecodeSchedule& schedule : {in_place(kRing), persistent}) {
+        const std::int64_t k = schedule.tiles_per_cta() > 1 ? 512 : 128;
         const Problem problem =
             testing::integer_layer(bits, zero, k / 4, GetParam(), 8, 256, k, GetParam());
         if (!objection(schedule, decide(problem, h200())).empty()) continue;
@@ -217,7 +227,7 @@ TEST_P(Types, every_code_of_a_floating_format_is_its_value) {
     for (std::int64_t row = 0; row < n; ++row) {
       data.data.codes[row * 64] = static_cast<std::uint8_t>(row);
     }
-    constexpr DecodeSchedule kOne{8, 1, 1, 1, 1, 1, Reduction::none, Route::multiply_add, false, 1};
+    constexpr DecodeSchedule kOne{.tokens = 8, .warps_n = 1, .warps_k = 1, .blocks_per_warp = 1};
     const auto y = data.run(checked(problem, kOne), kOne);
     for (std::int64_t row = 0; row < n; ++row) {
       const double value = decode(*element, static_cast<std::uint32_t>(row));

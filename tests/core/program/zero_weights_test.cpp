@@ -29,7 +29,12 @@ LinearCase with_a_zero_weight(const Problem& problem) {
 /// Errors in units of the bound, the largest; with codes, zero points and ones each counted.
 double worst(const LinearCase& layer, Route route, bool counted) {
   const Problem& problem = layer.problem;
-  const DecodeSchedule schedule{8, 1, 2, 1, 2, 1, Reduction::none, route, false, 1};
+  const DecodeSchedule schedule{.tokens = 8,
+                                .warps_n = 1,
+                                .warps_k = 2,
+                                .blocks_per_warp = 1,
+                                .weights = weights::DoubleBuffered{.k_tiles = 2},
+                                .route = route};
   EXPECT_EQ(objection(schedule, decide(problem, device("h200"))), "") << to_string(problem);
   const auto y = layer.run(lower(decide(problem, device("h200")), schedule), schedule);
   auto reference = evaluate(problem, layer.data);

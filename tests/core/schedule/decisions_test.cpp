@@ -132,7 +132,12 @@ TEST(Decisions, of_digits_are_those_of_bytes) {
 /// A schedule of the space, and what was decided for it.
 struct Followed {
   Decisions decisions = decide(linear("uint4,group=64,scale=float16", 8), h200());
-  DecodeSchedule schedule{8, 1, 8, 2, 4, 1, Reduction::none, Route::multiply_add, false, 1, 2, 2};
+  DecodeSchedule schedule{.tokens = 8,
+                          .warps_n = 1,
+                          .warps_k = 8,
+                          .blocks_per_warp = 2,
+                          .m16_tiles = 2,
+                          .weights = weights::RegisterStages{.k_tiles = 4, .stages = 2}};
   std::string objection() const { return ladder::objection(schedule, decisions); }
 };
 
@@ -180,18 +185,18 @@ TEST(Objection, is_to_words_of_a_lane_that_are_not_whole_granules_of_the_hint) {
   with.decisions.whole.hint = {32, {4, 4}};
   EXPECT_EQ(with.objection(), "");
   with.decisions.whole.hint = {64, {4, 2}};
-  EXPECT_EQ(with.objection(), "2 row units of 4 bits are not whole pieces of 64 bytes");
+  EXPECT_EQ(with.objection(), "2 m16 tiles of 4 bits are not whole pieces of 64 bytes");
 }
 
-TEST(Objection, is_to_the_engine_for_rows_that_are_not_whole_granules_of_the_hint) {
+TEST(Objection, is_to_a_bulk_copy_of_rows_that_are_not_whole_granules_of_the_hint) {
   Followed with;
-  with.schedule.sharers = 1;
+  with.schedule.activations = activations::BulkCopy{.multicast = 1};
   ASSERT_EQ(with.objection(), "");
   with.decisions.whole.hint = {3 * 16, {4, 1}};  // rows are 8192 bytes
   EXPECT_EQ(with.objection(), "4096 columns are not whole rows of 4096");
 }
 
-// Banks twice as wide: a granule of 32 bytes, which two row units of two bits are not.
+// Banks twice as wide: a granule of 32 bytes, which two m16 tiles of two bits are not.
 TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
@@ -200,23 +205,23 @@ TEST(Candidates, follow_the_hint_of_a_device_of_wider_granules) {
   const auto kept_of_two = [&](const Device& device) {
     const auto all = candidates(decide(problem, device));
     return std::ranges::count_if(all, [](const Candidate& candidate) {
-      return candidate.dropped.empty() && std::get<DecodeSchedule>(candidate.schedule).units == 2;
+      return candidate.dropped.empty() &&
+             std::get<DecodeSchedule>(candidate.schedule).m16_tiles == 2;
     });
   };
   EXPECT_GT(kept_of_two(h200()), 0);
   EXPECT_EQ(kept_of_two(wide), 0);
-  // What the engine serves goes on with all rows of a block.
-  const auto by_engine = [&](const Device& device, int units) {
+  // What a bulk copy serves goes on with all rows of a block.
+  const auto by_bulk_copy = [&](const Device& device, int m16_tiles) {
     return std::ranges::any_of(
         candidates(decide(problem, device)), [&](const Candidate& candidate) {
-          return std::get<DecodeSchedule>(candidate.schedule).sharers > 0 &&
-                 std::get<DecodeSchedule>(candidate.schedule).units == units &&
-                 candidate.dropped.empty();
+          const auto& s = std::get<DecodeSchedule>(candidate.schedule);
+          return s.bulk_copy() != nullptr && s.m16_tiles == m16_tiles && candidate.dropped.empty();
         });
   };
-  EXPECT_TRUE(by_engine(h200(), 2));
-  EXPECT_FALSE(by_engine(h200(), 4));
-  EXPECT_TRUE(by_engine(wide, 4));
+  EXPECT_TRUE(by_bulk_copy(h200(), 2));
+  EXPECT_FALSE(by_bulk_copy(h200(), 4));
+  EXPECT_TRUE(by_bulk_copy(wide, 4));
 }
 
 TEST(Cost, counts_the_steps_of_the_core) {
@@ -239,7 +244,12 @@ TEST(Cost, counts_the_steps_of_the_core) {
 TEST(Lower, multiplies_by_the_core_of_the_route) {
   const Problem problem = linear("uint2,channel,scale=float16", 1);
   const auto fragment_of = [&](Route route) {
-    const DecodeSchedule s{8, 1, 8, 2, 4, 1, Reduction::none, route, false, 1};
+    const DecodeSchedule s{.tokens = 8,
+                           .warps_n = 1,
+                           .warps_k = 8,
+                           .blocks_per_warp = 2,
+                           .weights = weights::DoubleBuffered{.k_tiles = 4},
+                           .route = route};
     const Program program = lower(decide(problem, h200()), s);
     const auto b = std::ranges::find(program.registers, "b", &Register::name);
     return b->layout.shape;
@@ -254,7 +264,11 @@ TEST(Lower, copies_rows_that_are_whole_granules_of_the_hint_asynchronously) {
   Device wide = h200();
   wide.shared.bank_bytes = 32;
   const Problem problem = linear_of(ttype("uint4,channel,scale=float16"), 64, 4104, Scalar::f16, 8);
-  const DecodeSchedule s{8, 1, 8, 2, 5, 1, Reduction::none, Route::multiply_add, false, 1};
+  const DecodeSchedule s{.tokens = 8,
+                         .warps_n = 1,
+                         .warps_k = 8,
+                         .blocks_per_warp = 2,
+                         .weights = weights::DoubleBuffered{.k_tiles = 5}};
   const auto asynchronous = [&](const Device& device) {
     const Program program = lower(decide(problem, device), s);
     return std::ranges::any_of(program.body, [](const Statement& statement) {

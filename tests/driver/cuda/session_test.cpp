@@ -200,7 +200,8 @@ std::string clustered(const Session& s, int ordinal) {
   for (const Candidate& candidate : candidates(decide(problem, device_row(ordinal)))) {
     const auto& schedule = std::get<DecodeSchedule>(candidate.schedule);
     if (candidate.dropped.empty() &&
-        (schedule.reduction == Reduction::cluster || schedule.sharers > 1)) {
+        (schedule.reduction == Reduction::cluster ||
+         (schedule.bulk_copy() != nullptr && schedule.bulk_copy()->multicast > 1))) {
       return to_string(schedule);
     }
   }

@@ -77,8 +77,8 @@ TEST_F(WaveSessions, take_a_schedule_that_somebody_measured) {
   s.use(kOrdinal, Scalar::f16, 16, all[2], Session::Purpose::good);
   EXPECT_EQ(s.linear(kOrdinal, Scalar::f16, 16, stream_)->schedule, all[2]);
   EXPECT_THROW(s.use(kOrdinal, Scalar::f16, 16,
-                     "tokens 16, warps 1x16, blocks 2, rounds 2, stages 1, none, multiply_add, "
-                     "units 2, depth 2, 1 per multiprocessor",
+                     "tokens 16, warps 1x16, m16 tiles 2, blocks 2, k-tiles 2, register stages 2, "
+                     "none, multiply_add, 1 per multiprocessor",
                      Session::Purpose::good),
                Unsupported);
 }

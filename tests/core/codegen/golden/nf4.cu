@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=64] f16 = sum k=128: x[m, k] f16 * s[n, k/64] f16 * nf4[n, k]
-// tokens 8, warps 1x2, blocks 1, rounds 1, stages 1, none, multiply_add, 1 per multiprocessor
+// tokens 8, warps 1x2, blocks 1, one k-tile, none, multiply_add, 1 per multiprocessor
 __device__ const u16 code_table_values[] = {0x0000f400u, 0x0000f192u, 0x0000f033u, 0x0000ee52u, 0x0000ec8du, 0x0000e9eau, 0x0000e5d4u, 0x00000000u, 0x00006518u, 0x00006926u, 0x00006be0u, 0x00006d68u, 0x00006f0du, 0x00007080u, 0x000071c9u, 0x00007400u};
 extern "C" __global__ void __launch_bounds__(64, 1)
 linear_nf4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {

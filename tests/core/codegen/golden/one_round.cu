@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=64] bf16 = sum k=256: x[m, k] bf16 * s[n, k/64] bf16 * (u3[n, k] - 4)
-// tokens 8, warps 1x2, blocks 1, rounds 1, stages 1, cluster, multiply_add, dependent launch, 4 per multiprocessor
+// tokens 8, warps 1x2, blocks 1, one k-tile, cluster, multiply_add, dependent launch, 4 per multiprocessor
 extern "C" __global__ void __launch_bounds__(64, 4) __cluster_dims__(2, 1, 1)
 linear_u3(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {
   extern __shared__ __align__(128) unsigned char shared[];

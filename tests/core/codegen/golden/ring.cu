@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=128] f16 = sum k=512: x[m, k] f16 * s[n, k/128] f16 * (u4[n, k] - 8)
-// tokens 8, warps 2x1, blocks 1, rounds 4, stages 2, cluster, in_place, 2 per multiprocessor
+// tokens 8, warps 2x1, blocks 1, k-tiles 4, stages 2, cluster, in_place, 2 per multiprocessor
 extern "C" __global__ void __launch_bounds__(64, 2) __cluster_dims__(2, 1, 1)
 linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {
   extern __shared__ __align__(128) unsigned char shared[];

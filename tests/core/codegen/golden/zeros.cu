@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=64] f16 = sum k=128: x[m, gather[k]] f16 * s[n, k/64] bf16 * ((u4[n, k] - 0) - z[n, k/64] u8) + bias[n] f16
-// tokens 8, warps 1x2, blocks 1, rounds 1, stages 1, none, multiply_add, 1 per multiprocessor
+// tokens 8, warps 1x2, blocks 1, one k-tile, none, multiply_add, 1 per multiprocessor
 extern "C" __global__ void __launch_bounds__(64, 1)
 linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, const u8* __restrict__ zeros, const u16* __restrict__ bias, const u32* __restrict__ gather, u16* __restrict__ x, u16* __restrict__ y, u32 tokens) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the tiles of a schedule must lie for the instruction and the hint of Algorithm 1. Rows of the
-// image are units of 16 and its blocks 64 x 64, so on the devices there are most of this holds for
+// image are tiles of 16 and its blocks 64 x 64, so on the devices there are most of this holds for
 // every schedule; what it does not hold for is a lane's words of codes of odd widths.
 #include "base/joined.h"
 #include "layout/weight_image.h"
-#include "pipelines/decode/schedule.h"
+#include "pipelines/decode/objection.h"
 #include "pipelines/decode/shared_memory.h"
 #include "schedule/decisions.h"
 
 namespace ladder {
 
-std::string misaligned(const DecodeSchedule& s, const Decisions& decisions) {
+std::string alignment_objection(const DecodeSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const MatrixInstruction& mma = *decisions.of(s.route).core.instruction;
   const Hint& hint = decisions.of(s.route).hint;
-  const auto rows = s.block_rows() / s.warps_n, columns = kBlock * s.blocks_per_warp;
+  const auto rows = s.tile_rows() / s.warps_n, columns = kBlock * s.blocks_per_warp;
   if (s.tokens % mma.n != 0) {
     return joined(s.tokens, " tokens are not whole instructions of ", mma.n);
   }
@@ -30,10 +30,10 @@ std::string misaligned(const DecodeSchedule& s, const Decisions& decisions) {
                   hint.run_bytes());
   }
   // Of one block of the image, each 32-bit word of which has as many bits of every lane.
-  const auto lane_bytes = std::int64_t{4} * s.units * problem.weight.bits;
+  const auto lane_bytes = std::int64_t{4} * s.m16_tiles * problem.weight.bits;
   if (lane_bytes % hint.granularity_bytes != 0) {
-    return joined(s.units, " row units of ", problem.weight.bits, " bits are not whole pieces of ",
-                  hint.granularity_bytes, " bytes");
+    return joined(s.m16_tiles, " m16 tiles of ", problem.weight.bits,
+                  " bits are not whole pieces of ", hint.granularity_bytes, " bytes");
   }
   return {};
 }
