@@ -67,12 +67,11 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
 
 def _conversions_of_new(model: Any) -> list[Any]:
     """Those that ``save_pretrained`` undoes in a model that was not loaded."""
-    from transformers import core_model_loading
     from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange
 
-    prefix: Any = getattr(core_model_loading, "PrefixChange", ())  # not in transformers 5.17
     found = get_model_conversion_mapping(model, add_legacy=False)
-    return [each for each in found if not isinstance(each, prefix)]
+    return [each for each in found if not isinstance(each, PrefixChange)]
 
 
 def file_names(model: Any) -> Callable[[str], str]:

@@ -25,7 +25,6 @@ from ladder.nn.conv import Conv2d
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
-from ladder.nn.offered import TakesActivations
 from ladder.nn.select import packable
 
 _PACKED = (Linear, Experts, Conv2d, BatchedLinear)
@@ -69,20 +68,18 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
 def _says(
     config: StoredConfig, types: dict[str, str], rounded: dict[str, str | None], dense: list[str]
 ) -> bool:
-    """Whether ``config`` says so of packed layers, and of no dense one that it was packed."""
-    named = {name for name in dense if name in config.modules}
-    same = all(config.type_of(name) == text for name, text in types.items())
-    return (
-        same
-        and not named
-        and all(config.activation_type_of(name) == wanted for name, wanted in rounded.items())
-    )
+    """Whether ``config`` says so of the packed layers, and gives no dense one a type by name."""
+    if config.modules.keys() & {*dense}:
+        return False
+    if any(config.type_of(name) != text for name, text in types.items()):
+        return False
+    return all(config.activation_type_of(name) == wanted for name, wanted in rounded.items())
 
 
-def _wish(module: TakesActivations) -> str | None:
+def _wish(module: Linear | Experts) -> str | None:
     """What the x of a layer is to be rounded to, on devices that have kernels for it."""
     offered = module._offered_activation_type
-    return module.activation_type if offered is None else offered  # type: ignore[return-value]
+    return module.activation_type if offered is None else offered
 
 
 def _of_stacks(
