@@ -167,9 +167,7 @@ class PackedStack(StackImage):
 
     def _check_input_scale(self, scale: Tensor, name: str) -> None:
         if tuple(scale.shape) != (self.experts, 1):
-            raise InvalidArgument(
-                f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}"
-            )
+            raise InvalidArgument(f"{name} has shape {list(scale.shape)}, not {[self.experts, 1]}")
         for expert, each in enumerate(scale if scale.is_meta else scale.cpu()):
             if why := activations.static_scale_objection(each):
                 raise InvalidArgument(f"{name}[{expert}]: {why}")
