@@ -7,10 +7,10 @@
 // A request is a line of words: bits zero group activation max_m n k, where activation is f16 or
 // bf16, and with :s8 or :e4m3 behind it comes rounded, e4m3 beside floats of 8, 6 and 4 bits, and a
 // group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the
-// eight that tuning would measure, or `schedule` and a schedule as it prints, of whose two reduction
-// buffers one is left where there is no room. For each that no line before asked for, OUT gets
-// I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a block's
-// 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
+// eight that tuning would measure, or `schedule` and a schedule as it prints, of whose two
+// reduction buffers one is left where there is no room. For each that no line before asked for, OUT
+// gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
+// block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
 #include <chrono>
 #include <cmath>
 #include <fstream>

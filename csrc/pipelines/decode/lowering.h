@@ -51,7 +51,8 @@ class DecodeLowering : protected LinearLowering {
         shared_(shared_memory(schedule, problem)),
         kept_(kept) {}
 
-  // lower.cpp. What comes before the first k-tile, down to the wait for its activations.
+  // lower.cpp: the order of things.
+  /// What comes before the first k-tile, down to the wait for its activations.
   virtual void load_first(Body& body);
   /// From what load_first() brought to y.
   virtual void multiply(Body& body);
@@ -86,7 +87,8 @@ class DecodeLowering : protected LinearLowering {
   void load_part(Body& body, int part, const Affine& k_tile, const Affine& tile);
   void load_groups(Body& body, const Affine& k_tile, const Affine& tile);
 
-  // activations.cpp. Declares them, and starts the copies that come before the first k-tile.
+  // activations.cpp: those of all k-tiles at once, or in stages.
+  /// Declares them, and starts the copies that come before the first k-tile.
   void first_activations(Body& body);
   void declare_activations();
   /// Starts the copies of a k-tile's activations, or of all; nothing unless `guard` is below
@@ -99,7 +101,8 @@ class DecodeLowering : protected LinearLowering {
   /// Before the products of a k-tile: its activations are there, later ones on their way.
   void next_activations(Body& body, const Affine& k_tile, const Affine& tile = 0);
 
-  // k_tile.cpp. `after` is called when the products of a part of the words are done.
+  // k_tile.cpp: the products of a k-tile.
+  /// Called when the products of a part of the words are done.
   using AfterPart = std::function<void(Body&, int part)>;
   void multiply_k_tile(Body& body, const Affine& k_tile, const AfterPart& after = {});
   void load_activations(Body& body, const Affine& k_tile, int part);
@@ -115,6 +118,7 @@ class DecodeLowering : protected LinearLowering {
 
  private:
   // lower.cpp
+  /// The program's grid and parameters, and its sums.
   void declare();
   /// Of the operands and sums of all warps.
   Tiling tiling() const;

@@ -133,7 +133,7 @@ struct DecodeSchedule {
   std::int64_t cta_columns() const { return k_tile_columns() * k_tiles(); }
   std::int64_t k_tile_columns() const { return std::int64_t{64} * warps_k * blocks_per_warp; }
   std::int64_t splits(std::int64_t k) const;  ///< CTAs along K
-  std::int64_t tiles(std::int64_t n) const;   ///< CTAs along N, and how far its next tile is
+  std::int64_t tiles(std::int64_t n) const;   ///< CTAs along N; the next tile of one is so far on
 };
 
 // What every pipeline has (pipelines/schedule.h).
