@@ -99,6 +99,14 @@ def error(found, wanted):
     return ((found - wanted).abs().max() / wanted.abs().max()).item()
 
 
+def order_of_sums(model):
+    """What sums of float32 in another order may change: a rounding for each term of the products
+    that a token goes through one after the other. Rounded activations change more than 1e-3."""
+    config = model.config
+    terms = config.num_hidden_layers * (3 * config.hidden_size + config.intermediate_size)
+    return (terms + config.hidden_size) * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int8 static", "int8 asymmetric"])
 @pytest.mark.parametrize("weights", [W8, W4], ids=["W8", "W4"])
 def test_activations_of_int8_are_rounded(foreign, weights, scheme):
@@ -256,7 +264,7 @@ def test_fp8_folders_compute_what_they_mean(wide_folder, tmp_path, kind):
         if isinstance(linear, nn.Linear):
             values = model.model.get_submodule(name).packed_weight.dequantize()
             assert torch.equal(values, linear.weight), name
-    assert error(logits(model), logits(expected)) < 2e-5
+    assert error(logits(model), logits(expected)) < order_of_sums(expected)
     model.save_pretrained(tmp_path / "saved")
     repack(folder, tmp_path / "repacked")
     assert said(tmp_path / "saved") == said(tmp_path / "repacked")
@@ -288,7 +296,7 @@ def test_modelopts_folders_compute_what_they_mean(wide_folder, tmp_path, algorit
             packed = model.model.get_submodule(name)
             assert torch.equal(packed.dequantize(torch.float32).weight, linear.weight), name
             assert (packed.pre_scale is not None) == algorithm.endswith("AWQ")
-    assert error(logits(model), logits(expected)) < 2e-5
+    assert error(logits(model), logits(expected)) < order_of_sums(expected)
     model.save_pretrained(tmp_path / "saved")
     repack(folder, tmp_path / "repacked")
     assert said(tmp_path / "saved") == said(tmp_path / "repacked")
