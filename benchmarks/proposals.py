@@ -2,14 +2,15 @@
 """What the scheduler proposes for a shape and a number of tokens, timed, beside ``F.linear``.
 
     python benchmarks/proposals.py OUT.csv [--shapes 8192x8192 4096x4096] [--tokens 64 256]
-        [--count 10] [--without producers]
+        [--count 10] [--without producers] [--gate silu]
 
 Times are microseconds of ``ladder.Linear``'s op in replayed CUDA graphs over random weights that
 together exceed twice the L2. ``--without`` times each proposal once more without that item of its
 print (items are separated by ", "), where such a schedule exists; an item that no proposal has is
 refused. The lines that are printed have the first proposal, or that it is refused; the fastest with
 that item and the fastest without it: how good the cost model's choice is, and what the item is
-worth. Kernels are compiled first, by as many processes as there are processors.
+worth. Kernels are compiled first, by as many processes as there are processors. With ``--gate`` the
+rows are those of gate and up, whose product kernels give; ``F.linear`` is without it.
 """
 
 from __future__ import annotations
@@ -80,10 +81,12 @@ def use(arguments: argparse.Namespace, weight: int, m: int, name: str) -> bool:
 
 def cells(arguments: argparse.Namespace):
     from ladder.cuda import image
+    from ladder.ops.gating import Gating
 
+    gating = Gating(arguments.gate) if arguments.gate else None
     for shape in arguments.shapes:
         n, k = map(int, shape.split("x"))
-        weight = image.open_weight(arguments.type, n, k)
+        weight = image.open_weight(arguments.type, n, k, gating=gating)
         for m in arguments.tokens:
             yield n, k, m, weight
 
@@ -120,7 +123,9 @@ def run(arguments: argparse.Namespace) -> None:
             x = torch.randn(m, k, device=device, dtype=dtype)
             unquantised = graph.us([partial(F.linear, x, w) for w in dense])
             rows.writerow((n, k, m, "F.linear", f"{unquantised:.2f}"))
-            (calls,) = timing.calls_of(weight, parse(arguments.type), (n, k), device, dtype, (m,))
+            columns = n // 2 if arguments.gate else n
+            type = parse(arguments.type)
+            (calls,) = timing.calls_of(weight, type, (n, k), device, dtype, (m,), columns)
             proposals = schedules(arguments, weight, m)
             times = {name: graph.us(calls) for name in proposals if use(arguments, weight, m, name)}
             for name, us in times.items():
@@ -137,6 +142,7 @@ def main() -> None:
     parser.add_argument("--type", default="uint4,group=128,scale=float16")
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     parser.add_argument("--count", type=int, default=10, help="proposals of a cell")
+    parser.add_argument("--gate", default="", help="the function of the gate: silu")
     parser.add_argument("--without", default="", help="an item of schedules' prints: producers")
     run(parser.parse_args())
 

@@ -38,14 +38,14 @@ class UpFirst(Plain):
         return self.down(self.act(gate) * up)
 
 
-def optimized(kind, type):
+def optimized(kind, type, bias=torch.float32):
     """A model of one module whose sums are exact, and the values of its first layer."""
     rows = WIDE if kind is Plain else 2 * WIDE
     weight, down = (
         exact_weight(type, rows, H, seed=1),
         exact_weight("int8,channel,scale=float16", H, WIDE, seed=2),
     )
-    first = ladder.Linear.from_weight(weight, integers((rows,), torch.float32, 3) / 4)
+    first = ladder.Linear.from_weight(weight, integers((rows,), bias, 3) / 4)
     model = nn.Sequential(kind(first, ladder.Linear.from_weight(down))).cuda()
     done = ladder.optimize(model, 4, example=small((1, H), torch.float16, 0), tune="off")
     assert done.activated + done.gated == (["0.first"] if kind is Plain else ["0"])
@@ -74,7 +74,7 @@ def test_what_goes_down_is_rounded_once(kind, dtype, type):
 
 @pytest.mark.parametrize("kind", [Plain, GateFirst, UpFirst])
 def test_two_launches_are_all_of_it_captured_and_compiled(kind):
-    model, values = optimized(kind, UINT4)
+    model, values = optimized(kind, UINT4, torch.float16)  # of another dtype it is converted
     state = {name: part.clone() for name, part in model.state_dict().items()}
     x = small((4, H), torch.float16, 1)
     with torch.no_grad():
