@@ -4,7 +4,8 @@
     python benchmarks/activations.py [--out RESULTS.md] [--shapes 8192x8192 4096x4096]
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
-exceed twice the L2, after tuning; the rounding of x is in them. ``torch._int_mm`` and
+exceed twice the L2, after tuning; the rounding of x is in them. x is of float16, beside scales of
+powers of two of bfloat16. ``torch._int_mm`` and
 ``torch._scaled_mm`` are given x rounded already, and give sums of int32, or bfloat16 scaled by
 token and row. ``F.linear`` has weights of float16. Up to 16 tokens ladder does not round.
 """
@@ -46,20 +47,26 @@ ROWS = (
     ("float8_e4m3,channel,scale=float16", ""),
     ("float6_e3m2,group=128,scale=float16", "float8_e4m3"),
     ("mxfp4", "float8_e4m3"),
+    ("mxfp4", ""),
     ("uint4,group=128,scale=float16,zero=midpoint", "float8_e4m3"),
     ("uint4,group=128,scale=float16,zero=integer", "float8_e4m3"),
     ("int4,channel,scale=float16", "float8_e4m3"),
 )
 
 
+def dtype_of(type: str) -> torch.dtype:
+    return torch.bfloat16 if parse(type).scale == "e8m0" else torch.float16
+
+
 def of_ladder(type: str, activation: str, n: int, k: int) -> list[float | None]:
     ttype, device = parse(type), torch.device("cuda", torch.cuda.current_device())
     weight = image.open_weight(type, n, k, activation_type=activation)
-    request = Request(weight, ttype, (n, k), device, torch.float16, TOKENS, activation)
+    dtype = dtype_of(type)
+    request = Request(weight, ttype, (n, k), device, dtype, TOKENS, activation)
     tune_all([request], mode="full", budget_s=120)
     out: list[float | None] = []
     for m in TOKENS:
-        calls = timing.calls_of(weight, ttype, (n, k), device, torch.float16, [m])[0]
+        calls = timing.calls_of(weight, ttype, (n, k), device, dtype, [m])[0]
         out.append(1e6 * timing.seconds(calls))
     return out
 
@@ -101,9 +108,9 @@ def of_peer(name: str, n: int, k: int) -> list[float | None]:
     return out
 
 
-def line(name: str, activation: str, times: list[float | None]) -> str:
+def line(name: str, x: str, times: list[float | None]) -> str:
     cells = " | ".join("-" if us is None else f"{us:.1f}" for us in times)
-    return f"| {name} | {activation or 'float16'} | {cells} |"
+    return f"| {name} | {x} | {cells} |"
 
 
 def main() -> None:
@@ -119,15 +126,16 @@ def main() -> None:
         lines += [f"\n## {n} x {k}\n", f"| weight | x | {' | '.join(f'M={m}' for m in TOKENS)} |"]
         lines.append("|---" * (len(TOKENS) + 2) + "|")
         for name in PEERS:
-            lines.append(line(name, "", of_peer(name, n, k)).replace("| float16 |", "| |", 1))
+            lines.append(line(name, "", of_peer(name, n, k)))
             print(lines[-1], flush=True)
         for type, activation in ROWS:
             if arguments.types and type not in arguments.types:
                 continue
+            x = activation or str(dtype_of(type)).removeprefix("torch.")
             try:
-                lines.append(line(type, activation, of_ladder(type, activation, n, k)))
+                lines.append(line(type, x, of_ladder(type, activation, n, k)))
             except Unsupported as error:
-                lines.append(f"| {type} | {activation} | {error} |")
+                lines.append(f"| {type} | {x} | {error} |")
             print(lines[-1], flush=True)
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")

@@ -139,6 +139,10 @@ Decoding::Kind decoding_kind(const Problem& problem) {
                                                                   : Decoding::Kind::table;
 }
 
+bool looks_up(const Problem& problem, ScalePlace place) {
+  return place == ScalePlace::relative || decoding_kind(problem) == Decoding::Kind::table;
+}
+
 std::string no_scaled_operands(const Problem& problem) {
   const Scalar operand = problem.activation();
   if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
@@ -216,6 +220,53 @@ std::string no_rounded_operands(const Problem& problem) {
       return joined(value, " of ", problem.weight.element->name, " is no normal ",
                     name_of(operand));
     }
+  }
+  return {};
+}
+
+RelativeOperands relative_operands(const Element& element) {
+  const Element& bytes = element_of(Scalar::e4m3);
+  const int magnitudes = 1 << (element.bits - 1);
+  RelativeOperands out{std::ilogb(max_value(bytes) / max_value(element)), {}};
+  for (int entry = 0; entry < kRelativeEntries; ++entry) {
+    for (int first = 0; first < magnitudes; first += 4) {
+      std::uint32_t word = 0;
+      for (int b = 0; b < 4; ++b) {
+        const double value = std::ldexp(decode(element, first + b), out.exponent - entry);
+        word |= encode(bytes, value) << (8 * b);
+      }
+      out.words.push_back(word);
+    }
+  }
+  return out;
+}
+
+int exact_difference(const Element& element) {
+  const auto exact = [&](int entry) {
+    const auto operands = relative_operands(element);
+    for (int code = 0; code < 1 << (element.bits - 1); ++code) {
+      const auto byte = operands.words[entry * 2 + code / 4] >> (code % 4 * 8) & 0xff;
+      const double value = std::ldexp(decode(element, code), operands.exponent - entry);
+      if (decode(element_of(Scalar::e4m3), byte) != value) return false;
+    }
+    return true;
+  };
+  int last = 0;
+  while (exact(last + 1)) ++last;
+  return last;
+}
+
+std::string no_relative_scales(const Problem& problem) {
+  const Element* e = problem.weight.element;
+  if (problem.rounded_x() != Scalar::e4m3) return "relative scales are for x of e4m3";
+  if (e == nullptr || e->encoding != Encoding::floating || e->bits != kRelativeBits ||
+      e->specials != Specials::none) {
+    return joined("relative scales are for floats of ", kRelativeBits, " bits");
+  }
+  if (problem.weight.scale != Scalar::e8m0) return "relative scales are powers of two";
+  const auto group = problem.group_size();
+  if (problem.groups() == 1 || group >= kRelativeColumns || kRelativeColumns % group != 0) {
+    return joined("groups of ", group, " columns are no parts of ", kRelativeColumns);
   }
   return {};
 }

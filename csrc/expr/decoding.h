@@ -45,6 +45,10 @@ enum class ScalePlace {
   /// The operands, each product rounded to nearest even in their format: a dequantised weight.
   /// Unless no_rounded_operands() objects.
   rounded,
+  /// Of x of 8 bits, the operands: each as a float of 8 bits, by how far its scale is below the
+  /// largest of kRelativeColumns columns, which multiplies their sums. Unless no_relative_scales()
+  /// objects.
+  relative,
 };
 
 struct Decoding {
@@ -74,6 +78,9 @@ constexpr std::int64_t table_entries(int bits) {
 /// decoding_of(problem).kind, without making a table.
 Decoding::Kind decoding_kind(const Problem& problem);
 
+/// A table in shared memory has the operands: by code, or by code and relative scale.
+bool looks_up(const Problem& problem, ScalePlace place);
+
 /// Why operands do not hold the scales of `problem`; empty where each product of a finite value and
 /// any scale of the format is one exactly, whatever scales a weight has.
 std::string no_scaled_operands(const Problem& problem);
@@ -82,9 +89,31 @@ std::string no_scaled_operands(const Problem& problem);
 /// value and scale are numbers of the operand's format.
 std::string no_rounded_operands(const Problem& problem);
 
+/// Columns of which the largest scale multiplies sums where operands have `relative` ones: what
+/// sums of e4m3 are promoted by.
+constexpr int kRelativeColumns = 128;
+/// Of their codes, whose magnitudes are the eight bytes of two words.
+constexpr int kRelativeBits = 4;
+/// Entries of the table of relative operands: powers of two that a scale is below the largest one.
+constexpr int kRelativeEntries = 32;
+/// Operands of floats of 4 bits by the difference of scales, e8m0: entry e has the e4m3 codes of
+/// the eight magnitudes times 2^(exponent - e), in two words, lowest first.
+struct RelativeOperands {
+  int exponent;
+  std::vector<std::uint32_t> words;
+};
+RelativeOperands relative_operands(const Element& element);
+/// The largest difference by which every value is still an e4m3 exactly; those of larger ones are
+/// rounded to nearest even, and so within 2^-10 of the unit: of mxfp4 14, and 2^-16 of the largest
+/// scale.
+int exact_difference(const Element& element);
+/// Why operands of 8 bits do not have the relative scales of `problem`; empty where groups of
+/// floats of 4 bits are parts of kRelativeColumns columns.
+std::string no_relative_scales(const Problem& problem);
+
 /// Whether each product of a value and a scale is a number of the operand's format, but for those
-/// beyond its largest, so that `rounded` rounds none: powers of two leave the values' bits, of which
-/// bf16 has more, down to its smallest number.
+/// beyond its largest, so that `rounded` rounds none: powers of two leave the values' bits, of
+/// which bf16 has more, down to its smallest number.
 bool rounds_no_product(const Problem& problem);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums

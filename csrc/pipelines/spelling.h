@@ -17,8 +17,8 @@
 namespace ladder {
 
 /// By the numbers of ScalePlace.
-constexpr std::array<std::string_view, 4> kScalePlaces = {"", ", scaled sums", ", scaled operands",
-                                                          ", rounded operands"};
+constexpr std::array<std::string_view, 5> kScalePlaces = {
+    "", ", scaled sums", ", scaled operands", ", rounded operands", ", relative scales"};
 
 struct Printer {
   std::string out;

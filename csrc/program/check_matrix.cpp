@@ -84,6 +84,44 @@ void check_table(const Program& program, ViewId id, int bits, Faults& faults) {
   }
 }
 
+/// Of UnpackBytes and LookupRelative: one k-step of a block becomes an A operand.
+template <class Op>
+void check_bytes(const Program& program, const Op& i, int bits, Faults& faults) {
+  const Register& to = program.registers[i.to];
+  Faults plain;
+  check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
+  if (!plain.empty() && !holds_its_words(to, program.registers[i.from],
+                                         [](std::int64_t) { return std::int64_t{0}; })) {
+    faults.insert(faults.end(), plain.begin(), plain.end());
+    return;
+  }
+  const auto columns = to.layout.shape[2];
+  const auto units =
+      columns >= 16 && kBlock % columns == 0 ? to.layout.slot_count() * 2 / columns : 0;
+  if (units < 1 || kUnits % units != 0) {
+    add(faults, to.name, " is not one k-step of a block");
+    return;
+  }
+  const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
+  if ((blocks.high + 1) * units * bits > program.registers[i.from].layout.slot_count()) {
+    add(faults, "block ", blocks.high, " is not among the words loaded");
+  }
+  if (const auto all = kBlock / columns; steps.high >= all) {
+    add(faults, "step ", steps.high, " of a block of ", all);
+  }
+}
+
+/// Of FillWords and LookupRelative.
+void check_words(const Program& program, ViewId id, Faults& faults) {
+  const View& view = program.views[id];
+  const Buffer& buffer = buffer_of(program, id);
+  if (buffer.level != Level::shared || buffer.scalar != Scalar::u32 ||
+      view.extents != std::vector<std::int64_t>{kRelativeEntries, 2} ||
+      view.strides != std::vector<std::int64_t>{2, 1}) {
+    add(faults, buffer.name, " is not a table of relative operands");
+  }
+}
+
 void check_group(const Program& program, RegisterId tile, const Affine& at, const char* what,
                  Faults& faults) {
   const auto groups = program.registers[tile].layout.shape[0];
@@ -172,27 +210,7 @@ Faults check(const Program& program, const UnpackBytes& i) {
     if (i.zero < 0 || i.zero > most) add(faults, "a zero point of ", i.zero, ", not 0 to ", most);
   }
   if (i.zeros >= 0) check_zero_operand(program.registers[i.zeros], Scalar::u8, faults);
-  Faults plain;
-  check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
-  if (!plain.empty() && !holds_its_words(to, program.registers[i.from],
-                                         [](std::int64_t) { return std::int64_t{0}; })) {
-    faults.insert(faults.end(), plain.begin(), plain.end());
-    return faults;
-  }
-  const auto columns = to.layout.shape[2];
-  const auto units =
-      columns >= 16 && kBlock % columns == 0 ? to.layout.slot_count() * 2 / columns : 0;
-  if (units < 1 || kUnits % units != 0) {
-    add(faults, to.name, " is not one k-step of a block");
-    return faults;
-  }
-  const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
-  if ((blocks.high + 1) * units * i.bits > program.registers[i.from].layout.slot_count()) {
-    add(faults, "block ", blocks.high, " is not among the words loaded");
-  }
-  if (const auto all = kBlock / columns; steps.high >= all) {
-    add(faults, "step ", steps.high, " of a block of ", all);
-  }
+  check_bytes(program, i, i.bits, faults);
   return faults;
 }
 
@@ -219,6 +237,43 @@ Faults check(const Program& program, const FillTable& i) {
   if (i.values.size() != std::size_t{1} << i.bits) {
     add(faults, i.values.size(), " values of ", i.bits, " bits");
   }
+  return faults;
+}
+
+Faults check(const Program& program, const FillWords& i) {
+  Faults faults;
+  check_words(program, i.to, faults);
+  if (static_cast<std::int64_t>(i.values.size()) != kRelativeEntries * 2) {
+    add(faults, i.values.size(), " words of ", kRelativeEntries, " entries");
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const LargestScale& i) {
+  Faults faults;
+  const Register &to = program.registers[i.to], &scales = program.registers[i.scales];
+  for (const Register* each : {&to, &scales}) {
+    if (each->scalar != Scalar::e8m0) add(faults, "relative scales of ", name_of(each->scalar));
+  }
+  if (i.count < 1) add(faults, "the largest of ", i.count, " scales");
+  check_group(program, i.scales, i.first + Affine(i.count - 1), "scales", faults);
+  if (to.layout.shape[0] != 1 || to.layout.shape[1] != scales.layout.shape[1]) {
+    add(faults, to.name, " has other rows than ", scales.name);
+  }
+  return faults;
+}
+
+Faults check(const Program& program, const LookupRelative& i) {
+  Faults faults;
+  const Register& to = program.registers[i.to];
+  if (to.scalar != Scalar::e4m3) add(faults, "relative bytes of ", name_of(to.scalar));
+  check_words(program, i.table, faults);
+  check_group(program, i.scales, i.group, "scales", faults);
+  for (const RegisterId id : {i.scales, i.largest}) {
+    const Scalar scale = program.registers[id].scalar;
+    if (scale != Scalar::e8m0) add(faults, "relative scales of ", name_of(scale));
+  }
+  check_bytes(program, i, kRelativeBits, faults);
   return faults;
 }
 

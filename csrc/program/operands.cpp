@@ -91,6 +91,8 @@ const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
   }
 }
 
+const BytePlan& relative_plan() { return whole_byte_plan(kRelativeBits, 0); }
+
 ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step) {
   const auto columns = a.shape[2], of_unit = columns / 8;  // words of a lane
   const auto at = a(0, 4 * word);

@@ -92,6 +92,8 @@ struct UnpackBytes {
 /// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
 /// are the first operand of less_zeros(); integers in e4m3, of whole_less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
+/// Where LookupRelative has codes, each in the lowest bits of a byte: one piece of one word.
+const BytePlan& relative_plan();
 /// Which codes word `word` of an A operand of bytes has in `step`: of a unit of 16 rows those of
 /// `r` of the registers that the plan has for `plan_step`.
 struct ByteWord {
@@ -130,6 +132,30 @@ struct FillTable {
   ViewId to;
   int bits;
   std::vector<std::uint16_t> values;
+};
+
+/// to[i] = values[i]: plain writes to a shared view of words, in their order.
+struct FillWords {
+  ViewId to;
+  std::vector<std::uint32_t> values;
+};
+/// to[0, row]: the largest of scales[first, row] to scales[first + count - 1, row], which are e8m0;
+/// by code, so that NaN is larger than any number.
+struct LargestScale {
+  RegisterId to, scales;
+  Affine first;
+  int count;
+};
+/// Bytes of e4m3 in the order of UnpackBytes, of codes of 4 bits: a sign and a magnitude, which the
+/// table has by the difference of largest[0, row] and scales[group, row] (RelativeOperands); the
+/// last entry is that of all larger differences. The table was filled by FillWords.
+struct LookupRelative {
+  RegisterId to, from;
+  Affine block, step;
+  ViewId table;
+  RegisterId scales;
+  Affine group;
+  RegisterId largest;
 };
 
 /// What Unpack adds, out of integer zero points: to[w, row, 2] = -from[group, row] * 2^exponent; or

@@ -219,6 +219,19 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << "fill_table " << program.buffers[program.views[i.to].buffer].name << " of u"
                 << i.bits;
           },
+          [&](const FillWords& i) {
+            out << "fill_words " << program.buffers[program.views[i.to].buffer].name << " of "
+                << i.values.size();
+          },
+          [&](const LargestScale& i) {
+            out << reg(i.to) << " = largest of " << i.count << " from " << group(i.scales, i.first);
+          },
+          [&](const LookupRelative& i) {
+            out << reg(i.to) << " = lookup " << reg(i.from) << " block "
+                << to_string(program, i.block) << " step " << to_string(program, i.step) << " in "
+                << program.buffers[program.views[i.table].buffer].name << " by "
+                << group(i.scales, i.group) << " below " << reg(i.largest);
+          },
           [&](const ZeroOperand& i) {
             const bool bytes = program.registers[i.to].scalar == Scalar::u8;
             out << reg(i.to) << (bytes ? " = " : " = -") << group(i.from, i.group) << " * 2^"

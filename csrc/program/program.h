@@ -262,10 +262,10 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
-               Lookup, FillTable, ZeroOperand, Offset, Multiply, Spread, Gate, Activate,
-               CopyElements, UnpackBytes, SplitDigits, JoinDigits, MmaShared, MmaWait, MatrixFence,
-               ScaleOperand, TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit,
-               TensorLoad>
+               Lookup, FillTable, FillWords, LargestScale, LookupRelative, ZeroOperand, Offset,
+               Multiply, Spread, Gate, Activate, CopyElements, UnpackBytes, SplitDigits, JoinDigits,
+               MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore, TensorWait, TensorFence,
+               TensorMma, TensorCommit, TensorLoad>
       op;
 };
 
@@ -375,15 +375,15 @@ struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
 using InRegisters =
-    Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma, Fill, Scale,
-          Add, Multiply, Spread, Gate, Activate, Cast, Unary, Binary, JoinDigits>;
+    Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale, ZeroOperand, Offset, Mma,
+          Fill, Scale, Add, Multiply, Spread, Gate, Activate, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence>;
 /// Shared or global memory.
-using InMemory =
-    Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix, LoadUnits,
-          MmaShared, TensorMma, Lookup, FillTable, SplitDigits, Reduce, AtomicAdd, Ticket>;
+using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
+                       LoadMatrix, LoadUnits, MmaShared, TensorMma, Lookup, LookupRelative,
+                       FillTable, FillWords, SplitDigits, Reduce, AtomicAdd, Ticket>;
 using OnSignals = Group<SignalInit, Expect, Arrive, Await, TensorCommit>;
 /// Tensor memory, and no other.
 using InTensorMemory = Group<TensorStore, TensorLoad>;

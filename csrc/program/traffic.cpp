@@ -244,6 +244,19 @@ class Counter {
     add(program_.views[i.table].buffer, false, {all, all, all, 0, 0, 0});
   }
 
+  /// Two words for each row of a unit, whatever their entries are: a wavefront for half of a warp.
+  void count(const LookupRelative& i) {
+    const auto& layout = program_.registers[i.to].layout;
+    const auto rows = layout.slot_count() * 2 / layout.shape[2] * 2 * program_.threads / kLanes;
+    add(program_.views[i.table].buffer, false, {rows, 2 * rows, 2 * rows, 0, 0, 0});
+  }
+
+  /// One word a lane.
+  void count(const FillWords& i) {
+    const auto warps = (static_cast<std::int64_t>(i.values.size()) + kLanes - 1) / kLanes;
+    add(program_.views[i.to].buffer, true, {warps, warps, warps, 0, 0, 0});
+  }
+
   /// Sixteen bytes a lane: four entries, a wavefront each.
   void count(const FillTable& i) {
     const auto entries = table_entries(i.bits);

@@ -20,6 +20,10 @@ namespace {
 /// Of bytes, of the codes of a unit.
 constexpr int kUnitRegisters = 8;
 
+/// Of relative operands of a unit: permutations of each register; of its words shifts, masks and
+/// signs; of both rows in both k-steps a code, a difference, the lesser one, an address, a look-up.
+constexpr double kRelativeOperations = 3 * kUnitRegisters + 5 * kRelativeBits + 2 * 2 * 5;
+
 double field_cycles(const Decoding& decoding, Scalar activation) {
   const FloatFields& f = decoding.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
@@ -51,6 +55,7 @@ double lookup_cycles(int bits) {
 }  // namespace
 
 double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
+  if (place == ScalePlace::relative) return kIntegerCycles * kRelativeOperations;
   if (place == ScalePlace::rounded) {
     // Integers of f16 with stored zero points are multiplied twice.
     const bool twice = problem.weight.element == nullptr && problem.activation() == Scalar::f16 &&

@@ -35,6 +35,7 @@ constexpr codegen::Dialect kDialect = {
                  .digits = &digit_prelude,
                  .e4m3 = &float_byte_prelude,
                  .wholes = &whole_byte_prelude,
+                 .relative = &relative_prelude,
                  .gates = [] { return kSigmoid; },
                  .tiles = &tile_prelude,
                  .products = &product_prelude,

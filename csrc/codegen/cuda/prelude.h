@@ -28,6 +28,8 @@ std::string_view tile_prelude();
 std::string_view float_byte_prelude();
 /// For programs whose operands of e4m3 are integers less zero points.
 std::string_view whole_byte_prelude();
+/// For programs whose operands of e4m3 have their scales, by how far these are below the largest.
+std::string_view relative_prelude();
 /// For programs with producers. From sm_90a on.
 std::string_view role_prelude();
 /// For programs with tensor memory. From sm_100a on.

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "base/joined.h"
 #include "codegen/cuda/prelude.h"
+#include "expr/decoding.h"
 
 namespace ladder::cuda {
 
@@ -42,6 +46,28 @@ DEVICE u32 scaled_bf16(u32 both, float factor) {
   return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
 }
 )";
+}
+
+// __byte_perm looks at three bits of each selector, so that signs need not be masked off.
+std::string_view relative_prelude() {
+  static const std::string text =
+      joined(R"(// The eight magnitudes of a code, by how far its scale is below the largest one.
+struct RelativeEntry { u32 low, high; };
+DEVICE RelativeEntry relative_entry(const u32* table, u32 largest, u32 scale) {
+  return ((const RelativeEntry*)table)[min(largest - scale, )",
+             kRelativeEntries - 1, R"(u)];
+}
+// Of the codes in the low or in the high halves of four bytes.
+DEVICE u32 relative_low(RelativeEntry of, u32 codes) {
+  const u32 a = __byte_perm(of.low, of.high, codes), b = __byte_perm(of.low, of.high, codes >> 16);
+  return __byte_perm(a, b, 0x6420u) | (codes << 4 & 0x80808080u);
+}
+DEVICE u32 relative_high(RelativeEntry of, u32 codes) {
+  const u32 a = __byte_perm(of.low, of.high, codes), b = __byte_perm(of.low, of.high, codes >> 16);
+  return __byte_perm(a, b, 0x7531u) | (codes & 0x80808080u);
+}
+)");
+  return text;
 }
 
 }  // namespace ladder::cuda

@@ -194,16 +194,81 @@ void Emitter::lookup(const Lookup& i) {
   });
 }
 
+std::string Emitter::scale_code(RegisterId scales, std::int64_t slot) const {
+  const auto at = slot % 4 * 8;
+  return joined("(", reg(scales).name, "[", slot / 4, "] >> ", at, " & 0xffu)");
+}
+
+void Emitter::largest_scale(const LargestScale& i) {
+  const Register& to = reg(i.to);
+  const auto slots = to.layout.slot_count(), first = constant(i.first);
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    std::string word;
+    for (std::int64_t slot = 4 * w; slot < std::min(4 * w + 4, slots); ++slot) {
+      const auto row = to.layout(0, slot)[1];
+      auto largest = scale_code(i.scales, slot_of_row(i.scales, first, row));
+      for (int g = 1; g < i.count; ++g) {
+        largest = joined("max(", largest, ", ",
+                         scale_code(i.scales, slot_of_row(i.scales, first + g, row)), ")");
+      }
+      word += joined(word.empty() ? "" : " | ", largest, " << ", slot % 4 * 8);
+    }
+    line(to.name, "[", w, "] = ", word, ";");
+  }
+}
+
+// The two words of each row's magnitudes, then four codes at a time.
+void Emitter::lookup_relative(const LookupRelative& i) {
+  const Register& to = reg(i.to);
+  const Layout& a = to.layout;
+  const auto units = a.slot_count() * 2 / a.shape[2], slots = a.slot_count() / units;
+  const auto first = constant(i.block) * units * kRelativeBits;
+  line("{");
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    for (int parity = 0; parity < 2; ++parity) {
+      const auto row = a(0, unit * slots)[1] + 8 * parity;
+      line("  const RelativeEntry of", 2 * unit + parity, " = relative_entry(",
+           buffer_of(i.table).name, ", ", scale_code(i.largest, slot_of_row(i.largest, 0, row)),
+           ", ", scale_code(i.scales, slot_of_row(i.scales, constant(i.group), row)), ");");
+    }
+  }
+  const BytePlan& plan = relative_plan();
+  for (std::int64_t word = 0; word < words(i.to); ++word) {
+    const auto [unit, plan_step, r] = byte_word(a, word, constant(i.step));
+    const auto& pieces = plan.registers[plan_step][r];
+    LADDER_CHECK(pieces.size() == 1 && (pieces[0].shift == 0 || pieces[0].shift == 4), "codes of ",
+                 kRelativeBits, " bits in ", pieces.size(), " pieces");
+    line("  ", to.name, "[", word, "] = relative_", pieces[0].shift == 0 ? "low" : "high", "(of",
+         2 * unit + r % 2, ", ", reg(i.from).name, "[",
+         first + unit * kRelativeBits + pieces[0].word, "]);");
+  }
+  line("}");
+}
+
 void Emitter::table_values(const std::vector<Statement>& statements) {
   for (const Statement& statement : statements) {
-    const auto* fill = std::get_if<FillTable>(&statement.op);
-    if (fill == nullptr) continue;
-    out_ << dialect_.constants << " u16 " << buffer_of(fill->to).name << "_values[] = {";
-    for (std::size_t v = 0; v < fill->values.size(); ++v) {
-      out_ << (v == 0 ? "" : v % 16 == 0 ? ",\n    " : ", ") << hex(fill->values[v]);
+    if (const auto* fill = std::get_if<FillTable>(&statement.op)) {
+      array_of("u16", fill->to, fill->values);
+    } else if (const auto* of_words = std::get_if<FillWords>(&statement.op)) {
+      array_of("u32", of_words->to, of_words->values);
     }
-    out_ << "};\n";
   }
+}
+
+template <class Value>
+void Emitter::array_of(std::string_view type, ViewId of, const std::vector<Value>& values) {
+  out_ << dialect_.constants << ' ' << type << ' ' << buffer_of(of).name << "_values[] = {";
+  for (std::size_t v = 0; v < values.size(); ++v) {
+    out_ << (v == 0 ? "" : v % 16 == 0 ? ",\n    " : ", ") << hex(values[v]);
+  }
+  out_ << "};\n";
+}
+
+void Emitter::fill_words(const FillWords& i) {
+  const auto& table = buffer_of(i.to).name;
+  line("for (u32 at = thread; at < ", i.values.size(), "u; at += ", program_.threads, "u) {");
+  line("  ", table, "[at] = ", table, "_values[at];");
+  line("}");
 }
 
 void Emitter::fill_table(const FillTable& i) {

@@ -15,21 +15,20 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
   const auto body = [&](const auto& i) { return uses_tiles(program, i.body); };
   return std::any_of(statements.begin(), statements.end(), [&](const Statement& statement) {
     return std::visit(
-        Match{
-            [&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
-            [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
-            [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
-            answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
-            answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
-            answer(
-                Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements, LoadMatrix,
-                      LoadUnits, MmaShared, TensorMma, Lookup, FillTable, SplitDigits, Ticket>{},
-                false),
-            answer(InTensorMemory{}, false), answer(Group<TensorCommit>{}, false),
-            answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, ZeroOperand, Offset, Mma,
-                         Fill, Reinterpret, Scale, Add, Multiply, Spread, Gate, Activate,
-                         JoinDigits>{},
-                   false)},
+        Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
+              [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
+              [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
+              answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
+              answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
+              answer(Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
+                           LoadMatrix, LoadUnits, MmaShared, TensorMma, Lookup, LookupRelative,
+                           FillTable, FillWords, SplitDigits, Ticket>{},
+                     false),
+              answer(InTensorMemory{}, false), answer(Group<TensorCommit>{}, false),
+              answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale,
+                           ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add, Multiply,
+                           Spread, Gate, Activate, JoinDigits>{},
+                     false)},
         statement.op);
   });
 }
@@ -76,6 +75,10 @@ std::string Emitter::run() {
   if (has<UnpackBytes>(program_.body, wholes)) {
     if (dialect_.preludes.wholes == nullptr) fail<Unsupported>("no integers in e4m3");
     out_ << dialect_.preludes.wholes() << '\n';
+  }
+  if (has<LookupRelative>(program_.body, [](const LookupRelative&) { return true; })) {
+    if (dialect_.preludes.relative == nullptr) fail<Unsupported>("no relative scales");
+    out_ << dialect_.preludes.relative() << '\n';
   }
   if (has<Gate>(program_.body, [](const Gate&) { return true; }) ||
       has<Activate>(program_.body, [](const Activate&) { return true; })) {
@@ -344,6 +347,9 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const ScaleOperand& i) { scale_operand(i); },
                    [&](const Lookup& i) { lookup(i); },
                    [&](const FillTable& i) { fill_table(i); },
+                   [&](const FillWords& i) { fill_words(i); },
+                   [&](const LargestScale& i) { largest_scale(i); },
+                   [&](const LookupRelative& i) { lookup_relative(i); },
                    [&](const ZeroOperand& i) { zero_operand(i); },
                    [&](const Offset& i) { offset(i); },
                    [&](const UnpackBytes& i) { unpack_bytes(i); },

@@ -144,6 +144,13 @@ class Emitter {
   static std::string scale_of_unit(std::int64_t row);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);
+  void fill_words(const FillWords& i);
+  template <class Value>
+  void array_of(std::string_view type, ViewId of, const std::vector<Value>& values);
+  /// The code of a scale of 8 bits.
+  std::string scale_code(RegisterId scales, std::int64_t slot) const;
+  void largest_scale(const LargestScale& i);
+  void lookup_relative(const LookupRelative& i);
   void table_values(const std::vector<Statement>& statements);
   void zero_operand(const ZeroOperand& i);
 

@@ -77,6 +77,7 @@ constexpr codegen::Dialect kDialect = {
                  .digits = &byte_prelude,
                  .e4m3 = &float_byte_prelude,
                  .wholes = &whole_byte_prelude,
+                 .relative = nullptr,
                  .gates = &gate_prelude,
                  .tiles = &tile_prelude,
                  .products = nullptr,

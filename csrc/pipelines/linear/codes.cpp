@@ -19,6 +19,10 @@ constexpr double kLargestByte = 127;  // of s8
 
 Statement LinearLowering::declare_table(std::int64_t words) {
   const auto table = buffer("code_table", Level::shared, Scalar::u32, words);
+  if (relative()) {
+    table_ = view(table, {kRelativeEntries, 2}, {2, 1});
+    return {FillWords{table_, relative_operands(*problem_.weight.element).words}};
+  }
   table_ = view(table, {table_entries(problem_.weight.bits), kLanes}, {kLanes, 1});
   return {FillTable{table_, problem_.weight.bits, decoding_.table}};
 }
@@ -61,7 +65,11 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   const bool apart = tiling.running || instruction_.accumulator != Scalar::f32;
   o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
-  if (float_bytes()) {
+  if (relative()) {
+    o.largest = reg("largest_scale", Scalar::e8m0, tiling.largest);
+    const int exponent = relative_operands(*problem_.weight.element).exponent;
+    o.scale_exponent[0] = o.scale_exponent[1] = -exponent;
+  } else if (float_bytes()) {
     const int halves = operand_ == Scalar::e4m3fnuz ? 2 * kFnuzExponent : 0;  // of both operands
     o.scale_exponent[0] = o.scale_exponent[1] =
         halves + (problem_.weight.element != nullptr ? kByteBias - problem_.weight.element->bias
@@ -132,6 +140,10 @@ void LinearLowering::prepare_group(Body& body) {
 
 void LinearLowering::begin_group(Body& body) {
   const Operands& o = operands_;
+  if (relative()) {
+    const auto count = static_cast<int>(kRelativeColumns / problem_.group_size());
+    emit(body, LargestScale{o.largest, scale_rows(), o.group, count});
+  }
   prepare_group(body);
   // Sums start from what the zero point adds where that is known, else it joins them at the end.
   if (o.zero_row >= 0 && !zeros_by_product() && o.zero_known) {
@@ -158,6 +170,11 @@ void LinearLowering::multiply_step(Body& body, const Product& product) {
 
 void LinearLowering::decode_step(Body& body) {
   const Operands& o = operands_;
+  if (relative()) {
+    emit(body, LookupRelative{o.a, words_, o.block, o.in_block, table_, scale_rows(),
+                              o.group_of_step, o.largest});
+    return;
+  }
   if (has_bytes(route_)) {
     UnpackBytes codes{
         o.a, words_, o.block, o.in_block, problem_.weight.bits, problem_.weight.three};
@@ -206,8 +223,8 @@ void LinearLowering::end_group(Body& body) {
   if (!decoding_.scaled) {
     emit(body, Scale{o.total,
                      acc_,
-                     scale_rows(),
-                     o.group,
+                     relative() ? o.largest : scale_rows(),
+                     relative() ? Affine(0) : o.group,
                      {o.scale_exponent[0], o.scale_exponent[1]},
                      o.total != acc_ && !o.open,
                      o.biased});

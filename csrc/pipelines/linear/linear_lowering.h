@@ -29,6 +29,7 @@ class LinearLowering {
                  ScalePlace scale_place)
       : problem_(problem),
         route_(route),
+        scale_place_(scale_place),
         instruction_(*decisions.core.instruction),
         operand_(operand_scalar(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
@@ -87,7 +88,8 @@ class LinearLowering {
   // `operands_.group`.
   /// Of those types that are looked up.
   Statement declare_table(std::int64_t words);
-  bool has_table() const { return decoding_.kind == Decoding::Kind::table; }
+  bool has_table() const { return looks_up(problem_, scale_place_); }
+  bool relative() const { return scale_place_ == ScalePlace::relative; }
   /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the
   /// scales; sums of integers always become others. `a_warps`, `b_warps` and `sum_warps` spread the
@@ -98,6 +100,7 @@ class LinearLowering {
     std::int64_t tokens;
     bool b_in_registers = true;  ///< else the instruction reads activations from shared memory
     bool running;
+    Layout largest = {};  ///< [1, rows] of sums, for relative operands
   };
   void declare_operands(Body& body, const Tiling& tiling);
   /// Stored zero points multiply the sum of a group's activations, which one more product gives.
@@ -135,12 +138,14 @@ class LinearLowering {
     bool zero_known = false;                  ///< zero_sum is there already, for all rows
     int zero_products = 1;                    ///< times that zero_sum is added
     RegisterId zeros = -1;                    ///< set when operands are made with stored ones
+    RegisterId largest = -1;                  ///< the scales of sums, where operands are relative
     bool open = false;                        ///< the group is all of K: end_sums() ends it
     bool biased = false;                      ///< sums of a group are Scale::biased
     Layout zeros_layout;
     int scale_exponent[2];          ///< by parity of eight rows
     int last_exponent[2] = {0, 0};  ///< of the sums of all groups
     Affine group;                   ///< of the registers of scales and zero points
+    Affine group_of_step;           ///< the same, of operands that are relative
     Affine block, in_block;         ///< of the words that hold a step
 
     /// The zero point takes one more product in each step.
@@ -205,6 +210,7 @@ class LinearLowering {
 
   const Problem& problem_;
   const Route route_;
+  const ScalePlace scale_place_;
   const MatrixInstruction& instruction_;
   const Scalar operand_;  // of the activations
   const int granule_;     // bytes that every level moves whole

@@ -155,6 +155,9 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
                   kRoutes[static_cast<std::size_t>(route)]);
   }
   const MatrixInstruction& row = *decisions.of(route).core.instruction;
+  if (place == ScalePlace::relative) {
+    if (auto why = no_relative_scales(problem); !why.empty()) return why;
+  }
   if (route == Route::bytes) return bytes_objection(problem, row);
   if (!row.subnormals && problem.activation() == Scalar::f16 &&
       (place == ScalePlace::rounded ||

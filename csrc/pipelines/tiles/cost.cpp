@@ -46,7 +46,7 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
   const double steps = static_cast<double>(s.columns) / mma.k;  // of a k-tile
   const double units = static_cast<double>(s.units()),
                tokens = static_cast<double>(s.warp_tokens());
-  const double groups = static_cast<double>(groups_of_tile(s, problem));
+  const double groups = static_cast<double>(scaled_sums(s, problem));
   const bool totals = keeps_totals(s, problem);
   const bool product = takes_zero_product(problem, s.route);
 

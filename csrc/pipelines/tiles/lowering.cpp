@@ -93,7 +93,8 @@ LinearLowering::Tiling TileLowering::tiling() const {
           .fit = fit_,
           .tokens = s_.tensor_memory ? tokens_of_load(s_) : s_.warp_tokens(),
           .b_in_registers = warpgroup_ == nullptr,
-          .running = keeps_totals(s_, problem_)};
+          .running = keeps_totals(s_, problem_),
+          .largest = spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(1, false)};
 }
 
 void TileLowering::k_tile(Body& body) {
@@ -172,7 +173,10 @@ Affine TileLowering::group_of_step(const Affine& block, const Affine& step, std:
 void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks) {
   const auto count = s_.columns / (blocks * kBlock);  // sums of a k-tile
   const auto group = variable("group", count);
-  operands_.group = whole_row() ? Affine(0) : divided(Affine::of(group), count / groups_);
+  // Relative operands have several groups to a sum: the first of them.
+  operands_.group = whole_row()  ? Affine(0)
+                    : relative() ? Affine::of(group, groups_ / count)
+                                 : divided(Affine::of(group), count / groups_);
   Body per_group;
   if (!open()) begin_group(per_group);
   each_block(per_group, k_tile, blocks, open(), [&](Body& per_block, const Affine& block) {
@@ -211,6 +215,8 @@ void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine
     if (decoding_.scaled) {
       operands_.group = group_of_step(block, Affine::of(step), turn, in_turn);
       begin_group(per_step);
+    } else if (relative()) {
+      operands_.group_of_step = group_of_step(block, Affine::of(step), turn, in_turn);
     }
     multiply(per_step, k_tile, block, turn, in_turn);
   }

@@ -153,6 +153,9 @@ std::string converted_elsewhere(const TileSchedule& s, const Decisions& decision
 std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits) {
   const Problem& problem = decisions.problem;
   if (problem.groups() == 1) return {};
+  if (s.scale_place == ScalePlace::relative && s.columns % kRelativeColumns != 0) {
+    return joined("k-tiles of ", s.columns, " columns, and relative scales for ", kRelativeColumns);
+  }
   const auto group = problem.group_size();
   const int step = decisions.of(s.route).core.instruction->k;
   if (group % step != 0) {

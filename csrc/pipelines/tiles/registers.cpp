@@ -56,7 +56,8 @@ std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
   const auto operands =
       s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, problem);
-  const bool narrow = totals && problem.group_size() < kBlock;
+  const bool relative = s.scale_place == ScalePlace::relative;
+  const bool narrow = totals && !relative && problem.group_size() < kBlock;
   const bool e4m3 = problem.rounded_x() == Scalar::e4m3;
   const bool integers = e4m3 && problem.weight.element == nullptr;
   const bool of_warpgroups = integers && s.warpgroups;

@@ -14,7 +14,7 @@ namespace ladder {
 namespace {
 
 // As CUTLASS, DeepGEMM and others promote sums of e4m3.
-constexpr std::int64_t kMostSummed = 128;
+constexpr std::int64_t kMostSummed = kRelativeColumns;
 
 struct Spelling {
   template <class Schedule, class Text>
@@ -100,9 +100,15 @@ int operand_stages(const TileSchedule& s) {
 }
 
 std::int64_t summed_columns(const TileSchedule& s, const Problem& problem) {
+  if (s.scale_place == ScalePlace::relative) return kRelativeColumns;
   const auto group = problem.groups() == 1 ? s.columns : s.columns / groups_of_tile(s, problem);
   if (problem.rounded_x() != Scalar::e4m3 || group <= kMostSummed) return group;
   return group % kMostSummed == 0 ? kMostSummed : kBlock;
+}
+
+std::int64_t scaled_sums(const TileSchedule& s, const Problem& problem) {
+  return s.scale_place == ScalePlace::relative ? s.columns / kRelativeColumns
+                                               : groups_of_tile(s, problem);
 }
 
 bool keeps_totals(const TileSchedule& s, const Problem& problem) {
@@ -126,8 +132,11 @@ TileMemory tile_memory(const TileSchedule& s, const Problem& problem) {
     out.x_pitch = s.columns + pad;
     out.activations = std::int64_t{s.stages} * s.tokens * out.x_pitch;
   }
-  if (decoding_kind(problem) == Decoding::Kind::table)
+  if (s.scale_place == ScalePlace::relative) {
+    out.table = kRelativeEntries * 2;
+  } else if (decoding_kind(problem) == Decoding::Kind::table) {
     out.table = table_entries(problem.weight.bits) * kLanes;
+  }
   out.sum_pitch = s.rows + kSumPad;
   out.sums = s.tokens * out.sum_pitch;
   return out;

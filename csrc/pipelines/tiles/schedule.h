@@ -113,6 +113,8 @@ int operand_stages(const TileSchedule& schedule);
 /// Columns of a k-tile whose sums are added up to others: those of a group, but of e4m3, whose
 /// products keep few bits of sums, no more than 128.
 std::int64_t summed_columns(const TileSchedule& schedule, const Problem& problem);
+/// How often scales multiply the sums of a k-tile.
+std::int64_t scaled_sums(const TileSchedule& schedule, const Problem& problem);
 /// Sums are added up in registers of their own, in which their products are not.
 bool keeps_totals(const TileSchedule& schedule, const Problem& problem);
 

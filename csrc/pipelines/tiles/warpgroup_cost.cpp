@@ -63,9 +63,8 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
                           instructions_of_step * groups * steps * resident;
   const double decoding = costs.decoding * units *
                           decoding_cycles(problem, s.route, s.scale_place) * s.columns / kBlock;
-  const double scaling = keeps_totals(s, problem)
-                             ? costs.scaling * units * tokens / 2 * groups_of_tile(s, problem)
-                             : 0;
+  const double scaling =
+      keeps_totals(s, problem) ? costs.scaling * units * tokens / 2 * scaled_sums(s, problem) : 0;
   const double storing = s.tensor_memory ? costs.store_cycles * units * steps : 0;
   const int granule = decisions.of(s.route).hint.granularity_bytes;
   const double instructions =

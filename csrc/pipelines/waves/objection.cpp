@@ -154,6 +154,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   if (auto why = not_counts(s); !why.empty()) return why;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
+  if (s.scale_place == ScalePlace::relative) return "no relative scales in waves";
   if (auto why = unserved(problem); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {

@@ -144,6 +144,62 @@ void Interpreter::fill_table(Block& block, const FillTable& i) {
   }
 }
 
+void Interpreter::fill_words(Block& block, const FillWords& i) {
+  const auto table = program_.shared_offset(program_.views[i.to].buffer);
+  for (std::size_t at = 0; at < i.values.size(); ++at) {
+    refuse(block.shared.write(table + static_cast<std::int64_t>(at) * 4, 4,
+                              static_cast<int>(at % program_.threads),
+                              reinterpret_cast<const std::uint8_t*>(&i.values[at])));
+  }
+}
+
+void Interpreter::largest_scale(Block& block, const LargestScale& i) {
+  const auto first = value(block, i.first), slots = coordinates_[i.scales].slots;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
+    std::uint32_t largest = 0;
+    for (int g = 0; g < i.count; ++g) {
+      const auto slot = slot_of_row(i.scales, thread, first + g, at[1]);
+      largest = std::max(largest, get(block, i.scales, thread * slots + slot));
+    }
+    set(block, i.to, index, largest);
+  });
+}
+
+void Interpreter::lookup_relative(Block& block, const LookupRelative& i) {
+  const auto table = program_.shared_offset(program_.views[i.table].buffer);
+  const auto group = value(block, i.group);
+  const BytePlan& plan = relative_plan();
+  const Layout& a = program_.registers[i.to].layout;
+  const auto slots = program_.registers[i.from].layout.slot_count();
+  const auto of_thread = a.slot_count(), units = of_thread * 2 / a.shape[2];
+  const auto first = value(block, i.block) * units * kRelativeBits;
+  const auto scale_of = [&](RegisterId id, int thread, std::int64_t of, std::int64_t row) {
+    return get(block, id, thread * coordinates_[id].slots + slot_of_row(id, thread, of, row));
+  };
+  std::uint32_t words[kRelativeBits];
+  for (std::int64_t word = 0; word < of_thread / 4; ++word) {
+    const auto [unit, plan_step, r] = byte_word(a, word, value(block, i.step));
+    for (int thread = 0; thread < program_.threads; ++thread) {
+      const auto row = coordinates_[i.to].at(thread, 4 * word)[1];
+      const auto below =
+          scale_of(i.largest, thread, 0, row) - scale_of(i.scales, thread, group, row);
+      const auto entry = std::min<std::uint32_t>(below, kRelativeEntries - 1);
+      std::uint8_t bytes[8];
+      for (int half = 0; half < 2; ++half) {
+        refuse(block.shared.read(table + (entry * 2 + half) * 4, 4, thread, bytes + 4 * half));
+      }
+      for (int w = 0; w < kRelativeBits; ++w) {
+        words[w] = get(block, i.from, thread * slots + first + unit * kRelativeBits + w);
+      }
+      const auto codes = read_pieces(plan.registers[plan_step][r], words);
+      for (int b = 0; b < 4; ++b) {
+        const auto code = codes >> (8 * b) & 0xf;
+        set(block, i.to, thread * of_thread + word * 4 + b, bytes[code & 7] | (code & 8) << 4);
+      }
+    }
+  }
+}
+
 void Interpreter::zero_operand(Block& block, const ZeroOperand& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const Coordinates& zeros = coordinates_[i.from];

@@ -172,6 +172,9 @@ class Interpreter {
   void scale_operand(Block& block, const ScaleOperand& i);
   void lookup(Block& block, const Lookup& i);
   void fill_table(Block& block, const FillTable& i);
+  void fill_words(Block& block, const FillWords& i);
+  void largest_scale(Block& block, const LargestScale& i);
+  void lookup_relative(Block& block, const LookupRelative& i);
   void zero_operand(Block& block, const ZeroOperand& i);
   void offset(Block& block, const Offset& i);
   /// Where `thread` holds row `row` of `group` in a register [groups, rows].

@@ -202,12 +202,12 @@ void Hazards::plain_copy(ViewId id, std::int64_t run) {
 
 // Which entries a thread reads depends on the codes: all of them, by all threads, once until the
 // next barrier.
-void Hazards::lookup(const Lookup& i) {
-  int& looked = looked_up_.emplace(i.table, -1).first->second;
+void Hazards::look_up(ViewId id) {
+  int& looked = looked_up_.emplace(id, -1).first->second;
   if (looked == epoch_) return;
   looked = epoch_;
-  const View& table = program_.views[i.table];
-  const auto size = table_entries(i.bits) * kLanes * 4 / granule_;
+  const View& table = program_.views[id];
+  const auto size = table.extents[0] * table.extents[1] * 4 / granule_;
   for (std::int64_t g = place(table); g < place(table) + size; ++g) {
     touch(g, kSeveral, false, false);
   }

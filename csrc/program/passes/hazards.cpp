@@ -103,31 +103,30 @@ std::vector<VariableId> Hazards::block_variables() const {
     };
     for (const Statement& statement : body) {
       std::visit(
-          Match{
-              [&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
-              [&](const Within& i) { self(self, i.body); },
-              [&](const Produce& i) { self(self, i.body); },
-              [&](const Load& i) {
-                if (!i.remote) at(i.from, i.at);
-              },
-              [&](const Store& i) { at(i.to, i.at); },
-              [&](const LoadMatrix& i) { at(i.from, i.at); },
-              [&](const LoadUnits& i) { at(i.from, i.at); },
-              [&](const MmaShared& i) { at(i.from, i.at); },
-              [&](const TensorMma& i) { at(i.from, i.at); },
-              [&](const TensorCommit& i) { note(i.index); }, nothing(InTensorMemory{}),
-              [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
-              [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
-              [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
-              [&](const CopyRows& i) { at(i.to, {i.index}); },
-              [&](const Await& i) { note(i.index), note(i.parity); },
-              [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
-              [&](const SplitDigits& i) { at(i.to, {}); }, nothing(InRegisters{}),
-              [&](const Expect& i) { note(i.index), note(i.guard); },
-              [&](const Arrive& i) { note(i.index); }, nothing(InTime{}),
-              // Global memory, or the whole of a view.
-              nothing(
-                  Group<Reinterpret, Lookup, FillTable, Reduce, AtomicAdd, Ticket, SignalInit>{})},
+          Match{[&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
+                [&](const Within& i) { self(self, i.body); },
+                [&](const Produce& i) { self(self, i.body); },
+                [&](const Load& i) {
+                  if (!i.remote) at(i.from, i.at);
+                },
+                [&](const Store& i) { at(i.to, i.at); },
+                [&](const LoadMatrix& i) { at(i.from, i.at); },
+                [&](const LoadUnits& i) { at(i.from, i.at); },
+                [&](const MmaShared& i) { at(i.from, i.at); },
+                [&](const TensorMma& i) { at(i.from, i.at); },
+                [&](const TensorCommit& i) { note(i.index); }, nothing(InTensorMemory{}),
+                [&](const CopyAsync& i) { at(i.to, {}), note(i.guard); },
+                [&](const CopyOwn& i) { at(i.to, i.to_at), note(i.guard); },
+                [&](const CopyBulk& i) { at(i.to, {i.index}), note(i.guard); },
+                [&](const CopyRows& i) { at(i.to, {i.index}); },
+                [&](const Await& i) { note(i.index), note(i.parity); },
+                [&](const CopyElements& i) { at(i.to, {}), note(i.guard); },
+                [&](const SplitDigits& i) { at(i.to, {}); }, nothing(InRegisters{}),
+                [&](const Expect& i) { note(i.index), note(i.guard); },
+                [&](const Arrive& i) { note(i.index); }, nothing(InTime{}),
+                // Global memory, or the whole of a view.
+                nothing(Group<Reinterpret, Lookup, LookupRelative, FillTable, FillWords, Reduce,
+                              AtomicAdd, Ticket, SignalInit>{})},
           statement.op);
     }
   };
@@ -274,6 +273,7 @@ void Hazards::instruction(const Statement& statement) {
             nothing(Group<TensorStore, TensorWait, TensorFence, TensorMma, TensorCommit,
                           TensorLoad>{}),  // first() refuses them
             [&](const FillTable& i) { plain_copy(i.to, 4); },
+            [&](const FillWords& i) { plain_copy(i.to, 1); },
             [&](const CopyElements& i) {
               if (value(i.guard) < i.below) plain_copy(i.to, 2);
             },
@@ -281,7 +281,8 @@ void Hazards::instruction(const Statement& statement) {
               plain_copy(i.to, 4);
               barrier();
             },
-            [&](const Lookup& i) { lookup(i); },
+            [&](const Lookup& i) { look_up(i.table); },
+            [&](const LookupRelative& i) { look_up(i.table); },
             // Registers only, or the business of other checks.
             nothing(InRegisters{}), nothing(Nested{}),
             nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait, MatrixFence>{})},

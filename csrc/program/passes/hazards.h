@@ -90,7 +90,7 @@ class Hazards {
   void plain_copy(ViewId id, std::int64_t run);
   void multiply(const MmaShared& i);
   void end_products(int pending);
-  void lookup(const Lookup& i);
+  void look_up(ViewId table);
   void load_units(const LoadUnits& i);
   void reduce(const Reduce& i);
   void global(BufferId buffer, const Layout& layout, ViewId view, const std::vector<Affine>& at,

@@ -117,27 +117,27 @@ class Pipeline {
     const auto view = [&](ViewId id) { ++buffers[program_.views[id].buffer]; };
     for (const Statement& s : body) {
       std::visit(
-          Match{
-              [&](const For& i) { count_uses(i.body, buffers, signals); },
-              [&](const If& i) { count_uses(i.body, buffers, signals); },
-              [&](const Within& i) { count_uses(i.body, buffers, signals); },
-              [&](const Produce& i) { count_uses(i.body, buffers, signals); },
-              [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
-              [&](const LoadMatrix& i) { view(i.from); }, [&](const MmaShared& i) { view(i.from); },
-              [&](const TensorMma& i) { view(i.from); }, nothing(InTensorMemory{}),
-              [&](const TensorCommit& i) { ++signals[i.signal]; },
-              [&](const LoadUnits& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
-              [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
-              [&](const SplitDigits& i) { view(i.to); },
-              [&](const CopyBulk& i) { view(i.to), ++signals[i.signal]; },
-              [&](const CopyRows& i) { view(i.to), ++signals[i.signal]; },
-              [&](const Expect& i) { ++signals[i.signal]; },
-              [&](const Arrive& i) { ++signals[i.signal]; },
-              [&](const Await& i) { ++signals[i.signal]; }, nothing(InRegisters{}),
-              nothing(InTime{}),
-              // None of them is of what a loop's copies bring.
-              nothing(
-                  Group<Reinterpret, SignalInit, Lookup, FillTable, Reduce, AtomicAdd, Ticket>{})},
+          Match{[&](const For& i) { count_uses(i.body, buffers, signals); },
+                [&](const If& i) { count_uses(i.body, buffers, signals); },
+                [&](const Within& i) { count_uses(i.body, buffers, signals); },
+                [&](const Produce& i) { count_uses(i.body, buffers, signals); },
+                [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
+                [&](const LoadMatrix& i) { view(i.from); },
+                [&](const MmaShared& i) { view(i.from); },
+                [&](const TensorMma& i) { view(i.from); }, nothing(InTensorMemory{}),
+                [&](const TensorCommit& i) { ++signals[i.signal]; },
+                [&](const LoadUnits& i) { view(i.from); }, [&](const CopyAsync& i) { view(i.to); },
+                [&](const CopyOwn& i) { view(i.to); }, [&](const CopyElements& i) { view(i.to); },
+                [&](const SplitDigits& i) { view(i.to); },
+                [&](const CopyBulk& i) { view(i.to), ++signals[i.signal]; },
+                [&](const CopyRows& i) { view(i.to), ++signals[i.signal]; },
+                [&](const Expect& i) { ++signals[i.signal]; },
+                [&](const Arrive& i) { ++signals[i.signal]; },
+                [&](const Await& i) { ++signals[i.signal]; }, nothing(InRegisters{}),
+                nothing(InTime{}),
+                // None of them is of what a loop's copies bring.
+                nothing(Group<Reinterpret, SignalInit, Lookup, LookupRelative, FillTable, FillWords,
+                              Reduce, AtomicAdd, Ticket>{})},
           s.op);
     }
   }
