@@ -167,6 +167,9 @@ Faults check(const Program& program, const MmaShared& i) {
       acc.scalar != i.row->accumulator) {
     add(faults, "scalars that ", i.row->name, " does not take");
   }
+  if (i.replaces && acc.scalar != Scalar::f32) {
+    add(faults, "sums of ", name_of(acc.scalar), " do not begin at a product");
+  }
   if (acc.layout.shape.size() != 3) {
     add(faults, acc.name, " is not [rows, tokens] of warps");
     return faults;

@@ -162,7 +162,8 @@ std::string to_string(const Program& program, const Statement& statement) {
             }
           },
           [&](const MmaShared& i) {
-            out << reg(i.acc) << " += mma " << reg(i.a) << ", " << place(program, i.from, i.at);
+            out << reg(i.acc) << (i.replaces ? " = mma " : " += mma ") << reg(i.a) << ", "
+                << place(program, i.from, i.at);
           },
           [&](const MmaWait& i) {
             out << "mma_wait pending<=" << i.pending;

@@ -186,12 +186,13 @@ struct Mma {
 /// acc[w, m, n] += sum_k a[w, m, k] * from[at + (w, n, 0, k)] by the instruction `row`, whose lanes
 /// read B from shared memory, swizzled: [tiles, tokens, panels, 128 bytes]. It begins here, and
 /// ends in a MmaWait: until then nothing reads `acc` but the next of its kind, and nothing writes
-/// `a`.
+/// `a`. Where it `replaces`, acc is the product alone, whatever was there.
 struct MmaShared {
   const MatrixInstruction* row;
   RegisterId acc, a;
   ViewId from;
   std::vector<Affine> at;
+  bool replaces = false;
 };
 /// Waits until at most `pending` MmaShared of this thread are unfinished, none of them of `sums`.
 struct MmaWait {

@@ -279,6 +279,8 @@ void ptx(A&&... operands) {
     // Arithmetic.
   } else if constexpr (T.begins("lop3.b32 %0, %1, %2, %3, ")) {
     O(0) = logic_of_three(O(1), O(2), O(3), T.last());
+  } else if constexpr (T.view() == "prmt.b32 %0, %1, %2, %3;") {
+    O(0) = __byte_perm(O(1), O(2), O(3) & 0xffff);
   } else if constexpr (T.view() == "vabsdiff4.u32.u32.u32 %0, %1, %2, %3;") {
     O(0) = O(3);  // added to each byte, which no kernel of ladder has other than zero
     for (int at = 0; at < 32; at += 8) {
@@ -381,6 +383,8 @@ void ptx(A&&... operands) {
                   "an unknown load");
     tensor_load(&O(0), kCount - 1, O(kCount - 1));
   } else if constexpr (T.begins("{.reg .pred p; setp.ne.b32 p, 1, "
+                                "0;\nwgmma.mma_async.sync.aligned.m64n") ||
+                       T.begins("{.reg .pred p; setp.ne.b32 p, 0, "
                                 "0;\nwgmma.mma_async.sync.aligned.m64n")) {
     constexpr bool halves = T.has(".f16.f16 ") || T.has(".bf16.bf16 ");
     constexpr bool whole = T.has(".s32.u8.s8 ") || T.has(".s32.s8.s8 ");
@@ -397,6 +401,8 @@ void ptx(A&&... operands) {
                         : T.has(".s32.u8.")  ? Operands::u8
                         : whole              ? Operands::s8
                                              : Operands::e4m3;
+    // Without the predicate the sums are the product.
+    if constexpr (T.has("p, 0, 0;")) std::fill_n(&O(0), kCount - 5, 0);
     product_begins(&O(0), &O(kCount - 5), O(kCount - 1), 2 * (kCount - 5), of);
   } else if constexpr (T.view() == "shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;") {
     O(0) = std::bit_cast<float>(warp_xor(std::bit_cast<Word>(O(1)), O(2)));

@@ -37,6 +37,7 @@ std::string_view tensor_prelude();
 /// For programs with products whose B is in shared memory, and the function of one such product.
 /// From sm_90a on.
 std::string_view product_prelude();
-std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens);
+std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens,
+                           bool replaces);
 
 }  // namespace ladder::cuda

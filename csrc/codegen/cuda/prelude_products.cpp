@@ -42,6 +42,9 @@ template <int Tokens> DEVICE void mma_shared_bf16(float* d, const u32* a, u64 b)
 template <int Tokens> DEVICE void mma_shared_e4m3(float* d, const u32* a, u64 b);
 template <int Tokens> DEVICE void mma_shared_u8(int* d, const u32* a, u64 b);
 template <int Tokens> DEVICE void mma_shared_s8(int* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_first_f16(float* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_first_bf16(float* d, const u32* a, u64 b);
+template <int Tokens> DEVICE void mma_first_e4m3(float* d, const u32* a, u64 b);
 )";
 }
 
@@ -67,7 +70,8 @@ DEVICE u32 whole_less_zeros(u32 codes, u32 zeros) {
 )";
 }
 
-std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens) {
+std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t tokens,
+                           bool replaces) {
   const bool whole = row.accumulator == Scalar::s32;
   const std::string type(name_of(a)), of_b(name_of(operand_scalar(row).value()));
   const auto sums = tokens / 2;
@@ -76,12 +80,15 @@ std::string shared_product(const MatrixInstruction& row, Scalar a, std::int64_t 
     const bool first = i == 0, wraps = i % 8 == 0;
     listed += joined(first ? "" : ", ", wraps ? "\"\n               \"" : "", "%", i);
     outputs += joined(first ? "" : ", ", wraps && !first ? "\n                 " : "",
-                      whole ? "\"+r\"(d[" : "\"+f\"(d[", i, "])");
+                      replaces ? "\"=" : "\"+", whole ? "r" : "f", "\"(d[", i, "])");
   }
   return joined(
-      "template <> DEVICE void mma_shared_", type, "<", tokens, ">(", whole ? "int" : "float",
+      "template <> DEVICE void mma_", replaces ? "first_" : "shared_", type, "<", tokens, ">(",
+      whole ? "int" : "float",
       "* d, const u32* a, u64 b) {\n"
-      "  asm volatile(\"{.reg .pred p; setp.ne.b32 p, 1, 0;\\n\"\n"
+      "  asm volatile(\"{.reg .pred p; setp.ne.b32 p, ",
+      replaces ? 0 : 1,
+      ", 0;\\n\"\n"
       "               \"wgmma.mma_async.sync.aligned.m64n",
       tokens, "k", row.k, ".", name_of(row.accumulator), ".", type, ".", of_b, " {", listed,
       "}, {%", sums, ", %", sums + 1, ", %", sums + 2, ", %", sums + 3, "}, %", sums + 4,

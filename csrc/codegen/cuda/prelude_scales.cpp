@@ -48,7 +48,7 @@ DEVICE u32 scaled_bf16(u32 both, float factor) {
 )";
 }
 
-// __byte_perm looks at three bits of each selector, so that signs need not be masked off.
+// By the instruction, since __byte_perm masks its selector once more.
 std::string_view relative_prelude() {
   static const std::string text =
       joined(R"(// The eight magnitudes of a code, by how far its scale is below the largest one.
@@ -57,14 +57,22 @@ DEVICE RelativeEntry relative_entry(const u32* table, u32 largest, u32 scale) {
   return ((const RelativeEntry*)table)[min(largest - scale, )",
              kRelativeEntries - 1, R"(u)];
 }
+// Of the low 16 bits of `codes`, three each.
+DEVICE u32 magnitudes(RelativeEntry of, u32 codes) {
+  u32 bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(of.low), "r"(of.high), "r"(codes));
+  return bytes;
+}
 // Of the codes in the low or in the high halves of four bytes.
 DEVICE u32 relative_low(RelativeEntry of, u32 codes) {
-  const u32 a = __byte_perm(of.low, of.high, codes), b = __byte_perm(of.low, of.high, codes >> 16);
-  return __byte_perm(a, b, 0x6420u) | (codes << 4 & 0x80808080u);
+  const u32 each = codes & 0x77777777u;
+  const u32 bytes = __byte_perm(magnitudes(of, each), magnitudes(of, each >> 16), 0x6420u);
+  return bytes | (codes << 4 & 0x80808080u);
 }
 DEVICE u32 relative_high(RelativeEntry of, u32 codes) {
-  const u32 a = __byte_perm(of.low, of.high, codes), b = __byte_perm(of.low, of.high, codes >> 16);
-  return __byte_perm(a, b, 0x7531u) | (codes & 0x80808080u);
+  const u32 each = codes & 0x77777777u;
+  const u32 bytes = __byte_perm(magnitudes(of, each), magnitudes(of, each >> 16), 0x7531u);
+  return bytes | (codes & 0x80808080u);
 }
 )");
   return text;

@@ -46,7 +46,8 @@ void Emitter::products(const std::vector<Statement>& statements) {
     if (dialect_.shared_product == nullptr || !dialect_.multiplies_by(*i->row)) {
       fail<Unsupported>("kernels do not multiply by ", i->row->name);
     }
-    auto text = dialect_.shared_product(*i->row, reg(i->a).scalar, reg(i->acc).layout.shape[2]);
+    auto text = dialect_.shared_product(*i->row, reg(i->a).scalar, reg(i->acc).layout.shape[2],
+                                        i->replaces);
     if (functions_.insert(text).second) out_ << text << '\n';
   }
 }
@@ -63,8 +64,8 @@ void Emitter::mma_shared(const MmaShared& i) {
        expr(exact_quotient(origin_of(view, i.at), of_piece)), ");");
   line("mma_begin();");
   for (std::int64_t u = 0; u < words(i.a) / a; ++u) {
-    line("mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(", reg(i.acc).name, " + ", u * d,
-         ", ", reg(i.a).name, " + ", u * a, ", matrices);");
+    line(i.replaces ? "mma_first_" : "mma_shared_", name_of(reg(i.a).scalar), "<", tokens, ">(",
+         reg(i.acc).name, " + ", u * d, ", ", reg(i.a).name, " + ", u * a, ", matrices);");
   }
   line("mma_commit();");
 }

@@ -42,8 +42,10 @@ struct Dialect {
   bool (*multiplies_by)(const MatrixInstruction& row);
   /// The name of that, with A of `a`.
   std::string (*product)(const MatrixInstruction& row, Scalar a);
-  /// The function of such products of `tokens` tokens, with A of that scalar; null: there is none.
-  std::string (*shared_product)(const MatrixInstruction& row, Scalar a, std::int64_t tokens);
+  /// The function of such products of `tokens` tokens, with A of that scalar, which are added to
+  /// sums or replace them; null: there is none.
+  std::string (*shared_product)(const MatrixInstruction& row, Scalar a, std::int64_t tokens,
+                                bool replaces);
 };
 
 /// C++ for `program`, preludes included: one kernel called program.name, its parameters the global

@@ -148,7 +148,7 @@ void LinearLowering::begin_group(Body& body) {
   // Sums start from what the zero point adds where that is known, else it joins them at the end.
   if (o.zero_row >= 0 && !zeros_by_product() && o.zero_known) {
     emit(body, Spread{acc_, o.zero_sum});
-  } else if (!decoding_.scaled) {
+  } else if (!decoding_.scaled && !o.begun) {
     const double first = o.biased ? kSumBias : 0;
     emit(body, Fill{acc_, {first, first}});
   }

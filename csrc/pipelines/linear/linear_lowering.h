@@ -141,6 +141,7 @@ class LinearLowering {
     RegisterId largest = -1;                  ///< the scales of sums, where operands are relative
     bool open = false;                        ///< the group is all of K: end_sums() ends it
     bool biased = false;                      ///< sums of a group are Scale::biased
+    bool begun = false;  ///< by its first product, which needs no sums to add to
     Layout zeros_layout;
     int scale_exponent[2];          ///< by parity of eight rows
     int last_exponent[2] = {0, 0};  ///< of the sums of all groups

@@ -37,6 +37,8 @@ Program TileLowering::run() {
   operands_.open = open();
   operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
                      summed_columns(s_, problem_) <= kMostBiased;
+  operands_.begun = warpgroup_ != nullptr && !s_.tensor_memory && !one_sum() &&
+                    instruction_.accumulator == Scalar::f32;
   if (s_.tensor_memory) {
     if (open()) prepare_group(body);  // sums begin at their first product
   } else {
@@ -139,23 +141,22 @@ void TileLowering::begin_k_tile(Body& body, const Affine& k_tile) {
 
 // The products of a block leave no more on their way than its last steps.
 void TileLowering::each_block(Body& body, const Affine& k_tile, std::int64_t count, bool releases,
-                              const std::function<void(Body&, const Affine&)>& per_block) {
-  const std::int64_t first = s_.producers && releases ? 1 : 0;
-  if (first > 0) {
-    per_block(body, 0);
-    release(body, k_tile);
-  }
+                              const std::function<void(Body&, const Affine&, bool)>& per_block) {
+  const bool release_first = s_.producers && releases;
+  const std::int64_t first = release_first || operands_.begun ? 1 : 0;
+  if (first > 0) per_block(body, 0, operands_.begun);
+  if (release_first) release(body, k_tile);
   if (count == first) return;
   const auto block = variable("block", count - first);
   Body each;
-  per_block(each, Affine::of(block) + Affine(first));
+  per_block(each, Affine::of(block) + Affine(first), false);
   emit(body, For{block, count - first, std::move(each)});
 }
 
 void TileLowering::scaled_operands(Body& body, const Affine& k_tile) {
-  each_block(body, k_tile, blocks(), true, [&](Body& per_block, const Affine& block) {
+  each_block(body, k_tile, blocks(), true, [&](Body& per_block, const Affine& block, bool begins) {
     load_words(per_block, k_tile, block);
-    multiply_steps(per_block, k_tile, block, 0, kBlock / instruction_.k);
+    multiply_steps(per_block, k_tile, block, 0, kBlock / instruction_.k, begins);
   });
 }
 
@@ -179,13 +180,14 @@ void TileLowering::wide_groups(Body& body, const Affine& k_tile, std::int64_t bl
                                  : divided(Affine::of(group), count / groups_);
   Body per_group;
   if (!open()) begin_group(per_group);
-  each_block(per_group, k_tile, blocks, open(), [&](Body& per_block, const Affine& block) {
+  const auto of_block = [&](Body& per_block, const Affine& block, bool begins) {
     // All of K is one group, whose blocks producers have written out in part.
     const auto before = s_.producers && open() ? Affine(0) : Affine::of(group, blocks);
     const auto of_tile = before + (blocks > 1 ? block : Affine(0));
     load_words(per_block, k_tile, of_tile);
-    multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k);
-  });
+    multiply_steps(per_block, k_tile, of_tile, 0, kBlock / instruction_.k, begins);
+  };
+  each_block(per_group, k_tile, blocks, open(), of_block);
   if (!open()) end_products(per_group);
   emit(body, For{group, count, std::move(per_group)});
 }
@@ -197,34 +199,41 @@ void TileLowering::narrow_groups(Body& body, const Affine& k_tile, std::int64_t 
   Body per_block, per_group;
   load_words(per_block, k_tile, Affine::of(block));
   begin_group(per_group);
-  multiply_steps(per_group, k_tile, Affine::of(block), Affine::of(group, steps), steps);
+  multiply_steps(per_group, k_tile, Affine::of(block), Affine::of(group, steps), steps,
+                 operands_.begun);
   end_products(per_group);
   emit(per_block, For{group, groups, std::move(per_group)});
   emit(body, For{block, blocks(), std::move(per_block)});
 }
 
 void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine& block,
-                                  const Affine& first, std::int64_t count) {
+                                  const Affine& first, std::int64_t count, bool begins) {
   // A warpgroup decodes into tiles in turn, the next while the instruction still reads the last.
   const auto in_turn =
       warpgroup_ == nullptr ? 1 : std::min<std::int64_t>(count, operand_stages(s_));
-  const auto step = variable("step", count / in_turn);
-  Body per_step;
-  for (std::int64_t turn = 0; turn < in_turn; ++turn) {
-    operands_.in_block = first + Affine::of(step, in_turn) + Affine(turn);
-    if (decoding_.scaled) {
-      operands_.group = group_of_step(block, Affine::of(step), turn, in_turn);
-      begin_group(per_step);
-    } else if (relative()) {
-      operands_.group_of_step = group_of_step(block, Affine::of(step), turn, in_turn);
+  const auto turns = [&](Body& per_step, const Affine& step, bool begins_here) {
+    for (std::int64_t turn = 0; turn < in_turn; ++turn) {
+      operands_.in_block = first + times(step, in_turn) + Affine(turn);
+      if (decoding_.scaled) {
+        operands_.group = group_of_step(block, step, turn, in_turn);
+        begin_group(per_step);
+      } else if (relative()) {
+        operands_.group_of_step = group_of_step(block, step, turn, in_turn);
+      }
+      multiply(per_step, k_tile, block, turn, in_turn, begins_here && turn == 0);
     }
-    multiply(per_step, k_tile, block, turn, in_turn);
-  }
-  emit(body, For{step, count / in_turn, std::move(per_step)});
+  };
+  const std::int64_t apart = begins ? 1 : 0, rest = count / in_turn - apart;
+  if (begins) turns(body, 0, true);
+  if (rest == 0) return;
+  const auto step = variable("step", rest);
+  Body per_step;
+  turns(per_step, Affine::of(step) + Affine(apart), false);
+  emit(body, For{step, rest, std::move(per_step)});
 }
 
 void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& block,
-                            std::int64_t turn, std::int64_t in_turn) {
+                            std::int64_t turn, std::int64_t in_turn, bool begins) {
   const auto column = times(operands_.in_block, instruction_.k);
   if (warpgroup_ == nullptr) {
     emit(body, LoadMatrix{&instruction_,
@@ -247,7 +256,8 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
                                a,
                                x_ring_,
                                {stage_of(k_tile), 0, divided(block, of_panel),
-                                times(remainder(block, of_panel), kBlock) + column}}};
+                                times(remainder(block, of_panel), kBlock) + column},
+                               begins && acc == acc_}};
   });
 }
 

@@ -56,9 +56,10 @@ class TileLowering : LinearLowering {
   void k_tile(Body& body);
   /// The copies of a k-tile are there; others of it, or of a later one, are on their way.
   void begin_k_tile(Body& body, const Affine& k_tile);
-  /// `per_block` of each of `count` blocks. Of a k-tile with producers, `releases` after the first.
+  /// `per_block` of each of `count` blocks, the first apart where it begins sums. Of a k-tile with
+  /// producers, `releases` after the first.
   void each_block(Body& body, const Affine& k_tile, std::int64_t count, bool releases,
-                  const std::function<void(Body&, const Affine& block)>& per_block);
+                  const std::function<void(Body&, const Affine& block, bool begins)>& per_block);
   /// The products of groups of whole blocks of the image, or of several groups in a block.
   void wide_groups(Body& body, const Affine& k_tile, std::int64_t blocks);
   void narrow_groups(Body& body, const Affine& k_tile, std::int64_t columns);
@@ -67,12 +68,13 @@ class TileLowering : LinearLowering {
   /// The group of a k-tile to which the k-step `turn` of `step` belongs, each of `in_turn`.
   Affine group_of_step(const Affine& block, const Affine& step, std::int64_t turn,
                        std::int64_t in_turn) const;
-  /// The products of `count` k-steps of a block of the image, from its step `first` on.
+  /// The products of `count` k-steps of a block of the image, from its step `first` on, the first
+  /// of which `begins` sums.
   void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
-                      std::int64_t count);
+                      std::int64_t count, bool begins);
   /// One k-step, of a warpgroup with the operands of that turn of several.
   void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn,
-                std::int64_t in_turn);
+                std::int64_t in_turn, bool begins);
   void await_products(Body& body);
   /// The products of a group have ended, and its sums are scaled.
   void end_products(Body& body);

@@ -47,7 +47,9 @@ void Interpreter::mma_shared(Block& block, const MmaShared& i) {
   const auto b = shared_operand(block, row.k, i.from, i.at, tokens, product.reads);
   // Sums of products that are on their way may be added to.
   const int begun = std::exchange(block.summed[i.acc], 0);
+  if (i.replaces && begun > 0) fault("sums that are on their way are lost");
   block.awaited[i.acc] = true;
+  if (i.replaces) fill(block, Fill{i.acc, {0, 0}});
   const auto units = coordinates_[i.a].slots / of.a.slots;
   for (int first = 0; first < program_.threads; first += of.lanes) {
     for (std::int64_t u = 0; u < units; ++u) {
