@@ -81,7 +81,7 @@ Affine remainder(Affine affine, std::int64_t modulus) {
   multiples_of(affine, modulus);
   if (only_number(affine, "remainder", modulus)) return affine.constant % modulus;
   auto& term = affine.terms.front();
-  if (term.factor == 0) return affine.constant % modulus;
+  if (term.factor % modulus == 0) return affine.constant % modulus;
   LADDER_REQUIRE(modulus % term.factor == 0, "no remainder by ", modulus, " of steps of ",
                  term.factor);
   LADDER_REQUIRE(term.factor * term.modulus % modulus == 0, "no remainder by ", modulus,

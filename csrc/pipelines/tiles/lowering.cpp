@@ -220,7 +220,7 @@ void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine
       } else if (relative()) {
         operands_.group_of_step = group_of_step(block, step, turn, in_turn);
       }
-      multiply(per_step, k_tile, block, turn, in_turn, begins_here && turn == 0);
+      multiply(per_step, k_tile, block, turn, in_turn, begins_here);
     }
   };
   const std::int64_t apart = begins ? 1 : 0, rest = count / in_turn - apart;
@@ -244,9 +244,10 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   }
   operands_.a = stages_of_a_[turn];
   const int products = operands_.zero_in_steps() ? 2 : 1;  // of a k-step
-  // Between two waits for all products; where they run on over k-tiles, without end.
+  // Between two waits for all products; where they run on over k-tiles, without end. None is on its
+  // way where sums begin.
   const auto steps = (one_sum() ? s_.columns : summed_columns(s_, problem_)) / instruction_.k;
-  if (steps > in_turn || (s_.producers && one_sum())) {
+  if (!begins && (steps > in_turn || (s_.producers && one_sum()))) {
     emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
   }
   const auto of_panel = memory_.x_pitch / kBlock;  // blocks
@@ -257,7 +258,7 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
                                x_ring_,
                                {stage_of(k_tile), 0, divided(block, of_panel),
                                 times(remainder(block, of_panel), kBlock) + column},
-                               begins && acc == acc_}};
+                               begins && turn == 0 && acc == acc_}};
   });
 }
 

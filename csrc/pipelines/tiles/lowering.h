@@ -72,7 +72,8 @@ class TileLowering : LinearLowering {
   /// of which `begins` sums.
   void multiply_steps(Body& body, const Affine& k_tile, const Affine& block, const Affine& first,
                       std::int64_t count, bool begins);
-  /// One k-step, of a warpgroup with the operands of that turn of several.
+  /// One k-step, of a warpgroup with the operands of that turn of several, of which the first
+  /// `begins` sums.
   void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn,
                 std::int64_t in_turn, bool begins);
   void await_products(Body& body);

@@ -106,6 +106,8 @@ TEST(Affine, terms_that_are_multiples_leave_quotients_and_remainders_to_the_othe
 TEST(Affine, a_remainder_of_multiples_alone_is_that_of_the_number) {
   const auto sum = Affine::of(kIndex, 8) + Affine::of(kSplit, 12) + Affine(7);
   EXPECT_EQ(remainder(sum, 4), Affine(3));
+  EXPECT_EQ(remainder(Affine::of(kIndex, 8) + Affine(7), 4), Affine(3));
+  EXPECT_EQ(remainder(Affine::of(kIndex, 2) + Affine(1), 1), Affine(0));
   EXPECT_EQ(divided(sum, 4), Affine::of(kIndex, 2) + Affine::of(kSplit, 3) + Affine(1));
 }
 
