@@ -44,11 +44,15 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
   return {least_bytes(problem, problem.m), of_blocks * std::max(uneven, 1.0)};
 }
 
+double arithmetic_rate(const Problem& problem, const Device& device) {
+  if (problem.rounded_x() == Scalar::e4m3) return device.f8_flops;
+  return problem.has_bytes_of_x() ? device.i8_flops : device.f16_flops;
+}
+
 bounds::Ruler ruler_of(const Problem& problem, const Device& device) {
-  const double rate = problem.rounded_x() == Scalar::e4m3 ? device.f8_flops
-                      : problem.has_bytes_of_x()          ? device.i8_flops
-                                                          : device.f16_flops;
-  return {bounds::einsum_of(problem), levels(device), rate};
+  const double rate = arithmetic_rate(problem, device);
+  // What nobody has published bounds nothing: data alone do.
+  return {bounds::einsum_of(problem), levels(device), rate > 0 ? rate : HUGE_VAL};
 }
 
 namespace {

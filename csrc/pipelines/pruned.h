@@ -18,8 +18,13 @@ struct Traffic {
 };
 Traffic traffic(const Schedule& schedule, const Decisions& decisions);
 
+/// Operations per second of the device's matrix instructions on what x of `problem` is
+/// rounded to; 0 where it has none, or none of a published rate.
+double arithmetic_rate(const Problem& problem, const Device& device);
+
 /// What any schedule must move for `problem`, against the memories of `device`: L2 before global
-/// memory and, where its rate is known, shared memory before L2.
+/// memory and, where its rate is known, shared memory before L2. Arithmetic without an
+/// `arithmetic_rate` takes no time.
 bounds::Ruler ruler_of(const Problem& problem, const Device& device);
 
 /// `traffic` against the ruler: how much of it is needed, and which memory binds.

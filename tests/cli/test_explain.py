@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ladder
-from ladder._C import explain
+from ladder._C import devices, explain
 from ladder.cli import main
 from ladder.cli.spelling import spelled
 
@@ -180,6 +180,27 @@ def test_explain_says_why_activations_are_not_rounded(capsys):
     fp8 = arguments(m=64, weight="float8_e4m3,channel", group=0, device="mi210")
     assert main([*fp8, "--activation-type", "float8_e4m3"]) == 1
     assert "no tile program multiplies e4m3 on mi210" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", [row[0] for row in devices.rows()])
+def test_a_bound_without_a_rate_is_of_data_alone(device):
+    """Of each device there is a bound, or it is said what has no kernel. A device without a rate of
+    such products has the bound of their data, which is lower than that of slower products."""
+    uint4, shape = spelled("uint4", 128, None), (64, 4096, 4096)
+    try:
+        sections = dict(explain(*shape, uint4, "float16", device, activation_type="int8"))
+    except NotImplementedError as error:
+        assert f"no tile program multiplies s8 on {device}" in str(error)
+        return
+    bound = sections["bound"]
+    if "of data alone" not in bound:
+        return
+    assert f"of data alone: {device} has no known rate of int8 products\n" in bound
+    of_floats = dict(explain(*shape, uint4, "float16", device))["bound"]
+    rounded, as_it_is = (
+        float(re.search(r"less than (\S+) us", text)[1]) for text in (bound, of_floats)
+    )
+    assert 0 < rounded <= as_it_is
 
 
 @pytest.mark.parametrize(("device", "scalar"), [("mi300x", "e4m3fnuz"), ("mi355x", "e4m3")])

@@ -175,8 +175,13 @@ std::vector<Section> explain(const Request& request) {
 
   const Problem whole = problem;
   const auto floor_text = [&] {
-    return joined("no schedule takes less than ", 1e6 * ruler_of(whole, machine).floor_seconds(),
-                  " us\n");
+    auto text = joined("no schedule takes less than ",
+                       1e6 * ruler_of(whole, machine).floor_seconds(), " us\n");
+    if (arithmetic_rate(whole, machine) == 0) {
+      text += joined("of data alone: ", machine.name, " has no known rate of ",
+                     request.activation_type, " products\n");
+    }
+    return text;
   };
   const auto without_program = [&](const std::string& why) {
     out.emplace_back("bound", floor_text());
