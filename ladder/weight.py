@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.errors import InvalidArgument
-from ladder.types import TType, dtype_name, element, parse
+from ladder.types import TType, element, parse
 
 #: Names of the tensors of a weight, as ``<module>.<part>`` in a checkpoint.
 PARTS = ("qweight", "scales", "zeros", "scale2", "g_idx")
@@ -276,20 +276,6 @@ def check_columns(x: Tensor, k: int) -> None:
         raise InvalidArgument(f"x has {x.shape[-1]} columns; the weight has {k}")
 
 
-def check_dtypes(
-    state_dict: Mapping[str, Tensor], prefix: str, own: Mapping[str, Tensor | None], type: TType
-) -> None:
-    """Raise InvalidArgument where a ``state_dict`` has a part in another dtype than ``own``
-    has it: the weight is of another type, and copying would round the part."""
-    for part in PARTS:
-        given, kept = state_dict.get(prefix + part), own.get(part)
-        if given is not None and kept is not None and given.dtype != kept.dtype:
-            raise InvalidArgument(
-                f"{prefix}{part} has dtype {dtype_name(given.dtype)}, not {dtype_name(kept.dtype)} "
-                f'as type "{type}" needs'
-            )
-
-
 def _check_part(
     name: str,
     tensor: Tensor | None,
@@ -311,11 +297,17 @@ def _check_part(
         raise InvalidArgument(
             f'{name} has shape {list(tensor.shape)}, not {list(shape)} as type "{type}" needs'
         )
-    if tensor.device.type == "meta":
+    check_finite(name, tensor, type)
+
+
+def check_finite(name: str, part: Tensor, type: TType) -> None:
+    """Raise InvalidArgument, with its place, for a number of a part ``<module>.<part>`` that is not
+    finite."""
+    if part.device.type == "meta":
         return
-    values = tensor
-    if type.scale is not None and dtype == torch.uint8 and name.endswith(".scales"):
-        values = element(type.scale).values.to(tensor.device)[tensor.long()]
+    values = part
+    if type.scale is not None and part.dtype == torch.uint8 and name.endswith("scales"):
+        values = element(type.scale).values.to(part.device)[part.long()]
     if values.is_floating_point():
         finite = torch.isfinite(values)
         if not bool(finite.all()):

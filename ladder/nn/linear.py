@@ -41,8 +41,9 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
-    ``state_dict`` round-trips and ``.to(device)`` moves them. Casting the module to another float
-    dtype leaves them as they are stored: the activations choose the dtype of the result.
+    ``state_dict`` round-trips, refusing parts of another type where it names one, and
+    ``.to(device)`` moves them. Casting the module to another float dtype leaves them as they are
+    stored: the activations choose the dtype of the result.
 
     On a CUDA device with kernels for the type, the first call or :func:`ladder.warmup` turns
     ``qweight`` into the image that kernels read (``image``; ``qweight`` is then None), so that the

@@ -18,10 +18,11 @@ from ladder.cuda import kernels
 from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.quick_call import QuickCall
+from ladder.nn.stored_state import check_state, note_type
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
 from ladder.ops.gating import Activation, Gating
 from ladder.types import TType, parse
-from ladder.weight import PARTS, Weight, check_dtypes
+from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
 #: Buffers that are no parts of a weight: scales of x, where there are any.
@@ -310,11 +311,12 @@ class PackedModule(QuickCall):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        note_type(destination, prefix, self.weight_type)
         if self.image is not None:
             destination[prefix + "qweight"] = self._canonical_codes()
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any, **kwargs: Any
     ) -> None:
         self._restore()
         key = prefix + "input_scale"
@@ -323,7 +325,7 @@ class PackedModule(QuickCall):
         pre_scale = state_dict.get(prefix + "pre_scale")
         if pre_scale is not None and (why := pre_scale_objection(pre_scale, self.in_features)):
             raise InvalidArgument(f"{prefix}{why}")
-        check_dtypes(state_dict, prefix, self._buffers, self.weight_type)
+        check_state(state_dict, prefix, local_metadata, self._buffers, self.weight_type)
         # g_idx comes and goes with the checkpoint: act-order is a fact of the weight.
         given = state_dict.get(prefix + "g_idx")
         if given is None and prefix + "qweight" in state_dict:
@@ -336,7 +338,7 @@ class PackedModule(QuickCall):
         if pre_scale is not None and "pre_scale" not in self._buffers:
             ones = torch.ones(self.in_features, device=self.qweight.device)
             self._put_in_front("pre_scale", ones)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         # nn.Module's leaves out what module.compile() made, which would call the module it was of.

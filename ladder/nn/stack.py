@@ -17,9 +17,10 @@ from ladder.cuda.linear import linear_image
 from ladder.errors import InvalidArgument
 from ladder.nn.kept import Kept
 from ladder.nn.stack_image import StackImage
+from ladder.nn.stored_state import check_state, note_type
 from ladder.ops import activations
 from ladder.types import TType, parse
-from ladder.weight import PARTS, Weight, check_dtypes
+from ladder.weight import PARTS, Weight
 
 
 class PackedStack(StackImage):
@@ -279,10 +280,14 @@ class PackedStack(StackImage):
         self.dtype = probe.dtype
         return self
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        note_type(destination, prefix, self.weight_type)
+
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any, **kwargs: Any
     ) -> None:
-        check_dtypes(state_dict, prefix, self._buffers, self.weight_type)
+        check_state(state_dict, prefix, local_metadata, self._buffers, self.weight_type)
         # As ladder.Linear: act-order is a fact of the weights.
         given = state_dict.get(prefix + "g_idx")
         if given is None and prefix + "qweight" in state_dict:
@@ -293,7 +298,7 @@ class PackedStack(StackImage):
         if (scale := state_dict.get(prefix + "input_scale")) is not None:
             self._check_input_scale(scale, f"{prefix}input_scale")
             self.input_scale = scale
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "weight_type": parse(state["weight_type"])})
