@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from ladder.errors import InvalidArgument
 from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
 from ladder.weight import Weight
 
+_log = logging.getLogger("ladder")
 #: How scales are chosen.
 METHODS = ("nearest", "search")
 
@@ -41,8 +44,9 @@ def quantize(
         to the bit as on the CPU, and waited for; a device that has none (no NVRTC) borrows the CPU
         and says so in the log once.
     Raises:
-        InvalidArgument: a weight of another dtype, not finite (with its place) or beyond what its
-            scales can reach, or an argument out of range.
+        InvalidArgument: a weight of another dtype, not finite (with its place), beyond what its
+            scales can reach or so small that all of it would be zero, or an argument out of range.
+            Where single blocks are so small, a warning in the log says how many.
     """
     if weight.dim() != 2:
         raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
@@ -65,7 +69,7 @@ def quantize(
         _library.log_notices()
     qweight, scales, zeros, scale2 = parts
     _check_range(source, scales, ttype)
-    return Weight(
+    packed = Weight(
         ttype,
         (n, k),
         qweight,
@@ -73,6 +77,8 @@ def quantize(
         zeros=None if ttype.zeros_dtype is None else zeros,
         scale2=None if ttype.scale2 is None else scale2,
     )
+    _check_zeros(source, packed)
+    return packed
 
 
 def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
@@ -86,6 +92,32 @@ def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
             f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
             f'float16 in type "{ttype}" do not suffice: scales of bfloat16 or float32 do'
         )
+
+
+def _check_zeros(source: Tensor, packed: Weight) -> None:
+    """Raise InvalidArgument where all scales are too small for float16, so that all of a weight
+    would be zero; warn where some are. Other formats of scales reach as far as weights."""
+    scales, ttype, (n, k) = packed.scales, packed.type, packed.shape
+    if scales is None or scales.dtype != torch.float16:
+        return
+    if type(scales) is not Tensor or scales.is_meta or scales.all():
+        return
+    rows, columns = ttype.rows or n, ttype.columns or k
+    gone = (scales == 0).repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+    # Zeros of a block may make up for its scale.
+    gone &= (source != 0) & (packed.dequantize() == 0)
+    if not gone.any():
+        return
+    least = torch.finfo(torch.float16).tiny * torch.finfo(torch.float16).eps
+    why = (
+        f"magnitudes up to {source[gone].abs().max().item():.3g}, for which scales of float16 in "
+        f'type "{ttype}", {least:.3g} or more, are too large: they become zero; scales of bfloat16 '
+        "or float32 do"
+    )
+    if gone.sum() == (source != 0).sum():
+        raise InvalidArgument(f"weight has {why}")
+    count = int(gone.sum())
+    _log.warning("%d of %d numbers of a weight [%d, %d] have %s", count, n * k, n, k, why)
 
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import logging
+
 import pytest
 import torch
 from drawn import KINDS, exact_weight, formula, grouped
@@ -105,3 +107,52 @@ def test_packing_is_undone_by_unpacking(bits, k):
     packed = ladder.ops.pack(codes, bits)
     assert packed.shape == (5, parse(f"uint{bits}").words(k))
     assert torch.equal(ladder.ops.unpack(packed, k, bits), codes)
+
+
+#: Types with scales of float16, whose least number is 2^-24, and every kind of zero point.
+OF_FLOAT16 = [kind for kind in KINDS if parse(kind).scale == "float16"]
+
+
+@pytest.mark.parametrize("type", OF_FLOAT16)
+@pytest.mark.parametrize("method", ["nearest", "search"])
+def test_weights_of_which_nothing_would_be_left_are_refused(type, method, weight):
+    """The largest of them lies a thousand times below half of the least scale."""
+    tiny = weight * (2**-25 / weight.abs().max() / 1000)
+    with pytest.raises(
+        ladder.InvalidArgument, match=r"^weight has magnitudes up to 2.98e-11, "
+    ) as no:
+        ladder.quantize(tiny, type, method=method)
+    assert "5.96e-08 or more, are too large: they become zero" in str(no.value)
+    wide = ladder.quantize(tiny, type.replace("float16", "float32"), method=method)
+    assert wide.dequantize().any()
+
+
+@pytest.mark.parametrize("type", [type for type in OF_FLOAT16 if parse(type).rows])
+def test_small_blocks_of_a_weight_become_zero_with_a_warning(type, weight, caplog):
+    weight = weight.clone()
+    weight[:8] = 1e-12  # whole blocks of rows, where there are such
+    weight[0, 0] = 0
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        packed = ladder.quantize(weight, type)
+    assert not packed.dequantize()[:8].any() and packed.dequantize()[8:].any()
+    (record,) = caplog.records
+    assert record.message.startswith(
+        f"{8 * 96 - 1} of {24 * 96} numbers of a weight [24, 96] have magnitudes up to 1e-12, "
+    )
+
+
+@pytest.mark.parametrize("name", type_names())
+def test_zeros_are_no_small_weights(name, weight, caplog):
+    weight = weight.clone()
+    weight[:8] = 0
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        ladder.quantize(weight, grouped(name))
+        ladder.quantize(torch.zeros(4, 64), grouped(name))
+    assert not caplog.records
+
+
+def test_the_module_of_a_weight_that_is_too_small_is_named():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32))
+    model[0].weight.data.fill_(1e-12)
+    with pytest.raises(ladder.InvalidArgument, match="^0: weight has magnitudes up to 1e-12, for"):
+        ladder.convert(model)

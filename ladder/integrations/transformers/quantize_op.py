@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers.core_model_loading import ConversionOps
 
-from ladder.errors import CheckpointError
+from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
 from ladder.nn.select import is_conv1d
@@ -39,7 +39,10 @@ class Quantize(ConversionOps):
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
             conv1d = is_conv1d(linear)
-            weight = quantize(dense.T if conv1d else dense, text, method=method)
+            try:
+                weight = quantize(dense.T if conv1d else dense, text, method=method)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{layer.name}: {error}") from None
             packed = Linear.from_weight(weight)
             packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
             for buffer in packed.buffers():
