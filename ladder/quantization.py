@@ -48,6 +48,8 @@ def quantize(
             scales can reach or so small that all of it would be zero, or an argument out of range.
             Where single blocks are so small, a warning in the log says how many.
     """
+    if not isinstance(weight, Tensor):
+        raise InvalidArgument(f"weight is of {type(weight).__name__}, not a tensor")
     if weight.dim() != 2:
         raise InvalidArgument(f"weight has {weight.dim()} dimensions, not 2")
     if not weight.is_floating_point():

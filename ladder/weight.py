@@ -18,9 +18,10 @@ from ladder.types import TType, element, parse
 PARTS = ("qweight", "scales", "zeros", "scale2", "g_idx")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weight:
-    """A weight matrix [N, K] in its canonical stored form.
+    """A weight matrix [N, K] in its canonical stored form. Equal are those of one type and shape
+    with equal parts on one device.
 
     Attributes:
         type: the tType.
@@ -41,6 +42,17 @@ class Weight:
     zeros: Tensor | None = None
     scale2: Tensor | None = None
     g_idx: Tensor | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Weight):
+            return NotImplemented
+        if (self.type, self.shape) != (other.type, other.shape):
+            return False
+        own, others = self.tensors(), other.tensors()
+        return own.keys() == others.keys() and all(map(_equal, own.values(), others.values()))
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.shape))  # parts can be written
 
     @classmethod
     def from_codes(cls, codes: Tensor, type: str | TType, **parts: Tensor | None) -> Weight:
@@ -175,6 +187,13 @@ class Weight:
                 raise InvalidArgument(
                     f"{name}.g_idx has values from {low} to {high}; there are {groups} groups"
                 )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one is other:
+        return True
+    alike = one.device == other.device and one.dtype == other.dtype
+    return alike and not one.is_meta and torch.equal(one, other)
 
 
 def in_order(g_idx: Tensor, type: TType) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import check_model
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
@@ -69,6 +70,7 @@ def convert(
             the same function of what it then holds. So for activation types.
         Unsupported: ``activation_type`` does not take a weight, naming its module.
     """
+    check_model(model)
     if is_linear(model):
         raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
     if convolutions and isinstance(model, nn.Conv2d):

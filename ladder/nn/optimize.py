@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ladder.nn.activation_pairs import release_activations, take_activations
+from ladder.nn.arguments import check_model, numbers_of_tokens
 from ladder.nn.gated import GatedWeight
 from ladder.nn.gated import objection as gate_objection
 from ladder.nn.gated_form import form_of
@@ -119,7 +120,8 @@ def optimize(
     Raises:
         InvalidArgument: as :func:`ladder.warmup`.
     """
-    done = Optimization([], {}, {})
+    check_model(model)
+    m, done = numbers_of_tokens(m), Optimization([], {}, {})
     if merge:
         groups, why = groups_of(model, example)
         if why:

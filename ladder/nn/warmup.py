@@ -18,7 +18,8 @@ from ladder.cuda.tune_experts import Problem
 from ladder.cuda.tune_experts import tune as tune_experts
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
-from ladder.errors import InvalidArgument, Unsupported
+from ladder.errors import Unsupported
+from ladder.nn.arguments import check_cache, check_dtype, check_model, numbers_of_tokens
 from ladder.nn.batched import BatchedLinear
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
@@ -65,7 +66,7 @@ def warmup(
 
     Args:
         model: a module, or a Linear itself.
-        m: numbers of tokens, or one; InvalidArgument where one is not a positive integer.
+        m: numbers of tokens, or one.
         dtype: of the activations; that of each layer, where that is float32 of its scales, where
             they are not 16 bits wide either float16.
         tune: "fast" times the three best schedules that the compiler proposes, for each type, shape
@@ -84,14 +85,14 @@ def warmup(
         For each layer by name, for each m, the schedule of the kernel; "" where the weight is
         dequantised for a dense product. Layers without kernels are left out.
     Raises:
+        InvalidArgument: an argument is none of these, on a CPU too.
         Unsupported: the GPU of a layer has no kernels for its ``activation_type``, naming it.
     """
-    m = (m,) if isinstance(m, int) else tuple(m)
-    for tokens in m:
-        if not isinstance(tokens, int) or tokens < 1:
-            raise InvalidArgument(f"m has {tokens!r}, not a positive integer")
-    mode = mode_of(tune)
+    check_model(model)
+    m, mode = numbers_of_tokens(m), mode_of(tune)
+    check_dtype(dtype)
     if cache is not None:
+        check_cache(cache)
         kernels.use_store(cache, trust_kernels=trust_kernels)
     _warm_experts(model, m, dtype, mode, budget)
     _warm_batches(model, m, dtype, mode, budget)

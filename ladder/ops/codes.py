@@ -92,6 +92,9 @@ def check_codes(
 ) -> None:
     """Raise InvalidArgument or Unsupported unless the arguments are as :func:`linear_codes` says,
     for a weight [n, k]."""
+    if x_scale is not None and not isinstance(x_scale, Tensor):
+        # A number would be copied to a GPU, and waited for, in each call.
+        raise InvalidArgument(f"x_scale is {x_scale!r}, not a float32 tensor")
     if x.dtype not in CODE_DTYPES:
         raise InvalidArgument(f"x has dtype {dtype_name(x.dtype)}, not int8 or float8_e4m3fn")
     if x.dim() == 0:

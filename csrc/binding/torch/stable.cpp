@@ -16,8 +16,8 @@ struct Dtype {
 };
 
 /// In the order in which calls ask for them most often.
-const std::array<Dtype, 11>& dtypes() {
-  static const std::array<Dtype, 11> rows{{
+const std::array<Dtype, 20>& dtypes() {
+  static const std::array<Dtype, 20> rows{{
       {ScalarType::Half, aoti_torch_dtype_float16()},
       {ScalarType::BFloat16, aoti_torch_dtype_bfloat16()},
       {ScalarType::Float, aoti_torch_dtype_float32()},
@@ -29,6 +29,15 @@ const std::array<Dtype, 11>& dtypes() {
       {ScalarType::Double, aoti_torch_dtype_float64()},
       {ScalarType::Bool, aoti_torch_dtype_bool()},
       {ScalarType::Float8E4M3, aoti_torch_dtype_float8_e4m3fn()},
+      {ScalarType::Complex32, aoti_torch_dtype_complex32()},
+      {ScalarType::Complex64, aoti_torch_dtype_complex64()},
+      {ScalarType::Complex128, aoti_torch_dtype_complex128()},
+      {ScalarType::UInt16, aoti_torch_dtype_uint16()},
+      {ScalarType::UInt32, aoti_torch_dtype_uint32()},
+      {ScalarType::UInt64, aoti_torch_dtype_uint64()},
+      {ScalarType::Float8E5M2, aoti_torch_dtype_float8_e5m2()},
+      {ScalarType::Float8E4M3Fnuz, aoti_torch_dtype_float8_e4m3fnuz()},
+      {ScalarType::Float8E5M2Fnuz, aoti_torch_dtype_float8_e5m2fnuz()},
   }};
   return rows;
 }

@@ -45,6 +45,16 @@ enum class ScalarType {
   Double,
   Bool,
   Float8E4M3,
+  // Refused by their names.
+  Complex32,
+  Complex64,
+  Complex128,
+  UInt16,
+  UInt32,
+  UInt64,
+  Float8E5M2,
+  Float8E4M3Fnuz,
+  Float8E5M2Fnuz,
   Other,
 };
 std::int32_t number_of(ScalarType dtype);  ///< torch's number of it; not of Other

@@ -73,6 +73,15 @@ constexpr Dtype kDtypes[] = {
     {ScalarType::Double, "float64"},
     {ScalarType::Bool, "bool"},
     {ScalarType::Float8E4M3, "float8_e4m3fn", Scalar::e4m3},
+    {ScalarType::Complex32, "complex32"},
+    {ScalarType::Complex64, "complex64"},
+    {ScalarType::Complex128, "complex128"},
+    {ScalarType::UInt16, "uint16"},
+    {ScalarType::UInt32, "uint32"},
+    {ScalarType::UInt64, "uint64"},
+    {ScalarType::Float8E5M2, "float8_e5m2"},
+    {ScalarType::Float8E4M3Fnuz, "float8_e4m3fnuz"},
+    {ScalarType::Float8E5M2Fnuz, "float8_e5m2fnuz"},
 };
 
 const Dtype* row_of(ScalarType dtype) {
@@ -84,7 +93,7 @@ const Dtype* row_of(ScalarType dtype) {
 
 std::string_view name(ScalarType dtype) {
   const Dtype* row = row_of(dtype);
-  return row != nullptr ? row->name : "another dtype";
+  return row != nullptr ? row->name : "unknown to ladder";
 }
 
 std::optional<Scalar> scalar_of(ScalarType dtype) {

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of whole models refuse, on a CPU too, what would fail on a GPU, before they change
+anything; and weights and codes that are none."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import ladder
+from ladder import InvalidArgument
+
+
+@pytest.fixture
+def layer():
+    return ladder.Linear.from_linear(nn.Linear(64, 16), "uint4", group_size=32)
+
+
+@pytest.mark.parametrize("of_model", [ladder.warmup, ladder.optimize, ladder.convert])
+@pytest.mark.parametrize("model", [None, 3, torch.ones(2, 2)])
+def test_a_model_that_is_no_module(of_model, model):
+    kind = type(model).__name__
+    with pytest.raises(InvalidArgument, match=f"^model is of {kind}, not torch.nn.Module$"):
+        of_model(model)
+
+
+@pytest.mark.parametrize("of_model", [ladder.warmup, ladder.optimize])
+@pytest.mark.parametrize("m", [None, 1.5, True, (1, None), 0, "8"])
+def test_tokens_that_are_no_positive_integer(of_model, m):
+    mlp = ladder.GatedMLP(64, 32)
+    (wrong,) = [each for each in (m if isinstance(m, tuple) else (m,)) if each != 1 or each is True]
+    with pytest.raises(
+        InvalidArgument, match=re.escape(f"m has {wrong!r}, not a positive integer")
+    ):
+        of_model(nn.Sequential(mlp), m=m)
+    assert "_gated" not in mlp.__dict__
+
+
+@pytest.mark.parametrize("dtype", ["float16", torch.int32, torch.float64])
+def test_a_dtype_that_activations_have_not(layer, dtype):
+    said = re.escape(f"dtype is {dtype!r}, not one of float32, float16, bfloat16")
+    with pytest.raises(InvalidArgument, match=f"^{said}$"):
+        ladder.warmup(layer, dtype=dtype)
+
+
+def test_a_cache_that_can_be_no_folder(layer, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(InvalidArgument, match="^cache is 5, not the path of a folder$"):
+        ladder.warmup(layer, cache=5)
+    for wrong in (file, str(file / "kernels")):
+        said = re.escape(f"cache is {str(wrong)!r}, but {file} is a file, not a folder")
+        with pytest.raises(InvalidArgument, match=f"^{said}$"):
+            ladder.warmup(layer, cache=wrong)
+
+
+def test_a_scale_of_codes_that_is_no_tensor(layer):
+    x = torch.zeros(2, 64, dtype=torch.int8)
+    with pytest.raises(InvalidArgument, match="^x_scale is 1.0, not a float32 tensor$"):
+        layer.forward_codes(x, 1.0)
+    layer.forward_codes(x, torch.tensor(1.0))
+
+
+def test_a_weight_that_is_no_tensor():
+    with pytest.raises(InvalidArgument, match="^weight is of list, not a tensor$"):
+        ladder.quantize([[1.0, 2.0]])
+
+
+def test_weights_are_equal_where_type_shape_and_parts_are(layer):
+    weight = layer.packed_weight
+    dense = weight.dequantize()
+    same = ladder.Weight.from_codes(weight.codes(), weight.type, scales=weight.scales.clone())
+    assert weight == same and hash(weight) == hash(same) and weight in [same]
+    others = [
+        ladder.quantize(-dense, weight.type),
+        ladder.quantize(dense, "int4", group_size=32),
+        ladder.quantize(dense[:8], weight.type),
+        weight.to("meta"),
+        ladder.Weight(
+            weight.type, weight.shape, weight.qweight, weight.scales,
+            g_idx=torch.zeros(64, dtype=torch.int32),
+        ),
+    ]  # fmt: skip
+    for other in (*others, dense, None):
+        assert weight != other
+    assert len({weight, same, *others}) == 1 + len(others)
