@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,8 @@ from ladder.errors import CheckpointError
 _COPY_BYTES = 8 << 20
 _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
+#: The file of all weights, which transformers prefers to an index.
+_SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
 _OLD_PICKLES = ("pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json")
 _NAMES = DTYPE_NAMES | {
     torch.bool: "BOOL", torch.int64: "I64", torch.float64: "F64",
@@ -162,15 +164,23 @@ def open_shards(folder: Path) -> ShardSet:
 
     Raises:
         CheckpointError: there are none, one is damaged, a shard is missing, or a tensor is in
-            another shard than the index says, in two shards, or in only one of index and shard.
+            another shard than the index says, in two shards, or in only one of index and shard; or
+            there is one file of all weights, too, which transformers would load.
     """
     for kind in ("safetensors", "bin"):
-        indexes = sorted(folder.glob(f"*.{kind}.index.json"))
+        every = sorted(folder.glob(f"*.{kind}.index.json"))
+        indexes = [index for index in every if not _is_left(index, kind)]
         if len(indexes) > 1:
             two = " and ".join(index.name for index in indexes[:2])
             raise CheckpointError(f"{folder}: has two indexes, {two}")
         weight_map = _read_index(indexes[0]) if indexes else None
         names = sorted(set(weight_map.values())) if weight_map else _unindexed(folder, kind)
+        single = folder / _SINGLE[kind]
+        if weight_map and single.is_file() and single.name not in names:
+            raise CheckpointError(
+                f"{folder}: has {single.name} beside {indexes[0].name}, which names {names[0]}: "
+                "remove the older weights"
+            )
         if not names:
             continue
         for name in names:
@@ -178,16 +188,51 @@ def open_shards(folder: Path) -> ShardSet:
                 raise CheckpointError(f"{folder}: {indexes[0].name} names {name}, which is missing")
         make = SafetensorsShard if kind == "safetensors" else PickledShard
         shards: list[Shard] = [make(folder / name) for name in names]
-        files = {*names, *(index.name for index in indexes)}
+        files = {*names, *(index.name for index in every)}
         if kind == "safetensors":  # the same weights once more
             files |= {path.name for pattern in _OLD_PICKLES for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
     raise CheckpointError(f"{folder}: has neither *.safetensors nor *.bin weights")
 
 
+def remove_older_weights(folder: Path, before: Mapping[str, int]) -> None:
+    """Remove what transformers leaves in ``folder`` of the weights that were there when others are
+    saved: the index of shards, which it removes, beside one file of all weights; and that file,
+    which it would load again, beside new shards.
+
+    Args:
+        before: :func:`times_of_weights` before they were saved.
+    """
+    single = _SINGLE["safetensors"]
+    now = times_of_weights(folder)
+    for name in now.keys() - {single}:
+        index, (older, newer) = folder / name, (name, single)
+        if not _is_left(index, "safetensors"):
+            older, newer = newer, older
+        if before.get(older) == now.get(older) and before.get(newer) != now.get(newer):
+            (folder / older).unlink(missing_ok=True)  # another process may be faster
+
+
+def times_of_weights(folder: Path) -> dict[str, int]:
+    """When the file of all weights and indexes of ``folder`` were written, as far as they are
+    there."""
+    names = [folder / _SINGLE["safetensors"], *folder.glob("*.safetensors.index.json")]
+    return {path.name: path.stat().st_mtime_ns for path in names if path.is_file()}
+
+
+def _is_left(index: Path, kind: str) -> bool:
+    """Whether none of the files that an index names are there, but one of all weights is."""
+    if not (index.parent / _SINGLE[kind]).is_file():
+        return False
+    try:
+        names = {*_read_index(index).values()}
+    except CheckpointError:
+        return False
+    return not any((index.parent / name).exists() for name in names)
+
+
 def _unindexed(folder: Path, kind: str) -> list[str]:
-    usual = ("model.safetensors",) if kind == "safetensors" else ("pytorch_model.bin",)
-    names = [name for name in usual if (folder / name).is_file()]
+    names = [_SINGLE[kind]] if (folder / _SINGLE[kind]).is_file() else []
     skip = re.compile(r"(training_args|optimizer|scheduler|rng_state|adapter_model)")
     names = names or sorted(p.name for p in folder.glob(f"*.{kind}") if not skip.match(p.name))
     for name in names:

@@ -179,6 +179,29 @@ def test_a_missing_shard_is_named(tmp_path, left_nothing):
         repack(source, left_nothing)
 
 
+def test_one_file_of_all_weights_beside_shards_is_refused(tmp_path, left_nothing):
+    """transformers would load the file, vLLM the shards."""
+    source = two_shards(tmp_path)
+    save_file({"a": torch.zeros(1)}, source / "model.safetensors")
+    with pytest.raises(
+        CheckpointError,
+        match=f"has model.safetensors beside model.safetensors.index.json, which names {FIRST}: ",
+    ):
+        repack(source, left_nothing)
+
+
+def test_an_index_of_shards_that_are_gone_beside_one_file_is_not_asked(tmp_path):
+    """As transformers leaves it; a copy of the folder has none."""
+    source = two_shards(tmp_path)
+    both = load_file(source / FIRST) | load_file(source / SECOND)
+    for name in (FIRST, SECOND):
+        (source / name).unlink()
+    save_file(both, source / "model.safetensors")
+    assert [name for name, _ in open_folder(source)] == ["a", "b"]
+    repack(source, tmp_path / "dst")
+    assert not [*(tmp_path / "dst").glob("*.index.json")]
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

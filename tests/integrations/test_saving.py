@@ -10,6 +10,7 @@ from hf_models import TINY, load, logits
 from torch import nn
 
 import ladder
+from ladder.checkpoints.shards import open_shards, remove_older_weights, times_of_weights
 from ladder.integrations.transformers import LadderConfig, enable
 
 UP = "model.layers.0.mlp.up_proj"
@@ -113,6 +114,39 @@ def test_what_model_folders_do_not_have_is_refused_before_anything_is_written(tm
     with pytest.raises(ladder.Unsupported, match=r"projection is a ladder\.Conv2d, which model"):
         model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_folder_that_is_saved_again_has_the_new_weights_alone(dense_folder, tmp_path, loaded):
+    """In one file over several, and in several over one, which transformers would load."""
+    if loaded:
+        model = load(dense_folder, quantization_config=LadderConfig("uint4", 32))
+    else:
+        model = load(dense_folder)
+        ladder.convert(model, "uint4", 32)
+    for number, (size, several) in enumerate((("20KB", True), ("1GB", False), ("20KB", True))):
+        with torch.no_grad():
+            model.model.norm.weight.fill_(number)
+        model.save_pretrained(tmp_path, max_shard_size=size)
+        names = {path.name for path in tmp_path.glob("model*")}
+        assert (INDEX in names) == several and ("model.safetensors" in names) == (not several)
+        assert torch.equal(logits(load(tmp_path, dtype=model.dtype)), logits(model))
+        norm = open_shards(tmp_path).read(["model.norm.weight"])["model.norm.weight"]
+        assert norm.unique().tolist() == [number]
+
+
+def test_what_is_saved_beside_weights_leaves_them(dense_folder, tmp_path):
+    """An index that names another file, and weights, neither of which is saved anew."""
+    model = load(dense_folder)
+    ladder.convert(model, "uint4", 32)
+    model.save_pretrained(tmp_path)
+    (tmp_path / INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}')
+    before = times_of_weights(tmp_path)
+    remove_older_weights(tmp_path, before)
+    assert times_of_weights(tmp_path) == before and len(before) == 2
 
 
 def test_a_dense_model_is_saved_as_ever(dense_folder, tmp_path):

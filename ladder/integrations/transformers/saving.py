@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.model import file_names
+from ladder.checkpoints.shards import remove_older_weights, times_of_weights
 from ladder.errors import Unsupported
 from ladder.integrations.transformers.single_experts import only
 from ladder.nn.batched import BatchedLinear
@@ -100,9 +102,17 @@ def register() -> None:
 def _with_packed_layers(save_pretrained: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(save_pretrained)
     def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(isinstance(module, _PACKED) for module in self.modules()):
+            return save_pretrained(self, *args, **kwargs)
+        folder = Path(*args[:1] or (kwargs["save_directory"],))
+        before = times_of_weights(folder)
+        saved = save_packed(self, *args, **kwargs)
+        remove_older_weights(folder, before)
+        return saved
+
+    def save_packed(self: Any, *args: Any, **kwargs: Any) -> Any:
         adapters = getattr(self, "_hf_peft_config_loaded", False)  # which alone are saved
-        known = adapters or getattr(self, "hf_quantizer", None) is not None
-        if known or not any(isinstance(module, _PACKED) for module in self.modules()):
+        if adapters or getattr(self, "hf_quantizer", None) is not None:
             return save_pretrained(self, *args, **kwargs)
         from ladder.integrations.transformers.config import LadderConfig
         from ladder.integrations.transformers.quantizer import LadderHfQuantizer
