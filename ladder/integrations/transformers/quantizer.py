@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.quantizers.base import HfQuantizer, get_keys_to_not_convert
+from transformers.quantizers.base import HfQuantizer
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.model import file_names
@@ -20,6 +20,7 @@ from ladder.integrations.transformers.conversions import restore, spare
 from ladder.integrations.transformers.experts import LoadingStack
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.mixtures import LoadingMixtures
+from ladder.integrations.transformers.outputs import outputs
 from ladder.integrations.transformers.saving import describe_model
 from ladder.integrations.transformers.single_experts import SingleExperts, only
 from ladder.integrations.transformers.swap import swap_stored
@@ -250,7 +251,7 @@ class LadderHfQuantizer(Quantizer):
         if skip is None:
             option = f"the default of {option}"
             usual = {name for name, _ in model.named_modules()} - {*stored.modules}
-            skip = [name for name in get_keys_to_not_convert(model) if name in usual]
+            skip = [name for name in outputs(model) if name in usual]
         layers = survey(model, skip, loaded=False, option=option, chosen=stored.modules)
         self.conversion = Conversion(left=dict(layers.left))
         self._layers: dict[str, tuple[Found, str]] = {}

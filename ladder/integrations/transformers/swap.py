@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.quantizers.base import get_keys_to_not_convert
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -19,6 +18,7 @@ from ladder.integrations.transformers.checkpoint import (
 )
 from ladder.integrations.transformers.experts import swap_experts, swap_experts_by_config
 from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.integrations.transformers.outputs import outputs
 from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
 from ladder.integrations.transformers.tensor_parallel import Plan, prepare
 from ladder.nn.packed import OF_X
@@ -39,7 +39,7 @@ def swap_stored(
     """
     headers, cut = read_headers(files), plan is not None
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
-        skip = set(get_keys_to_not_convert(model))
+        skip = set(outputs(model))
         swap_experts_by_config(model, config, cut=cut)
         for name, linear in linears(model).items():
             text = config.type_of(name)
