@@ -91,7 +91,14 @@ class GatedMLP(nn.Module):
     def from_layers(
         cls, gate_proj: nn.Module, up_proj: nn.Module, down_proj: nn.Module, *, gating: Gating
     ) -> GatedMLP:
-        """A module of these three layers, the very ones."""
+        """A module of these three layers, the very ones.
+
+        Raises:
+            InvalidArgument: ``gating`` is none, a layer is no module, or their sizes do not fit.
+        """
+        if not isinstance(gating, Gating):
+            raise InvalidArgument(f"gating is {gating!r}, not a ladder.ops.gating.Gating")
+        _check_sizes(gate_proj=gate_proj, up_proj=up_proj, down_proj=down_proj)
         module = cls.__new__(cls)
         nn.Module.__init__(module)
         module.gating, module._left = gating, None
@@ -182,6 +189,23 @@ class GatedMLP(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.gating)
+
+
+def _check_sizes(**layers: Any) -> None:
+    for name, layer in layers.items():
+        if not isinstance(layer, nn.Module):
+            raise InvalidArgument(f"{name} is of {type(layer).__name__}, not torch.nn.Module")
+    kinds = ("in_features", "out_features")
+    gate, up, down = (
+        tuple(getattr(layer, kind, None) for kind in kinds) for layer in layers.values()
+    )
+    if None in (*gate, *up, *down):
+        return  # a layer of another kind, which says its own
+    if gate != up or down[0] != gate[1]:
+        raise InvalidArgument(
+            "in_features and out_features are {} of gate_proj, {} of up_proj and {} of down_proj, "
+            "which do not fit".format(*map(list, (gate, up, down)))
+        )
 
 
 def _halves(both: nn.Module, up_first: bool) -> list[nn.Module]:

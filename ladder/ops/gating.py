@@ -43,7 +43,8 @@ class Gating:
             they are.
         alpha: read by "swigluoai" alone.
     Raises:
-        InvalidArgument: another activation, or a limit that is not positive.
+        InvalidArgument: another activation, a limit that is not positive, or an alpha that is no
+            number.
     """
 
     activation: str = "silu"
@@ -56,8 +57,12 @@ class Gating:
         if self.activation not in (*ACTIVATIONS, SWIGLU_OAI):
             known = ", ".join((*ACTIVATIONS, SWIGLU_OAI))
             raise InvalidArgument(f'activation is "{self.activation}", not one of {known}')
-        if self.limit is not None and not self.limit > 0:
-            raise InvalidArgument(f"limit is {self.limit}, not positive")
+        if not isinstance(self.alpha, (int, float)):
+            raise InvalidArgument(f"alpha is {self.alpha!r}, not a number")
+        if self.limit is None:
+            return
+        if not isinstance(self.limit, (int, float)) or not self.limit > 0:
+            raise InvalidArgument(f"limit is {self.limit!r}, not positive")
 
     @property
     def least_limit(self) -> float:

@@ -182,3 +182,29 @@ def test_what_it_cannot_be_made_of_is_refused():
         ladder.GatedMLP(H, WIDE, activation="swish")
     with pytest.raises(ladder.InvalidArgument, match="in_features is 0"):
         ladder.GatedMLP(0, WIDE)
+    for activation in (nn.SiLU(), torch.nn.functional.silu, None):
+        with pytest.raises(ladder.InvalidArgument, match=r'^activation is ".*", not one of gelu'):
+            ladder.GatedMLP(H, WIDE, activation=activation)
+    for wrong, why in (
+        ({"limit": "7"}, "^limit is '7', not positive$"),
+        ({"limit": float("nan")}, "^limit is nan, not positive$"),
+        ({"alpha": "1"}, "^alpha is '1', not a number$"),
+    ):
+        with pytest.raises(ladder.InvalidArgument, match=why):
+            ladder.GatedMLP(H, WIDE, activation="swigluoai", **wrong)
+
+
+def test_layers_that_are_no_gated_mlp_are_refused():
+    up, down = ladder.Linear(H, WIDE), ladder.Linear(WIDE, H)
+    made = ladder.GatedMLP.from_layers
+    with pytest.raises(
+        ladder.InvalidArgument, match=r"^gating is SiLU\(\), not a ladder.ops.gating"
+    ):
+        made(up, up, down, gating=nn.SiLU())
+    with pytest.raises(ladder.InvalidArgument, match="^up_proj is of int, not torch.nn.Module$"):
+        made(up, 3, down, gating=ladder.ops.gating.Gating())
+    for layers in ((up, ladder.Linear(H, WIDE + 8), down), (up, up, up)):
+        with pytest.raises(
+            ladder.InvalidArgument, match=rf"\[{H}, {WIDE}\] of gate_proj, .* not fit"
+        ):
+            made(*layers, gating=ladder.ops.gating.Gating())
