@@ -10,6 +10,7 @@ own, which it then has.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,8 @@ class GatedLinear(Linear):
     up_first = False
     #: Gate and up are what one layer of the model gives.
     of_one = False
+    #: The model's own function of the gate, whose formula may round otherwise than ours.
+    own: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -86,7 +89,8 @@ class GatedLinear(Linear):
         if not self.of_one:
             # In memory of their own, functions take them as those of two layers, to the bit.
             gate, up = gate.contiguous(), up.contiguous()
-        return self.gating.product(gate, up)
+        own = self.own
+        return self.gating.product(gate, up) if own is None else own(gate) * up
 
 
 class GatedWeight(MergedWeight):
@@ -102,14 +106,16 @@ class GatedWeight(MergedWeight):
         self.parent, self.form = parent, form
         self.layers = tuple(parent._modules[name] for name in form.layers)  # type: ignore[misc]
         self.sizes = [layer.out_features for layer in self.layers]
-        #: Whose calls the gated product leaves out.
-        self._silent = (*self.layers, *(parent._modules[name] for name in form.functions))
+        #: Whose calls the gated product leaves out, by name.
+        self._silent = {name: parent._modules[name] for name in (*form.layers, *form.functions)}
         self._bias = Kept()
         with torch.inference_mode(False), torch.no_grad():
             self.linear: GatedLinear = joined(self.layers, GatedLinear)
             self.linear.bias = None  # of the layers, whose parameters optimizers know
             self.linear.gating, self.linear.up_first = form.gating, form.up_first
             self.linear.of_one = len(self.layers) == 1
+            if form.own:  # no child of the weight's
+                self.linear.__dict__["own"] = parent._modules[form.own]
             self.adopt()
         parent.__dict__["_gated"] = self
         subclass(parent, RunsGated)
@@ -117,11 +123,11 @@ class GatedWeight(MergedWeight):
 
     def serves(self) -> bool:
         """Whether nobody watches or has replaced what the gated product leaves out."""
-        modules = self.parent._modules
-        return all(
-            modules.get(name) is layer
-            for name, layer in zip(self.form.layers, self.layers, strict=True)
-        ) and not any(watched(module) for module in self._silent)  # type: ignore[arg-type]
+        modules, silent = self.parent._modules, self._silent
+        return all(modules.get(name) is silent[name] for name in silent) and not any(
+            watched(module)  # type: ignore[arg-type]
+            for module in silent.values()
+        )
 
     def gated(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N of the gate]."""
@@ -179,9 +185,13 @@ class RunsGated(Subclassed):
             return super().forward(*args, **kwargs)
         (x,) = args or kwargs.values()
         y = weight.gated(x)
-        for name in (*weight.form.dropouts, weight.form.down):
-            y = self._modules[name](y)  # type: ignore[misc]
-        return y
+        children: dict[str, Any] = self._modules
+        for name in weight.form.dropouts:
+            y = children[name](y)
+        down = children[weight.form.down]
+        if weight.form.casts and y.dtype != down.weight.dtype:
+            y = y.to(down.weight.dtype)
+        return down(y)
 
     def _serves(self) -> bool:
         weight = self.__dict__.get("_gated")

@@ -3,18 +3,22 @@
 
 No class is known by name. The forward is traced with its children as they are (torch.fx), and must
 call two of them with x and a third with what becomes of both; what lies between is called with a
-few numbers to see which function it is. Gate and up may be halves of what one child gives.
+few numbers to see which function it is. Gate and up may be halves of what one child gives. A
+forward that asks for the dtype of its tensors, as T5's does, is traced with each that x may have.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from ladder.ops.gating import Gating, recognised
+from ladder.ops.transforms import ACTIVATION_DTYPES
+from ladder.types import dtype_name
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Form:
         functions: children that compute it.
         dropouts: children through which the product goes to ``down``.
         up_first: of one layer of both, whether the rows of up are in front.
+        casts: ``down`` is given the product in the dtype of its weight.
+        own: the child of ``functions`` whose result, of the gate, is multiplied by up as it is; ""
+            where there is more between the layers.
     """
 
     gate: str
@@ -36,6 +43,8 @@ class Form:
     functions: tuple[str, ...] = ()
     dropouts: tuple[str, ...] = ()
     up_first: bool = False
+    casts: bool = False
+    own: str = ""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -46,13 +55,38 @@ class Form:
 _Dropout = nn.modules.dropout._DropoutNd
 
 
+class _Unlike(Exception):
+    """A forward that is another; the text says what it does."""
+
+
+class _AsksDtype(Exception):
+    """A forward goes by the dtype of a tensor."""
+
+
+class _Typed(fx.Proxy):
+    """A tensor of the dtype that its tracer says."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        tracer: Any = self.tracer
+        if tracer.dtype is None:
+            raise _AsksDtype
+        if any(node.target == "to" for node in tracer.graph.nodes):
+            raise _Unlike("its forward asks for a dtype that it has changed")
+        dtype: torch.dtype = tracer.dtype
+        return dtype
+
+
 class _Tracer(fx.Tracer):
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.dtype = dtype
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
 
-
-class _Unlike(Exception):
-    """A forward that is another; the text says what it does."""
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Typed(node, self)
 
 
 def form_of(module: nn.Module) -> Form | str:
@@ -63,7 +97,7 @@ def form_of(module: nn.Module) -> Form | str:
         for mode in (False, True):  # dropout between the layers is none of a gating
             for each, _ in training:
                 each.training = mode
-            found.add(_traced(module))
+            found.add(_of_any_dtype(module))
     except _Unlike as error:
         return str(error)
     except Exception as error:
@@ -74,8 +108,27 @@ def form_of(module: nn.Module) -> Form | str:
     return found.pop() if len(found) == 1 else "its forward is another in training"
 
 
-def _traced(module: nn.Module) -> Form:
-    nodes = list(_Tracer().trace(module).nodes)
+def _of_any_dtype(module: nn.Module) -> Form:
+    """The form of ``module`` for x of every dtype that packed layers take."""
+    try:
+        return _traced(module, None)
+    except _AsksDtype:
+        forms = {dtype: _traced(module, dtype) for dtype in ACTIVATION_DTYPES}
+    form = replace(next(iter(forms.values())), casts=True)
+    of_down = _dtype_of(module, form.down)
+    for dtype, each in forms.items():
+        if each != replace(form, casts=dtype != of_down):
+            raise _Unlike(f"its forward is another for {dtype_name(dtype)}")
+    return form
+
+
+def _dtype_of(module: nn.Module, name: str) -> torch.dtype | None:
+    return getattr(getattr(module.get_submodule(name), "weight", None), "dtype", None)
+
+
+def _traced(module: nn.Module, dtype: torch.dtype | None) -> Form:
+    """The form of ``module`` for x of that dtype; None: of a forward that does not ask."""
+    nodes = list(_Tracer(dtype).trace(module).nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     if len(inputs) != 1:
         raise _Unlike(f"its forward takes {len(inputs)} tensors")
@@ -86,12 +139,14 @@ def _traced(module: nn.Module) -> Form:
     (given,) = nodes[-1].args  # what is returned
     if not (isinstance(given, fx.Node) and given.op == "call_module" and len(given.args) == 1):
         raise _Unlike("its forward does not end with a layer")
-    hidden, dropouts = _before_dropouts(module, given.args[0])
+    cast = _is_cast(given.args[0], _dtype_of(module, str(given.target)))
+    before = given.args[0].args[0] if cast else given.args[0]  # type: ignore[union-attr]
+    hidden, dropouts = _before_dropouts(module, before)
     places = [nodes.index(node) for node in (*layers, given)]
     between = [
         node
         for node in nodes[places[0] + 1 : places[-1]]
-        if node not in layers and node not in dropouts
+        if node not in layers and node not in dropouts and not (cast and node is given.args[0])
     ]
     functions = _functions(module, between)
     if any("." in str(node.target) for node in (*layers, *dropouts, given)):
@@ -118,8 +173,21 @@ def _traced(module: nn.Module) -> Form:
                 functions,
                 tuple(str(node.target) for node in dropouts),
                 up_first=swapped and len(layers) == 1,
+                casts=cast,
+                own=_own(between, layers[::-1] if swapped else layers),
             )
     raise _Unlike("what lies between its layers is no gating that ladder knows")
+
+
+def _is_cast(node: Any, dtype: torch.dtype | None) -> bool:
+    """Whether a node is ``tensor.to(dtype)``, read by one other."""
+    return (
+        isinstance(node, fx.Node)
+        and (node.op, node.target) == ("call_method", "to")
+        and node.args[1:] == (dtype,)
+        and not node.kwargs
+        and len(node.users) == 1
+    )
 
 
 def _before_dropouts(module: nn.Module, hidden: Any) -> tuple[Any, list[fx.Node]]:
@@ -168,6 +236,17 @@ def _functions(module: nn.Module, nodes: list[fx.Node]) -> tuple[str, ...]:
                 raise _Unlike(f"{name} is a child of its children")
             names.append(name)
     return tuple(dict.fromkeys(names))
+
+
+def _own(nodes: list[fx.Node], layers: list[fx.Node]) -> str:
+    """The child ``f`` of ``f(gate) * up``, where ``nodes`` are nothing else."""
+    if len(layers) != 2 or len(nodes) != 2:
+        return ""
+    function, product = nodes
+    called = function.op == "call_module" and function.args == (layers[0],) and not function.kwargs
+    multiplied = product.target in (operator.mul, torch.mul) and not product.kwargs
+    both = product.args in ((function, layers[1]), (layers[1], function))
+    return str(function.target) if called and multiplied and both else ""
 
 
 def _between(

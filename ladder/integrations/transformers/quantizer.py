@@ -35,6 +35,7 @@ from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures, stack_names
 from ladder.nn.offered import offer_activation_types
+from ladder.nn.optimize import unoptimize
 from ladder.nn.report import Conversion
 from ladder.nn.select import (
     Found,
@@ -154,6 +155,7 @@ class Quantizer(HfQuantizer):
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Replace every :class:`ladder.Linear` and :class:`ladder.Experts` of ``model``, in place, by
     the dense module with the same values, in ``dtype`` or the module's own."""
+    unoptimize(model)  # whose parents hold the weights of several layers
     names: dict[Linear | Experts, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, (Linear, Experts)):
