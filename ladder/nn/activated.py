@@ -42,11 +42,13 @@ class Activated:
 
 @dataclass(frozen=True)
 class Pair:
-    """The child ``layer`` of a module, and the child ``act``, which alone reads its result."""
+    """The child ``layer`` of a module, and the child ``act``, which alone reads its result, by the
+    source of ``method``."""
 
     layer: str
     act: str
     function: Activation
+    method: str = "forward"
 
 
 class Activations:
@@ -93,6 +95,7 @@ class Taken:
 
     def __init__(self, of: Activations, pair: Pair) -> None:
         self.of, self.pair = of, pair
+        self.method = getattr(kind_of(of.parent), pair.method)
         self.act: Any = of.parent._modules[pair.act]
 
     def serves(self, layer: Linear) -> bool:
@@ -105,6 +108,8 @@ class Taken:
             and children.get(pair.layer) is layer
             and children.get(pair.act) is act
             and kind_of(parent).forward is self.of.forward
+            and getattr(kind_of(parent), pair.method) is self.method
+            and (pair.method == "forward" or pair.method not in parent.__dict__)
             and layer._function is None
         )
 
@@ -181,8 +186,9 @@ class ActivatedLinear(Subclassed, Linear):
 
 def objection(parent: nn.Module, pair: Pair) -> str:
     """Why ``parent`` cannot have that pair; "" when it can."""
-    if "forward" in parent.__dict__:
-        return "something has replaced its forward"
+    for method in ("forward", pair.method):
+        if method in parent.__dict__:
+            return f"something has replaced its {method}"
     layer, act = (parent.get_submodule(name) for name in (pair.layer, pair.act))
     if type(layer) is not Linear:
         return f"{pair.layer} is of {type(layer).__name__}, not ladder.Linear"

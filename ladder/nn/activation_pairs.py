@@ -11,7 +11,7 @@ from torch import nn
 from ladder.nn.activated import Activations, Pair, objection
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
-from ladder.nn.sole_reader import sole_reader
+from ladder.nn.sole_reader import Found, sole_reader
 from ladder.nn.subclassed import Subclassed, kind_of
 from ladder.ops.gating import Activation, recognised_activation
 
@@ -29,14 +29,14 @@ def take_activations(model: nn.Module) -> tuple[list[str], dict[str, str]]:
     release_activations(model, stale=True)
     for name, parent in list(model.named_modules()):
         stem = f"{name}." if name else ""
-        for child, act in _pairs(parent):
+        for child, act, method in _pairs(parent):
             function = _function_of(parent.get_submodule(act))
             if function is None:
                 continue
             if isinstance(function, str):
                 left[stem + child] = function
                 continue
-            pair = Pair(child, act, function)
+            pair = Pair(child, act, function, method)
             if why := objection(parent, pair):
                 left[stem + child] = why
                 continue
@@ -54,9 +54,10 @@ def release_activations(model: nn.Module, stale: bool = False) -> None:
             held.leave()
 
 
-def _pairs(parent: nn.Module) -> list[tuple[str, str]]:
+def _pairs(parent: nn.Module) -> list[tuple[str, str, str]]:
     """Packed children of ``parent``, wrapped or not, whose function is not taken yet, each with the
-    child that alone reads what it gives: one in which nothing is learned."""
+    child that alone reads what it gives: one in which nothing is learned; and the method that says
+    so."""
     children: dict[str, Any] = parent._modules
     acts = [name for name, child in children.items() if _may_be_function(child)]
     if not acts or "_gated" in parent.__dict__:
@@ -65,8 +66,8 @@ def _pairs(parent: nn.Module) -> list[tuple[str, str]]:
     for name, child in children.items():
         layer = getattr(child, "base_layer", child)  # of PEFT's adapters
         packed = isinstance(layer, Linear) and not isinstance(layer, (MergedLinear, Subclassed))
-        if packed and (act := _reader(parent, name)) in acts:
-            found.append((name, act))
+        if packed and (read := _reader(parent, name)).reader in acts:
+            found.append((name, read.reader, read.method))
     return found
 
 
@@ -77,17 +78,16 @@ def _may_be_function(child: nn.Module | None) -> bool:
     return not any(True for each in own for _ in each)
 
 
-def _reader(parent: nn.Module, name: str) -> str:
-    """The child that alone is called with the result of the child ``name``; "" if nothing is known
-    to be."""
+def _reader(parent: nn.Module, name: str) -> Found:
+    """The child that alone is called with the result of the child ``name``."""
     kind: Any = kind_of(parent)
     if kind.forward is not nn.Sequential.forward:
-        return sole_reader(kind, name, pair=False).reader
+        return sole_reader(kind, name, pair=False, methods=True)
     names, children = [*parent._modules], [*parent._modules.values()]
     place = names.index(name)
     if children.count(children[place]) > 1:
-        return ""
-    return next(iter(names[place + 1 :]), "")
+        return Found(why="the module behind it is called twice")
+    return Found(next(iter(names[place + 1 :]), ""))
 
 
 def _function_of(act: nn.Module) -> Activation | str | None:

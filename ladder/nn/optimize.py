@@ -87,12 +87,12 @@ def optimize(
     Mistral; k and v of cross-attention. Their types, in_features, dtypes, devices, g_idx and second
     scales must be equal.
 
-    Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma; Phi-3 and GLM-4, which
-    have gate and up in one layer) go a step further: the function of the gate times up is part of
-    the launch that makes their sums, in float32, rounded once. So is the activation function behind
-    other layers (:mod:`ladder.nn.activation_pairs`; OPT, GPT-2, BERT, CLIP, Whisper). Where a hook
-    watches one of the layers or the function, or an adapter has one of them, the module is left as
-    it is, and the report says so.
+    Gated MLPs (:mod:`ladder.nn.gated_form`; LLaMA, Mistral, Qwen, Gemma, T5; Phi-3 and GLM-4,
+    which have gate and up in one layer) go a step further: the function of the gate times up is
+    part of the launch that makes their sums, in float32, rounded once. So is the activation
+    function behind other layers (:mod:`ladder.nn.activation_pairs`; OPT, GPT-2, BERT, DistilBERT,
+    CLIP, Whisper). Where a hook watches one of the layers or the function, or an adapter has one of
+    them, the module is left as it is, and the report says so.
 
     The model looks as before: names, ``state_dict``, ``save_pretrained`` and PEFT see the single
     layers, to the bit. ``.to()`` another device or dtype, ``load_state_dict`` and

@@ -14,6 +14,7 @@ import functools
 import inspect
 import textwrap
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Found:
-    """The attribute that reads a result, or why there is no such attribute."""
+    """The attribute that reads a result, or why there is no such attribute; and the method whose
+    source says so."""
 
     reader: str = ""
     why: str = ""
+    method: str = "forward"
 
 
 class _Unlike(Exception):
@@ -42,9 +45,12 @@ _UNCLEAR = (
 _LOOPS = (ast.For, ast.While)
 
 
-@functools.cache
 def sole_reader(
-    kind: type[nn.Module], name: str, pair: bool, appliers: tuple[str, ...] = ()
+    kind: type[nn.Module],
+    name: str,
+    pair: bool,
+    appliers: tuple[str, ...] = (),
+    methods: bool = False,
 ) -> Found:
     """The child of a module of class ``kind`` that is called with what its child ``name`` returns,
     where nothing else in the class reads that.
@@ -53,13 +59,33 @@ def sole_reader(
         pair: ``name`` returns its result and something else, of which only the result counts.
         appliers: functions ``f(child, result, ...)``, as "module.name", that call the child with
             the result and do nothing else with it.
+        methods: where the forward leaves ``name`` to one other method, look at that.
     """
+    return _found(kind, _functions(kind), name, pair, appliers, methods)
+
+
+def _functions(kind: type[nn.Module]) -> tuple[Any, ...]:
+    """What a class computes by: others may be put in their places at any time."""
+    classes = (each for each in kind.__mro__ if each not in nn.Module.__mro__)
+    return tuple(f for each in classes for f in vars(each).values() if inspect.isfunction(f))
+
+
+@functools.cache
+def _found(
+    kind: type[nn.Module],
+    functions: tuple[Any, ...],
+    name: str,
+    pair: bool,
+    appliers: tuple[str, ...],
+    methods: bool,
+) -> Found:
     try:
-        reader = _Forward(kind, name, pair, appliers).reader()
-        _only_forward_reads(kind, (name, reader))
+        method = _method_with(kind, name) if methods else "forward"
+        reader = _Forward(kind, name, pair, appliers, method).reader()
+        _only_method_reads(kind, method, (name, reader))
     except _Unlike as unlike:
         return Found(why=str(unlike))
-    return Found(reader)
+    return Found(reader, method=method)
 
 
 def _source(of: Any, what: str) -> ast.FunctionDef | ast.ClassDef:
@@ -94,21 +120,32 @@ def _says_its_source(function: Any) -> bool:
 _CODE = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars")
 
 
-def _only_forward_reads(kind: type[nn.Module], names: tuple[str, ...]) -> None:
-    """Raise unless methods other than ``__init__`` and the forward leave ``names`` alone."""
+def _methods(kind: type[nn.Module]) -> Iterator[tuple[type, str, set[str | None]]]:
+    """Of ``kind`` and the classes that it derives from: the class, the name of each method but
+    ``__init__``, and the attributes and texts in it."""
     for each in kind.__mro__:
         if each in nn.Module.__mro__:
             continue
-        of_kind = _source(each, each.__name__)
-        for method in of_kind.body:
+        for method in _source(each, each.__name__).body:
             if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
-            runs = vars(each).get("forward") is kind.forward
-            if method.name == "__init__" or (method.name == "forward" and runs):
-                continue
-            for node in ast.walk(method):
-                if _named(node) in names:
-                    raise _Unlike(f"{each.__name__}.{method.name} uses {_named(node)}, too")
+            if method.name != "__init__":
+                yield each, method.name, {_named(node) for node in ast.walk(method)}
+
+
+def _method_with(kind: type[nn.Module], name: str) -> str:
+    """The only method that uses ``name``, or the forward."""
+    found = {method for _, method, used in _methods(kind) if name in used}
+    return found.pop() if len(found) == 1 else "forward"
+
+
+def _only_method_reads(kind: type[nn.Module], of: str, names: tuple[str, ...]) -> None:
+    """Raise unless methods other than ``__init__`` and ``of`` leave ``names`` alone."""
+    for each, method, used in _methods(kind):
+        if method == of and vars(each).get(of) is getattr(kind, of):
+            continue
+        if both := [name for name in names if name in used]:
+            raise _Unlike(f"{each.__name__}.{method} uses {both[0]}, too")
 
 
 def _named(node: ast.AST) -> str | None:
@@ -121,17 +158,23 @@ def _named(node: ast.AST) -> str | None:
 
 
 class _Forward:
-    """The forward of a class, whose child ``name`` is looked at."""
+    """The forward of a class, or another method, whose child ``name`` is looked at."""
 
     def __init__(
-        self, kind: type[nn.Module], name: str, pair: bool, appliers: tuple[str, ...]
+        self,
+        kind: type[nn.Module],
+        name: str,
+        pair: bool,
+        appliers: tuple[str, ...],
+        method: str,
     ) -> None:
-        self.called, self.name, self.pair = f"the forward of {kind.__name__}", name, pair
-        self.appliers, self.known = appliers, getattr(kind.forward, "__globals__", {})
-        forward = _source(kind.forward, self.called)
+        self.called, self.name, self.pair = f"the {method} of {kind.__name__}", name, pair
+        function = getattr(kind, method)
+        self.appliers, self.known = appliers, getattr(function, "__globals__", {})
+        forward = _source(function, self.called)
         if not isinstance(forward, ast.FunctionDef) or forward.decorator_list:
             raise _Unlike(f"{self.called} is no plain function")
-        if not _says_its_source(kind.forward):
+        if not _says_its_source(function):
             raise _Unlike(f"{self.called} is not what its source says")
         self.nodes = [node for each in forward.body for node in ast.walk(each)]
         if unclear := next((n for n in self.nodes if isinstance(n, _UNCLEAR)), None):

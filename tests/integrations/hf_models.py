@@ -140,6 +140,9 @@ PLAIN = {
     "Starcoder2": Plain("Starcoder2ForCausalLM", TINY | _TOKENS, ("c_fc",)),
     "Nemotron": Plain("NemotronForCausalLM", TINY | _TOKENS, ("up_proj",)),
     "Bert": Plain("BertModel", TINY, ("intermediate.dense", "pooler.dense")),
+    "DistilBert": Plain(
+        "DistilBertModel", {"dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 2}, ("lin1",)
+    ),
     "ViT": Plain("ViTModel", TINY | _IMAGE, ("fc1", "pooler.dense"), _PIXELS),
     "CLIP": Plain("CLIPVisionModel", TINY | _IMAGE, ("fc1",), _PIXELS, "CLIPVision"),
     "Siglip": Plain("SiglipVisionModel", TINY | _IMAGE, ("fc1",), _PIXELS, "SiglipVision"),
