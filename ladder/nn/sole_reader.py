@@ -61,7 +61,8 @@ def sole_reader(
             the result and do nothing else with it.
         methods: where the forward leaves ``name`` to one other method, look at that.
     """
-    return _found(kind, _functions(kind), name, pair, appliers, methods)
+    hashable: Any = kind  # mypy takes a class for one of its instances
+    return _found(hashable, _functions(kind), name, pair, appliers, methods)
 
 
 def _functions(kind: type[nn.Module]) -> tuple[Any, ...]:
