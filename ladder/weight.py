@@ -80,7 +80,9 @@ class Weight:
         return sum(part.numel() * part.itemsize for part in self.tensors().values())
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The values, [N, K]."""
+        """The values, [N, K]. Raises InvalidArgument for a dtype that is no floating-point one."""
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise InvalidArgument(f"dtype is {dtype!r}, not a floating-point one of torch's")
         values = ops.dequantize(
             self.qweight,
             self.type,

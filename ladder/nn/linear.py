@@ -77,12 +77,17 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if not hasattr(size, "__index__"):  # numpy's have it, too
+                raise InvalidArgument(f"{name} is {size!r}, not an integer")
         if in_features < 1 or out_features < 1:
             raise InvalidArgument(
                 f"in_features is {in_features} and out_features {out_features}, not both positive"
             )
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         dtype = dtype or torch.get_default_dtype()
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise InvalidArgument(f"dtype is {dtype!r}, not a floating-point one of torch's")
         super().__init__(in_features, out_features, ttype, act_order, device, dtype)
         zeros = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))

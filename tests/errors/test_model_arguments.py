@@ -85,3 +85,22 @@ def test_weights_are_equal_where_type_shape_and_parts_are(layer):
     for other in (*others, dense, None):
         assert weight != other
     assert len({weight, same, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, "float16"])
+def test_a_dtype_that_values_of_weights_have_not(layer, dtype):
+    """Of integers nothing but the whole part would be left."""
+    said = re.escape(f"dtype is {dtype!r}, not a floating-point one of torch's")
+    for made in (layer.packed_weight.dequantize, layer.dequantize):
+        with pytest.raises(InvalidArgument, match=f"^{said}$"):
+            made(dtype)
+    with pytest.raises(InvalidArgument, match=f"^{said}$"):
+        ladder.Linear(64, 16, dtype=dtype)
+
+
+@pytest.mark.parametrize("size", [64.0, "64", None])
+def test_sizes_that_are_no_integers(size):
+    with pytest.raises(InvalidArgument, match=f"^in_features is {size!r}, not an integer$"):
+        ladder.Linear(size, 16)
+    with pytest.raises(InvalidArgument, match=f"^out_features is {size!r}, not an integer$"):
+        ladder.Linear(16, size)
