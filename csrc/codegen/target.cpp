@@ -54,15 +54,16 @@ constexpr QuantizeKernels kCudaQuantize = {
 };
 
 constexpr activations::Words kCudaWords = {.prelude = &cuda::prelude,
-                                           .lanes = 32,
+                                           .lanes = "32",
                                            .blocks_x = "gridDim.x",
                                            .blocks_y = "gridDim.y",
                                            .any_threads = true,
                                            .dependent_launch = true,
                                            .converts_e4m3 = true};
-// Sizes of the grid are counted in threads there.
+// Sizes of the grid are counted in threads there, and waves have as many lanes as the compiler
+// says: one text is for all of AMD's devices.
 constexpr activations::Words kHipWords = {.prelude = &hip::activation_prelude,
-                                          .lanes = 64,
+                                          .lanes = "wave_lanes()",
                                           .blocks_x = "(__builtin_amdgcn_grid_size_x() / THREADS)",
                                           .blocks_y = "__builtin_amdgcn_grid_size_y()",
                                           .any_threads = false,

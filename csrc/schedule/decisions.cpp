@@ -117,10 +117,6 @@ Decisions decide(const Problem& problem, const Device& device) {
   if (problem.windows() != nullptr && !device.copies_to_shared()) {
     fail<Unsupported>("kernels of ", device.name, " read rows of x, not windows");
   }
-  if (problem.experts() != nullptr && is_amd(device.family) && device.warp != 64) {
-    fail<Unsupported>("kernels around experts are for waves of 64 lanes; ", device.name, " has ",
-                      device.warp);
-  }
   auto whole = decide_operands(problem, device, Multiplier::tile_programs);
   // No library multiplies by experts that the device chooses, and those of a batch and of windows
   // are their callers' to ask.

@@ -18,13 +18,20 @@
 namespace ladder {
 namespace {
 
-constexpr const char* kArchitectures[] = {"gfx90a", "gfx942"};
+/// Architectures whose waves have so many lanes.
+struct Machine {
+  int lanes;
+  const char* architecture;
+};
+constexpr Machine kMachines[] = {{64, "gfx90a"}, {64, "gfx942"}, {32, "gfx1100"}, {32, "gfx1201"}};
+constexpr int kLanes[] = {32, 64};
 constexpr Scalar kHalves[] = {Scalar::f16, Scalar::bf16};
 
-/// `pointers` and `numbers` are what the host passes.
-void expect_clean(const std::string& source, const std::string& what, unsigned threads,
+/// For waves of `lanes`. `pointers` and `numbers` are what the host passes.
+void expect_clean(int lanes, const std::string& source, const std::string& what, unsigned threads,
                   int pointers, int numbers) {
-  for (const char* architecture : kArchitectures) {
+  for (const auto& [lanes_there, architecture] : kMachines) {
+    if (lanes_there != lanes) continue;
     SCOPED_TRACE(joined(what, " for ", architecture));
     const hip::Clang clang = *hip::found_clang(architecture);
     const auto assembly = hip::assembly_of(clang, source, architecture);
@@ -43,25 +50,29 @@ void expect_clean(const std::string& source, const std::string& what, unsigned t
 class HipActivationKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* architecture : kArchitectures) LADDER_SKIP_WITHOUT_CLANG(architecture);
+    for (const Machine& each : kMachines) LADDER_SKIP_WITHOUT_CLANG(each.architecture);
   }
   const RoutingKernels& routing_ = routing_kernels(target_called("HIP"));
   const RoundingKernels& rounding_ = rounding_kernels(target_called("HIP"));
 };
 
 TEST_F(HipActivationKernels, that_route_compile_without_spills) {
-  for (const bool whole : {false, true}) {
-    const RowKind kind{whole, false};
-    expect_clean(routing_.route(kind), "route", kRoutingThreads, 5, 7);
-    expect_clean(routing_.route({whole, false, true}), "route", kRoutingThreads, 7, 7);
-    for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
-                             "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
-      const Scalar scalar = whole ? Scalar::f16 : Scalar::bf16;
-      expect_clean(routing_.gated(scalar, *gated_called(name), kind), name, kRoutingThreads, 2, 4);
-    }
-    for (const Scalar scalar : kHalves) {
-      for (const Scalar weight : {scalar, Scalar::f32}) {
-        expect_clean(routing_.combine(scalar, weight, kind), "combine", kRoutingThreads, 4, 3);
+  for (const int lanes : kLanes) {
+    for (const bool whole : {false, true}) {
+      const RowKind kind{whole, false};
+      expect_clean(lanes, routing_.route(kind), "route", kRoutingThreads, 5, 7);
+      expect_clean(lanes, routing_.route({whole, false, true}), "route", kRoutingThreads, 7, 7);
+      for (const char* name : {"gelu", "gelu_pytorch_tanh", "linear", "mish", "quick_gelu", "relu",
+                               "relu2", "sigmoid", "silu", "swigluoai", "tanh"}) {
+        const Scalar scalar = whole ? Scalar::f16 : Scalar::bf16;
+        expect_clean(lanes, routing_.gated(scalar, *gated_called(name), kind), name,
+                     kRoutingThreads, 2, 4);
+      }
+      for (const Scalar scalar : kHalves) {
+        for (const Scalar weight : {scalar, Scalar::f32}) {
+          expect_clean(lanes, routing_.combine(scalar, weight, kind), "combine", kRoutingThreads, 4,
+                       3);
+        }
       }
     }
   }
@@ -69,34 +80,42 @@ TEST_F(HipActivationKernels, that_route_compile_without_spills) {
 
 // Of a wave, of a workgroup with one, two and four pieces a thread, and read twice.
 TEST_F(HipActivationKernels, that_round_compile_without_spills) {
-  for (const std::int64_t k : {16, 2048, 8192, 65536, 131072}) {
-    for (const Scalar from : kHalves) {
-      const RoundingPlan plan = rounding_plan(k, 64);
-      expect_clean(rounding_.round_tokens(from, Scalar::s8, TokenScales::own, plan, {false, false}),
-                   joined(name_of(from), " of ", k), plan.threads, 3, 3);
-    }
-    const RoundingPlan plan = rounding_plan(k, 64);
-    for (const Scalar from : {Scalar::f16, Scalar::bf16, Scalar::s8}) {
-      expect_clean(
-          rounding_.round_tokens(from, Scalar::s8, TokenScales::given, plan, {false, false}),
-          joined(name_of(from), " of ", k, " with given scales"), plan.threads, 4, 4);
+  for (const int lanes : kLanes) {
+    for (const std::int64_t k : {16, 2048, 8192, 65536, 131072}) {
+      for (const Scalar from : kHalves) {
+        const RoundingPlan plan = rounding_plan(k, lanes);
+        expect_clean(
+            lanes, rounding_.round_tokens(from, Scalar::s8, TokenScales::own, plan, {false, false}),
+            joined(name_of(from), " of ", k), plan.threads, 3, 3);
+      }
+      const RoundingPlan plan = rounding_plan(k, lanes);
+      for (const Scalar from : {Scalar::f16, Scalar::bf16, Scalar::s8}) {
+        expect_clean(
+            lanes,
+            rounding_.round_tokens(from, Scalar::s8, TokenScales::given, plan, {false, false}),
+            joined(name_of(from), " of ", k, " with given scales"), plan.threads, 4, 4);
+      }
     }
   }
 }
 
 // By plain arithmetic, so that both architectures compile both formats.
 TEST_F(HipActivationKernels, that_round_to_float8_compile_without_spills) {
-  for (const std::int64_t k : {16, 8192, 131072}) {
-    const RoundingPlan plan = rounding_plan(k, 64);
-    for (const Scalar to : {Scalar::e4m3, Scalar::e4m3fnuz}) {
-      for (const Scalar from : kHalves) {
-        expect_clean(rounding_.round_tokens(from, to, TokenScales::own, plan, {false, false}),
-                     joined(name_of(from), " of ", k, " to ", name_of(to)), plan.threads, 3, 3);
-      }
-      for (const Scalar from : {Scalar::f16, Scalar::e4m3}) {
-        expect_clean(rounding_.round_tokens(from, to, TokenScales::given, plan, {false, false}),
-                     joined(name_of(from), " of ", k, " to ", name_of(to), " with given scales"),
-                     plan.threads, 4, 4);
+  for (const int lanes : kLanes) {
+    for (const std::int64_t k : {16, 8192, 131072}) {
+      const RoundingPlan plan = rounding_plan(k, lanes);
+      for (const Scalar to : {Scalar::e4m3, Scalar::e4m3fnuz}) {
+        for (const Scalar from : kHalves) {
+          expect_clean(lanes,
+                       rounding_.round_tokens(from, to, TokenScales::own, plan, {false, false}),
+                       joined(name_of(from), " of ", k, " to ", name_of(to)), plan.threads, 3, 3);
+        }
+        for (const Scalar from : {Scalar::f16, Scalar::e4m3}) {
+          expect_clean(lanes,
+                       rounding_.round_tokens(from, to, TokenScales::given, plan, {false, false}),
+                       joined(name_of(from), " of ", k, " to ", name_of(to), " with given scales"),
+                       plan.threads, 4, 4);
+        }
       }
     }
   }

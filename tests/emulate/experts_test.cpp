@@ -45,9 +45,9 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
 }
 
 TEST(Emulated, kernels_of_experts_are_exact) {
-  for (const char* name : {"h200", "mi210", "mi300x", "t4"}) {
+  for (const char* name : {"h200", "mi210", "mi300x", "rx7900xtx", "rx9070xt", "t4"}) {
     const Device& on = device(name);
-    const bool hip = on.family == Family::cdna;
+    const bool hip = is_amd(on.family);
     unsigned seed = 0;
     std::int64_t together = 1;
     std::vector<Case> cases;

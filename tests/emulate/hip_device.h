@@ -24,6 +24,7 @@ inline unsigned __builtin_amdgcn_workitem_id_x() { return thread_index(); }
 inline unsigned __builtin_amdgcn_workgroup_id_x() { return block_index(0); }
 inline unsigned __builtin_amdgcn_workgroup_id_y() { return block_index(1); }
 inline unsigned __builtin_amdgcn_workgroup_id_z() { return block_index(2); }
+inline unsigned __builtin_amdgcn_wavefrontsize() { return warp_lanes(); }
 /// In threads.
 inline unsigned __builtin_amdgcn_grid_size_x() { return block_count(0) * thread_count(); }
 inline unsigned __builtin_amdgcn_grid_size_y() { return block_count(1); }

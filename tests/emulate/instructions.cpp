@@ -271,9 +271,10 @@ std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step) {
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
   Exchange here{mine, lane, 0};
   with_warp(&here, [](void* const* lanes) {
-    for (int i = 0; i < 64; ++i) {
+    const unsigned count = warp_lanes();
+    for (unsigned i = 0; i < count; ++i) {
       auto* to = static_cast<Exchange*>(lanes[i]);
-      to->out = static_cast<Exchange*>(lanes[to->mask % 64])->mine;
+      to->out = static_cast<Exchange*>(lanes[to->mask % count])->mine;
     }
   });
   return here.out;

@@ -25,7 +25,7 @@ std::uint32_t warp_max(std::uint32_t mine);
 std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask);
 /// What the lane brings whose number is `step` less, or the lane itself.
 std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step);
-/// Of a wave of 64 lanes: what the lane of that number brings.
+/// Of a wave: what the lane of that number brings, counted from its first one.
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane);
 /// d += a b, 16 x 16 x 16: lane 16 t + i has row, or column, i and k 4 t to 4 t + 3 of the
 /// operands, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix Instruction Calculator).

@@ -243,6 +243,7 @@ unsigned block_index(int dimension) { return machine->block().index[dimension]; 
 unsigned block_count(int dimension) { return machine->launch.grid[dimension]; }
 unsigned thread_count() { return machine->launch.threads; }
 unsigned rank_in_cluster() { return machine->now->rank; }
+unsigned warp_lanes() { return machine->launch.lanes; }
 
 namespace {
 

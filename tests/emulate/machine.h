@@ -48,6 +48,8 @@ unsigned block_index(int dimension);
 unsigned block_count(int dimension);
 unsigned thread_count();
 unsigned rank_in_cluster();
+/// Launch::lanes.
+unsigned warp_lanes();
 
 /// The block's shared memory: as the kernel points into it, and by address, whose upper bits name
 /// the block of the cluster.

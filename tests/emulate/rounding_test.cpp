@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -116,7 +117,8 @@ struct By {
   int lanes;
   int capability;
 };
-constexpr By kHopper{"CUDA", 32, 90}, kTuring{"CUDA", 32, 75}, kWaves{"HIP", 64, 0};
+constexpr By kHopper{"CUDA", 32, 90}, kTuring{"CUDA", 32, 75}, kWaves{"HIP", 64, 0},
+    kFewLanes{"HIP", 32, 0};
 
 Rounded of_codes(const Bytes& x, std::int64_t m, std::int64_t k, Scalar to, std::int64_t each) {
   Rounded out{Bytes(x.size()), std::vector<float>(m)};
@@ -143,8 +145,9 @@ class RoundTokens {
                .round_tokens(from, to, whose, rounding_plan(k, by.lanes), {dependent, chains}),
            "round_tokens"});
     }
-    kernels_ = emulate::load(
-        sources, by.lanes == 64 ? emulate::Language::hip : emulate::Language::cuda, by.capability);
+    const bool hip = std::string_view(by.target) == "HIP";
+    kernels_ = emulate::load(sources, hip ? emulate::Language::hip : emulate::Language::cuda,
+                             by.capability);
   }
 
   /// `each`: of given scales, whether tokens have one each.
@@ -225,6 +228,12 @@ TEST(EmulatedRounding, is_the_definition_on_turing) {
 TEST(EmulatedRounding, is_the_definition_by_waves) {
   const std::vector<std::int64_t> columns = {16, 112, 1024, 2032, 2064, 3088};
   for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+      const RoundTokens kernels(from, to, kColumns, false, kFewLanes);
+      for (std::size_t i = 0; i < kColumns.size(); ++i) kernels.expect_exact(i, 9, kColumns[i]);
+    }
+  }
+  for (const Scalar from : {Scalar::f16, Scalar::bf16}) {
     for (const Scalar to : {Scalar::s8, Scalar::e4m3, Scalar::e4m3fnuz}) {
       const RoundTokens kernels(from, to, columns, false, kWaves);
       for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 9, columns[i]);
@@ -279,7 +288,7 @@ TEST(EmulatedRounding, places_codes_that_come_as_they_are) {
 
 TEST(EmulatedRounding, reads_long_tokens_twice) {
   const std::vector<std::int64_t> columns = {40960, 65552};  // three pieces a thread; not held
-  for (const By by : {kHopper, kWaves}) {
+  for (const By by : {kHopper, kWaves, kFewLanes}) {
     const RoundTokens kernels(Scalar::bf16, Scalar::s8, columns, false, by);
     for (std::size_t i = 0; i < columns.size(); ++i) kernels.expect_exact(i, 2, columns[i]);
   }

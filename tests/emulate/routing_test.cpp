@@ -33,9 +33,12 @@ struct Language {
   unsigned lanes;
 };
 constexpr Language kLanguages[] = {{"CUDA", emulate::Language::cuda, 32},
-                                   {"HIP", emulate::Language::hip, 64}};
+                                   {"HIP", emulate::Language::hip, 64},
+                                   {"HIP", emulate::Language::hip, 32}};
 
-void PrintTo(const Language& language, std::ostream* out) { *out << language.target; }
+void PrintTo(const Language& language, std::ostream* out) {
+  *out << language.target << language.lanes;
+}
 
 class EmulatedRouting : public ::testing::TestWithParam<Language> {
  protected:
@@ -67,7 +70,9 @@ class EmulatedRouting : public ::testing::TestWithParam<Language> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Targets, EmulatedRouting, ::testing::ValuesIn(kLanguages),
-                         [](const auto& info) { return std::string(info.param.target); });
+                         [](const auto& info) {
+                           return joined(info.param.target, info.param.lanes);
+                         });
 
 /// What route() says, by sorting.
 struct Routed {

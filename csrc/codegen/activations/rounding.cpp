@@ -24,6 +24,7 @@ namespace {
 // still has its 64 registers a thread.
 constexpr std::int64_t kPieces = 2, kMostPieces = 4, kMostThreads = 1024;
 constexpr unsigned kWarpsOfBlock = 4;
+constexpr std::int64_t kMostWarps = kMostThreads / 32;  // of the fewest lanes
 
 }  // namespace
 
@@ -190,7 +191,7 @@ constexpr std::string_view kBlockOfCodes =
 constexpr std::string_view kWarpTeam = R"(const u32 thread = threadIdx.x % LANES;
   const u32 token = blockIdx.x * (threads / LANES) + threadIdx.x / LANES, step = LANES;
   if (token >= tokens) return;)";
-constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[LANES];
+constexpr std::string_view kBlockTeam = R"(__shared__ u32 of_warps[MOST_WARPS];
   const u32 thread = threadIdx.x, token = blockIdx.x, step = threads;)";
 
 constexpr std::string_view kWarpMost = "most = largest_of_warp(most);";
@@ -258,7 +259,8 @@ std::string round_tokens_source(Scalar from, Scalar to, TokenScales whose, const
                   {"FIRST", std::string(plan.held ? kHeldFirst : kReadFirst)},
                   {"ALL", std::string(plan.of_warps ? kWarpMost : kBlockMost)},
                   {"SECOND", std::string(plan.held ? kHeldSecond : kReadSecond)},
-                  {"LANES", joined(words.lanes)},
+                  {"MOST_WARPS", joined(kMostWarps)},
+                  {"LANES", std::string(words.lanes)},
                   {"MOST_THREADS", joined(exact ? plan.threads : kMostThreads)},
                   {"PIECES", joined(plan.pieces, "u")},
                   {"INFINITE", bf16 ? "0x7f80u" : "0x7c00u"},

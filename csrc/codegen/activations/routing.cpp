@@ -153,7 +153,7 @@ std::string source(std::string_view kernel, RowKind rows, const Words& words, Sc
                   {"BEGIN", rows.dependent ? "dependent_wait();\n  dependent_launch();" : ""},
                   {"BLOCKS_X", std::string(words.blocks_x)},
                   {"BLOCKS_Y", std::string(words.blocks_y)},
-                  {"LANES", joined(words.lanes)},
+                  {"LANES", std::string(words.lanes)},
                   {"THREADS", joined(kRoutingThreads)},
                   {"MOST_EXPERTS", joined(kMostExperts)},
                   {"MOST_CHOICES", joined(kMostChoicesOfBlock)},

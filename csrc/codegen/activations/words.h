@@ -12,7 +12,7 @@ namespace ladder::activations {
 
 struct Words {
   std::string_view (*prelude)();
-  unsigned lanes;             ///< of a warp
+  std::string_view lanes;     ///< of a warp, an expression
   std::string_view blocks_x;  ///< of the grid, of kernels whose text has THREADS
   std::string_view blocks_y;
   bool any_threads;       ///< a block may have fewer threads than its kernel was compiled for

@@ -182,9 +182,10 @@ void Emitter::item() {
                               : by == Items::By::row  ? "item[1]"
                                                       : number;
     const auto& name = program_.buffers[buffer].name;
+    const auto step = joined("(unsigned long long)", which, " * ", elements);
+    // No branch, behind which clang would not know that the pointer is one of global memory.
     const bool optional = program_.buffers[buffer].optional;
-    line(optional ? "if (" + name + " != nullptr) " : "", name, " += (unsigned long long)", which,
-         " * ", elements, ";");
+    line(name, " += ", optional ? joined(name, " != nullptr ? ", step, " : 0") : step, ";");
   }
 }
 

@@ -45,6 +45,8 @@ struct __attribute__((aligned(8))) Words2 { u32 w[2]; };
 struct __attribute__((aligned(4))) Words1 { u32 w[1]; };
 
 DEVICE u32 thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+// Of a wave: 64, or 32 on RDNA. A constant where the compiler knows the device.
+DEVICE u32 wave_lanes() { return __builtin_amdgcn_wavefrontsize(); }
 DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
 DEVICE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
 
@@ -259,7 +261,7 @@ DEVICE u32 to_integer(float a) {
   return !(a > 0.0f) ? 0u : a >= 4294967296.0f ? 0xffffffffu : (u32)a;
 }
 DEVICE float shuffle_xor(float a, u32 mask) {
-  return as_float(__builtin_amdgcn_ds_bpermute((thread_id() % 64u ^ mask) * 4u, as_bits(a)));
+  return as_float(__builtin_amdgcn_ds_bpermute((thread_id() % wave_lanes() ^ mask) * 4u, as_bits(a)));
 }
 DEVICE void atomic_add_f32(float* to, float value) {
   __hip_atomic_fetch_add(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

@@ -65,7 +65,7 @@ DEVICE float added(float a, float b) { return a + b; }
 DEVICE float subtracted(float a, float b) { return a - b; }
 DEVICE float multiplied(float a, float b) { return a * b; }
 DEVICE u32 of_other_lane(u32 value, u32 mask) {
-  return __builtin_amdgcn_ds_bpermute((thread_id() % 64u ^ mask) * 4u, value);
+  return __builtin_amdgcn_ds_bpermute((thread_id() % wave_lanes() ^ mask) * 4u, value);
 }
 )";
   return all;
@@ -92,11 +92,11 @@ DEVICE u32 larger_u32(u32 a, u32 b) { return a < b ? b : a; }
 DEVICE float divided(float a, float b) { return a / b; }
 // In the lowest `step` lanes any lane's.
 DEVICE u32 of_lane_before(u32 value, u32 step) {
-  return __builtin_amdgcn_ds_bpermute((thread_id() - step) % 64u * 4u, value);
+  return __builtin_amdgcn_ds_bpermute((thread_id() - step) % wave_lanes() * 4u, value);
 }
 // In all lanes.
 DEVICE u32 largest_of_warp(u32 value) {
-  for (u32 other = 32; other != 0; other /= 2) {
+  for (u32 other = wave_lanes() / 2; other != 0; other /= 2) {
     value = larger_u32(value, of_other_lane(value, other));
   }
   return value;

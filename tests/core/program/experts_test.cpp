@@ -68,12 +68,12 @@ void expect_exact(
 TEST(Experts, are_exact_in_every_pipeline) {
   std::set<std::string> pipelines;
   expect_exact(
-      {"h200", "a100", "mi300x"}, {8, 16, 32, 64},
+      {"h200", "a100", "mi300x", "rx7900xtx", "rx9070xt"}, {8, 16, 32, 64},
       [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
       [&](const char* name, const Problem&, const Schedule& schedule) {
         pipelines.insert(name + std::to_string(schedule.index()));
       });
-  EXPECT_GE(pipelines.size(), 5U);  // decode and tiles of both of NVIDIA's, waves
+  EXPECT_GE(pipelines.size(), 7U);  // decode and tiles of both of NVIDIA's, waves
 }
 
 TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
@@ -112,7 +112,8 @@ TEST(Experts, texts_shift_what_the_items_have) {
   EXPECT_NE(text.find("item = items + blockIdx.z * 3"), std::string::npos);
   EXPECT_NE(text.find("weight += (unsigned long long)item[0] * 8192"), std::string::npos);
   EXPECT_NE(text.find("x += (unsigned long long)item[1] * 256"), std::string::npos);
-  EXPECT_NE(text.find("if (bias != nullptr) bias += "), std::string::npos);
+  EXPECT_NE(text.find("bias += bias != nullptr ? (unsigned long long)item[0] * "),
+            std::string::npos);
 }
 
 /// Neighbouring blocks have the same rows of a weight and other items, all of them once.
