@@ -37,8 +37,9 @@ constexpr Types kI8{"int8", "int32", Scalar::s32, 31};
 // DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2: sums of e4m3 products keep about 14 bits
 // on Hopper. Taken for every generation, as the least.
 constexpr Types kE4m3{"float8_e4m3", "float32", Scalar::f32, 14};
-// Of CDNA 3 and 4; the accumulators add in float32, so that nothing is promoted on the way. CDNA 3:
-// MMA-Sim (arXiv 2511.10909), whose sums keep 24 bits.
+// Of CDNA 3 and 4 and RDNA 4; the accumulators add in float32, so that nothing is promoted on the
+// way. CDNA 3: MMA-Sim (arXiv 2511.10909), whose sums keep 24 bits. Of the others nothing is
+// published.
 constexpr Types kFnuz{"float8_e4m3fnuz", "float32", Scalar::f32, 24};
 constexpr Types kOcp{"float8_e4m3", "float32", Scalar::f32, 24};
 
@@ -191,10 +192,11 @@ constexpr MatrixInstruction kMatrix[] = {
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
     wmma("v_wmma_f32_16x16x16_f16", 3, kF16, true),
     wmma("v_wmma_f32_16x16x16_bf16", 3, kBf16, true),
-    wmma("v_wmma_i32_16x16x16_iu8", 3, kI8),
+    wmma("v_wmma_i32_16x16x16_iu8", 3, kI8, true),
     wmma("v_wmma_f32_16x16x16_f16", 4, kF16, true),
     wmma("v_wmma_f32_16x16x16_bf16", 4, kBf16, true),
-    wmma("v_wmma_i32_16x16x16_iu8", 4, kI8),
+    wmma("v_wmma_i32_16x16x16_iu8", 4, kI8, true),
+    wmma("v_wmma_f32_16x16x16_fp8_fp8", 4, kOcp, true),
     vector("vfmadd231ps.ymm", {256, kNewest}, kF32, 8, 1),
     vector("vfmadd231ps.zmm", {512, kNewest}, kF32, 16, 1),
 };

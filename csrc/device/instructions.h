@@ -66,9 +66,9 @@ struct MatrixInstruction {
   bool b_in_registers() const {
     return fragment != Fragment::warpgroup && fragment != Fragment::tensor_memory;
   }
-  /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of AMD read two's
-  /// complement alone.
-  bool takes_unsigned() const { return fragment != Fragment::wave; }
+  /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of CDNA read two's
+  /// complement alone, as which codes come to those of RDNA, too.
+  bool takes_unsigned() const { return !by_waves(); }
   /// Of AMD's devices, which pipelines/waves multiplies by.
   bool by_waves() const { return family == Family::cdna || family == Family::rdna; }
   /// Threads that multiply together.

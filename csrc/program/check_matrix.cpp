@@ -90,20 +90,23 @@ void check_bytes(const Program& program, const Op& i, int bits, Faults& faults) 
   const Register& to = program.registers[i.to];
   Faults plain;
   check_operand("A operand", to, tile_instruction(Scalar::u8)->a(), plain);
-  if (!plain.empty() && !holds_its_words(to, program.registers[i.from],
-                                         [](std::int64_t) { return std::int64_t{0}; })) {
+  const bool of_rows = to.layout.shape.size() == 3;
+  const auto [units, lanes] = of_rows ? byte_units(to.layout) : ByteUnits{};
+  const auto first = [&, all = ByteUnits{units, lanes}](std::int64_t slot) {
+    return all.first(byte_word(to.layout, slot / 4, 0), 0, bits);
+  };
+  if (!plain.empty() &&
+      (units < 1 || lanes < 1 || !holds_its_words(to, program.registers[i.from], first))) {
     faults.insert(faults.end(), plain.begin(), plain.end());
     return;
   }
-  const auto columns = to.layout.shape[2];
-  const auto units =
-      columns >= 16 && kBlock % columns == 0 ? to.layout.slot_count() * 2 / columns : 0;
-  if (units < 1 || kUnits % units != 0) {
+  const auto columns = to.layout.shape[2], slots = to.layout.slot_count();
+  if (units < 1 || kUnits % units != 0 || slots != units * lanes * columns / 2) {
     add(faults, to.name, " is not one k-step of a block");
     return;
   }
   const auto blocks = range_of(program, i.block), steps = range_of(program, i.step);
-  if ((blocks.high + 1) * units * bits > program.registers[i.from].layout.slot_count()) {
+  if ((blocks.high + 1) * units * lanes * bits > program.registers[i.from].layout.slot_count()) {
     add(faults, "block ", blocks.high, " is not among the words loaded");
   }
   if (const auto all = kBlock / columns; steps.high >= all) {

@@ -93,11 +93,21 @@ const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
 
 const BytePlan& relative_plan() { return whole_byte_plan(kRelativeBits, 0); }
 
+ByteUnits byte_units(const Layout& a) {
+  const auto columns = a.shape[2], slots = a.slot_count(), row = a(0, 0)[1];
+  if (columns < 16 || kBlock % columns != 0) return {};
+  std::int64_t of_row = 0;  // slots, of one lane of the image a quarter of the columns
+  for (std::int64_t slot = 0; slot < slots; ++slot) of_row += a(0, slot)[1] == row ? 1 : 0;
+  return {slots / (2 * of_row), 4 * of_row / columns};
+}
+
 ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step) {
-  const auto columns = a.shape[2], of_unit = columns / 8;  // words of a lane
+  const auto columns = a.shape[2];
+  const auto of_unit = columns / 8 * byte_units(a).lanes;  // words of a lane
   const auto at = a(0, 4 * word);
   const auto column = step * columns + at[2];
-  return {word / of_unit, column / kByteStep, row_parity(at[1]) + column % kByteStep / 16 * 2};
+  return {word / of_unit, column / kByteStep, row_parity(at[1]) + column % kByteStep / 16 * 2,
+          column % 16 / 4};
 }
 
 }  // namespace ladder

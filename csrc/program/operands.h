@@ -94,11 +94,23 @@ struct UnpackBytes {
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Where LookupRelative has codes, each in the lowest bits of a byte: one piece of one word.
 const BytePlan& relative_plan();
-/// Which codes word `word` of an A operand of bytes has in `step`: of a unit of 16 rows those of
-/// `r` of the registers that the plan has for `plan_step`.
+/// Which codes word `word` of an A operand of bytes has in `step`: of a unit of 16 rows, and of one
+/// of the lane's lanes of the image, those of `r` of the registers that the plan has for
+/// `plan_step`.
 struct ByteWord {
-  std::int64_t unit, plan_step, r;
+  std::int64_t unit, plan_step, r, lane;
 };
+/// Units and lanes of the image that a lane has of an A operand of bytes; none where it has not the
+/// same of each step.
+struct ByteUnits {
+  std::int64_t units, lanes;
+
+  /// The first of the words of codes of `bits` bits, of such words of codes in `block`.
+  std::int64_t first(const ByteWord& word, std::int64_t block, int bits) const {
+    return ((block * lanes + word.lane) * units + word.unit) * bits;
+  }
+};
+ByteUnits byte_units(const Layout& a);
 ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step);
 /// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
 /// there are such.

@@ -64,7 +64,7 @@ void add_waves(std::vector<Case>& cases, const char* type, Scalar x, const Devic
 }
 
 TEST(Emulated, wave_kernels_of_bytes_are_exact) {
-  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+  for (const char* name : {"mi210", "mi300x", "mi355x", "rx7900xtx", "rx9070xt"}) {
     std::vector<Case> cases;
     unsigned turn = 0;
     for (const char* type : testing::kIntegersOfBytes) {
@@ -75,9 +75,9 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
   }
 }
 
-// Of e4m3fnuz on the first, whose numbers are half of those of the second.
+// Of e4m3fnuz on the first, whose numbers are half of those of the others.
 TEST(Emulated, wave_kernels_of_float_bytes_are_exact) {
-  for (const char* name : {"mi300x", "mi355x"}) {
+  for (const char* name : {"mi300x", "mi355x", "rx9070xt"}) {
     std::vector<Case> cases;
     unsigned turn = 0;
     const auto add = [&](const char* type) {

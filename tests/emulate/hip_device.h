@@ -142,6 +142,39 @@ Sums __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(Operand a, Operand b, Sum
   return multiply_wmma(a, b, sums, true);
 }
 template <class Operand, class Sums>
+Sums multiply_wmma_s8(bool signed_a, Operand a, bool signed_b, Operand b, Sums sums, bool clamp) {
+  if (!signed_a || !signed_b || clamp) wrong("a product of bytes without a sign, or clamped");
+  int d[8];
+  std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  wmma_product_s8(d, x, y, sizeof a == 16);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(bool signed_a, Operand a, bool signed_b, Operand b,
+                                                Sums sums, bool clamp) {
+  return multiply_wmma_s8(signed_a, a, signed_b, b, sums, clamp);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(bool signed_a, Operand a, bool signed_b,
+                                                      Operand b, Sums sums, bool clamp) {
+  return multiply_wmma_s8(signed_a, a, signed_b, b, sums, clamp);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(Operand a, Operand b, Sums sums) {
+  float d[8];
+  std::uint32_t x[2], y[2];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  wmma_product_e4m3(d, x, y);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Operand, class Sums>
 Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
   int d[4];
   constexpr int kWords = sizeof(Operand) / 4;

@@ -137,21 +137,25 @@ void wave_together(void* const* lanes) {
   }
 }
 
-template <Scalar S, bool Twice>
-void wmma_together(void* const* lanes) {
-  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
-  const auto& all = numbers<S>();
+/// Operands of `Bits`, of which `number` makes numbers. A half of the lanes has runs of `Run`
+/// columns.
+template <class Sum, int Bits, int Run, bool Twice, class Number>
+void wmma_together(void* const* lanes, const Number& number) {
+  constexpr int kOfWord = 32 / Bits;
+  const auto of = [&](int lane) { return static_cast<const Product<Sum>*>(lanes[lane]); };
   double a[16][16], b[16][16];
   for (int lane = 0; lane < 32; ++lane) {
     const int i = lane % 16, c = lane / 16;
     for (int slot = 0; slot < (Twice ? 16 : 8); ++slot) {
-      const int k = Twice ? slot : slot / 4 * 8 + c * 4 + slot % 4;
-      const auto word_a = of(lane)->a[slot / 2], word_b = of(lane)->b[slot / 2];
-      if (Twice && (word_a != of(i)->a[slot / 2] || word_b != of(i)->b[slot / 2])) {
+      const int k = Twice ? slot : slot / Run * 2 * Run + c * Run + slot % Run;
+      const int word = slot / kOfWord, shift = Bits * (slot % kOfWord);
+      const auto word_a = of(lane)->a[word], word_b = of(lane)->b[word];
+      if (Twice && (word_a != of(i)->a[word] || word_b != of(i)->b[word])) {
         wrong("halves of a wave with other operands");
       }
-      a[i][k] = all[word_a >> 16 * (slot % 2) & 0xffff];
-      b[i][k] = all[word_b >> 16 * (slot % 2) & 0xffff];
+      constexpr std::uint32_t kMask = (1U << Bits) - 1;
+      a[i][k] = number(word_a >> shift & kMask);
+      b[i][k] = number(word_b >> shift & kMask);
     }
   }
   for (int lane = 0; lane < 32; ++lane) {
@@ -160,9 +164,23 @@ void wmma_together(void* const* lanes) {
       const int row = Twice ? 2 * slot + c : 8 * c + slot;
       double sum = of(lane)->d[slot];
       for (int k = 0; k < 16; ++k) sum += a[row][k] * b[lane % 16][k];
-      of(lane)->d[slot] = static_cast<float>(sum);
+      of(lane)->d[slot] = static_cast<Sum>(sum);
     }
   }
+}
+template <Scalar S, bool Twice>
+void wmma_halves_together(void* const* lanes) {
+  wmma_together<float, 16, 4, Twice>(
+      lanes, [&all = numbers<S>()](std::uint32_t bits) { return all[bits]; });
+}
+template <bool Twice>
+void wmma_s8_together(void* const* lanes) {
+  wmma_together<int, 8, 8, Twice>(
+      lanes, [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
+}
+void wmma_e4m3_together(void* const* lanes) {
+  wmma_together<float, 8, 8, false>(
+      lanes, [](std::uint32_t bits) { return to_number(Scalar::e4m3, bits); });
 }
 
 /// With `Words` of four bytes a lane, each the number that `number` makes of it.
@@ -287,10 +305,20 @@ void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool
 
 void wmma_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16, bool twice) {
   Product<float> here{d, a, b};
-  with_warp(&here,
-            twice
-                ? (bf16 ? wmma_together<Scalar::bf16, true> : wmma_together<Scalar::f16, true>)
-                : (bf16 ? wmma_together<Scalar::bf16, false> : wmma_together<Scalar::f16, false>));
+  with_warp(&here, twice ? (bf16 ? wmma_halves_together<Scalar::bf16, true>
+                                 : wmma_halves_together<Scalar::f16, true>)
+                         : (bf16 ? wmma_halves_together<Scalar::bf16, false>
+                                 : wmma_halves_together<Scalar::f16, false>));
+}
+
+void wmma_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, bool twice) {
+  Product<int> here{d, a, b};
+  with_warp(&here, twice ? wmma_s8_together<true> : wmma_s8_together<false>);
+}
+
+void wmma_product_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, wmma_e4m3_together);
 }
 
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words) {

@@ -37,7 +37,11 @@ void wmma_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool
 /// The same of bytes in two's complement, 16 x 16 x 16 `words`: a lane has 4 `words` columns, of 1,
 /// 2 or 4 words.
 void wave_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, int words);
-/// The same of floats, of two words: e4m3fnuz, or e4m3 of OCP, as Launch::fnuz says.
+/// The same by 32 lanes as wmma_product(): lane 16 c + i has k 8 c to 8 c + 7, or `twice` all.
+void wmma_product_s8(int* d, const std::uint32_t* a, const std::uint32_t* b, bool twice);
+/// The same of e4m3.
+void wmma_product_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b);
+/// As wave_product_s8() of floats, of two words: e4m3fnuz, or e4m3 of OCP, as Launch::fnuz says.
 void wave_product_float_bytes(float* d, const std::uint32_t* a, const std::uint32_t* b);
 
 /// 8 x 8 matrices of halves, `count` of them; lane 8 i + r has the address of row r of matrix i.

@@ -221,12 +221,11 @@ void Emitter::largest_scale(const LargestScale& i) {
 void Emitter::lookup_relative(const LookupRelative& i) {
   const Register& to = reg(i.to);
   const Layout& a = to.layout;
-  const auto units = a.slot_count() * 2 / a.shape[2], slots = a.slot_count() / units;
-  const auto first = constant(i.block) * units * kRelativeBits;
+  const ByteUnits units = byte_units(a);
   line("{");
-  for (std::int64_t unit = 0; unit < units; ++unit) {
+  for (std::int64_t unit = 0; unit < units.units; ++unit) {
     for (int parity = 0; parity < 2; ++parity) {
-      const auto row = a(0, unit * slots)[1] + 8 * parity;
+      const auto row = a(0, unit * (a.slot_count() / units.units))[1] + 8 * parity;
       line("  const RelativeEntry of", 2 * unit + parity, " = relative_entry(",
            buffer_of(i.table).name, ", ", scale_code(i.largest, slot_of_row(i.largest, 0, row)),
            ", ", scale_code(i.scales, slot_of_row(i.scales, constant(i.group), row)), ");");
@@ -234,13 +233,13 @@ void Emitter::lookup_relative(const LookupRelative& i) {
   }
   const BytePlan& plan = relative_plan();
   for (std::int64_t word = 0; word < words(i.to); ++word) {
-    const auto [unit, plan_step, r] = byte_word(a, word, constant(i.step));
-    const auto& pieces = plan.registers[plan_step][r];
+    const ByteWord at = byte_word(a, word, constant(i.step));
+    const auto& pieces = plan.registers[at.plan_step][at.r];
     LADDER_CHECK(pieces.size() == 1 && (pieces[0].shift == 0 || pieces[0].shift == 4), "codes of ",
                  kRelativeBits, " bits in ", pieces.size(), " pieces");
     line("  ", to.name, "[", word, "] = relative_", pieces[0].shift == 0 ? "low" : "high", "(of",
-         2 * unit + r % 2, ", ", reg(i.from).name, "[",
-         first + unit * kRelativeBits + pieces[0].word, "]);");
+         2 * at.unit + at.r % 2, ", ", reg(i.from).name, "[",
+         units.first(at, constant(i.block), kRelativeBits) + pieces[0].word, "]);");
   }
   line("}");
 }

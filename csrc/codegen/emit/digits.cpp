@@ -14,17 +14,18 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
   const bool has_sign = to == Scalar::s8, whole = has_fields_of_e4m3(to);
   const BytePlan& plan = plan_of(i, to);
   const Layout& a = reg(i.to).layout;
-  const auto first = constant(i.block) * (a.slot_count() * 2 / a.shape[2]) * i.bits;
+  const ByteUnits units = byte_units(a);
   for (std::int64_t word = 0; word < words(i.to); ++word) {
-    const auto [unit, plan_step, r] = byte_word(a, word, constant(i.step));
-    auto value = pieces(i.from, first + unit * i.bits, plan.registers[plan_step][r],
-                        i.three ? "three_values" : "");
+    const ByteWord at = byte_word(a, word, constant(i.step));
+    auto value = pieces(i.from, units.first(at, constant(i.block), i.bits),
+                        plan.registers[at.plan_step][at.r], i.three ? "three_values" : "");
     if (whole && i.has_zero()) {
-      const auto zeros = i.zeros >= 0 ? joined(reg(i.zeros).name, "[", unit * 2 + r % 2, "]")
+      const auto zeros = i.zeros >= 0 ? joined(reg(i.zeros).name, "[", at.unit * 2 + at.r % 2, "]")
                                       : hex(static_cast<std::uint32_t>(i.zero) * 0x01010101u);
       value = joined("whole_less_zeros(", value, ", ", zeros, ")");
     } else if (i.zeros >= 0) {
-      value = joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", unit * 2 + r % 2, "])");
+      value =
+          joined("less_zeros(", value, ", ", reg(i.zeros).name, "[", at.unit * 2 + at.r % 2, "])");
     } else if (i.has_zero()) {
       // Added what no byte carries of, the sign comes out right.
       const auto added = (128u - static_cast<std::uint32_t>(i.zero)) * 0x01010101u;

@@ -21,8 +21,7 @@ ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
       wave_(row.by_waves()),
       wmma_(row.fragment == Fragment::wmma || row.fragment == Fragment::wmma_twice) {
   const bool bytes = row.operand_bits() == 8 && !wmma_;
-  const bool columns = (row.k == 16 && !(wmma_ && row.operand_bits() == 8)) ||
-                       (bytes && (row.k == 32 || row.k == kBlock));
+  const bool columns = row.k == 16 || (bytes && (row.k == 32 || row.k == kBlock));
   const bool known = wave_ ? row.m == 16 && row.n == 16 && columns && units == 2 * kUnits
                            : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
   if (!known) fail<Unsupported>(row.name, " with ", 16 * units, " rows reads no weight image");

@@ -3,9 +3,9 @@
 // Lane L of wave v, of two side by side: c = L / 16, h = L / 8 % 2 and g = L % 8. An instruction's
 // row L % 16 is row g of block h, of one unit and parity, as for waves of 64 lanes; wave v has
 // units 2 v and 2 v + 1. Of 16 columns a lane has all (wmma_twice), in both c, or those that two
-// lanes of the image have, 4 c to 4 c + 3 and the same plus 8 (wmma): columns stay in their order,
-// so that activations are read in runs. A lane therefore has the words of four lanes of the image,
-// or of two.
+// lanes of the image have (wmma): 4 c to 4 c + 3 and the same plus 8, of bytes, which come in the
+// order of digit_place, 8 c to 8 c + 7. Columns stay in their order, so that activations are read
+// in runs. A lane therefore has the words of four lanes of the image, or of two.
 #include "pipelines/linear/wmma_fit.h"
 
 #include "layout/weight_image.h"
@@ -20,9 +20,12 @@ bool twice(const MatrixInstruction& row) { return row.fragment == Fragment::wmma
 /// [1, rows, 16]: digits of a row behind those of the wave and of c.
 Layout of_columns(const MatrixInstruction& row, std::int64_t rows, Digit wave,
                   std::vector<Digit> lanes, std::vector<Digit> slots) {
-  lanes.insert(lanes.begin(), {wave, {2, 2, twice(row) ? 0 : 4}});
+  const bool bytes = row.operand_bits() == 8;
+  lanes.insert(lanes.begin(), {wave, {2, 2, twice(row) ? 0 : bytes ? 8 : 4}});
   if (twice(row)) {
     slots.push_back({2, 16, 1});
+  } else if (bytes) {
+    slots.push_back({2, 8, 1});
   } else {
     slots.insert(slots.end(), {{2, 2, 8}, {2, 4, 1}});
   }

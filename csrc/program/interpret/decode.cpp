@@ -171,14 +171,15 @@ void Interpreter::lookup_relative(Block& block, const LookupRelative& i) {
   const BytePlan& plan = relative_plan();
   const Layout& a = program_.registers[i.to].layout;
   const auto slots = program_.registers[i.from].layout.slot_count();
-  const auto of_thread = a.slot_count(), units = of_thread * 2 / a.shape[2];
-  const auto first = value(block, i.block) * units * kRelativeBits;
+  const auto of_thread = a.slot_count();
+  const ByteUnits units = byte_units(a);
   const auto scale_of = [&](RegisterId id, int thread, std::int64_t of, std::int64_t row) {
     return get(block, id, thread * coordinates_[id].slots + slot_of_row(id, thread, of, row));
   };
   std::uint32_t words[kRelativeBits];
   for (std::int64_t word = 0; word < of_thread / 4; ++word) {
-    const auto [unit, plan_step, r] = byte_word(a, word, value(block, i.step));
+    const ByteWord at = byte_word(a, word, value(block, i.step));
+    const auto first = units.first(at, value(block, i.block), kRelativeBits);
     for (int thread = 0; thread < program_.threads; ++thread) {
       const auto row = coordinates_[i.to].at(thread, 4 * word)[1];
       const auto below =
@@ -189,9 +190,9 @@ void Interpreter::lookup_relative(Block& block, const LookupRelative& i) {
         refuse(block.shared.read(table + (entry * 2 + half) * 4, 4, thread, bytes + 4 * half));
       }
       for (int w = 0; w < kRelativeBits; ++w) {
-        words[w] = get(block, i.from, thread * slots + first + unit * kRelativeBits + w);
+        words[w] = get(block, i.from, thread * slots + first + w);
       }
-      const auto codes = read_pieces(plan.registers[plan_step][r], words);
+      const auto codes = read_pieces(plan.registers[at.plan_step][at.r], words);
       for (int b = 0; b < 4; ++b) {
         const auto code = codes >> (8 * b) & 0xf;
         set(block, i.to, thread * of_thread + word * 4 + b, bytes[code & 7] | (code & 8) << 4);

@@ -19,21 +19,22 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
   const BytePlan& plan = plan_of(i, to);
   const Layout& a = program_.registers[i.to].layout;
   const auto slots = program_.registers[i.from].layout.slot_count();
-  const auto of_thread = a.slot_count(), units = of_thread * 2 / a.shape[2];
-  const auto first = value(block, i.block) * units * i.bits;
+  const auto of_thread = a.slot_count();
+  const ByteUnits units = byte_units(a);
   std::uint32_t words[8];
   for (std::int64_t word = 0; word < of_thread / 4; ++word) {
-    const auto [unit, plan_step, r] = byte_word(a, word, value(block, i.step));
+    const ByteWord at = byte_word(a, word, value(block, i.step));
+    const auto first = units.first(at, value(block, i.block), i.bits);
     for (int thread = 0; thread < program_.threads; ++thread) {
       for (int w = 0; w < i.bits; ++w) {
-        words[w] = get(block, i.from, thread * slots + first + unit * i.bits + w);
+        words[w] = get(block, i.from, thread * slots + first + w);
         if (i.three) words[w] = three_values(words[w]);
       }
-      auto bytes = read_pieces(plan.registers[plan_step][r], words);
+      auto bytes = read_pieces(plan.registers[at.plan_step][at.r], words);
       if (i.has_zero()) {
         auto zero = static_cast<std::uint32_t>(i.zero);
         if (i.zeros >= 0) {
-          const auto of_row = (unit * 2 + r % 2) * 4;
+          const auto of_row = (at.unit * 2 + at.r % 2) * 4;
           zero = get(block, i.zeros, thread * coordinates_[i.zeros].slots + of_row);
         }
         const auto zeros = zero * 0x01010101u;

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using testing::LinearCase;
 using ::testing::Ne;
 
-constexpr const char* kDevices[] = {"mi210", "mi300x", "mi355x"};
+constexpr const char* kDevices[] = {"mi210", "mi300x", "mi355x", "rx7900xtx", "rx9070xt"};
 
 void expect_exact(const Problem& problem, const WaveSchedule& schedule, const Device& device,
                   std::int64_t m, unsigned seed) {
@@ -53,7 +53,7 @@ TEST_P(WavesOfBytes, are_exact) {
       ++kept;
     }
   }
-  EXPECT_GE(kept, 4U);
+  EXPECT_GE(kept, machine.warp == 64 ? 4U : 2U);  // shapes of wide ones have too many registers
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, WavesOfBytes,
@@ -68,7 +68,7 @@ TEST(WavesOfBytes, with_a_zero_point_between_two_codes_are_exact_or_refused) {
       const TType& type = ttype("uint" + std::to_string(bits) + ",group=128,scale=float16");
       unsigned kept = 0;
       for (auto [problem, schedule] :
-           testing::wave_case(testing::kWaveShapes[1], type, Scalar::f16, Reduction::none,
+           testing::wave_case(testing::kWaveShapes[0], type, Scalar::f16, Reduction::none,
                               Route::bytes, device(name), 3, Scalar::s8)) {
         testing::set_integers(problem, bits, 3, 1, -1);
         if (!objection(schedule, decide(problem, device(name))).empty()) continue;
@@ -102,6 +102,8 @@ TEST(WavesOfBytes, take_the_instruction_of_twice_the_columns_where_groups_have_t
   for (const char* type : {"uint4,channel", "uint4,group=64,scale=float16", "int8,group=128"}) {
     EXPECT_EQ(of("mi355x", type), "v_mfma_i32_16x16x64_i8") << type;
     EXPECT_EQ(of("mi300x", type), "v_mfma_i32_16x16x32_i8") << type;
+    EXPECT_EQ(of("rx7900xtx", type), "v_wmma_i32_16x16x16_iu8") << type;
+    EXPECT_EQ(of("rx9070xt", type), "v_wmma_i32_16x16x16_iu8") << type;
   }
   EXPECT_EQ(of("mi355x", "uint4,group=32,scale=float16"), "v_mfma_i32_16x16x32_i8");
   Problem narrow = linear_of(ttype("uint4,group=32,scale=float16"), 128, 512, Scalar::f16, 32);
@@ -123,7 +125,7 @@ TEST(WavesOfBytes, refuse_what_needs_bytes_without_a_sign) {
 }
 
 TEST(WavesOfBytes, serve_every_number_of_tokens_that_kernels_have) {
-  for (const char* name : {"mi210", "mi250", "mi300x", "mi355x"}) {
+  for (const char* name : {"mi210", "mi250", "mi300x", "mi355x", "rx7900xtx", "rx9070xt"}) {
     for (const std::int64_t m : {16, 17, 64, 100, 256, 384, 1024, 8192}) {
       for (const char* type : testing::kIntegersOfBytes) {
         Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, m);
@@ -200,6 +202,31 @@ TEST(WaveByteMutation, codes_of_another_step_are_caught) {
                          for_each_op<UnpackBytes>(p.body, [](UnpackBytes& i) { i.step = 4; });
                        }),
                 HasSubstr("step 4 of a block of"));
+  }
+}
+
+// A lane of a wave of 32 has the words of several lanes of the image.
+TEST(WaveByteMutation, codes_of_another_lane_of_the_image_are_caught) {
+  for (const char* name : {"rx7900xtx", "rx9070xt"}) {
+    EXPECT_NE(caught(name, kPlain,
+                     [](Program& p) {
+                       Layout& words = p.registers[register_called(p, "words")].layout;
+                       for (Digit& each : words.slots) {
+                         if (each.dim == 3) each.stride = 0;
+                       }
+                     }),
+              "")
+        << name;
+    // Both operands have the other half of the columns: the words are not theirs.
+    EXPECT_NE(caught(name, kPlain,
+                     [](Program& p) {
+                       Layout& words = p.registers[register_called(p, "words")].layout;
+                       for (Digit& each : words.threads) {
+                         if (each.dim == 3 && each.extent == 8) each.stride = 2;
+                       }
+                     }),
+              "")
+        << name;
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Waves that multiply activations of e4m3: as e4m3fnuz on CDNA 3, which reads half of each operand,
-// and as they are on CDNA 4.
+// and as they are on CDNA 4 and RDNA 4.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using testing::for_each_op;
 using ::testing::HasSubstr;
 using testing::LinearCase;
 
-constexpr const char* kDevices[] = {"mi300x", "mi355x"};
+constexpr const char* kDevices[] = {"mi300x", "mi355x", "rx9070xt"};
 
 auto cases_of(const char* name, const char* type, std::size_t shape, unsigned turn = 0) {
   return testing::wave_case(testing::kWaveShapes[shape], ttype(type),
@@ -89,7 +89,7 @@ TEST(WavesOfFloatBytes, keep_nan_of_weights_and_of_activations) {
 TEST(WavesOfFloatBytes, are_refused_by_name_where_no_instruction_reads_them) {
   Problem floats = linear_of(ttype("float8_e4m3,channel"), 128, 512, Scalar::f16, 32);
   floats.round_x(Scalar::e4m3);
-  for (const char* name : {"mi210", "mi250"}) {
+  for (const char* name : {"mi210", "mi250", "rx7900xtx"}) {
     EXPECT_THAT(
         [&] { decide(floats, device(name)); },
         ::testing::ThrowsMessage<Unsupported>(joined("no tile program multiplies e4m3 on ", name)));
