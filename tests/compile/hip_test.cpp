@@ -57,17 +57,28 @@ std::size_t chosen_turn() {
   return (seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0) % kStride;
 }
 
-/// Products of experts, of few rows and of many.
+/// Products of experts, of few rows and of many, of x as it comes and of 8 bits.
 std::vector<Cell> expert_cells() {
+  constexpr std::pair<const char*, std::optional<Scalar>> kOfExperts[] = {
+      {"uint4,group=128,scale=float16", {}},
+      {"mxfp4", {}},
+      {"nf4,group=64", {}},
+      {"int8,channel", {}},
+      {"uint3,group=64,scale=float16,zero=integer", {}},
+      {"uint4,group=128,scale=float16", Scalar::s8},
+      {"int8,channel", Scalar::s8},
+      {"mxfp4", Scalar::e4m3},
+      {"float8_e4m3,channel", Scalar::e4m3}};
   std::vector<Cell> out;
   std::size_t turn = 0;
   for (const char* name : kDevices) {
-    for (const char* type : {"uint4,group=128,scale=float16", "mxfp4", "nf4,group=64",
-                             "int8,channel", "uint3,group=64,scale=float16,zero=integer"}) {
+    for (const auto& [type, x] : kOfExperts) {
+      if (x && tile_instruction(*x, device(name)) == nullptr) continue;
       for (const std::int64_t rows : {16, 64}) {
         if (turn++ % kStride != chosen_turn()) continue;
         Problem problem = linear_of(ttype(type), 2880, 2880,
                                     turn / 3 % 2 == 0 ? Scalar::f16 : Scalar::bf16, rows);
+        problem.round_x(x);
         problem.set_bias(turn % 4 == 0);
         problem.rows = RoutedRows{32, 4, round_up(4 * image_parts(problem).words, kPartBytes)};
         out.push_back({&device(name), problem});

@@ -79,13 +79,14 @@ TEST(Experts, are_exact_in_every_pipeline) {
 TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
   std::set<std::string> kinds;
   expect_exact(
-      {"h200", "l40s", "a100", "mi300x"}, {8, 32, 64},
+      {"h200", "l40s", "a100", "mi300x", "rx7900xtx", "rx9070xt"}, {8, 32, 64},
       [](auto rows, const Device& on) { return testing::expert_types_of_bytes(rows, 72, 256, on); },
       [&](const char* name, const Problem& type, const Schedule&) {
         kinds.insert(name + std::string(name_of(*type.rounded_x())));
       });
-  EXPECT_EQ(kinds, (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8",
-                                          "mi300xs8", "mi300xe4m3"}));
+  EXPECT_EQ(kinds,
+            (std::set<std::string>{"h200s8", "h200e4m3", "l40ss8", "l40se4m3", "a100s8", "mi300xs8",
+                                   "mi300xe4m3", "rx7900xtxs8", "rx9070xts8", "rx9070xte4m3"}));
 }
 
 // Scales of tokens that are not those of the item's rows.
