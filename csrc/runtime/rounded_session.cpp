@@ -50,7 +50,7 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
         return error.what();  // of no device
       }
     }
-    why = of_device;
+    if (why.empty()) why = of_device;  // of the first
   }
   return why;
 }

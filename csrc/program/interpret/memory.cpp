@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "program/access.h"
 #include "program/interpret/interpreter.h"
@@ -131,11 +132,15 @@ void Interpreter::load_units(Block& block, const LoadUnits& i) {
   });
 }
 
+// Threads that hold the same elements write the same, in any order.
 void Interpreter::store(Block& block, const Store& i) {
   const View& view = program_.views[i.to];
   const Buffer& buffer = program_.buffers[view.buffer];
   const int size = bytes_of(buffer.scalar);
   const auto origin = values(block, i.at);
+  const Layout& layout = program_.registers[i.from].layout;
+  const bool repeats = layout.thread_count() * layout.slot_count() > layout.element_count();
+  std::map<std::int64_t, std::uint32_t> written;  // of elements that several threads hold
   for_each(i.from, [&](int thread, std::int64_t index, const std::int64_t* offset) {
     const auto at = element(block, view, origin, offset);
     if (!at) return;
@@ -143,9 +148,16 @@ void Interpreter::store(Block& block, const Store& i) {
     const auto* from = reinterpret_cast<const std::uint8_t*>(&bits);
     if (buffer.level == Level::global) {
       write_global(block, view.buffer, *at * size, size, thread, from);
-    } else if (auto why = block.shared.write(program_.shared_offset(view.buffer) + *at * size, size,
-                                             thread, from);
-               !why.empty()) {
+      return;
+    }
+    if (repeats) {
+      const auto [other, first] = written.emplace(*at, bits);
+      if (other->second != bits) fault("threads that hold the same element write another");
+      if (!first) return;
+    }
+    if (auto why = block.shared.write(program_.shared_offset(view.buffer) + *at * size, size,
+                                      thread, from);
+        !why.empty()) {
       fault(why);
     }
   });

@@ -248,7 +248,7 @@ TEST(TileInstruction, of_an_operand_is_one_row_of_each_device_and_other_rows_are
   EXPECT_EQ(in_programs.size(),
             // Of NVIDIA, of Turing, of CDNA 2, of CDNA 3 and 4, float8 of either, CDNA 4's of
             // integers, of RDNA 3 and 4.
-            4U + 2U + 3U + 3U + 2U + 1U + 2U + 2U);
+            4U + 2U + 3U + 3U + 2U + 1U + 3U + 4U);
   EXPECT_FALSE(tile_operand(*instructions(device("h200"), "float16").front()));
 }
 
