@@ -37,7 +37,7 @@ constexpr std::uint32_t halved_f16(std::uint32_t magnitude) {
   return magnitude < binade + right ? right : magnitude - binade;
 }
 
-/// Where the scales of a weight multiply. But for `rounded` no weight is rounded.
+/// Where scales multiply. But for `rounded`, and `relative` ones far apart, no weight is rounded.
 enum class ScalePlace {
   usual,     ///< as usual_scale_place() says
   sums,      ///< the f32 sums of each group

@@ -66,9 +66,10 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   std::vector<TileSchedule> all;
   const bool bytes = problem.has_bytes_of_x();
   if ((problem.m < kFewestOfTiles && !bytes) || !device.copies_to_shared()) return all;
-  // Sums of narrower groups than relative scales have take several times as long.
-  std::vector<ScalePlace> scale_places{no_relative_scales(problem).empty() ? ScalePlace::relative
-                                                                           : ScalePlace::usual};
+  // Sums of narrower groups than relative scales have take several times as long. Layers of so few
+  // columns have no k-tiles of that many.
+  const bool relative = problem.k > kRelativeColumns && no_relative_scales(problem).empty();
+  std::vector<ScalePlace> scale_places{relative ? ScalePlace::relative : ScalePlace::usual};
   if (usual_scale_place(problem) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
   if (problem.groups() > 1 && problem.m >= fewest_of_rounded(problem) &&
       no_rounded_operands(problem).empty()) {
