@@ -70,7 +70,8 @@ TEST(Emulated, wave_kernels_of_bytes_are_exact) {
     for (const char* type : testing::kIntegersOfBytes) {
       add_waves(cases, type, Scalar::s8, device(name), turn);
     }
-    ASSERT_GE(cases.size(), 20U);
+    // A lane of 32 has registers for fewer shapes.
+    ASSERT_GE(cases.size(), device(name).warp == 64 ? 20U : 12U) << name;
     expect_exact(cases, device(name), 1);
   }
 }
@@ -85,7 +86,7 @@ TEST(Emulated, wave_kernels_of_float_bytes_are_exact) {
     };
     for (const char* type : testing::kFloatsOfBytes) add(type);
     for (const char* type : testing::kWholesOfBytes) add(type);
-    ASSERT_GE(cases.size(), 25U) << name;
+    ASSERT_GE(cases.size(), device(name).warp == 64 ? 25U : 15U) << name;
     expect_exact(cases, device(name), 1);
   }
 }
