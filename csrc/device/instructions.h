@@ -67,7 +67,7 @@ struct MatrixInstruction {
     return fragment != Fragment::warpgroup && fragment != Fragment::tensor_memory;
   }
   /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of CDNA read two's
-  /// complement alone, as which codes come to those of RDNA, too.
+  /// complement alone. RDNA's are given nothing else.
   bool takes_unsigned() const { return !by_waves(); }
   /// Of AMD's devices, which pipelines/waves multiplies by.
   bool by_waves() const { return family == Family::cdna || family == Family::rdna; }

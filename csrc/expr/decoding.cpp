@@ -139,10 +139,6 @@ Decoding::Kind decoding_kind(const Problem& problem) {
                                                                   : Decoding::Kind::table;
 }
 
-bool looks_up(const Problem& problem, ScalePlace place) {
-  return place == ScalePlace::relative || decoding_kind(problem) == Decoding::Kind::table;
-}
-
 std::string no_scaled_operands(const Problem& problem) {
   const Scalar operand = problem.activation();
   if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
@@ -239,21 +235,6 @@ RelativeOperands relative_operands(const Element& element) {
     }
   }
   return out;
-}
-
-int exact_difference(const Element& element) {
-  const auto exact = [&](int entry) {
-    const auto operands = relative_operands(element);
-    for (int code = 0; code < 1 << (element.bits - 1); ++code) {
-      const auto byte = operands.words[entry * 2 + code / 4] >> (code % 4 * 8) & 0xff;
-      const double value = std::ldexp(decode(element, code), operands.exponent - entry);
-      if (decode(element_of(Scalar::e4m3), byte) != value) return false;
-    }
-    return true;
-  };
-  int last = 0;
-  while (exact(last + 1)) ++last;
-  return last;
 }
 
 std::string no_relative_scales(const Problem& problem) {

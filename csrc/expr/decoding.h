@@ -78,9 +78,6 @@ constexpr std::int64_t table_entries(int bits) {
 /// decoding_of(problem).kind, without making a table.
 Decoding::Kind decoding_kind(const Problem& problem);
 
-/// A table in shared memory has the operands: by code, or by code and relative scale.
-bool looks_up(const Problem& problem, ScalePlace place);
-
 /// Why operands do not hold the scales of `problem`; empty where each product of a finite value and
 /// any scale of the format is one exactly, whatever scales a weight has.
 std::string no_scaled_operands(const Problem& problem);
@@ -97,16 +94,13 @@ constexpr int kRelativeBits = 4;
 /// Entries of the table of relative operands: powers of two that a scale is below the largest one.
 constexpr int kRelativeEntries = 32;
 /// Operands of floats of 4 bits by the difference of scales, e8m0: entry e has the e4m3 codes of
-/// the eight magnitudes times 2^(exponent - e), in two words, lowest first.
+/// the eight magnitudes times 2^(exponent - e), in two words, lowest first, rounded to nearest even
+/// where those are no e4m3.
 struct RelativeOperands {
   int exponent;
   std::vector<std::uint32_t> words;
 };
 RelativeOperands relative_operands(const Element& element);
-/// The largest difference by which every value is still an e4m3 exactly; those of larger ones are
-/// rounded to nearest even, and so within 2^-10 of the unit: of mxfp4 14, and 2^-16 of the largest
-/// scale.
-int exact_difference(const Element& element);
 /// Why operands of 8 bits do not have the relative scales of `problem`; empty where groups of
 /// floats of 4 bits are parts of kRelativeColumns columns.
 std::string no_relative_scales(const Problem& problem);

@@ -381,6 +381,8 @@ using InRegisters =
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence>;
+/// Tables in shared memory, of which each thread may read all.
+using OnTables = Group<Lookup, LookupRelative, FillTable, FillWords>;
 /// Shared or global memory.
 using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, CopyElements,
                        LoadMatrix, LoadUnits, MmaShared, TensorMma, Lookup, LookupRelative,

@@ -156,9 +156,14 @@ void expect_as_asked(const hip::KernelResources& kernel, const std::string& asse
   const auto parameters = std::ranges::count(program.buffers, Level::global, &Buffer::level);
   EXPECT_EQ(kernel.argument_bytes, 8 * parameters + 4);
   const auto body = text.find("KERNEL(", text.find("#define KERNEL") + 20);
-  // clang moves products between the branches of stores, and may copy what follows a branch.
-  EXPECT_GE(count_of(assembly, "\\tv_(mfma|wmma)_"),
-            count_of(text.substr(body), "\\bw?mma_\\w+\\("));
+  const auto issued = count_of(assembly, "\\tv_(mfma|wmma)_"),
+             asked = count_of(text.substr(body), "\\bw?mma_\\w+\\(");
+  if (program.items) {
+    // clang moves products of experts between the branches of stores, and may copy what follows.
+    EXPECT_GE(issued, asked);
+  } else {
+    EXPECT_EQ(issued, asked);
+  }
   if (ordered && device.architecture == "gfx942") {
     EXPECT_GE(count_of(assembly, "buffer_wbl2 sc1"), 1);
     EXPECT_GE(count_of(assembly, "buffer_inv sc1"), 1);

@@ -86,9 +86,9 @@ class LinearLowering {
 
   // codes.cpp: the products of a group of columns, whose scale and zero point are those of
   // `operands_.group`.
-  /// Of those types that are looked up.
+  /// Of those types that are looked up: by code, or by code and relative scale.
   Statement declare_table(std::int64_t words);
-  bool has_table() const { return looks_up(problem_, scale_place_); }
+  bool has_table() const { return relative() || decoding_.kind == Decoding::Kind::table; }
   bool relative() const { return scale_place_ == ScalePlace::relative; }
   /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the

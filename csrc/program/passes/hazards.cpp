@@ -125,8 +125,8 @@ std::vector<VariableId> Hazards::block_variables() const {
                 [&](const Expect& i) { note(i.index), note(i.guard); },
                 [&](const Arrive& i) { note(i.index); }, nothing(InTime{}),
                 // Global memory, or the whole of a view.
-                nothing(Group<Reinterpret, Lookup, LookupRelative, FillTable, FillWords, Reduce,
-                              AtomicAdd, Ticket, SignalInit>{})},
+                nothing(OnTables{}),
+                nothing(Group<Reinterpret, Reduce, AtomicAdd, Ticket, SignalInit>{})},
           statement.op);
     }
   };

@@ -136,8 +136,8 @@ class Pipeline {
                 [&](const Await& i) { ++signals[i.signal]; }, nothing(InRegisters{}),
                 nothing(InTime{}),
                 // None of them is of what a loop's copies bring.
-                nothing(Group<Reinterpret, SignalInit, Lookup, LookupRelative, FillTable, FillWords,
-                              Reduce, AtomicAdd, Ticket>{})},
+                nothing(OnTables{}),
+                nothing(Group<Reinterpret, SignalInit, Reduce, AtomicAdd, Ticket>{})},
           s.op);
     }
   }

@@ -55,6 +55,22 @@ Program lowered(const Problem& problem, const TileSchedule& schedule) {
   return lower(decide(problem, device("h200")), schedule);
 }
 
+/// The largest difference of scales by which every value is still an e4m3.
+int exact_difference(const Element& element) {
+  const auto exact = [&](int entry) {
+    const auto operands = relative_operands(element);
+    for (int code = 0; code < 1 << (element.bits - 1); ++code) {
+      const auto byte = operands.words[entry * 2 + code / 4] >> (code % 4 * 8) & 0xff;
+      const double value = std::ldexp(decode(element, code), operands.exponent - entry);
+      if (decode(element_of(Scalar::e4m3), byte) != value) return false;
+    }
+    return true;
+  };
+  int last = 0;
+  while (exact(last + 1)) ++last;
+  return last;
+}
+
 class RelativeScales : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RelativeScales, near_the_largest_are_exact) {
