@@ -93,6 +93,8 @@ SEED ?= $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 
 compile-test: build-tests
 	@echo "compile-test: a sample of the compile matrix, SEED=$(SEED)"
 	export LADDER_COMPILE_SEED=$(SEED); $(call shards,build/tests/compile/compile_tests)
+	export LADDER_NVRTC_12="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib)"; \
+	  $(call shards,build/tests/compile/volta_tests)
 
 # All of the compile matrix: half an hour of two processors.
 compile-matrix: build-tests

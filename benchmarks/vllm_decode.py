@@ -6,12 +6,16 @@
     python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
     python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
     python benchmarks/vllm_decode.py --engines ladder --ladder '{"fuse_gated_mlp": false}'
+    python benchmarks/vllm_decode.py --dtype bfloat16 --engines \
+        fp8,ladder:float8_e4m3@float8_e4m3,w4afp8,ladder:int4@float8_e4m3
 
 Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
 downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
 which kernel runs: without that line its cell is an error. A decode step is the time of 136 tokens
 a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
-is a type, with groups of 128 where it has none of its own.
+is a type, with groups of 128 where it has none of its own, and behind ``@`` what x is rounded to.
+``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
+bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files.
 
 With two numbers of layers the rest of the model is the difference: the table then has the time of
 all layers of the shape, extrapolated, and says so.
@@ -54,6 +58,32 @@ _RIVALS = {
     "marlin": "MarlinLinearKernel",
     "humming": "HummingLinearKernel",
 }
+#: Files of compressed-tensors: the format, and fields of weights and of x. What vLLM's log calls
+#: the kernel.
+_TOKENS = {"num_bits": 8, "strategy": "token", "symmetric": True, "dynamic": True}
+_ROWS = {"num_bits": 8, "strategy": "channel", "symmetric": True, "dynamic": False}
+_INT4 = {
+    "num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True,
+    "dynamic": False,
+}  # fmt: skip
+_FP4 = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False}
+_COMPRESSED: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+    "fp8": ("float-quantized", _ROWS | {"type": "float"}, _TOKENS | {"type": "float"}),
+    "int8": ("int-quantized", _ROWS | {"type": "int"}, _TOKENS | {"type": "int"}),
+    "w4afp8": ("pack-quantized", _INT4, _TOKENS | {"type": "float"}),
+    "mxfp4": (
+        "mxfp4-pack-quantized",
+        _FP4 | {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}, None,
+    ),
+    "nvfp4": ("nvfp4-pack-quantized", _FP4 | {"strategy": "tensor_group", "group_size": 16}, None),
+}  # fmt: skip
+_THEIR_KERNEL = {
+    "fp8": r"Selected \w*FP8ScaledMM\w*Kernel for",
+    "int8": r"Selected \w*Int8ScaledMM\w*Kernel for",
+    "w4afp8": r"Using CutlassW4A8LinearKernel",
+    "mxfp4": r"Using \w+ for MXFP4 GEMM",
+    "nvfp4": r"Using \w+ for NVFP4 GEMM",
+}
 _KERNELS = (
     "CutlassW4A8LinearKernel", "MacheteLinearKernel", "AllSparkLinearKernel", "MarlinLinearKernel",
     "ConchLinearKernel", "ExllamaLinearKernel", "TritonW4A16LinearKernel", "HummingLinearKernel",
@@ -71,12 +101,22 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
         }  # fmt: skip
         # Of experts vLLM does not ask whether they are listed.
         return config | {"modules_in_block_to_quantize": _PROJECTIONS}
+    if engine in _COMPRESSED:
+        form, weights, activations = _COMPRESSED[engine]
+        group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+        return {
+            "quant_method": "compressed-tensors", "format": form, "config_groups": {"all": group},
+            "ignore": ["lm_head"], "quantization_status": "compressed",
+        }  # fmt: skip
     from ladder.checkpoints.folder import StoredConfig
     from ladder.types import with_defaults
 
-    text = str(with_defaults(engine.partition(":")[2] or "uint4"))
+    weight, _, activation = engine.partition(":")[2].partition("@")
+    text = str(with_defaults(weight or "uint4"))
     # Routers of mixtures stay as they are in the files that rivals read.
-    return StoredConfig(text, modules_to_not_convert=("lm_head", "mlp.gate")).to_dict()
+    return StoredConfig(
+        text, modules_to_not_convert=("lm_head", "mlp.gate"), activation_type=activation or None
+    ).to_dict()
 
 
 def environment(engine: str) -> dict[str, str]:
@@ -104,15 +144,18 @@ def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
         # What vLLM 0.26 takes for experts of such weights.
         experts = [r"Using 'MARLIN' \w+ MoE backend"] if _is_mixture(shape) else []
         return [f"Using {_RIVALS[engine]}", *experts]
+    if engine in _COMPRESSED:
+        return [_THEIR_KERNEL[engine]]
     if not engine.startswith("ladder"):
         return []
     experts = [r"ladder: \d+ experts of .* have kernels for items"] if _is_mixture(shape) else []
     fuses = ladder.get("fuse_gated_mlp", True) and not _is_mixture(shape)
     products = [r"ladder: (\d+) of \1 layers of two parts give act\(gate\) \* up"] if fuses else []
-    return [r"ladder: .* has kernels for 1 to", *experts, *products]
+    rounded = rf".* of {engine.partition('@')[2]}" if "@" in engine else ""
+    return [rf"ladder: .* has kernels for 1 to{rounded}", *experts, *products]
 
 
-def write_model(folder: Path, shape: str, layers: int, engine: str) -> None:
+def write_model(folder: Path, shape: str, layers: int, engine: str, dtype: str) -> None:
     from transformers import LlamaConfig, Qwen3MoeConfig
 
     fields = SHAPES[shape] | {"num_hidden_layers": layers}
@@ -121,7 +164,7 @@ def write_model(folder: Path, shape: str, layers: int, engine: str) -> None:
         **fields, vocab_size=32768, max_position_embeddings=8192, tie_word_embeddings=False
     ).to_dict()
     architecture = "Qwen3MoeForCausalLM" if _is_mixture(shape) else "LlamaForCausalLM"
-    config |= {"architectures": [architecture], "dtype": "float16"}
+    config |= {"architectures": [architecture], "dtype": dtype}
     if quantised := quantization(engine, shape):
         config["quantization_config"] = quantised
     (folder / "config.json").write_text(json.dumps(config))
@@ -131,7 +174,7 @@ def child(options: argparse.Namespace) -> None:
     """One engine; prints a line of JSON for each measurement as soon as there is one."""
     engine, out = options.child, {"engine": options.child, "layers": options.layers}
     folder = Path(tempfile.mkdtemp())
-    write_model(folder, options.shape, int(options.layers), engine)
+    write_model(folder, options.shape, int(options.layers), engine, options.dtype)
     start = time.time()
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
@@ -140,7 +183,7 @@ def child(options: argparse.Namespace) -> None:
     if engine.startswith("ladder"):
         extra["additional_config"] = {"ladder": json.loads(options.ladder)}
     llm = LLM(
-        model=str(folder), load_format="dummy", dtype="float16", skip_tokenizer_init=True,
+        model=str(folder), load_format="dummy", dtype=options.dtype, skip_tokenizer_init=True,
         max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.9, seed=0,
         enable_prefix_caching=False,
         compilation_config={
@@ -229,7 +272,7 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
     """Run one engine in a process of its own; what it has measured when its time is over counts."""
     arguments = [sys.executable, __file__, "--child", engine, "--layers", str(layers)]
     for name in (
-        "shape", "batches", "prefill", "profile", "profile_prefill", "ladder", "inductor",
+        "shape", "dtype", "batches", "prefill", "profile", "profile_prefill", "ladder", "inductor",
     ):  # fmt: skip
         arguments += [f"--{name.replace('_', '-')}", getattr(options, name)]
     log = Path(options.out) / f"{options.shape}_{engine.replace(':', '_')}_{layers}.log"
@@ -294,6 +337,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", default="fp16,machete,marlin,ladder")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--dtype", choices=["float16", "bfloat16"], default="float16")
     parser.add_argument("--layers", default="", help="numbers of layers; the shape's by default")
     parser.add_argument("--batches", default="1,8,16,32,64,128")
     parser.add_argument("--prefill", default="512,2048")

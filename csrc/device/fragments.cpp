@@ -44,6 +44,14 @@ Layout quad_pair_operand(const MatrixInstruction& row) {
   return {{row.copies, 8, 4}, {{1, 2, 4}, {0, 4, 1}, {1, 4, 1}}, {{2, 4, 1}}};
 }
 
+/// Rows 8 p + 4 h + r of quad pairs of which bit `other` of q is whatever it is; p is the other
+/// bit.
+Layout quad_pairs_operand(const MatrixInstruction& row, bool of_a) {
+  const Digit half{0, 2, 8}, both{0, 2, 0};
+  return {
+      {16, row.k}, {{0, 2, 4}, of_a ? both : half, of_a ? half : both, {0, 4, 1}}, {{1, row.k, 1}}};
+}
+
 }  // namespace
 
 int MatrixInstruction::operand_bits() const { return element(operand).bits; }
@@ -52,6 +60,7 @@ int MatrixInstruction::operand_bits() const { return element(operand).bits; }
 int MatrixInstruction::lanes() const {
   switch (fragment) {
     case Fragment::quad_pair:
+    case Fragment::quad_pairs:
     case Fragment::warp:
     case Fragment::wmma:
     case Fragment::wmma_twice: return 32;
@@ -66,6 +75,7 @@ int MatrixInstruction::lanes() const {
 Layout MatrixInstruction::a() const {
   switch (fragment) {
     case Fragment::quad_pair: return quad_pair_operand(*this);
+    case Fragment::quad_pairs: return quad_pairs_operand(*this, true);
     case Fragment::warp: return warp_operand(*this, m);
     case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
     case Fragment::tensor_memory: return spatial({4, 1}) * local({2, 1}) * warp_operand(*this, 16);
@@ -80,6 +90,7 @@ Layout MatrixInstruction::a() const {
 Layout MatrixInstruction::b() const {
   switch (fragment) {
     case Fragment::quad_pair: return quad_pair_operand(*this);
+    case Fragment::quad_pairs: return quad_pairs_operand(*this, false);
     case Fragment::warp: {
       const int v = per_register(*this);
       return local({n / 8, k / (4 * v)}) * spatial({8, 4}) * local({1, v});
@@ -102,6 +113,10 @@ Layout MatrixInstruction::d(int columns) const {
       return {{copies, 8, 8},
               {{1, 2, 4}, {0, 4, 1}, {2, 2, 2}, {1, 2, 1}},
               {{2, 2, 4}, {1, 2, 2}, {2, 2, 1}}};
+    case Fragment::quad_pairs:
+      return {{16, 16},
+              {{0, 2, 4}, {1, 2, 8}, {0, 2, 8}, {1, 2, 2}, {0, 2, 1}},
+              {{1, 2, 4}, {0, 2, 2}, {1, 2, 1}}};
     case Fragment::warp: return local({m / 8, n / 8}) * spatial({8, 4}) * local({1, 2});
     case Fragment::warpgroup:
       return spatial({4, 1}) * column_local({2, columns / 8}) * spatial({8, 4}) * local({1, 2});

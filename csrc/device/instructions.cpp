@@ -150,7 +150,7 @@ constexpr MatrixInstruction vector(std::string_view name, Range range, Types typ
 }
 
 constexpr MatrixInstruction kMatrix[] = {
-    {"mma.m8n8k4.f16", Family::nvidia, 70, 70, Fragment::quad_pair, "float16", "float32",
+    {"mma.m8n8k4.f16", Family::nvidia, 70, 74, Fragment::quad_pair, "float16", "float32",
      Scalar::f32, 8, 8, 4, 8, 4, 24, kPtx},
     mma("mma.m16n8k8.f16", {75, kNewest}, kF16, 16, 8),
     mma("mma.m8n8k16.s8", {75, kNewest}, kI8, 8, 16),
@@ -161,6 +161,9 @@ constexpr MatrixInstruction kMatrix[] = {
     // Turing's, side by side: fragments of one are those of the other, register by register.
     mma("2 x mma.m16n8k8.f16", {75, 79}, kF16, 16, 16, true),
     mma("4 x mma.m8n8k16.s8", {75, 79}, kI8, 16, 32, true),
+    // Volta's: four, one after the other along k.
+    {"4 x mma.m8n8k4.f16", Family::nvidia, 70, 74, Fragment::quad_pairs, "float16", "float32",
+     Scalar::f32, 16, 16, 16, 16, 1, 24, kPtx, true},
     wgmma("wgmma.m64nNk16.f16", kF16, 16, true),
     wgmma("wgmma.m64nNk16.bf16", kBf16, 16, true),
     wgmma("wgmma.m64nNk32.s8", kI8, 32, true),

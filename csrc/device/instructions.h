@@ -26,6 +26,9 @@ constexpr bool is_amd(Family family) { return family == Family::cdna || family =
 /// How the lanes share an operand.
 enum class Fragment {
   quad_pair,  ///< four products at once, each by the eight lanes of a quad pair
+  /// One product of 16 x 16 by 32 lanes, a quarter by each quad pair: Volta. Two quad pairs have
+  /// the same rows of A, two the same of B.
+  quad_pairs,
   warp,       ///< one product by 32 lanes
   warpgroup,  ///< one product by 128 lanes, A in registers, B in shared memory
   /// One product by tensor memory, started by one thread: A and the sums are in its 128 lanes, a
@@ -69,8 +72,10 @@ struct MatrixInstruction {
   /// A may be bytes without a sign: those of NVIDIA come in both kinds, those of CDNA read two's
   /// complement alone. RDNA's are given nothing else.
   bool takes_unsigned() const { return !by_waves(); }
-  /// Of AMD's devices, which pipelines/waves multiplies by.
-  bool by_waves() const { return family == Family::cdna || family == Family::rdna; }
+  /// Of AMD's devices and of Volta, which pipelines/waves multiplies by.
+  bool by_waves() const {
+    return family == Family::cdna || family == Family::rdna || fragment == Fragment::quad_pairs;
+  }
   /// Threads that multiply together.
   int lanes() const;
   int operand_bits() const;

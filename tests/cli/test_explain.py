@@ -116,7 +116,7 @@ def test_explain_names_the_place_of_scales_where_it_is_not_the_usual(capsys):
     assert "scaled" not in usual["candidates"]
 
 
-@pytest.mark.parametrize("device", ["v100", "x86_avx512"])
+@pytest.mark.parametrize("device", ["x86_avx2", "x86_avx512"])
 def test_explain_of_a_device_without_a_target_ends_with_the_reason(capsys, device):
     text = run(capsys, device=device)
     assert re.findall(r"^== (\w+) ==$", text, re.M) == [*ORDER, "bound", "program"]
@@ -155,6 +155,13 @@ def test_explain_shows_a_kernel_for_turing(capsys, m):
     assert sections["schedule"].splitlines()[1].startswith("by 2 x mma.m16n8k8.f16 in tiles of ")
     kernel = sections["source"].split('extern "C" __global__')[1]
     assert "mma_f16(" in kernel and "copy_async(" in kernel
+
+
+@pytest.mark.parametrize("m", [1, 16, 64])
+def test_explain_shows_a_kernel_for_volta(capsys, m):
+    sections = json.loads(run(capsys, "--json", "--source", m=m, device="v100"))
+    assert sections["schedule"].splitlines()[1].startswith("by 4 x mma.m8n8k4.f16 in tiles of ")
+    assert "mma_quad_pairs_f16(" in sections["source"].split('extern "C" __global__')[1]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ void expect_exact(const std::vector<Case>& cases, const Device& on) {
 }
 
 TEST(Emulated, kernels_of_batches_are_exact) {
-  for (const char* name : {"h200", "mi210", "t4"}) {
+  for (const char* name : {"h200", "mi210", "t4", "v100"}) {
     const Device& on = device(name);
     unsigned seed = 0;
     std::vector<Case> cases;

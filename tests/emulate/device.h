@@ -415,6 +415,9 @@ void ptx(A&&... operands) {
   } else if constexpr (T.begins("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 ")) {
     const Word a[] = {O(4), O(5)}, b[] = {O(6)};
     multiply_half_f16(&O(0), a, b);
+  } else if constexpr (T.begins("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 ")) {
+    const Word a[] = {O(8), O(9)}, b[] = {O(10), O(11)};
+    multiply_quad_pairs(&O(0), a, b);
   } else if constexpr (T.begins("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 ")) {
     multiply_quarter_u8(&O(0), O(2), O(3));
   } else if constexpr (T.begins("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 ")) {

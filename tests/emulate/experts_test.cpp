@@ -45,7 +45,7 @@ std::string objection_to(const Case& c, const Device& device, const emulate::Ker
 }
 
 TEST(Emulated, kernels_of_experts_are_exact) {
-  for (const char* name : {"h200", "mi210", "mi300x", "rx7900xtx", "rx9070xt", "t4"}) {
+  for (const char* name : {"h200", "mi210", "mi300x", "rx7900xtx", "rx9070xt", "t4", "v100"}) {
     const Device& on = device(name);
     const bool hip = is_amd(on.family);
     unsigned seed = 0;

@@ -183,6 +183,29 @@ void wmma_e4m3_together(void* const* lanes) {
       lanes, [](std::uint32_t bits) { return to_number(Scalar::e4m3, bits); });
 }
 
+/// Lanes 4 q to 4 q + 3 and 16 more have rows, or columns, 0 to 3 and 4 to 7 of product q, four
+/// values of k each; of sums a lane has two rows and four columns (PTX ISA, m8n8k4).
+void quad_pairs_together(void* const* lanes) {
+  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+  double a[4][8][4], b[4][8][4];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int q = lane % 16 / 4, i = lane % 4 + lane / 16 * 4;
+    for (int k = 0; k < 4; ++k) {
+      a[q][i][k] = number(Scalar::f16, of(lane)->a[k / 2] >> 16 * (k % 2));
+      b[q][i][k] = number(Scalar::f16, of(lane)->b[k / 2] >> 16 * (k % 2));
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int q = lane % 16 / 4;
+    for (int i = 0; i < 8; ++i) {
+      const int row = lane % 2 + (i & 2) + lane / 16 * 4, column = (i & 4) + (lane & 2) + i % 2;
+      double sum = of(lane)->d[i];
+      for (int k = 0; k < 4; ++k) sum += a[q][row][k] * b[q][column][k];
+      of(lane)->d[i] = static_cast<float>(sum);
+    }
+  }
+}
+
 /// With `Words` of four bytes a lane, each the number that `number` makes of it.
 template <class Sum, int Words, class Number>
 void wave_bytes_together(void* const* lanes, const Number& number) {
@@ -366,6 +389,11 @@ void multiply_quarter_u8(int* d, std::uint32_t a, std::uint32_t b) {
 void multiply_quarter_s8(int* d, std::uint32_t a, std::uint32_t b) {
   Product<int> here{d, &a, &b};
   with_warp(&here, bytes_together<std::int8_t, 8, 1>);
+}
+
+void multiply_quad_pairs(float* d, const std::uint32_t* a, const std::uint32_t* b) {
+  Product<float> here{d, a, b};
+  with_warp(&here, quad_pairs_together);
 }
 
 void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b) {

@@ -58,6 +58,9 @@ void multiply_half_f16(float* d, const std::uint32_t* a, const std::uint32_t* b)
 void multiply_quarter_u8(int* d, std::uint32_t a, std::uint32_t b);
 void multiply_quarter_s8(int* d, std::uint32_t a, std::uint32_t b);
 
+/// Four products m8n8k4 at once, each by the lanes of a quad pair, as sm_70 has them.
+void multiply_quad_pairs(float* d, const std::uint32_t* a, const std::uint32_t* b);
+
 /// m16n8k32 of e4m3, sums in f32.
 void multiply_e4m3(float* d, const std::uint32_t* a, const std::uint32_t* b);
 

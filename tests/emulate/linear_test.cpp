@@ -285,6 +285,26 @@ TEST(Emulated, kernels_of_waves_of_32_lanes_are_exact) {
   }
 }
 
+TEST(Emulated, kernels_of_volta_are_exact) {
+  const Device& v100 = device("v100");
+  std::vector<Case> cases;
+  unsigned turn = 0;
+  for (const char* type : testing::kKindsOfTypes) {
+    for (const auto& shape : testing::kWaveShapes) {
+      if (++turn % 4 != 0) continue;
+      for (const auto& [problem, schedule] : testing::wave_case(
+               shape, ttype(type), Scalar::f16,
+               turn % 8 == 0 ? Reduction::none : Reduction::ordered, Route::multiply_add, v100)) {
+        cases.push_back({problem, schedule});
+      }
+    }
+    const Problem problem = linear_of(ttype(type), 130, 328, Scalar::f16, turn % 3 == 0 ? 1 : 40);
+    cases.push_back({problem, best_schedule(decide(problem, v100))});
+  }
+  ASSERT_GT(cases.size(), 30U);
+  expect_exact(cases, v100, 1);
+}
+
 // Without one barrier of a kernel, or one fence of the prelude, some order shows it.
 TEST(Emulated, wave_kernels_that_lack_one_barrier_or_fence_are_wrong) {
   const Device& mi300x = device("mi300x");
@@ -372,6 +392,8 @@ TEST_P(RandomKernels, are_exact) {
 
 INSTANTIATE_TEST_SUITE_P(OfTuring, RandomKernels,
                          ::testing::Combine(::testing::Values("t4"), ::testing::Values(4u)));
+INSTANTIATE_TEST_SUITE_P(OfVolta, RandomKernels,
+                         ::testing::Combine(::testing::Values("v100"), ::testing::Values(5u)));
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels,
                          ::testing::Combine(::testing::Values("h200"), ::testing::Range(1u, 4u)));
 INSTANTIATE_TEST_SUITE_P(OfWaves, RandomKernels,

@@ -23,7 +23,9 @@ bool multiplies_by(const MatrixInstruction& row) {
   return row.family == Family::nvidia && row.in_tiles;
 }
 
-std::string product(const MatrixInstruction&, Scalar a) { return joined("mma_", name_of(a)); }
+std::string product(const MatrixInstruction& row, Scalar a) {
+  return joined(row.fragment == Fragment::quad_pairs ? "mma_quad_pairs_" : "mma_", name_of(a));
+}
 
 std::string shared_memory(int alignment) {
   return joined("extern __shared__ __align__(", alignment, ") unsigned char shared[];");

@@ -4,23 +4,20 @@
 // in the order of digit_place 4 t to 4 t + 3 of each 16, and four rows of sums; h = L / 8 % 2 the
 // block and g = L % 8 the row of A. The instruction's row i is row i % 8 of block i / 8, of one
 // unit and parity, so sums of lane L are rows 4 (t % 2) .. + 3 of block t / 2. Waves of 32 lanes
-// are in wmma_fit.cpp.
+// are in wave32_fit.cpp.
 #include "pipelines/linear/image_fit.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "pipelines/linear/wmma_fit.h"
+#include "pipelines/linear/wave32_fit.h"
 
 namespace ladder {
 
 ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
-    : row_(row),
-      units_(units),
-      wave_(row.by_waves()),
-      wmma_(row.fragment == Fragment::wmma || row.fragment == Fragment::wmma_twice) {
-  const bool bytes = row.operand_bits() == 8 && !wmma_;
+    : row_(row), units_(units), wave_(row.by_waves()), few_lanes_(wave_ && row.lanes() == kLanes) {
+  const bool bytes = row.operand_bits() == 8 && !few_lanes_;
   const bool columns = row.k == 16 || (bytes && (row.k == 32 || row.k == kBlock));
   const bool known = wave_ ? row.m == 16 && row.n == 16 && columns && units == 2 * kUnits
                            : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
@@ -37,19 +34,19 @@ Layout ImageFit::of_columns(std::int64_t rows, std::vector<Digit> lanes,
 }
 
 Layout ImageFit::a() const {
-  if (wmma_) return wmma::a(row_);
+  if (few_lanes_) return wave32::a(row_);
   if (!wave_) return local({1, units_, 1}) * lifted(row_.a());
   return of_columns(128, {{1, 2, 64}, {1, 8, 1}}, {{1, 4, 16}, {1, 2, 8}});
 }
 
 Layout ImageFit::b(std::int64_t tokens) const {
-  if (wmma_) return wmma::b(row_, tokens);
+  if (few_lanes_) return wave32::b(row_, tokens);
   if (!wave_) return local({1, tokens / row_.n, 1}) * lifted(row_.b());
   return local({1, tokens / 16, 1}) * of_columns(16, {{1, 16, 1}}, {});
 }
 
 Layout ImageFit::sums(std::int64_t tokens) const {
-  if (wmma_) return wmma::sums(row_, tokens);
+  if (few_lanes_) return wave32::sums(row_, tokens);
   if (!wave_) {
     return local({1, units_, 1}) * local({1, 1, tokens / row_.n}) * lifted(row_.d());
   }
@@ -60,28 +57,28 @@ Layout ImageFit::sums(std::int64_t tokens) const {
 }
 
 Layout ImageFit::zero_row() const {
-  if (wmma_) return wmma::zero_row(row_);
+  if (few_lanes_) return wave32::zero_row(row_);
   return wave_ ? of_columns(16, {{1, 16, 1}}, {}) : lifted(row_.a());
 }
 
 Layout ImageFit::zero_sum(std::int64_t tokens) const {
-  if (wmma_) return wmma::zero_sum(row_, tokens);
+  if (few_lanes_) return wave32::zero_sum(row_, tokens);
   return local({1, 1, tokens / row_.n}) * lifted(row_.d());
 }
 
 Layout ImageFit::zeros() const {
   const std::int64_t copies = 32 / row_.operand_bits();
-  if (wmma_) return wmma::zeros(copies);
+  if (few_lanes_) return wave32::zeros(row_, copies);
   if (!wave_) return zero_fragment(units_, copies);
   return {{1, 128, copies}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}, {2, copies, 1}}};
 }
 
 bool ImageFit::reads_chunks(int bits) const {
-  return !wmma_ || has_chunks(wmma::kUnitsOfWave, bits);
+  return !few_lanes_ || has_chunks(wave32::kUnitsOfWave, bits);
 }
 
 Layout ImageFit::words(int bits) const {
-  if (wmma_) return wmma::words(row_, bits);
+  if (few_lanes_) return wave32::words(row_, bits);
   if (!wave_) {
     const auto words = words_of_units(units_, bits);
     const auto of_chunk = has_chunks(units_, bits) ? std::min(words, kChunkWords) : words;
@@ -101,7 +98,7 @@ Layout ImageFit::warps_of_words(int bits) const {
 
 Layout ImageFit::loaded(std::int64_t groups, bool of_a) const {
   const Layout each = local({groups, 1, 1, 1, 1});
-  if (wmma_) return each * wmma::loaded(row_, of_a);
+  if (few_lanes_) return each * wave32::loaded(row_, of_a);
   if (!wave_) return each * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 2 * units_});
   if (of_a) {
     return each * Layout{{1, 2, 8, 4, 8}, {{3, 4, 1}, {1, 2, 1}, {2, 8, 1}}, {{4, 8, 1}}};
@@ -111,7 +108,7 @@ Layout ImageFit::loaded(std::int64_t groups, bool of_a) const {
 
 Layout ImageFit::rows(std::int64_t groups, bool of_a) const {
   const Layout each = local({groups, 1});
-  if (wmma_) return each * wmma::rows(row_, of_a);
+  if (few_lanes_) return each * wave32::rows(row_, of_a);
   if (!wave_) return each * lifted(local({2 * units_}) * spatial({8}) * replicated(4, 1));
   if (of_a) return each * Layout{{1, 128}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}}};
   return each * Layout{{1, 128}, {{1, 2, 64}, {1, 2, 4}, {1, 16, 0}}, {{1, 4, 1}, {1, 8, 8}}};

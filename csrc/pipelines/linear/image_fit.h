@@ -61,7 +61,7 @@ class ImageFit {
 
   const MatrixInstruction& row_;
   const std::int64_t units_;
-  const bool wave_, wmma_;
+  const bool wave_, few_lanes_;
 };
 
 }  // namespace ladder

@@ -84,8 +84,9 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
           ? static_cast<double>(groups_of_wave(s, problem)) * (2 * tokens + 4 * pieces)
           : 0;
   const double loads = 2 * tokens / row.n * steps;
-  // RDNA 3 decodes operands in both halves of a wave.
-  const double twice = row.fragment == Fragment::wmma_twice ? 2 : 1;
+  // RDNA 3 decodes operands in both halves of a wave, Volta in two quad pairs.
+  const bool in_both = row.fragment == Fragment::wmma_twice || row.fragment == Fragment::quad_pairs;
+  const double twice = in_both ? 2 : 1;
   const double vector = (operations * packed * twice + scaling + loads) * costs.issue_clocks +
                         costs.tile_clocks * (s.stages == 1 ? kOfOneStage : 1);
   const double waves = static_cast<double>(s.waves());

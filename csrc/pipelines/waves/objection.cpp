@@ -113,6 +113,7 @@ std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
 std::string spilling(const WaveSchedule& s, const Problem& problem, const MatrixInstruction& row) {
   constexpr std::int64_t kMostOfWmma = 32, kMostColumnsTwice = 128, kMostOfOthers = 64,
                          kMostBitsTwice = 4;
+  if (!is_amd(row.family)) return {};
   const auto tokens = s.wave_tokens();
   if (row.lanes() < kWaveLanes && tokens > kMostOfWmma) {
     return joined(tokens, " tokens of a wave of ", row.lanes(), " lanes: clang spills");

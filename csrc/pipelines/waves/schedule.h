@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: kernels for AMD's devices, of as many tokens as tiles. A wave of 64 lanes has 128 rows of
-// the weight, eight of each parity and 16-row unit of two blocks of the image
+// Waves: kernels for AMD's devices and for Volta, of as many tokens as tiles. A wave of 64 lanes
+// has 128 rows of the weight, eight of each parity and 16-row unit of two blocks of the image
 // (linear/image_fit.h).
 //
 // There are no asynchronous copies. Codes and scales go straight from memory to the registers of

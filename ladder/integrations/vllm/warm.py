@@ -210,8 +210,9 @@ class Warmer:
         dense = [str(m) for m, schedule in sorted(chosen.items()) if not schedule]
         origins = sorted({origin for origin in tuned.origin[request].values() if origin})
         _log.info(
-            "ladder: %s [%d, %d] has kernels for %s tokens (%s, %.2f s)%s",
+            "ladder: %s [%d, %d] has kernels for %s tokens%s (%s, %.2f s)%s",
             request.ttype, *request.shape, f"1 to {max(fast)}" if fast else "no",
+            f" of {request.activation_type}" if request.activation_type else "",
             ", ".join(origins), time.perf_counter() - start,
             f"; dequantised for {', '.join(dense)}" if dense else "",
         )  # fmt: skip

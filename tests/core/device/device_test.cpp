@@ -145,8 +145,18 @@ TEST(Instructions, of_turing_multiply_tiles_side_by_side) {
   }
   EXPECT_EQ(tile_instruction(Scalar::bf16, device("t4")), nullptr);
   EXPECT_EQ(tile_instruction(Scalar::e4m3, device("t4")), nullptr);
-  EXPECT_EQ(first_tile_instruction(Family::nvidia).architecture, 75);
-  EXPECT_FALSE(has_tile_programs(device("v100")));
+  EXPECT_EQ(first_tile_instruction(Family::nvidia).architecture, 70);
+}
+
+// Not as those of a later one are: programs of waves multiply by it, and by no other on Volta.
+TEST(Instructions, of_volta_multiply_by_quad_pairs) {
+  const MatrixInstruction& volta = *tile_instruction(Scalar::f16, device("v100"));
+  EXPECT_EQ(std::tuple(volta.m, volta.n, volta.k), std::tuple(16, 16, 16));
+  EXPECT_TRUE(volta.by_waves());
+  EXPECT_EQ(volta.lanes(), 32);
+  for (const Scalar operand : {Scalar::bf16, Scalar::s8, Scalar::e4m3}) {
+    EXPECT_EQ(tile_instruction(operand, device("v100")), nullptr);
+  }
 }
 
 // One name of a builtin function, two formats.

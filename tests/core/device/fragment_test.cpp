@@ -46,6 +46,18 @@ Place quad_d(std::int64_t l, std::int64_t i) {
   return {l % 16 / 4, (l & 1) + (i & 2) + (l < 16 ? 0 : 4), (i & 4) + (l & 2) + (i & 1)};
 }
 
+// Of the four products that quad pairs multiply at once, here: product q has rows 8 (q % 2) of A
+// and columns 8 (q / 2) of B, four values of k in each of four steps.
+Formula quad_pairs_ab(std::int64_t pairs) {
+  return [=](std::int64_t l, std::int64_t i) {
+    return Place{quad_a(l, i % 4)[1] + 8 * (l % 16 / 4 / pairs % 2), i};
+  };
+}
+Place quad_pairs_d(std::int64_t l, std::int64_t i) {
+  const auto of_product = quad_d(l, i);
+  return {of_product[1] + 8 * (of_product[0] % 2), of_product[2] + 8 * (of_product[0] / 2)};
+}
+
 Place wgmma_d(std::int64_t t, std::int64_t i) {
   return {16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + t % 4 * 2 + i % 2};
 }
@@ -87,6 +99,7 @@ Place wmma_twice_d(std::int64_t l, std::int64_t e) { return {2 * e + l / 16, l %
 std::vector<Documented> documented() {
   std::vector<Documented> all = {
       {"mma.m8n8k4.f16", quad_a, quad_a, quad_d},
+      {"4 x mma.m8n8k4.f16", quad_pairs_ab(1), quad_pairs_ab(2), quad_pairs_d},
       {"mma.m16n8k8.f16",
        [](auto l, auto i) {
          return Place{l / 4 + (i < 2 ? 0 : 8), l % 4 * 2 + i % 2};
@@ -165,9 +178,10 @@ TEST(Fragment, of_every_instruction_holds_each_element_once) {
   for (const auto& row : matrix_instructions()) {
     const std::int64_t copies = row.copies;
     auto expect = [&](const Layout& layout, std::int64_t rows, std::int64_t columns) {
-      // Operands of RDNA 3 are twice there: the formulas above say where.
-      const bool twice = row.fragment == Fragment::wmma_twice && columns == row.k &&
-                         layout.slot_count() == row.k;
+      // Operands of RDNA 3 and of Volta are twice there: the formulas above say where.
+      const bool shared =
+          row.fragment == Fragment::wmma_twice || row.fragment == Fragment::quad_pairs;
+      const bool twice = shared && columns == row.k && layout.slot_count() == row.k;
       EXPECT_EQ(is_bijective(layout), !twice) << row.name;
       EXPECT_EQ(layout.element_count(), copies * rows * columns) << row.name;
     };

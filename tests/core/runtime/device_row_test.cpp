@@ -28,8 +28,8 @@ struct Told {
 
 Properties properties(const Told& t) {
   const bool hopper = t.capability == 90 || t.capability == 100, a100 = t.capability == 80;
-  const bool turing = t.capability <= 75;
-  const int shared = hopper ? 228 : a100 ? 164 : turing ? 64 : 100;
+  const bool volta = t.capability < 75, turing = t.capability <= 75;
+  const int shared = hopper ? 228 : a100 ? 164 : volta ? 96 : turing ? 64 : 100;
   return {.name = t.name,
           .architecture = cuda::architecture_of(t.capability),
           .capability = t.capability,
@@ -41,9 +41,9 @@ Properties properties(const Told& t) {
           .shared_bytes = shared * 1024,
           .shared_per_block_bytes = (shared - (turing ? 0 : 1)) * 1024,
           .registers = 65536,
-          .threads = hopper || a100 ? 2048
-                     : turing       ? 1024
-                                    : 1536,
+          .threads = hopper || a100 || volta ? 2048
+                     : turing                ? 1024
+                                             : 1536,
           .max_cluster = t.capability >= 90 ? t.max_cluster : 1};
 }
 
@@ -62,6 +62,7 @@ const Told kKnown[] = {
     {"NVIDIA GeForce RTX 5090", "rtx5090", 120, 170, 2407, 32109, 96, 14001, 512},
     {"NVIDIA B200", "b200", 100, 148, 1965, 182642, 126, 3996, 8192},
     {"Tesla T4", "t4", 75, 40, 1590, 15109, 4, 5001, 256},
+    {"Tesla V100-SXM2-16GB", "v100", 70, 80, 1530, 16144, 6, 877, 4096},
 };
 
 // The cost model was fitted to these numbers: those of the driver, which counts differently, must
@@ -200,10 +201,10 @@ TEST(DeviceRow, machines_older_than_every_row_are_refused_by_name) {
       testing::ThrowsMessage<Unsupported>(HasSubstr("Tesla K80 has compute")));
   EXPECT_THAT(
       [] {
-        row_of({"Tesla V100-SXM2-16GB", "", 70, 80, 1530, 16160, 6, 877, 4096});
+        row_of({"Tesla P100-PCIE-16GB", "", 60, 56, 1328, 16280, 4, 715, 4096});
       },
       testing::ThrowsMessage<Unsupported>(
-          "Tesla V100-SXM2-16GB has compute capability 7.0; kernels need 7.5"));
+          "Tesla P100-PCIE-16GB has compute capability 6.0; kernels need 7.0"));
 }
 
 TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {

@@ -199,7 +199,7 @@ TEST(Core, is_the_narrowest_type_that_holds_both_operands_and_then_the_fastest) 
   EXPECT_EQ(choose_core(device("h200"), f16, kU4).instruction->name, "wgmma.m64nNk16.f16");
   EXPECT_EQ(choose_core(device("a100"), i8, kU4).instruction->name, "mma.m16n8k32.s8");
   EXPECT_EQ(choose_core(device("t4"), i8, kU4).instruction->name, "4 x mma.m8n8k16.s8");
-  EXPECT_EQ(choose_core(device("v100"), f16, kU4).instruction->name, "mma.m8n8k4.f16");
+  EXPECT_EQ(choose_core(device("v100"), f16, kU4).instruction->name, "4 x mma.m8n8k4.f16");
   EXPECT_EQ(choose_core(device("mi300x"), element("float8_e4m3fnuz"), {&element("float4_e2m1")})
                 .instruction->operand,
             "float8_e4m3fnuz");
@@ -246,9 +246,9 @@ TEST(TileInstruction, of_an_operand_is_one_row_of_each_device_and_other_rows_are
     }
   }
   EXPECT_EQ(in_programs.size(),
-            // Of NVIDIA, of Turing, of CDNA 2, of CDNA 3 and 4, float8 of either, CDNA 4's of
-            // integers, of RDNA 3 and 4.
-            4U + 2U + 3U + 3U + 2U + 1U + 3U + 4U);
+            // Of NVIDIA, of Turing, of Volta, of CDNA 2, of CDNA 3 and 4, float8 of either, CDNA
+            // 4's of integers, of RDNA 3 and 4.
+            4U + 2U + 1U + 3U + 3U + 2U + 1U + 3U + 4U);
   EXPECT_FALSE(tile_operand(*instructions(device("h200"), "float16").front()));
 }
 
@@ -267,8 +267,9 @@ TEST(Core, of_a_tile_program_is_the_fastest_instruction_that_tile_programs_have)
   EXPECT_FALSE(table.exact);
   EXPECT_EQ(choose_core(device("h200"), i8, {&i8}, Multiplier::tile_programs).instruction,
             tile_instruction(Scalar::s8));
-  EXPECT_THROW(choose_core(device("v100"), f16, {&element("uint4")}, Multiplier::tile_programs),
-               Unsupported);
+  EXPECT_THROW(
+      choose_core(device("x86_avx512"), f16, {&element("uint4")}, Multiplier::tile_programs),
+      Unsupported);
 }
 
 // The table of places in LADDER and BitBLAS, for 4-bit codes and 16-bit operands.

@@ -179,6 +179,30 @@ TEST_F(Sessions, have_kernels_of_float16_on_turing) {
   EXPECT_EQ(no_kernels(s.type(), s.n(), s.k(), false, device_row(3)), "");
 }
 
+// Kernels by waves, compiled by an NVRTC that knows sm_70.
+TEST_F(Sessions, have_kernels_of_float16_on_volta) {
+  fake::machine(3) = {.name = "Tesla V100-SXM2-32GB",
+                      .capability = 70,
+                      .multiprocessors = 80,
+                      .memory_bytes = 34.1e9,
+                      .clock_khz = 1530000,
+                      .memory_khz = 877000,
+                      .bus_bits = 4096,
+                      .l2_bytes = 6 << 20,
+                      .shared_bytes = 96 << 10,
+                      .shared_per_block_bytes = 96 << 10,
+                      .threads = 2048,
+                      .largest_cluster = 1};
+  EXPECT_EQ(device_row(3).architecture, "sm_70");
+  Session& s = of(71);
+  for (const std::int64_t m : {1, 16, 40, 256}) {
+    const LinearKernel* const found = s.linear(3, Scalar::f16, m, stream_);
+    ASSERT_NE(found, nullptr) << m;
+    EXPECT_TRUE(start(*found)) << m;
+  }
+  EXPECT_EQ(s.linear(3, Scalar::bf16, 1, stream_), nullptr);
+}
+
 TEST_F(Sessions, dequantise_beside_bfloat16_on_turing_and_say_why_once) {
   fake::machine(3) = turing();
   Session& s = of(70);

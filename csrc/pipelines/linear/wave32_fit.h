@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layouts of ImageFit for WMMA of 32 lanes. Internal to this folder.
+// The layouts of ImageFit for waves of 32 lanes: RDNA's, and Volta's warps. Internal to this
+// folder.
 #pragma once
 
 #include "device/instructions.h"
 #include "layout/layout.h"
 
-namespace ladder::wmma {
+namespace ladder::wave32 {
 
 // Each over two waves, which have 128 rows of two blocks together; ImageFit says what of.
 Layout a(const MatrixInstruction& row);
@@ -14,7 +15,7 @@ Layout b(const MatrixInstruction& row, std::int64_t tokens);
 Layout sums(const MatrixInstruction& row, std::int64_t tokens);
 Layout zero_row(const MatrixInstruction& row);
 Layout zero_sum(const MatrixInstruction& row, std::int64_t tokens);
-Layout zeros(std::int64_t copies);
+Layout zeros(const MatrixInstruction& row, std::int64_t copies);
 Layout words(const MatrixInstruction& row, int bits);
 Layout loaded(const MatrixInstruction& row, bool of_a);
 Layout rows(const MatrixInstruction& row, bool of_a);
@@ -22,4 +23,4 @@ Layout rows(const MatrixInstruction& row, bool of_a);
 /// Row units of 16 that a wave has of each of its two blocks.
 constexpr std::int64_t kUnitsOfWave = 2;
 
-}  // namespace ladder::wmma
+}  // namespace ladder::wave32
