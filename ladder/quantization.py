@@ -4,18 +4,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
 
 from ladder import _library
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
 from ladder.weight import Weight
 
 _log = logging.getLogger("ladder")
+_whose: ContextVar[tuple[str, ...]] = ContextVar("names of what is being quantised", default=())
 #: How scales are chosen.
 METHODS = ("nearest", "search")
+
+
+@contextmanager
+def weights_of(name: str) -> Iterator[None]:
+    """Put the name of a module in front of errors and warnings about weights quantised inside."""
+    token = _whose.set((*_whose.get(), name))
+    try:
+        yield
+    except (InvalidArgument, Unsupported) as error:
+        raise type(error)(f"{name}: {error}") from None
+    finally:
+        _whose.reset(token)
 
 
 def quantize(
@@ -118,8 +134,8 @@ def _check_zeros(source: Tensor, packed: Weight) -> None:
     )
     if gone.sum() == (source != 0).sum():
         raise InvalidArgument(f"weight has {why}")
-    count = int(gone.sum())
-    _log.warning("%d of %d numbers of a weight [%d, %d] have %s", count, n * k, n, k, why)
+    count, whose = int(gone.sum()), "".join(f"{name}: " for name in _whose.get())
+    _log.warning("%s%d of %d numbers of a weight [%d, %d] have %s", whose, count, n * k, n, k, why)
 
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:

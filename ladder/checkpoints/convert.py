@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
@@ -47,9 +47,8 @@ from ladder.nn.select import (
 )
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
-from ladder.quantization import METHODS, quantize
+from ladder.quantization import METHODS, quantize, weights_of
 from ladder.types import TType, with_defaults
-from ladder.weight import Weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 
@@ -290,16 +289,10 @@ def _fill(
             file.copy(shards, name)
             continue
         plan, dense = plans[module], shards.read([name])[name]
-        weight = _quantized(dense.T if plan.transposed else dense, ttype, method, name)
+        with weights_of(name):
+            weight = quantize(dense.T if plan.transposed else dense, ttype, method=method)
         for part, tensor in weight.tensors().items():
             file.write(f"{module}.{part}", tensor)
         row.add(plan.n, plan.k, weight.nbytes)
         if progress is not None:
             progress(module, row.modules, report.modules)
-
-
-def _quantized(tensor: Tensor, ttype: TType, method: str, name: str) -> Weight:
-    try:
-        return quantize(tensor, ttype, method=method)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name}: {error}") from None

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError
 from ladder.nn.dense_experts import DOWN_BIAS, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.mixtures import FoundExperts
+from ladder.quantization import weights_of
 from ladder.types import TType
 
 #: Parameters of experts, and what the tensors of a ladder folder are called.
@@ -83,10 +84,8 @@ class PlannedExperts:
             experts.take_biases(holder)
             stack, _, part = _BIASES[parameter].partition(".")
             return {f"{self.name}.{stack}.{part}": getattr(experts, stack).bias.detach()}
-        try:
+        with weights_of(self.name):
             experts.quantize_stack(parameter, dense, method=method)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{self.name}: {error}") from None
         stack = STACKS[parameter]
         parts = getattr(experts, stack).named_buffers()
         return {f"{self.name}.{stack}.{part}": tensor for part, tensor in parts}

@@ -10,8 +10,8 @@ from ladder.cuda.batched import batched
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
-from ladder.ops.transforms import autocast
-from ladder.quantization import quantize
+from ladder.ops.transforms import autocast, check_tensor
+from ladder.quantization import quantize, weights_of
 from ladder.types import TType, with_defaults
 
 
@@ -103,10 +103,8 @@ class BatchedLinear(PackedStack):
         )  # fmt: skip
 
         def quantized(b: int) -> object:
-            try:
+            with weights_of(f"weight[{b}]"):
                 return quantize(weight[b].detach(), module.weight_type, method=method)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"weight[{b}]: {error}") from None
 
         module.set_weights(quantized(b) for b in range(batch))  # type: ignore[misc]
         if bias is not None:
@@ -132,6 +130,7 @@ class BatchedLinear(PackedStack):
         Error:
             As :func:`ladder.ops.linear`, part by part.
         """
+        check_tensor(x)
         wanted = (self.batch, self.in_features)
         if x.dim() < 2 or tuple(x.shape[-2:]) != wanted:
             raise InvalidArgument(

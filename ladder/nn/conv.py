@@ -19,7 +19,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.conv_products import by_columns, by_values, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
-from ladder.ops.transforms import autocast
+from ladder.ops.transforms import autocast, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -174,6 +174,7 @@ class Conv2d(PackedModule):
         Error:
             As :func:`ladder.ops.linear` of the windows.
         """
+        check_tensor(x)
         if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
             raise InvalidArgument(
                 f"x has shape {list(x.shape)}, not [N, {self.in_channels}, H, W] or "

@@ -20,6 +20,7 @@ from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import SKIPPED, Found, check_entries, covers, is_linear, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.quantization import weights_of
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -87,15 +88,13 @@ def convert(
         report.left.update(left)
         every.extend(found)
     for done, layer in enumerate(every, start=1):
-        try:
+        with weights_of(layer.name):
             if isinstance(layer, FoundExperts):
                 packed: nn.Module = Experts.from_dense(layer.module, ttype, **options)
             elif isinstance(layer.module, nn.Conv2d):
                 packed = Conv2d.from_float(layer.module, ttype, method=method)
             else:
                 packed = Linear.from_linear(layer.module, ttype, **options)
-        except (InvalidArgument, Unsupported) as error:
-            raise type(error)(f"{layer.name}: {error}") from None
         if isinstance(layer, FoundExperts):
             for name, weights in layer.stacks().values():
                 report.add(name, ttype, weights, layer.layout.shape[0])

@@ -15,7 +15,7 @@ from ladder.nn.packed_experts import PackedExperts, set_bias
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.ops import activations
-from ladder.ops.transforms import autocast
+from ladder.ops.transforms import autocast, check_tensor
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
@@ -110,6 +110,11 @@ class Experts(PackedExperts):
         Raises:
             InvalidArgument: shapes that do not fit each other; else as :meth:`from_dense`.
         """
+        check_tensor(gate_up, "gate_up")
+        check_tensor(down, "down")
+        for name, bias in (("gate_up_bias", gate_up_bias), ("down_bias", down_bias)):
+            if bias is not None:
+                check_tensor(bias, name)
         if gate_up.dim() != 3 or tuple(down.shape) != (
             gate_up.shape[0], gate_up.shape[2], gate_up.shape[1] // 2,
         ) or gate_up.shape[1] % 2:  # fmt: skip
@@ -150,6 +155,9 @@ class Experts(PackedExperts):
             autocast where that is on). The function between them is computed in float32 and
             rounded to that dtype once. The weighted sum is in float32 and rounded once.
         """
+        check_tensor(hidden_states, "hidden_states")
+        check_tensor(top_k_index, "top_k_index")
+        check_tensor(top_k_weights, "top_k_weights")
         check_columns(hidden_states, self.hidden_size)
         x = hidden_states.reshape(-1, self.hidden_size)
         if top_k_index.dim() != 2 or top_k_index.shape[0] != x.shape[0]:

@@ -15,6 +15,7 @@ from ladder.nn.gated_form import Form, form_of
 from ladder.nn.linear import Linear
 from ladder.nn.select import dense_weight, is_linear
 from ladder.ops.gating import Gating
+from ladder.ops.transforms import check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 
@@ -163,6 +164,7 @@ class GatedMLP(nn.Module):
         return self._left
 
     def forward(self, x: Tensor) -> Tensor:
+        check_tensor(x)
         if x.is_cuda and self._left is None and not torch.compiler.is_compiling():
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(

@@ -29,7 +29,7 @@ from ladder.nn.pre_scale import ScalesColumns, scaled
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
 from ladder.ops.gating import Activation
-from ladder.ops.transforms import autocast
+from ladder.ops.transforms import autocast, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -323,14 +323,14 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             or _forward_levels._current_level >= 0
         ):
             return self._forward(x)
-        if bias is None:
-            wanted = x.requires_grad
-        elif bias.dtype is not x.dtype:
-            return self._forward(x)
-        else:
-            wanted = x.requires_grad or bias.requires_grad
         number, n = state["_weight_number"], state["out_features"]
         try:
+            if bias is None:
+                wanted = x.requires_grad
+            elif bias.dtype is not x.dtype:
+                return self._forward(x)
+            else:
+                wanted = x.requires_grad or bias.requires_grad
             if wanted and _grad_enabled():
                 if self._function is not None:
                     return self._forward(x)
@@ -338,6 +338,9 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             return _linear_no_grad(x, image, bias, number, n)
         except ValueError as error:
             raise InvalidArgument(str(error)) from None
+        except AttributeError:
+            check_tensor(x)
+            raise
         except RuntimeError:
             if not self._leave_kernels():
                 raise
@@ -359,6 +362,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
     ) -> Tensor:
         """``by_image`` where kernels have the weight, else ``by_codes``, of x and the bias as
         products take them."""
+        check_tensor(x)
         device, x = x.device.type, autocast(x)
         check_columns(x, self.in_features)
         pre_scale = self.pre_scale

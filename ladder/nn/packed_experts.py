@@ -25,7 +25,7 @@ from ladder.nn.offered import TakesActivations
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.ops.gating import Gating
-from ladder.quantization import quantize
+from ladder.quantization import quantize, weights_of
 from ladder.types import TType, with_defaults
 
 if TYPE_CHECKING:
@@ -136,10 +136,8 @@ class PackedExperts(TakesActivations):
 
         def quantized(expert: int) -> Any:
             weight = self._layout.rows(name, dense[expert].detach())
-            try:
+            with weights_of(f"{name}[{expert}]"):
                 return quantize(weight, stack.weight_type, method=method)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"{name}[{expert}]: {error}") from None
 
         stack.set_weights(quantized(expert) for expert in range(self.num_experts))
 

@@ -18,6 +18,12 @@ from ladder.types import dtype_name
 ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def check_tensor(x: object, name: str = "x") -> None:
+    """Raise InvalidArgument unless it is a tensor."""
+    if not isinstance(x, Tensor):
+        raise InvalidArgument(f"{name} is of {type(x).__name__}, not a tensor")
+
+
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """What autocast would have layers take ``x`` in; None where it is off for its device, or ``x``
     is no activation: as with torch's own layers that stays so, refused and not rounded."""

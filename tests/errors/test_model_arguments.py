@@ -25,6 +25,56 @@ def test_a_model_that_is_no_module(of_model, model):
         of_model(model)
 
 
+@pytest.mark.parametrize("skip", [3, ["lm_head", 3], [None]])
+def test_names_to_skip_that_are_no_names(skip, tmp_path):
+    wrong = None if skip == [None] else 3
+    model = nn.Sequential(nn.Linear(64, 16))
+    for call, option in (
+        (lambda: ladder.convert(model, skip=skip), "skip"),
+        (lambda: ladder.convert(model, skip=skip, convolutions=True), "skip"),
+        (lambda: ladder.set_activation_type(model, "int8", skip=skip), "skip"),
+        (
+            lambda: ladder.LadderConfig(modules_to_not_convert=skip),
+            "modules_to_not_convert",
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match=f"^{option} has {wrong}, not the name of a mod"):
+            call()
+    assert type(model[0]) is nn.Linear
+
+
+def test_names_to_skip_may_come_from_an_iterator():
+    model = nn.Sequential(nn.Linear(64, 16), nn.Conv2d(16, 16, 3))
+    report = ladder.convert(model, skip=iter(["0", "1"]), convolutions=True)
+    assert set(report.left) == {"0", "1.weight"}
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], None, 3.0, "x"])
+def test_activations_that_are_no_tensor(layer, x):
+    kind = type(x).__name__
+    image = torch.zeros(1, dtype=torch.int32)  # what comes first on a GPU
+    with_image = ladder.Linear.from_linear(nn.Linear(64, 16), "uint4", group_size=32)
+    with_image._set_image(image, 1)
+    modules = [
+        layer,
+        with_image,
+        ladder.GatedMLP(64, 32),
+        ladder.BatchedLinear(2, 64, 16),
+        ladder.Conv2d.from_float(nn.Conv2d(16, 16, 3)),
+    ]
+    for module in modules:
+        with pytest.raises(InvalidArgument, match=f"^x is of {kind}, not a tensor$"):
+            module(x)
+    experts = ladder.Experts.from_tensors(torch.randn(2, 64, 64), torch.randn(2, 64, 32))
+    with pytest.raises(InvalidArgument, match="^gate_up_bias is of str, not a tensor$"):
+        ladder.Experts.from_tensors(torch.randn(2, 64, 64), torch.randn(2, 64, 32), "nf4")
+    good = (torch.randn(1, 64), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1))
+    for place, name in enumerate(("hidden_states", "top_k_index", "top_k_weights")):
+        given = [*good[:place], x, *good[place + 1 :]]
+        with pytest.raises(InvalidArgument, match=f"^{name} is of {kind}, not a tensor$"):
+            experts(*given)
+
+
 @pytest.mark.parametrize("of_model", [ladder.warmup, ladder.optimize])
 @pytest.mark.parametrize("m", [None, 1.5, True, (1, None), 0, "8"])
 def test_tokens_that_are_no_positive_integer(of_model, m):

@@ -151,6 +151,19 @@ def test_zeros_are_no_small_weights(name, weight, caplog):
     assert not caplog.records
 
 
+def test_the_module_of_small_blocks_is_named(caplog):
+    model = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 32)})
+    model["fc"].weight.data[:2] = 1e-12
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        ladder.convert(model, "uint4")
+        stacks = (torch.full((2, 64, 64), 1e-12), torch.randn(2, 64, 32))
+        stacks[0][:, 1:] = 1
+        ladder.Experts.from_tensors(*stacks, weight_type="uint4")
+    fc, *experts = (record.message.partition(" numbers of")[0] for record in caplog.records)
+    assert fc == "fc: 128 of 2048"
+    assert experts == [f"gate_up_proj[{expert}]: 64 of 4096" for expert in (0, 1)]
+
+
 def test_the_module_of_a_weight_that_is_too_small_is_named():
     model = torch.nn.Sequential(torch.nn.Linear(64, 32))
     model[0].weight.data.fill_(1e-12)

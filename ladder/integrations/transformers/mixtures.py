@@ -15,6 +15,7 @@ from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion
 from ladder.nn.select import Left
 from ladder.nn.stack import PackedStack
+from ladder.quantization import weights_of
 from ladder.types import parse
 
 
@@ -95,7 +96,8 @@ class LoadingMixtures:
         if dense.shape != wanted:
             raise CheckpointError(f"{parameter} has shape {list(dense.shape)}, not {list(wanted)}")
         if last in STACKS:
-            experts.quantize_stack(last, dense, method=method)
+            with weights_of(layer.name):
+                experts.quantize_stack(last, dense, method=method)
             name, weights = layer.stacks()[last]
             stack: PackedStack = getattr(experts, STACKS[last])
             report.add(name, stack.weight_type, weights, stack.experts)

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 from transformers.core_model_loading import ConversionOps
 
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError
 from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
 from ladder.nn.select import is_conv1d
-from ladder.quantization import quantize
+from ladder.quantization import quantize, weights_of
 
 
 class Quantize(ConversionOps):
@@ -39,10 +39,8 @@ class Quantize(ConversionOps):
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
             conv1d = is_conv1d(linear)
-            try:
+            with weights_of(layer.name):
                 weight = quantize(dense.T if conv1d else dense, text, method=method)
-            except InvalidArgument as error:
-                raise InvalidArgument(f"{layer.name}: {error}") from None
             packed = Linear.from_weight(weight)
             packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
             for buffer in packed.buffers():
