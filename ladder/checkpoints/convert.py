@@ -37,10 +37,10 @@ from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import (
-    SKIPPED,
     Left,
     covers,
     dense_weight,
+    entries_of,
     is_conv1d,
     packable,
     survey,
@@ -76,7 +76,7 @@ def convert(
     symmetric: bool | None = None,
     method: str = "search",
     activation_type: str | None = None,
-    skip: Iterable[str] = SKIPPED,
+    skip: Iterable[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -160,7 +160,7 @@ def convert(
 
 
 def _plan(
-    folder: Path, shards: ShardSet, skip: Iterable[str], ttype: TType
+    folder: Path, shards: ShardSet, skip: Iterable[str] | None, ttype: TType
 ) -> tuple[Conversion, dict[str, _Planned], list[PlannedExperts], list[str]]:
     """What is to be packed and what is left, by the names in the files: a report, the linear layers
     and the experts to be packed, and the modules that stay dense."""
@@ -174,8 +174,8 @@ def _plan(
         for name in shards.home
         if name.endswith(".weight") and name not in of_experts
     } | {name: plan.name for name, plan in possible.items()}
-    skip = (skip,) if isinstance(skip, str) else tuple(skip)
-    layers = survey(model, _in_model(skip, stored, model), loaded=False)
+    given = None if skip is None else _in_model(entries_of("skip", skip), stored, model)
+    layers = survey(model, given, loaded=False)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
     for layer in layers.found:
         weight = dense_weight(layer.module)

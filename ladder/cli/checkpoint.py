@@ -108,7 +108,7 @@ def convert(
             symmetric=symmetric,
             method=method,
             activation_type=activations,
-            skip=tuple(skip) if skip else ("lm_head",),
+            skip=tuple(skip) if skip else None,
             force=force,
             progress=progress,
         )

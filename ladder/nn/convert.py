@@ -18,7 +18,7 @@ from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import SKIPPED, Found, check_entries, covers, is_linear, survey
+from ladder.nn.select import Found, check_entries, covers, entries_of, is_linear, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.quantization import weights_of
 from ladder.types import TType, with_defaults
@@ -38,7 +38,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     *,
-    skip: Iterable[str] = SKIPPED,
+    skip: Iterable[str] | None = None,
     method: str = "search",
     activation_type: str | None = None,
     convolutions: bool = False,
@@ -61,6 +61,8 @@ def convert(
             whose x come as they are whatever the ``activation_type``.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
+            None: the output embedding, as ``get_output_embeddings`` of a model of transformers
+            says, else what is called "lm_head". ``()``: nothing.
         progress: called with (name, done, count) after each layer, experts after linear layers,
             convolutions last.
     Returns:
@@ -77,6 +79,7 @@ def convert(
     if convolutions and isinstance(model, nn.Conv2d):
         raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
     ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+    skip = None if skip is None else entries_of("skip", skip)
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
     options: Any = {"method": method, "activation_type": activation_type}
@@ -125,7 +128,7 @@ def set_activation_type(
         InvalidArgument: an unknown ``activation_type``, or an entry of ``skip`` that names no
             module.
     """
-    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    skip = entries_of("skip", skip)
     check_entries("skip", skip, (name for name, _ in model.named_modules() if name))
     layers = {
         name: module

@@ -22,9 +22,8 @@ from ladder._torch import read_by_parent
 from ladder.errors import InvalidArgument
 from ladder.nn.dense_experts import Layout, has_stacks, layout_of
 from ladder.nn.mixtures import NOT_PACKED, FoundExperts, mixtures, stack_names
+from ladder.nn.outputs import LM_HEAD, REASON, outputs
 
-#: Modules left alone where nothing is said; a model need not have them.
-SKIPPED = ("lm_head",)
 #: Modules that read weights of their children instead of calling these.
 _READERS: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
     (nn.MultiheadAttention, ("out_proj",)),
@@ -81,15 +80,25 @@ def covers(entry: str, name: str) -> bool:
     return f".{entry}." in f".{name}."
 
 
+def entries_of(option: str, given: Any) -> tuple[str, ...]:
+    """What is given as ``option``, a name of a module or some, as a tuple. Raises InvalidArgument
+    for anything else."""
+    entries = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else (*given,)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise InvalidArgument(f"{option} has {entry!r}, not the name of a module")
+    return entries
+
+
 def check_entries(
     option: str, entries: Iterable[str], names: Iterable[str], *, whole: bool = False
 ) -> None:
     """Raise InvalidArgument for the first of ``entries``, given as ``option``, that covers (or, if
-    ``whole``, is) none of ``names`` and is not one of :data:`SKIPPED`."""
+    ``whole``, is) none of ``names`` and is not "lm_head", which a model need not have."""
     known = list(names)
     for entry in entries:
         fits = entry in known if whole else any(covers(entry, name) for name in known)
-        if not fits and entry not in SKIPPED:
+        if not fits and entry != LM_HEAD:
             near = difflib.get_close_matches(entry, known, 1, 0.0)
             raise InvalidArgument(
                 f'{option} has "{entry}", which names no module of the model'
@@ -138,7 +147,7 @@ def packable(model: nn.Module) -> list[str]:
 
 def survey(
     model: nn.Module,
-    skip: Iterable[str] = SKIPPED,
+    skip: Iterable[str] | None = None,
     *,
     loaded: bool = True,
     option: str = "skip",
@@ -147,12 +156,13 @@ def survey(
     """Find the linear layers and experts of ``model`` to be packed, and say of all others why not.
 
     Args:
-        skip: modules to leave, as :func:`covers` reads them.
+        skip: modules to leave, as :func:`covers` reads them. None: :func:`outputs`.
         loaded: whether weights are there; if not, those on the meta device are packed all the same.
         option: how the caller calls ``skip``.
         chosen: whole names that ``skip`` does not speak of.
     Raises:
-        InvalidArgument: an entry of ``skip`` that covers no module, and is not in :data:`SKIPPED`.
+        InvalidArgument: an entry of ``skip`` that is no name or covers no module, and is not
+            "lm_head".
     """
     names, modules = _named(model)
     holders = _holders(names, modules)
@@ -162,7 +172,8 @@ def survey(
     found: list[Found] = []
     found_experts: list[FoundExperts] = []
     left: dict[str, Left] = {}
-    entries = (skip,) if isinstance(skip, str) else tuple(skip)
+    entries = () if skip is None else entries_of(option, skip)
+    usual = outputs(model) if skip is None else set()
     named = f"named by {option}"
     for key, module in modules.items():
         linear = is_linear(module)
@@ -171,10 +182,12 @@ def survey(
             continue
         mixture = not linear and has_stacks(module)
         own_names = {*names[key], *(stack_names(names[key]) if mixture else ())}
-        skipped = not own_names & set(chosen) and any(
-            covers(entry, name) for entry in entries for name in names[key]
-        )
-        why: str | None = named if skipped else None
+        why: str | None = None
+        if not own_names & set(chosen):
+            if any(covers(entry, name) for entry in entries for name in names[key]):
+                why = named
+            elif (linear or mixture) and usual.intersection(names[key]):
+                why = REASON
         if mixture:
             layout = layout_of(module)
             why = why or _tied(key, module, holders, names, ties)
@@ -188,7 +201,7 @@ def survey(
                 if full not in left and holders[_identity(parameter)][0] == key:
                     left[full] = _not_linear(module, parameter, why)
             continue
-        reason = _tied(key, module, holders, names, ties) or (named if skipped else read.get(key))
+        reason = _tied(key, module, holders, names, ties) or why or read.get(key)
         reason = reason or _objection(module, loaded)
         if reason is None:
             found.append(Found(tuple(names[key]), module))

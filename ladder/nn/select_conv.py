@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from ladder.nn.select import STATE_HOOKS, Found, Left, covers
+from ladder.nn.select import STATE_HOOKS, Found, Left, covers, entries_of
 
 
 def convolutions(
-    model: nn.Module, skip: Iterable[str]
+    model: nn.Module, skip: Iterable[str] | None
 ) -> tuple[tuple[Found, ...], dict[str, Left]]:
     """The ``nn.Conv2d`` of ``model`` that can be packed; and of the others, by the name of their
     weight, why not.
@@ -28,7 +28,7 @@ def convolutions(
         if isinstance(module, nn.Conv2d):
             names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
-    entries = (skip,) if isinstance(skip, str) else tuple(skip)
+    entries = () if skip is None else entries_of("skip", skip)
     found, left = [], {}
     for key, module in modules.items():
         skipped = any(covers(entry, name) for entry in entries for name in names[key])

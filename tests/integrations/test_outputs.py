@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LadderConfig leaves dense where nobody says: the output embedding and what is tied to it.
+"""What every door leaves dense where nobody says: the output embedding and what is tied to it.
 transformers would leave the module of the last parameter, too, whatever it is."""
 
 import pytest
@@ -7,6 +7,7 @@ import torch
 import transformers as hf
 
 import ladder
+from ladder.checkpoints.convert import convert as convert_folder
 from ladder.integrations.transformers import LadderConfig
 
 HIDDEN = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -33,11 +34,18 @@ MODELS = {
         lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT, tie_word_embeddings=True)),
         {"lm_head"},
     ),
+    "a head in a module called lm_head": (
+        lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**TEXT, tie_word_embeddings=False)),
+        {"lm_head.decoder"},
+    ),
     "a head by another name": (
         lambda: hf.BertForMaskedLM(hf.BertConfig(**TEXT, tie_word_embeddings=False)),
         {"cls.predictions.decoder"},
     ),
 }
+REASONS = {
+    "an output embedding, dense unless asked for", "its weight is tied to model.embed_tokens",
+}  # fmt: skip
 
 
 def packed(model):
@@ -56,6 +64,11 @@ def test_the_output_embedding_alone_stays_dense(which, tmp_path):
         tmp_path / "dense", quantization_config=LadderConfig("int8", 32)
     )
     assert packed(loaded) == linears - left and packed(loaded)
+    report = ladder.convert(model, "int8", 32)
+    assert packed(model) == linears - left
+    assert not left or {report.left[name].reason for name in left} <= REASONS
+    convert_folder(tmp_path / "dense", tmp_path / "folder", "int8", group_size=32)
+    assert packed(type(model).from_pretrained(tmp_path / "folder")) == packed(loaded)
     loaded.save_pretrained(tmp_path / "packed")
     again = type(model).from_pretrained(tmp_path / "packed")
     assert packed(again) == packed(loaded)
@@ -65,3 +78,21 @@ def test_the_output_embedding_alone_stays_dense(which, tmp_path):
     config = hf.AutoConfig.from_pretrained(tmp_path / "packed")
     given = type(model).from_pretrained(None, config=config, state_dict=loaded.state_dict())
     assert packed(given) == packed(loaded)
+
+
+def test_the_output_embeddings_of_parts_stay_dense_and_a_name_like_theirs_does_not():
+    """A model of one's own around a model of transformers; lm_head is a name where none says."""
+
+    class Around(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.text = hf.BertForMaskedLM(hf.BertConfig(**TEXT, tie_word_embeddings=False))
+            self.lm_head = torch.nn.Linear(64, 64)
+
+    model = Around()
+    report = ladder.convert(model, "int8", 32)
+    assert "text.cls.predictions.decoder" in report.left and "lm_head" in report.packed
+    assert "lm_head" in ladder.convert(torch.nn.ModuleDict({
+        "body": torch.nn.Linear(64, 64), "lm_head": torch.nn.Linear(64, 64)
+    })).left  # fmt: skip
+    assert "text.cls.predictions.decoder" in ladder.convert(Around(), "int8", 32, skip=()).packed

@@ -62,7 +62,7 @@ def through_every_door(folder, tmp_path, *arguments, **options):
     config = LadderConfig(*arguments, **renamed, **options)
     model = load(folder, quantization_config=config)
     yield model, model.hf_quantizer.conversion
-    skip = renamed.get("modules_to_not_convert", ("lm_head",))
+    skip = renamed.get("modules_to_not_convert")
     weight_type, group = arguments
     report = convert_folder(folder, tmp_path / "out", weight_type, group_size=group, skip=skip)
     yield load(tmp_path / "out"), report.conversion

@@ -89,11 +89,12 @@ def test_the_report_says_what_was_packed_and_what_was_left_and_why():
             "packed 1 linear layers, 256 weights\n"
             "  nf4,group=32,scale=float16: body\n"
             "left 2 dense, 416 weights\n"
-            "  named by skip: lm_head (256 weights)\n"
+            "  an output embedding, dense unless asked for: lm_head (256 weights)\n"
             "  a parameter of Embedding, no linear layer: table.weight (160 weights)"
         )
     )
-    assert report.to_dict()["left"]["lm_head"]["reason"] == "named by skip"
+    reason = report.to_dict()["left"]["lm_head"]["reason"]
+    assert reason == "an output embedding, dense unless asked for"
 
 
 def test_a_model_of_which_nothing_is_packed_is_warned_of(caplog):

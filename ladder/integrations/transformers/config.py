@@ -10,6 +10,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, definitions
 from ladder.errors import InvalidArgument
+from ladder.nn.select import entries_of
 from ladder.quantization import METHODS
 from ladder.types import TType, with_defaults
 
@@ -21,7 +22,7 @@ class LadderConfig(QuantizationConfigMixin):
         weight_type, group_size, symmetric: as :func:`ladder.quantize`.
         modules: tTypes, spelled in full, of single modules by name.
         modules_to_not_convert: names of modules to leave as they are, as ``skip`` of
-            :func:`ladder.convert`; by default the output embedding and what is tied to it.
+            :func:`ladder.convert`; None: as there.
         activation_type: as :attr:`ladder.Linear.activation_type`, of every packed layer.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
@@ -47,11 +48,13 @@ class LadderConfig(QuantizationConfigMixin):
         self.quant_method = QUANT_METHOD
         self.method = method
         #: None until the model is known.
-        self.modules_to_not_convert = modules_to_not_convert
+        left = modules_to_not_convert
+        left = None if left is None else entries_of("modules_to_not_convert", left)
+        self.modules_to_not_convert = left
         self.stored = StoredConfig(
             usual,
             named,
-            tuple(modules_to_not_convert or ()),
+            left or (),
             definitions([usual, *named.values()]),
             activation_type=activation_type,
         )

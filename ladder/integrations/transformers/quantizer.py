@@ -20,7 +20,6 @@ from ladder.integrations.transformers.conversions import restore, spare
 from ladder.integrations.transformers.experts import LoadingStack
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.mixtures import LoadingMixtures
-from ladder.integrations.transformers.outputs import outputs
 from ladder.integrations.transformers.saving import describe_model
 from ladder.integrations.transformers.single_experts import SingleExperts, only
 from ladder.integrations.transformers.swap import swap_stored
@@ -245,16 +244,17 @@ class LadderHfQuantizer(Quantizer):
         Raises InvalidArgument for a name in the config that names no module.
         """
         config = self.quantization_config
-        skip, stored = config.modules_to_not_convert, config.stored
+        stored = config.stored
         experts = [*mixtures(model)]
         every = [*linears(model), *experts, *stack_names(experts)]
         check_entries("modules", stored.modules, every, whole=True)
-        option = "modules_to_not_convert"
-        if skip is None:
-            option = f"the default of {option}"
-            usual = {name for name, _ in model.named_modules()} - {*stored.modules}
-            skip = [name for name in outputs(model) if name in usual]
-        layers = survey(model, skip, loaded=False, option=option, chosen=stored.modules)
+        layers = survey(
+            model,
+            config.modules_to_not_convert,
+            loaded=False,
+            option="modules_to_not_convert",
+            chosen=stored.modules,
+        )
         self.conversion = Conversion(left=dict(layers.left))
         self._layers: dict[str, tuple[Found, str]] = {}
         for layer in layers.found:

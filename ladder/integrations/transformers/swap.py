@@ -18,9 +18,9 @@ from ladder.integrations.transformers.checkpoint import (
 )
 from ladder.integrations.transformers.experts import swap_experts, swap_experts_by_config
 from ladder.integrations.transformers.loading import LoadingLinear
-from ladder.integrations.transformers.outputs import outputs
 from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
 from ladder.integrations.transformers.tensor_parallel import Plan, prepare
+from ladder.nn.outputs import outputs
 from ladder.nn.packed import OF_X
 from ladder.nn.parallel import NO_PARTS
 from ladder.nn.select import dense_weight, is_conv1d, linears
@@ -39,7 +39,7 @@ def swap_stored(
     """
     headers, cut = read_headers(files), plan is not None
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
-        skip = set(outputs(model))
+        skip = outputs(model)
         swap_experts_by_config(model, config, cut=cut)
         for name, linear in linears(model).items():
             text = config.type_of(name)
