@@ -84,7 +84,10 @@ def convert(
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option(help="Modules to leave: a name, or whole parts of names. Repeatable."),
+        typer.Option(
+            help="Modules to leave: a name, or whole parts of names. Repeatable. "
+            "\\[default: the output embedding]"
+        ),
     ] = None,
     force: Force = False,
     as_json: Json = False,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose activation function, a module behind them, is taken where their sums are made.
+"""Layers whose activation function, a module or a function behind them, is taken where their sums
+are made.
 
 ``act(fc(x))`` stays as it is in the model. While the module that holds both runs its forward,
 ``fc`` gives the function of its sums in an :class:`Activated`, which ``act`` lets pass. That
@@ -16,6 +17,7 @@ anew.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +26,11 @@ from torch.compiler import is_compiling as _is_compiling
 
 from ladder.cuda import image as images
 from ladder.cuda.epilogue import linear_then
+from ladder.errors import Unsupported
 from ladder.nn.linear import Linear
 from ladder.nn.quick_call import watched
 from ladder.nn.slot import Slot
+from ladder.nn.sole_reader import Called
 from ladder.nn.subclassed import Subclassed, kind_of, restore, subclass
 from ladder.ops.gating import Activation
 
@@ -40,15 +44,40 @@ class Activated:
         self.y = y
 
 
+class ActivatedFor:
+    """``y``, on the way from a layer to a function of torch, which is taken and gives it as it is.
+    No tensor either: other functions raise."""
+
+    __slots__ = ("function", "y")
+
+    def __init__(self, y: Tensor, function: Callable[..., Tensor]) -> None:
+        self.y, self.function = y, function
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, kinds: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Tensor:
+        sent = args[0] if args and isinstance(args[0], cls) else None
+        if sent is None or function != sent.function:
+            raise Unsupported(
+                f"{getattr(function, '__name__', function)} gets the sums of a layer whose "
+                "activation function ladder.optimize has taken: call ladder.unoptimize(model) "
+                "before its forward is changed"
+            )
+        return sent.y
+
+
 @dataclass(frozen=True)
 class Pair:
-    """The child ``layer`` of a module, and the child ``act``, which alone reads its result, by the
-    source of ``method``."""
+    """The child ``layer`` of a module, and the child ``act`` or the function ``computes``, which
+    alone reads its result, by the source of ``method``."""
 
     layer: str
     act: str
     function: Activation
     method: str = "forward"
+    called: Called | None = None
+    computes: Any = None  #: what ``called`` was when there was a proof
 
 
 class Activations:
@@ -58,7 +87,7 @@ class Activations:
         self.parent, self.slot = parent, Slot()
         self.forward = type(parent).forward  #: of whose source there is a proof
         #: Layers, not held: one that is replaced is let go. With their functions.
-        self._pairs: list[tuple[weakref.ref[ActivatedLinear], nn.Module]] = []
+        self._pairs: list[tuple[weakref.ref[ActivatedLinear], nn.Module | None]] = []
         parent.__dict__["_activations"] = self
         subclass(parent, RunsActivated)
 
@@ -69,6 +98,8 @@ class Activations:
         layer.__dict__["_taken"] = taken
         subclass(layer, ActivatedLinear)
         self._pairs.append((weakref.ref(layer), taken.act))
+        if taken.act is None:
+            return
         if not isinstance(taken.act, Passes):
             subclass(taken.act, Passes)
         state = taken.act.__dict__
@@ -84,6 +115,8 @@ class Activations:
         for ref, act in self._pairs:
             if (layer := ref()) is not None:
                 restore(layer)
+            if act is None:
+                continue
             act.__dict__["_takers"] -= 1
             if not act.__dict__["_takers"]:  # other modules may have it, too
                 restore(act)
@@ -96,22 +129,40 @@ class Taken:
     def __init__(self, of: Activations, pair: Pair) -> None:
         self.of, self.pair = of, pair
         self.method = getattr(kind_of(of.parent), pair.method)
-        self.act: Any = of.parent._modules[pair.act]
+        self.act: Any = of.parent._modules[pair.act] if pair.called is None else None
 
     def serves(self, layer: Linear) -> bool:
         """Whether all is as it was when there was a proof, and nobody watches."""
-        parent, pair, act = self.of.parent, self.pair, self.act
+        parent, pair = self.of.parent, self.pair
         children = parent._modules
         return (
             not watched(layer)
-            and not watched(act)
             and children.get(pair.layer) is layer
-            and children.get(pair.act) is act
+            and self._is_behind(children)
             and kind_of(parent).forward is self.of.forward
             and getattr(kind_of(parent), pair.method) is self.method
             and (pair.method == "forward" or pair.method not in parent.__dict__)
             and layer._function is None
         )
+
+    def _is_behind(self, children: Any) -> bool:
+        pair, act = self.pair, self.act
+        if pair.called is not None:
+            return pair.called.function(self.method) is pair.computes
+        return not watched(act) and children.get(pair.act) is act
+
+    def of_sums(self, y: Tensor) -> Tensor:
+        """What the model itself computes of them."""
+        pair = self.pair
+        if pair.called is None:
+            return self.act.forward(y)
+        return pair.computes(y, *pair.called.arguments, **dict(pair.called.keywords))
+
+    def sent(self, y: Tensor) -> Any:
+        """``y`` as what is behind the layer takes it."""
+        if self.pair.called is None:
+            return Activated(y)
+        return ActivatedFor(y, self.pair.computes)
 
 
 class RunsActivated(Subclassed):
@@ -150,7 +201,7 @@ class ActivatedLinear(Subclassed, Linear):
             return Linear.forward(self, x)
         if _is_compiling():
             self._prepare_for_trace()
-        return Activated(
+        return taken.sent(
             self._multiplied(x, self.bias, self._function_by_image, self._function_by_codes)
         )
 
@@ -167,8 +218,8 @@ class ActivatedLinear(Subclassed, Linear):
         return linear_then(x, image, bias, number, n, self.__dict__["_taken"].pair.function, scale)
 
     def _function_by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = self.__dict__["_taken"].act.forward(self._by_codes(x, bias))
-        return y
+        taken: Taken = self.__dict__["_taken"]
+        return taken.of_sums(self._by_codes(x, bias))
 
     def _number_of_calls(self) -> int:
         taken: Taken | None = self.__dict__.get("_taken")
@@ -189,12 +240,12 @@ def objection(parent: nn.Module, pair: Pair) -> str:
     for method in ("forward", pair.method):
         if method in parent.__dict__:
             return f"something has replaced its {method}"
-    layer, act = (parent.get_submodule(name) for name in (pair.layer, pair.act))
+    layer = parent.get_submodule(pair.layer)
     if type(layer) is not Linear:
         return f"{pair.layer} is of {type(layer).__name__}, not ladder.Linear"
     if layer.activation is not None:
         return f"{pair.layer} has an activation, {layer.activation}, of its own"
-    for name, module in ((pair.layer, layer), (pair.act, act)):
-        if watched(module):
+    for name in (pair.layer, pair.act) if pair.called is None else (pair.layer,):
+        if watched(parent.get_submodule(name)):
             return f"a hook watches {name}, or something has replaced its forward"
     return ""

@@ -11,9 +11,9 @@ from torch import nn
 from ladder.nn.activated import Activations, Pair, objection
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
-from ladder.nn.sole_reader import Found, sole_reader
+from ladder.nn.sole_reader import Called, Found, sole_reader
 from ladder.nn.subclassed import Subclassed, kind_of
-from ladder.ops.gating import Activation, recognised_activation
+from ladder.ops.gating import FUNCTIONS, Activation, recognised_activation
 
 
 def take_activations(model: nn.Module) -> tuple[list[str], dict[str, str]]:
@@ -29,14 +29,19 @@ def take_activations(model: nn.Module) -> tuple[list[str], dict[str, str]]:
     release_activations(model, stale=True)
     for name, parent in list(model.named_modules()):
         stem = f"{name}." if name else ""
-        for child, act, method in _pairs(parent):
-            function = _function_of(parent.get_submodule(act))
+        for child, read in _pairs(parent):
+            computes = None
+            if read.called is None:
+                function = _function_of(parent.get_submodule(read.reader))
+            else:
+                computes = read.called.function(getattr(kind_of(parent), read.method))
+                function = _function_called(read.called, computes)
             if function is None:
                 continue
             if isinstance(function, str):
                 left[stem + child] = function
                 continue
-            pair = Pair(child, act, function, method)
+            pair = Pair(child, read.reader, function, read.method, read.called, computes)
             if why := objection(parent, pair):
                 left[stem + child] = why
                 continue
@@ -54,20 +59,19 @@ def release_activations(model: nn.Module, stale: bool = False) -> None:
             held.leave()
 
 
-def _pairs(parent: nn.Module) -> list[tuple[str, str, str]]:
-    """Packed children of ``parent``, wrapped or not, whose function is not taken yet, each with the
-    child that alone reads what it gives: one in which nothing is learned; and the method that says
-    so."""
+def _pairs(parent: nn.Module) -> list[tuple[str, Found]]:
+    """Packed children of ``parent``, wrapped or not, whose function is not taken yet, each with
+    what alone reads what it gives: a child in which nothing is learned, or a function."""
     children: dict[str, Any] = parent._modules
     acts = [name for name, child in children.items() if _may_be_function(child)]
-    if not acts or "_gated" in parent.__dict__:
+    if "_gated" in parent.__dict__:
         return []
     found = []
     for name, child in children.items():
         layer = getattr(child, "base_layer", child)  # of PEFT's adapters
         packed = isinstance(layer, Linear) and not isinstance(layer, (MergedLinear, Subclassed))
-        if packed and (read := _reader(parent, name)).reader in acts:
-            found.append((name, read.reader, read.method))
+        if packed and ((read := _reader(parent, name)).called or read.reader in acts):
+            found.append((name, read))
     return found
 
 
@@ -82,7 +86,7 @@ def _reader(parent: nn.Module, name: str) -> Found:
     """The child that alone is called with the result of the child ``name``."""
     kind: Any = kind_of(parent)
     if kind.forward is not nn.Sequential.forward:
-        return sole_reader(kind, name, pair=False, methods=True)
+        return sole_reader(kind, name, pair=False, methods=True, functions=True)
     names, children = [*parent._modules], [*parent._modules.values()]
     place = names.index(name)
     if children.count(children[place]) > 1:
@@ -109,3 +113,16 @@ def _function_of(act: nn.Module) -> Activation | str | None:
     if others or name is None:
         return f"{kind} is no function that kernels have"
     return Activation(name)
+
+
+def _function_called(called: Called, function: Any) -> Activation | str | None:
+    """The function that ``called`` computes; None if it is none of those of torch that ladder
+    knows, for others cannot be tried: they may do something else; or why kernels have it not."""
+    if function not in FUNCTIONS:
+        return None
+    keywords = dict(called.keywords)
+    try:
+        name = recognised_activation(lambda x: function(x, *called.arguments, **keywords))
+    except Exception as error:
+        return f"{function.__name__} cannot be tried: {type(error).__name__}: {error}"
+    return Activation(name) if name else f"{function.__name__} is no function that kernels have"

@@ -22,13 +22,32 @@ from torch import nn
 
 
 @dataclass(frozen=True)
+class Called:
+    """A function that a method finds among the globals of its module, and what it is given behind
+    its first argument: constants."""
+
+    path: tuple[str, ...]  #: ("F", "relu")
+    arguments: tuple[Any, ...] = ()
+    keywords: tuple[tuple[str, Any], ...] = ()
+
+    def function(self, method: Any) -> Any:
+        """What the globals of ``method`` have under that name now; None if nothing."""
+        place = method.__globals__.get(self.path[0])
+        for name in self.path[1:]:
+            # Attributes of anything else than modules may be computed.
+            place = getattr(place, name, None) if isinstance(place, types.ModuleType) else None
+        return place
+
+
+@dataclass(frozen=True)
 class Found:
-    """The attribute that reads a result, or why there is no such attribute; and the method whose
+    """The attribute or the function that reads a result, or why there is none; and the method whose
     source says so."""
 
     reader: str = ""
     why: str = ""
     method: str = "forward"
+    called: Called | None = None
 
 
 class _Unlike(Exception):
@@ -51,6 +70,7 @@ def sole_reader(
     pair: bool,
     appliers: tuple[str, ...] = (),
     methods: bool = False,
+    functions: bool = False,
 ) -> Found:
     """The child of a module of class ``kind`` that is called with what its child ``name`` returns,
     where nothing else in the class reads that.
@@ -60,9 +80,10 @@ def sole_reader(
         appliers: functions ``f(child, result, ...)``, as "module.name", that call the child with
             the result and do nothing else with it.
         methods: where the forward leaves ``name`` to one other method, look at that.
+        functions: a function may be called with the result, in place of a child.
     """
     hashable: Any = kind  # mypy takes a class for one of its instances
-    return _found(hashable, _functions(kind), name, pair, appliers, methods)
+    return _found(hashable, _functions(kind), name, pair, appliers, methods, functions)
 
 
 def _functions(kind: type[nn.Module]) -> tuple[Any, ...]:
@@ -74,19 +95,22 @@ def _functions(kind: type[nn.Module]) -> tuple[Any, ...]:
 @functools.cache
 def _found(
     kind: type[nn.Module],
-    functions: tuple[Any, ...],
+    computes: tuple[Any, ...],
     name: str,
     pair: bool,
     appliers: tuple[str, ...],
     methods: bool,
+    functions: bool,
 ) -> Found:
     try:
         method = _method_with(kind, name) if methods else "forward"
-        reader = _Forward(kind, name, pair, appliers, method).reader()
-        _only_method_reads(kind, method, (name, reader))
+        reader = _Forward(kind, name, pair, appliers, method).reader(functions)
+        called = None if isinstance(reader, str) else reader
+        names = (name,) if called else (name, str(reader))
+        _only_method_reads(kind, method, names)
     except _Unlike as unlike:
         return Found(why=str(unlike))
-    return Found(reader, method=method)
+    return Found("" if called else str(reader), method=method, called=called)
 
 
 def _source(of: Any, what: str) -> ast.FunctionDef | ast.ClassDef:
@@ -180,6 +204,8 @@ class _Forward:
         self.nodes = [node for each in forward.body for node in ast.walk(each)]
         if unclear := next((n for n in self.nodes if isinstance(n, _UNCLEAR)), None):
             raise _Unlike(f"{self.called} has a {type(unclear).__name__}")
+        code = function.__code__
+        self.own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}  #: no globals
         self.me = forward.args.args[0].arg if forward.args.args else ""
         self.given = {n.id for n in self.nodes if isinstance(n, ast.Name) and not _loads(n)}
         if self.me in self.given:
@@ -188,22 +214,43 @@ class _Forward:
             child: node for node in (forward, *self.nodes) for child in ast.iter_child_nodes(node)
         }
 
-    def reader(self) -> str:
-        """The attribute of ``self`` that alone is given what ``self.<name>`` returns."""
+    def reader(self, functions: bool) -> str | Called:
+        """The attribute of ``self``, or, of ``functions``, the function that alone is given what
+        ``self.<name>`` returns."""
         taker, result = self._taker(self._call())
         child: ast.AST | None = None
         if taker.args == [result] and not taker.keywords:
             child = taker.func
         elif taker.args[1:2] == [result] and self._applies(taker.func):
             child = taker.args[0]
+        if functions and (called := self._function(taker, result)):
+            return called
         if not isinstance(child, ast.Attribute) or not self._of_self(child):
             raise _Unlike(f"{self.called} gives the result of {self.name} to another function")
         if len(self._uses(child.attr)) != 1:
             raise _Unlike(f"{self.called} uses {child.attr} elsewhere, too")
         return child.attr
 
+    def _function(self, taker: ast.Call, result: ast.AST) -> Called | None:
+        """What ``taker`` calls, if it is a global given ``result`` and constants."""
+        path, of = [], taker.func
+        while isinstance(of, ast.Attribute):
+            path.append(of.attr)
+            of = of.value
+        if not isinstance(of, ast.Name) or of.id in self.own or taker.args[:1] != [result]:
+            return None
+        arguments = [node.value for node in taker.args[1:] if isinstance(node, ast.Constant)]
+        keywords = [
+            (each.arg, each.value.value)
+            for each in taker.keywords
+            if each.arg and isinstance(each.value, ast.Constant)
+        ]
+        if len(arguments) + 1 < len(taker.args) or len(keywords) < len(taker.keywords):
+            return None
+        return Called((of.id, *path[::-1]), tuple(arguments), tuple(keywords))
+
     def _applies(self, function: ast.AST) -> bool:
-        if not isinstance(function, ast.Name) or function.id in self.given:
+        if not isinstance(function, ast.Name) or function.id in self.own:
             return False
         known = self.known.get(function.id)
         of, name = getattr(known, "__module__", ""), getattr(known, "__qualname__", "")

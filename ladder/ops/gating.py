@@ -27,6 +27,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "tanh": torch.tanh,
 }
+#: Functions of torch that compute one of these of their first argument, by the others, and ask
+#: ``__torch_function__`` first: functional.tanh and functional.sigmoid do not.
+FUNCTIONS = (
+    functional.gelu, functional.mish, functional.relu, functional.silu,
+    torch.relu, torch.sigmoid, torch.tanh,
+)  # fmt: skip
 #: gpt-oss: gate * sigmoid(alpha * gate) * (up + 1).
 SWIGLU_OAI = "swigluoai"
 #: Rows of the gate, and of up, that lie side by side in weights of both (csrc/expr/gating.h).
