@@ -69,3 +69,12 @@ any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled",
 read_by_parent: type[nn.Module] | None = getattr(
     nn.modules.linear, "NonDynamicallyQuantizableLinear", None
 )
+
+
+def recording() -> bool:
+    """Whether ``torch.export`` or ``torch.jit.trace`` makes a program of its own of what runs."""
+    tracing: Any = torch.jit
+    return bool(torch.compiler.is_exporting() or tracing.is_tracing())
+
+
+recording._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as transformed

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder._torch import recording
 from ladder.cuda import expert_layer, kernels
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
@@ -19,6 +20,12 @@ from ladder.ops.transforms import autocast, check_tensor
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
+#: Why a program of torch's cannot hold a layer of experts.
+_NO_TRACE = (
+    "how many tokens each expert of ladder.Experts gets is known only when it runs: "
+    "torch.compile needs fullgraph=False, and torch.export and torch.jit.trace need the "
+    "dense module, Experts.dense()"
+)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -233,6 +240,8 @@ class Experts(PackedExperts):
     def _forward_canonical(self, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         """[T, H] to [T, H] float32 on the stored form, one expert after the other: all that knows
         of routing."""
+        if recording():
+            raise Unsupported(_NO_TRACE)
         e, (tokens, k) = self.num_experts, index.shape
         if not index.numel():
             return torch.zeros_like(x, dtype=torch.float32)
@@ -265,3 +274,4 @@ class Experts(PackedExperts):
     # What torch.compiler.disable does, without importing the compiler: how often each expert is
     # hit decides the shapes here, so a trace of it would be compiled anew for each batch.
     _forward_canonical._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _forward_canonical._torchdynamo_disable_msg = _NO_TRACE  # type: ignore[attr-defined]

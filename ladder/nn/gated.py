@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
 
+from ladder._torch import recording as _recording
 from ladder.cuda import image as images
 from ladder.cuda.epilogue import in_turn, linear_then
 from ladder.errors import Unsupported
@@ -137,7 +138,7 @@ class GatedWeight(MergedWeight):
         biases: list[Any] = [layer.bias for layer in self.layers]
         if biases[0] is None:
             return None
-        if _grad_enabled() and any(bias.requires_grad for bias in biases):
+        if _recording() or (_grad_enabled() and any(bias.requires_grad for bias in biases)):
             return torch.cat(biases)
 
         def cast() -> Tensor:

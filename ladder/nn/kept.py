@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder._torch import transformed
+from ladder._torch import recording, transformed
 
 
 class Kept:
@@ -30,7 +30,7 @@ class Kept:
         inference tensors, whose writes it does not count either, in traces and transforms, nor
         while a CUDA graph is captured, whose memory is its own.
         """
-        if torch.compiler.is_compiling() or transformed():
+        if torch.compiler.is_compiling() or recording() or transformed():
             return make()
         if any(tensor.is_inference() for tensor in tensors):
             return make()

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
 
+from ladder._torch import recording as _recording
 from ladder._torch import transformed as _transformed
 from ladder.cuda.request import Request
 from ladder.errors import Unsupported
@@ -78,6 +79,9 @@ class MergedWeight:
             layer.__dict__["_merged"], layer.__dict__["_place"] = self, index
             layer.__class__ = MergedLinear
             start, row = start + size, row + rows
+        has_bias = self.linear.bias is not None
+        #: Whose memory is that of the whole.
+        self._biases_held = [layer._parameters["bias"] for layer in self.layers if has_bias]
 
     def part(self, x: Tensor, place: int) -> Tensor:
         """[..., K] to [..., N of layer ``place``]."""
@@ -95,7 +99,7 @@ class MergedWeight:
         return parts[place]  # type: ignore[return-value]  # not None, as was just asked
 
     def _product(self, x: Tensor) -> tuple[Tensor, ...]:
-        y = self._trained(x) if _grad_enabled() else None
+        y = self._by_biases(x) if _grad_enabled() or _recording() or self._exchanged() else None
         if y is None:
             y = self.linear.forward(x)
         if _transformed():  # torch.func has no rule for the other
@@ -104,10 +108,21 @@ class MergedWeight:
         # nobody has the whole. Their gradients come back as one tensor, for one product.
         return y.unsafe_split_with_sizes(self.sizes, -1)
 
-    def _trained(self, x: Tensor) -> Tensor | None:
-        """The product where a bias of a layer wants its gradient, else None."""
+    def _exchanged(self) -> bool:
+        """Whether a layer has another bias for now, as within ``torch.func.functional_call``."""
+        return any(
+            layer._parameters["bias"] is not bias
+            for layer, bias in zip(self.layers, self._biases_held, strict=False)
+        )
+
+    def _by_biases(self, x: Tensor) -> Tensor | None:
+        """The product where a bias of a layer wants its gradient or is another for now, or a
+        program is exported, whose parameters must be the model's; else None."""
         biases: list[Any] = [layer.bias for layer in self.layers]
-        if biases[0] is None or not any(bias.requires_grad for bias in biases):
+        if biases[0] is None:
+            return None
+        wanted = any(bias.requires_grad for bias in biases)
+        if not (wanted or _recording() or self._exchanged()):
             return None
         if _is_compiling():
             self.linear._prepare_for_trace()

@@ -10,6 +10,8 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.nn.modules import module as _torch
 
+from ladder.errors import Unsupported
+
 _Module, _module_call = nn.Module, nn.Module.__call__
 _KINDS = ("backward", "backward_pre", "forward", "forward_pre")
 # Never bound to others: torch adds hooks to them and takes them away.
@@ -55,6 +57,13 @@ class QuickCall(nn.Module):
 
     if not _known:
         del __call__
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        # What torch.jit.script calls first; it would stumble over some annotation.
+        raise Unsupported(
+            f"torch.jit.script cannot compile ladder.{type(self).__name__}: torch.export.export "
+            "and torch.jit.trace can"
+        )
 
 
 def watched(module: nn.Module) -> bool:
