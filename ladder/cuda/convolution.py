@@ -34,7 +34,7 @@ class Geometry(NamedTuple):
         return Windows(y, x, channels)
 
 
-_NUMBERS = "int[] kernel, int[] stride, int[] padding, int[] dilation"
+_NUMBERS = "int[] kernel, int[] stride, int[] padding, int[] dilation, int groups=1"
 torch.library.define(
     "ladder::conv2d",
     f"(Tensor x, Tensor image, Tensor? bias, int weight, int n, {_NUMBERS}) -> Tensor",
@@ -47,27 +47,33 @@ torch.library.define(
 
 
 def conv2d(
-    x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: int, geometry: Geometry
+    x: Tensor,
+    image: Tensor,
+    bias: Tensor | None,
+    weight: int,
+    n: int,
+    geometry: Geometry,
+    groups: int = 1,
 ) -> Tensor:
     """A convolution, channels last: [N, H, W, C] to [N, H', W', F], in the dtype of ``x``. No call
     waits for the device.
 
     Args:
         x: float32, float16 or bfloat16, any strides.
-        image: of the weight [F, Y X C] with the columns of a window in this order.
+        image: of the weight [F, Y X C / groups] with the columns of a window in this order.
         bias: [F] in the dtype of ``x``.
         weight: from :func:`ladder.cuda.image.open_weight`.
         n: F.
     Error:
-        As :func:`ladder.cuda.linear.linear_image`. float32, and what no kernel serves (weights of
-        no more than 64 columns, say), are torch's convolution by weights that are dequantised in
-        the dtype of ``x``.
+        As :func:`ladder.cuda.linear.linear_image`. float32, several groups, and what no kernel
+        serves (weights of no more than 64 columns, say), are torch's convolution by weights that
+        are dequantised in the dtype of ``x``.
     """
-    return _checked(_ops.conv2d, x, image, bias, weight, n, *geometry)
+    return _checked(_ops.conv2d, x, image, bias, weight, n, *geometry, groups)
 
 
 def _values(image: Tensor, weight: int, n: int, c: int, like: Tensor, kernel: list[int]) -> Tensor:
-    """[F, C, Y, X], channels last."""
+    """[F, C / groups, Y, X], channels last, where ``c`` is C / groups."""
     values = _ops.dequantize_image(image, weight, n, kernel[0] * kernel[1] * c, like.dtype)
     return values.view(n, *kernel, c).permute(0, 3, 1, 2)
 
@@ -82,9 +88,10 @@ def _conv2d(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
+    groups: int = 1,
 ) -> Tensor:
     c = x.shape[3]
-    if x.dtype in kernels.HALVES:
+    if x.dtype in kernels.HALVES and groups == 1:
         numbers = (tuple(kernel), tuple(stride), tuple(padding), tuple(dilation))
         windows = Geometry(*numbers).windows(*x.shape[1:])  # type: ignore[arg-type]
         row = None if bias is None else bias.detach().contiguous()[None]
@@ -92,8 +99,8 @@ def _conv2d(
         _library.log_notices()
         if made:
             return made[0]
-    values = _values(image, weight, n, c, x, kernel)
-    y = torch.conv2d(x.permute(0, 3, 1, 2), values, bias, stride, padding, dilation)
+    values = _values(image, weight, n, c // groups, x, kernel)
+    y = torch.conv2d(x.permute(0, 3, 1, 2), values, bias, stride, padding, dilation, groups)
     return y.permute(0, 2, 3, 1).contiguous()
 
 
@@ -111,6 +118,7 @@ def _(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
+    groups: int = 1,
 ) -> Tensor:
     y, x_ = (
         Axis(x.shape[1 + i], kernel[i], stride[i], padding[i], dilation[i]).positions
@@ -132,7 +140,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_x = _ops.conv2d_gradient(grad, image, ctx.weight, ctx.shape, *ctx.geometry)
     if ctx.needs_input_grad[2]:
         grad_bias = grad.sum((0, 1, 2))
-    return grad_x, None, grad_bias, *([None] * 6)
+    return grad_x, None, grad_bias, *([None] * 7)
 
 
 torch.library.register_autograd("ladder::conv2d", _backward, setup_context=_setup_context)
@@ -147,12 +155,13 @@ def _gradient(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
+    groups: int = 1,
 ) -> Tensor:
     count, height, width, c = shape
-    values = _values(image, weight, grad.shape[3], c, grad, kernel)
-    made = conv2d_input(
-        [count, c, height, width], values, grad.permute(0, 3, 1, 2), stride, padding, dilation
-    )
+    values = _values(image, weight, grad.shape[3], c // groups, grad, kernel)
+    size = [count, c, height, width]
+    grads = grad.permute(0, 3, 1, 2)
+    made = conv2d_input(size, values, grads, stride, padding, dilation, groups)
     return made.permute(0, 2, 3, 1).contiguous()
 
 
@@ -169,5 +178,6 @@ def _(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
+    groups: int = 1,
 ) -> Tensor:
     return grad.new_empty(shape)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,18 @@ from ladder.cuda.linear import linear_image
 from ladder.cuda.request import check_mode
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
-from ladder.errors import InvalidArgument, Unsupported
-from ladder.nn.conv_products import by_columns, by_values, padded, pair, sides
+from ladder.errors import InvalidArgument
+from ladder.nn.conv_products import by_columns, by_values, filters, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
-from ladder.ops.transforms import autocast, check_tensor
+from ladder.nn.select_conv import filter_rows
+from ladder.ops.transforms import autocast, check_activations, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -30,25 +34,29 @@ _MODES = ("zeros", "reflect", "replicate", "circular")
 class Conv2d(PackedModule):
     """``torch.nn.Conv2d`` with the weight stored as its tType says.
 
-    The weight is [F, Y X C]: row f has what filter f multiplies, y and x outside, channels inside,
-    so that a group of a scale has neighbouring channels of one place. Its parts are buffers as
-    those of :class:`ladder.Linear`. x is [N, C, H, W] in any memory format. Kernels read
+    The weight is [F, Y X C / groups]: row f has what filter f multiplies, y and x outside, channels
+    inside, so that a group of a scale has neighbouring channels of one place. With ``groups`` the
+    filters of a group are rows side by side. Its parts are buffers as those of
+    :class:`ladder.Linear`. x is [N, C, H, W] in any memory format. Kernels read
     channels-last images, which is how ``x.to(memory_format=torch.channels_last)`` has them and what
     this module gives; other x are copied first.
 
     On a CUDA device windows are read as they are copied to shared memory: no matrix of them is
     written. Windows of one number with strides of one are a linear layer. The CPU writes such a
-    matrix, of one image where it is large (``torch.nn.functional.unfold``); other devices, and GPUs
-    without kernels for the type, convolve with dequantised weights.
+    matrix, of one image where it is large (``torch.nn.functional.unfold``); other devices, GPUs
+    without kernels for the type, and convolutions of several groups everywhere, convolve with
+    weights that each call dequantises.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            padding_mode: as ``torch.nn.Conv2d``; ``groups`` is 1.
-        weight_type, group_size, symmetric: as :class:`ladder.Linear`, of rows of Y X C columns.
+            padding_mode: as ``torch.nn.Conv2d``.
+        weight_type, group_size, symmetric: as :class:`ladder.Linear`, of rows of Y X C / groups
+            columns. Depthwise filters have few (9 of 3 x 3), which share one scale, padded to whole
+            words of 32 bits.
         dtype: of the bias, and of ``.weight`` as other code sees it.
     Raises:
-        InvalidArgument: a size that is not positive, an unknown type or padding.
-        Unsupported: ``groups`` is more than 1.
+        InvalidArgument: a size that is not positive, ``groups`` that do not divide the channels, an
+            unknown type or padding.
     """
 
     bias: nn.Parameter | None
@@ -72,18 +80,21 @@ class Conv2d(PackedModule):
         dtype: torch.dtype | None = None,
     ) -> None:
         kernel, step, apart = pair(kernel_size), pair(stride), pair(dilation)
-        if min(in_channels, out_channels, *kernel, *step, *apart) < 1:
+        if min(in_channels, out_channels, groups, *kernel, *step, *apart) < 1:
             raise InvalidArgument(
                 f"in_channels is {in_channels}, out_channels {out_channels}, kernel_size {kernel}, "
-                f"stride {step} and dilation {apart}, not all positive"
+                f"stride {step}, dilation {apart} and groups {groups}, not all positive"
             )
-        if groups != 1:
-            raise Unsupported(f"groups is {groups}: packed convolutions have one group")
+        if in_channels % groups or out_channels % groups:
+            raise InvalidArgument(
+                f"groups is {groups}, which does not divide in_channels {in_channels} and "
+                f"out_channels {out_channels}"
+            )
         if padding_mode not in _MODES:
             raise InvalidArgument(f'padding_mode is "{padding_mode}", not one of {_MODES}')
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         dtype = dtype or torch.get_default_dtype()
-        k = kernel[0] * kernel[1] * in_channels
+        k = kernel[0] * kernel[1] * (in_channels // groups)
         super().__init__(k, out_channels, ttype, False, device, dtype)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride, self.dilation = kernel, step, apart
@@ -108,10 +119,20 @@ class Conv2d(PackedModule):
 
         Raises:
             InvalidArgument: ``conv`` is something else, or its weight is not finite.
-            Unsupported: it has groups.
         """
         if not isinstance(conv, nn.Conv2d):
             raise InvalidArgument(f"conv is of {type(conv).__name__}, not nn.Conv2d")
+        ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+        rows = filter_rows(conv.weight.detach())
+        return cls.in_place_of(conv, quantize(rows, ttype, method=method))
+
+    @classmethod
+    def in_place_of(cls, conv: nn.Conv2d, weight: Weight) -> Self:
+        """A module that holds ``weight`` (not a copy), else as ``conv``, whose very bias it has.
+
+        Raises:
+            InvalidArgument: ``weight`` has another shape than the filters of ``conv``.
+        """
         options: Any = {
             name: getattr(conv, name)
             for name in (
@@ -120,18 +141,16 @@ class Conv2d(PackedModule):
             )
         }  # fmt: skip
         module = cls(
-            **options, bias=False, weight_type=weight_type, group_size=group_size,
-            symmetric=symmetric, device="meta", dtype=conv.weight.dtype,
-        )  # fmt: skip
-        rows = conv.weight.detach().permute(0, 2, 3, 1).reshape(conv.out_channels, -1)
-        module.set_weight(quantize(rows, module.weight_type, method=method))
+            **options, bias=False, weight_type=weight.type, device="meta", dtype=conv.weight.dtype
+        )
+        module.set_weight(weight)
         module._parameters["bias"] = cast("nn.Parameter | None", conv.bias)
         return module.train(conv.training)
 
     @classmethod
     def from_weight(cls, weight: Weight, in_channels: int, *args: Any, **options: Any) -> Conv2d:
-        """A module that holds ``weight`` [F, Y X C] (not a copy), with a bias of zeros unless
-        ``bias=False``; further arguments as the class's from ``kernel_size`` on."""
+        """A module that holds ``weight`` [F, Y X C / groups] (not a copy), with a bias of zeros
+        unless ``bias=False``; further arguments as the class's from ``kernel_size`` on."""
         options |= {"weight_type": weight.type, "device": weight.qweight.device}
         module = cls(in_channels, weight.shape[0], *args, **options)
         module.set_weight(weight)
@@ -143,21 +162,20 @@ class Conv2d(PackedModule):
         with torch.device("meta"):
             dense = nn.Conv2d(
                 self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding,
-                self.dilation, bias=self.bias is not None,
+                self.dilation, self.groups, self.bias is not None,
                 padding_mode=cast(Any, self.padding_mode),
             )  # fmt: skip
         values = self.packed_weight.dequantize(dtype)
-        shape = (self.out_channels, *self.kernel_size, self.in_channels)
-        dense.weight = nn.Parameter(values.view(shape).permute(0, 3, 1, 2).contiguous())
+        dense.weight = nn.Parameter(filters(self, values).contiguous())
         if self.bias is not None:
             dense.bias = nn.Parameter(self.bias.detach().to(dtype))
         return dense.train(self.training)
 
     @property
     def weight(self) -> Tensor:
-        """Shape [F, C, Y, X], dtype and device of the dense weight; no elements, as
+        """Shape [F, C / groups, Y, X], dtype and device of the dense weight; no elements, as
         :attr:`ladder.Linear.weight`."""
-        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
         return WeightMetadata(shape, self.dtype, self.device)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -172,9 +190,12 @@ class Conv2d(PackedModule):
             InvalidArgument: another number of dimensions or channels, or images smaller than a
                 window; the message has both values.
         Error:
-            As :func:`ladder.ops.linear` of the windows.
+            As :func:`ladder.ops.linear` of the windows. With several groups a CPU sums in float32
+            and rounds once; GPUs multiply by weights in the dtype of ``x``.
         """
         check_tensor(x)
+        if self.groups > 1:
+            check_activations(x)
         if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
             raise InvalidArgument(
                 f"x has shape {list(x.shape)}, not [N, {self.in_channels}, H, W] or "
@@ -196,7 +217,7 @@ class Conv2d(PackedModule):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         y = self._by_kernels(x, bias, geometry) if x.is_cuda else None
         if y is None:
-            written = x.device.type in ("cpu", "meta")
+            written = x.device.type in ("cpu", "meta") and self.groups == 1
             y = (by_columns if written else by_values)(self, x, bias, geometry)
         return y.permute(0, 3, 1, 2)
 
@@ -210,9 +231,9 @@ class Conv2d(PackedModule):
             return None
         rows, number, n = x.permute(0, 2, 3, 1), self._weight_number, self.out_channels
         try:
-            if geometry == Geometry((1, 1)):
+            if geometry == Geometry((1, 1)) and self.groups == 1:
                 return linear_image(rows, self.image, bias, number, n)
-            return conv2d(rows, self.image, bias, number, n, geometry)
+            return conv2d(rows, self.image, bias, number, n, geometry, self.groups)
         except RuntimeError:
             if torch.compiler.is_compiling() or not self._leave_kernels():
                 raise
@@ -247,6 +268,8 @@ class Conv2d(PackedModule):
             raise InvalidArgument(f"shape is {list(shape)}, not [N, {self.in_channels}, H, W]")
         if self.device.type != "cuda" or not self.prepare() or self.image is None:
             return ""
+        if self.groups > 1:
+            return ""
         x, geometry = padded(self, torch.empty(shape, device="meta"))
         count, channels, height, width = x.shape
         windows = geometry.windows(height, width, channels)
@@ -263,7 +286,8 @@ class Conv2d(PackedModule):
         return tune_items(problem, mode, time.monotonic() + budget)
 
     def extra_repr(self) -> str:
-        more = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        more = "" if self.groups == 1 else f", groups={self.groups}"
+        more += "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "

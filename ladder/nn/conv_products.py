@@ -53,13 +53,23 @@ def padded(conv: Conv2d, x: Tensor) -> tuple[Tensor, Geometry]:
     return x, Geometry(*sizes, (0, 0), conv.dilation)
 
 
+def filters(conv: Conv2d, values: Tensor) -> Tensor:
+    """[F, C / groups, Y, X] of the values of the weight, sharing their memory."""
+    shape = (conv.out_channels, *conv.kernel_size, conv.in_channels // conv.groups)
+    return values.view(shape).permute(0, 3, 1, 2)
+
+
 def by_values(conv: Conv2d, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    """[N, H', W', F], by dequantised weights and torch's convolution."""
-    values = conv.packed_weight.dequantize(x.dtype)
-    filters = values.view(conv.out_channels, *conv.kernel_size, conv.in_channels)
+    """[N, H', W', F], by dequantised weights and torch's convolution: on a CPU in float32, in which
+    it computes halves anyway, so that weights are not rounded to these."""
+    dtype = x.dtype
+    if x.device.type == "cpu":
+        x, bias = x.float(), None if bias is None else bias.float()
+    x = x.contiguous(memory_format=torch.channels_last)
+    values = filters(conv, conv.packed_weight.dequantize(x.dtype))
     _, stride, padding, dilation = geometry
-    y = functional.conv2d(x, filters.permute(0, 3, 1, 2), bias, stride, padding, dilation)
-    return y.permute(0, 2, 3, 1)
+    y = functional.conv2d(x, values, bias, stride, padding, dilation, conv.groups)
+    return y.permute(0, 2, 3, 1).contiguous().to(dtype)
 
 
 def by_columns(conv: Conv2d, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:

@@ -57,8 +57,9 @@ def convert(
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
         activation_type: as :attr:`Linear.activation_type`, of every layer and all experts.
-        convolutions: replace every ``nn.Conv2d`` of one group by :class:`ladder.Conv2d`, too,
-            whose x come as they are whatever the ``activation_type``.
+        convolutions: replace every ``nn.Conv2d`` by :class:`ladder.Conv2d`, too, whose x come as
+            they are whatever the ``activation_type``. Depthwise convolutions stay dense, and those
+            with filters so small that packing would not make them smaller.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
             None: the output embedding, as ``get_output_embeddings`` of a model of transformers
@@ -85,7 +86,7 @@ def convert(
     options: Any = {"method": method, "activation_type": activation_type}
     every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
     if convolutions:
-        found, left = convolutions_of(model, skip)
+        found, left = convolutions_of(model, skip, ttype)
         for conv in found:
             report.left.pop(f"{conv.name}.weight", None)
         report.left.update(left)

@@ -170,3 +170,36 @@ def test_saving_and_moving_give_the_canonical_form():
     assert state["qweight"].shape[0] == FILTERS and conv.qweight is None
     assert torch.equal(copy.deepcopy(conv)(x.cuda()), wanted)
     assert torch.equal(conv.cpu()(x).cuda(), wanted)
+
+
+@pytest.mark.parametrize("groups", [2, 8, 32])
+def test_groups_go_through_dense_weights(groups):
+    """32 groups of one channel are depthwise, with 9 columns."""
+    weight = exact_weight(TYPES[0], 64, 9 * 32 // groups)
+    conv = ladder.Conv2d.from_weight(weight, 32, 3, 2, 1, groups=groups)
+    conv.bias.data.copy_(integers((64,), torch.float32, 9))
+    conv.cuda()
+    values = formula(weight).view(64, 3, 3, -1).permute(0, 3, 1, 2).cuda()
+    x = integers((2, 32, 9, 7), torch.float32).cuda()
+    dense = x.double().requires_grad_()
+    wanted = F.conv2d(dense, values, conv.bias.double(), 2, 1, 1, groups)
+    wanted.sum().backward()
+    for dtype in (torch.float32, *HALVES):
+        given = x.to(dtype).requires_grad_()
+        y = conv(given)
+        assert torch.equal(y, wanted.to(dtype))
+        y.sum().backward()
+        assert torch.equal(given.grad, dense.grad.to(dtype))
+    state = conv.state_dict()
+    assert torch.equal(state["qweight"].cpu(), weight.qweight)
+    assert conv.warmup((2, 32, 9, 7)) == ""
+
+
+def test_opcheck_of_groups():
+    weight = exact_weight(TYPES[0], 64, 9 * 16)
+    conv = ladder.Conv2d.from_weight(weight, 32, 3, groups=2).cuda()
+    assert conv.prepare()
+    x = integers((2, 9, 7, 32), torch.float16).cuda().requires_grad_()
+    geometry = [[3, 3], [1, 1], [0, 0], [1, 1]]
+    arguments = (x, conv.image, conv.bias.half(), conv._weight_number, 64, *geometry, 2)
+    torch.library.opcheck(torch.ops.ladder.conv2d.default, arguments)
