@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
@@ -41,10 +42,11 @@ from ladder.nn.select import (
     covers,
     dense_weight,
     entries_of,
-    is_conv1d,
     packable,
     survey,
 )
+from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select_conv import matrix_of
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.quantization import METHODS, quantize, weights_of
@@ -59,11 +61,11 @@ _Merged = dict[str, tuple[PlannedExperts, str]]
 
 @dataclass(frozen=True)
 class _Planned:
-    """A linear layer by its name in the files."""
+    """A linear layer or convolution by its name in the files."""
 
     n: int
     k: int
-    transposed: bool  #: whether the files hold [K, N], as of a Conv1D
+    module: nn.Module  #: of the model, on the meta device
     tensors: dict[str, Described]  #: part -> dtype, shape
 
 
@@ -77,6 +79,7 @@ def convert(
     method: str = "search",
     activation_type: str | None = None,
     skip: Iterable[str] | None = None,
+    convolutions: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -93,6 +96,7 @@ def convert(
             :attr:`ladder.Linear.activation_type`.
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
             or in the files; each must name one.
+        convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
@@ -116,10 +120,17 @@ def convert(
         _, found = read_quantization(folder, config)
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
     shards = open_shards(folder)
-    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype)
+    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype, convolutions)
     if not plans and not experts:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
+    filters = {
+        name: tuple(plan.module.weight.shape)
+        for name, plan in plans.items()
+        if isinstance(plan.module, nn.Conv2d)
+    }
     for name, plan in plans.items():
+        if name in filters:
+            continue
         if why := activations.objection(activation_type, ttype, plan.k):
             raise Unsupported(f"{name}: {why}")
     for each in experts:
@@ -143,7 +154,10 @@ def convert(
         conversion=conversion,
     )
     stored = StoredConfig.describing(
-        dict.fromkeys(conversion.packed, str(ttype)), dense, activation_type=activation_type
+        dict.fromkeys(conversion.packed, str(ttype)),
+        dense,
+        activation_type=activation_type,
+        convolutions=filters,
     )
     with new_folder(destination, force=force) as temporary:
         report.shards, report.bytes_after = write_shards(
@@ -160,10 +174,14 @@ def convert(
 
 
 def _plan(
-    folder: Path, shards: ShardSet, skip: Iterable[str] | None, ttype: TType
+    folder: Path,
+    shards: ShardSet,
+    skip: Iterable[str] | None,
+    ttype: TType,
+    convolutions: bool,
 ) -> tuple[Conversion, dict[str, _Planned], list[PlannedExperts], list[str]]:
-    """What is to be packed and what is left, by the names in the files: a report, the linear layers
-    and the experts to be packed, and the modules that stay dense."""
+    """What is to be packed and what is left, by the names in the files: a report, the linear
+    layers, convolutions and experts to be packed, and the linear layers that stay dense."""
     model = meta_model(folder)
     rename, _ = renamer(model)
     every, none = packable(model), survey(model, (), loaded=False)
@@ -177,7 +195,14 @@ def _plan(
     given = None if skip is None else _in_model(entries_of("skip", skip), stored, model)
     layers = survey(model, given, loaded=False)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
-    for layer in layers.found:
+    found = layers.found
+    if convolutions:
+        filters, left = convolutions_of(model, given, ttype, loaded=False)
+        for conv in filters:
+            conversion.left.pop(f"{conv.name}.weight", None)
+        conversion.left.update(left)
+        found = (*found, *filters)
+    for layer in found:
         weight = dense_weight(layer.module)
         home = next((stored[name] for name in layer.names if name in stored), None)
         if home is None:
@@ -185,6 +210,7 @@ def _plan(
             continue
         plans[home] = _planned(shards, home, layer.module, ttype)
         conversion.add(home, ttype, weight.numel())
+        conversion.convolutions += isinstance(layer.module, nn.Conv2d)
     for mixture in layers.experts:
         count = mixture.layout.shape[0]
         planned = possible.get(mixture.name)
@@ -223,17 +249,18 @@ def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -
 
 
 def _planned(shards: ShardSet, stored: str, module: nn.Module, ttype: TType) -> _Planned:
-    name, (n, k) = f"{stored}.weight", dense_weight(module).shape
-    entry, transposed = shards.entry(name), is_conv1d(module)
-    if len(entry.shape) != 2 or entry.dtype not in _FLOATS:
+    name, weight = f"{stored}.weight", cast(Tensor, module.weight)
+    entry, shape = shards.entry(name), tuple(weight.shape)
+    if len(entry.shape) != len(shape) or entry.dtype not in _FLOATS:
+        what = "matrix" if len(shape) == 2 else f"tensor of {len(shape)} dimensions"
         raise CheckpointError(
-            f"{name} is {entry.dtype} {list(entry.shape)}, not a floating-point matrix"
+            f"{name} is {entry.dtype} {list(entry.shape)}, not a floating-point {what}"
         )
-    shape = (k, n) if transposed else (n, k)
     if entry.shape != shape:
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
+    n, k = matrix_of(module, weight).shape
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
-    return _Planned(n, k, transposed, describe_tensors(parts))
+    return _Planned(n, k, module, describe_tensors(parts))
 
 
 def _described(
@@ -290,7 +317,7 @@ def _fill(
             continue
         plan, dense = plans[module], shards.read([name])[name]
         with weights_of(name):
-            weight = quantize(dense.T if plan.transposed else dense, ttype, method=method)
+            weight = quantize(matrix_of(plan.module, dense), ttype, method=method)
         for part, tensor in weight.tensors().items():
             file.write(f"{module}.{part}", tensor)
         row.add(plan.n, plan.k, weight.nbytes)

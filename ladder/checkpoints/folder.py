@@ -34,8 +34,10 @@ class StoredConfig:
     ``modules_to_not_convert`` names Linear modules that stay as they are. ``types`` defines the
     user's element types, ``{"bits": 3, "values": [8 numbers]}`` each. ``source`` is the
     quantization_config that the folder was repacked from. ``activation_type`` is that of every
-    packed module that ``activation_types`` does not name. Both are wishes: a layer that has no
-    kernels for it where it is loaded takes x as it comes (:mod:`ladder.nn.offered`).
+    packed linear layer that ``activation_types`` does not name. Both are wishes: a layer that has
+    no kernels for it where it is loaded takes x as it comes (:mod:`ladder.nn.offered`).
+    ``convolutions`` has the shape [F, C / groups, Y, X] of each packed convolution, by name; others
+    are dense whatever the rest says.
 
     Raises:
         CheckpointError: a field has the wrong shape, a tType does not parse, or the version is
@@ -50,6 +52,7 @@ class StoredConfig:
     format_version: int = FORMAT_VERSION
     activation_type: str | None = None
     activation_types: Mapping[str, str | None] = field(default_factory=dict)
+    convolutions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if type(self.format_version) is not int or self.format_version != FORMAT_VERSION:
@@ -58,7 +61,7 @@ class StoredConfig:
         if not isinstance(skip, (list, tuple)) or not all(isinstance(name, str) for name in skip):
             _fail("modules_to_not_convert", skip, "not a list of names")
         object.__setattr__(self, "modules_to_not_convert", tuple(skip))
-        for key in ("modules", "types", "activation_types"):
+        for key in ("modules", "types", "activation_types", "convolutions"):
             if not isinstance(getattr(self, key), Mapping):
                 _fail(key, getattr(self, key), "not an object")
         if self.source is not None and not isinstance(self.source, Mapping):
@@ -71,6 +74,8 @@ class StoredConfig:
         object.__setattr__(self, "weight_type", _canonical("weight_type", self.weight_type))
         canonical = {name: _canonical(f"modules[{name!r}]", t) for name, t in self.modules.items()}
         object.__setattr__(self, "modules", canonical)
+        shapes = {name: _filters(name, shape) for name, shape in self.convolutions.items()}
+        object.__setattr__(self, "convolutions", shapes)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> StoredConfig:
@@ -88,6 +93,7 @@ class StoredConfig:
             format_version=fields.get("format_version", 0),
             activation_type=fields.get("activation_type"),
             activation_types=fields.get("activation_types") or {},
+            convolutions={} if fields.get("convolutions") is None else fields["convolutions"],
         )
 
     @classmethod
@@ -100,6 +106,7 @@ class StoredConfig:
         source: Mapping[str, Any] | None = None,
         activation_type: str | None = None,
         activation_types: Mapping[str, str | None] | None = None,
+        convolutions: Mapping[str, tuple[int, ...]] | None = None,
     ) -> StoredConfig:
         """Return the config of a model.
 
@@ -111,15 +118,19 @@ class StoredConfig:
             source: see the class.
             activation_type: of every packed module that ``activation_types`` does not name.
             activation_types: of packed modules; what most have becomes that of the class.
+            convolutions: those of ``types`` that are none of these two; see the class.
         """
-        rounded = dict.fromkeys(types, activation_type) | dict(activation_types or {})
+        shapes = convolutions or {}
+        rounded = {name: activation_type for name in types if name not in shapes}
+        rounded |= activation_types or {}
         most = Counter(rounded.values()).most_common(1)[0][0] if rounded else activation_type
         usual = usual or Counter(types.values()).most_common(1)[0][0]
         left = tuple(sorted(dense))
         modules = {
             module: text
             for module, text in types.items()
-            if text != usual or any(covers(entry, module) for entry in left)
+            if text != usual
+            or (module not in shapes and any(covers(entry, module) for entry in left))
         }
         return cls(
             usual,
@@ -129,6 +140,7 @@ class StoredConfig:
             source,
             activation_type=most,
             activation_types={name: t for name, t in rounded.items() if t != most},
+            convolutions=shapes,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,6 +158,8 @@ class StoredConfig:
             fields["activation_type"] = self.activation_type
         if self.activation_types:
             fields["activation_types"] = dict(self.activation_types)
+        if self.convolutions:
+            fields["convolutions"] = {n: list(shape) for n, shape in self.convolutions.items()}
         if self.source is not None:
             fields["source"] = dict(self.source)
         return fields
@@ -155,20 +169,27 @@ class StoredConfig:
         return {"quantization_config": self.to_dict(), GUARD_KEY: GUARD_TEXT}
 
     def type_of(self, module: str) -> str | None:
-        """Return the tType of a Linear module, or None when it stays as it is.
+        """Return the tType of a linear layer or of a packed convolution, or None when a linear
+        layer stays as it is.
 
-        ``modules`` decides first, then ``modules_to_not_convert``, whose entries are the name of a
-        module, or whole parts of it that follow each other ("lm_head", "mlp", "layers.0").
+        ``modules`` decides first, then ``convolutions``, then ``modules_to_not_convert``, whose
+        entries are the name of a module, or whole parts of it that follow each other ("lm_head",
+        "mlp", "layers.0").
         """
         if module in self.modules:
             return self.modules[module]
+        if module in self.convolutions:
+            return self.weight_type
         for entry in self.modules_to_not_convert:
             if covers(entry, module):
                 return None
         return self.weight_type
 
     def activation_type_of(self, module: str) -> str | None:
-        """Return what x is to be rounded to before products of a packed module; None: as it is."""
+        """Return what x is to be rounded to before products of a packed module; None: as it is, as
+        for all convolutions."""
+        if module in self.convolutions:
+            return None
         return self.activation_types.get(module, self.activation_type)
 
 
@@ -180,6 +201,13 @@ def _check_activations(key: str, wanted: object) -> None:
     if wanted not in (None, *ACTIVATION_TYPES):
         known = ", ".join(ACTIVATION_TYPES)
         _fail(key, wanted, f"none that this ladder knows: {known}")
+
+
+def _filters(name: str, shape: object) -> tuple[int, ...]:
+    sizes = shape if isinstance(shape, (list, tuple)) else ()
+    if len(sizes) != 4 or any(type(size) is not int or size < 1 for size in sizes):
+        _fail(f"convolutions[{name!r}]", shape, "not the four sizes of filters")
+    return tuple(sizes)
 
 
 def _canonical(key: str, text: object) -> str:

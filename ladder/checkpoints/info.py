@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -37,13 +38,14 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         quant_method ("none" in floating point), activation_type (of most modules; None: as x
         comes), bytes (of all tensors), types (type, modules, weights, bytes, bits_per_weight: one
         row per type) and modules (name, n, k, type, activation_type, act_order, bytes; of a stack
-        of experts also experts, how many weights [n, k] it has). Modules are the quantised ones; in
-        floating point all that :func:`dense_modules` finds.
+        of experts also experts, how many weights [n, k] it has; of a convolution also filters, the
+        shape [n, channels / groups, y, x]). Modules are the quantised ones; in floating point all
+        that :func:`dense_modules` finds.
     Raises:
         InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
     method, shards, modules = _opened(path)
-    rounded = Counter(module["activation_type"] for module in modules)
+    rounded = Counter(m["activation_type"] for m in modules if "filters" not in m)
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
         row = rows.setdefault(
@@ -56,7 +58,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         row["bits_per_weight"] = 8 * row["bytes"] / row["weights"]
     return {
         "quant_method": method,
-        "activation_type": rounded.most_common(1)[0][0],
+        "activation_type": rounded.most_common(1)[0][0] if rounded else None,
         "bytes": shards.nbytes,
         "types": list(rows.values()),
         "modules": modules,
@@ -64,10 +66,12 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def matrices(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Every matrix by which a model multiplies, the quantised ones and then the others, as rows of
-    ``modules`` of :func:`describe`. A head that is tied to an embedding has no tensor, so no row.
+    """Every matrix by which a model multiplies tokens, the quantised ones and then the others, as
+    rows of ``modules`` of :func:`describe`. A head that is tied to an embedding has no tensor, so
+    no row; convolutions multiply windows, and have none either.
     """
     method, shards, modules = _opened(path)
+    modules = [module for module in modules if "filters" not in module]
     if method == DENSE:
         return modules
     return [*modules, *dense_modules(read_json(Path(path) / "config.json"), shards)]
@@ -147,12 +151,19 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
         ttype, shape = parse(text), shards.entry(f"{name}.qweight").shape
         parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in shards.home]
         act_order = f"{name}.g_idx" in shards.home
-        more = {}
+        more: dict[str, Any] = {}
         if len(shape) == 3:  # the weights of all experts
             more, shape = {"experts": shape[0]}, shape[1:]
         k = shape[1] * 32 // ttype.bits
         if act_order:
             k = shards.entry(f"{name}.g_idx").shape[-1]
+        if (filters := config.convolutions.get(name)) is not None:
+            more, k = {"filters": list(filters)}, math.prod(filters[1:])
+            if shape != (filters[0], ttype.words(k)):
+                raise CheckpointError(
+                    f"{name}.qweight has shape {list(shape)}, not {[filters[0], ttype.words(k)]} "
+                    f"as filters of {list(filters)} need"
+                )
         found.append(
             {
                 "name": name,

@@ -55,8 +55,9 @@ class PackedExperts:
 
 def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list[PackedExperts]]:
     """The linear layers and the experts of a quantised folder that ladder reads, by name, in stacks
-    or packed one by one. Of their tensors only the small ones are read, where they decide the type.
-    Registers the folder's user types.
+    or packed one by one; not convolutions, whose kernels depend on the size of images. Of their
+    tensors only the small ones are read, where they decide the type. Registers the folder's user
+    types.
 
     Raises:
         InvalidArgument: no such folder, or nothing in it is packed. CheckpointError: damaged.
@@ -70,6 +71,8 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
     layers: dict[str, PackedLayer] = {}
     counts = {}
     for m in summary["modules"]:
+        if "filters" in m:
+            continue
         name, activation_type = m["name"], m["activation_type"]
         layers[name] = PackedLayer(
             name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type

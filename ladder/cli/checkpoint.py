@@ -89,6 +89,9 @@ def convert(
             "\\[default: the output embedding]"
         ),
     ] = None,
+    convolutions: Annotated[
+        bool, typer.Option("--convolutions", help="Quantise convolutions (nn.Conv2d), too.")
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -99,6 +102,8 @@ def convert(
         ladder convert models/Llama out --type uint4 --group 128
 
         ladder convert models/Llama out --type mxfp4 --skip lm_head --skip model.layers.0
+
+        ladder convert models/ResNet out --type int8 --convolutions
     """
     from ladder.checkpoints.convert import convert
 
@@ -112,6 +117,7 @@ def convert(
             method=method,
             activation_type=activations,
             skip=tuple(skip) if skip else None,
+            convolutions=convolutions,
             force=force,
             progress=progress,
         )
@@ -149,6 +155,7 @@ def info(
     ]
     print_table(
         f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors"
+        + _convolutions(summary["modules"])
         + _rounded(summary["modules"]),
         ("type", "modules", "weights", "size", "bits/weight"),
         rows,
@@ -165,8 +172,15 @@ def info(
         )  # fmt: skip
 
 
+def _convolutions(modules: list[dict[str, Any]]) -> str:
+    """How many of the modules are such."""
+    count = sum("filters" in module for module in modules)
+    return f", {count} convolutions" if count else ""
+
+
 def _rounded(modules: list[dict[str, Any]]) -> str:
     """What activations are rounded to: of how many modules, where not of all."""
+    modules = [module for module in modules if "filters" not in module]
     counts = Counter(m["activation_type"] for m in modules if m["activation_type"])
     if len(counts) == 1 and counts.total() == len(modules):
         return f", activations {next(iter(counts))}"
@@ -175,7 +189,9 @@ def _rounded(modules: list[dict[str, Any]]) -> str:
 
 
 def _named(module: dict[str, Any]) -> str:
-    """A stack of experts says how many weights it has."""
+    """A stack of experts says how many weights it has, a convolution the size of its filters."""
+    if "filters" in module:
+        return f"{module['name']} (filters of {'x'.join(map(str, module['filters'][1:]))})"
     return module["name"] + (f" ({module['experts']} experts)" if "experts" in module else "")
 
 

@@ -93,6 +93,10 @@ def test_a_module_is_skipped_by_name_by_parent_or_by_last_part(module, expected)
         ({"activation_type": "int4"}, "activation_type is 'int4', none that this ladder knows"),
         ({"activation_types": ["a"]}, r"activation_types is \['a'\], not an object"),
         ({"activation_types": {"a": 8}}, r"activation_types\['a'\] is 8, none that this ladder"),
+        ({"convolutions": ["a"]}, r"convolutions is \['a'\], not an object"),
+        ({"convolutions": {"a": [8, 3, 7]}}, r"convolutions\['a'\] is \[8, 3, 7\], not the four"),
+        ({"convolutions": {"a": [8, 3, 7, 0]}}, "not the four sizes of filters"),
+        ({"convolutions": {"a": 4}}, r"convolutions\['a'\] is 4, not the four sizes"),
         ({"source": "gptq"}, "source is 'gptq', not an object"),
         ({"types": [1]}, r"types is \[1\], not an object"),
         ({"types": {"t": {"bits": 2}}}, r"types\['t'\] is .*, not {bits, values}"),
@@ -114,3 +118,19 @@ def test_a_bad_field_is_named_with_its_value(changes, message):
 def test_a_missing_weight_type_is_named():
     with pytest.raises(CheckpointError, match="weight_type is missing"):
         StoredConfig.from_dict({"quant_method": "ladder", "format_version": 1})
+
+
+def test_convolutions_have_their_shapes_and_no_activation_type():
+    shapes = {"stem": (8, 3, 7, 7), "lm_head.conv": (4, 2, 1, 1)}
+    types_of = dict.fromkeys(("a", *shapes), GOOD["weight_type"]) | {"stem": "mxfp4"}
+    made = StoredConfig.describing(
+        types_of, ["lm_head"], activation_type="int8", convolutions=shapes
+    )
+    fields = json.loads(json.dumps(made.to_dict()))
+    assert fields["convolutions"] == {name: list(shape) for name, shape in shapes.items()}
+    assert fields["modules"] == {"stem": str(types.parse("mxfp4"))}
+    again = StoredConfig.from_dict(fields)
+    assert again == made and again.convolutions == shapes
+    assert again.type_of("lm_head.conv") == GOOD["weight_type"]
+    assert [again.activation_type_of(m) for m in ("a", *shapes)] == ["int8", None, None]
+    assert "convolutions" not in StoredConfig.from_dict(GOOD).to_dict()

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from hf_mixtures import fresh
-from hf_models import TINY, load, logits
+from hf_models import load, logits
 from torch import nn
 
 import ladder
@@ -105,13 +105,14 @@ def test_a_folder_of_another_package_keeps_its_source_when_a_layer_changes(gptq_
     assert fields["activation_types"] == {UP: "int8"} and fields["source"]["quant_method"] == "gptq"
 
 
-def test_what_model_folders_do_not_have_is_refused_before_anything_is_written(tmp_path):
-    from transformers import ViTConfig, ViTModel
-
-    sizes = {name: TINY[name] for name in ("hidden_size", "intermediate_size")}
-    model = ViTModel(ViTConfig(**sizes, num_hidden_layers=1, num_attention_heads=2, image_size=32))
-    ladder.convert(model, "uint4", 32, convolutions=True)
-    with pytest.raises(ladder.Unsupported, match=r"projection is a ladder\.Conv2d, which model"):
+def test_what_model_folders_do_not_have_is_refused_before_anything_is_written(
+    dense_folder, tmp_path
+):
+    model = load(dense_folder)
+    model.model.add_module("absorbed", ladder.BatchedLinear(2, 32, 32))
+    with pytest.raises(
+        ladder.Unsupported, match=r"absorbed is a ladder\.BatchedLinear, which model"
+    ):
         model.save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

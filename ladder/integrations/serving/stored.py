@@ -94,7 +94,7 @@ class Folder:
             the config alone decides.
     Raises:
         CheckpointError: a config that makes no sense.
-        Unsupported: a quant_method that ladder does not read.
+        Unsupported: a quant_method that ladder does not read, or packed convolutions.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class Folder:
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
+            _refuse_convolutions(self._stored)
         elif self.method in FORMATS:
             self._settings = FORMATS[self.method].Config.from_dict(dict(config))
         else:
@@ -294,6 +295,18 @@ class Folder:
             kinds = {part: kind for part, (kind, _) in made.items()}
             self._forms[key] = type_of(layer, zero=zero, scale_dtype=scales.dtype), kinds
         return self._forms[key]
+
+
+def _refuse_convolutions(stored: StoredConfig) -> None:
+    """Engines make layers of convolutions that ask no quantisation for a method."""
+    names = [*stored.convolutions]
+    if names:
+        more = f" and {len(names) - 1} more are packed convolutions" if names[1:] else ""
+        raise Unsupported(
+            f"{names[0]}{more or ' is a packed convolution'}, which engines cannot hold: serve a "
+            "folder of the model without them (`ladder convert` without --convolutions), or load "
+            "this one with transformers"
+        )
 
 
 def _keys(named: Mapping[str, Any], rename: Callable[[str], str | None]) -> dict[str, Any]:

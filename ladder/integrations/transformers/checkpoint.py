@@ -97,7 +97,8 @@ def find_modules(
     return found
 
 
-def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+def submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """The module of that name; None where there is none."""
     try:
         return model.get_submodule(name)
     except AttributeError:
@@ -105,19 +106,19 @@ def _submodule(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def _is_linear(model: nn.Module, name: str) -> bool:
-    module = _submodule(model, name)
+    module = submodule(model, name)
     return module is not None and is_linear(module)
 
 
 def _check_known(model: nn.Module, name: str, stored_name: str) -> None:
     """Raise Unsupported where the model has the module, but not as a linear layer."""
-    if isinstance(_submodule(model, name), nn.Embedding):
+    if isinstance(submodule(model, name), nn.Embedding):
         raise Unsupported(
             f"{stored_name} is a quantised embedding: ladder packs linear layers only"
         )
     while name:
         name = name.rpartition(".")[0]
-        holder = _submodule(model, name)
+        holder = submodule(model, name)
         if holder is None:
             continue
         if any(p.dim() == 3 for p in holder.parameters(recurse=False)):

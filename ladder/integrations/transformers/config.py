@@ -23,7 +23,9 @@ class LadderConfig(QuantizationConfigMixin):
         modules: tTypes, spelled in full, of single modules by name.
         modules_to_not_convert: names of modules to leave as they are, as ``skip`` of
             :func:`ladder.convert`; None: as there.
-        activation_type: as :attr:`ladder.Linear.activation_type`, of every packed layer.
+        activation_type: as :attr:`ladder.Linear.activation_type`, of every packed linear layer.
+        convolutions: quantise ``nn.Conv2d`` too, those that :func:`ladder.convert` packs; and those
+            that ``modules`` names, whatever their size.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
         InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules`` or
@@ -40,6 +42,7 @@ class LadderConfig(QuantizationConfigMixin):
         modules_to_not_convert: Sequence[str] | None = None,
         method: str = "search",
         activation_type: str | None = None,
+        convolutions: bool = False,
     ) -> None:
         if method not in METHODS:
             raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
@@ -47,6 +50,7 @@ class LadderConfig(QuantizationConfigMixin):
         named = {name: str(text) for name, text in (modules or {}).items()}
         self.quant_method = QUANT_METHOD
         self.method = method
+        self.convolutions = convolutions
         #: None until the model is known.
         left = modules_to_not_convert
         left = None if left is None else entries_of("modules_to_not_convert", left)
@@ -64,6 +68,7 @@ class LadderConfig(QuantizationConfigMixin):
         """Wrap what a folder's config.json says."""
         config = cls(stored.weight_type)
         config.stored, config.modules_to_not_convert = stored, stored.modules_to_not_convert
+        config.convolutions = bool(stored.convolutions)
         return config
 
     @classmethod

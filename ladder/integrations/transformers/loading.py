@@ -24,7 +24,7 @@ from ladder.checkpoints.layer import (
 )
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.linear import Linear
-from ladder.nn.packed import OF_X
+from ladder.nn.packed import OF_X, PackedModule
 from ladder.nn.parallel import NO_PARTS, Shard, become_parallel, choose
 from ladder.nn.select import dense_weight, is_conv1d
 from ladder.types import TType
@@ -71,22 +71,14 @@ class LoadingLinear(Linear):
         Args:
             group: the processes that the layer is cut over.
         """
-        _require(self, name)
-        wanted = self.weight_type.scale_dtype
-        for part in ("scales", "zeros"):
-            # transformers may keep what it takes for a weight in float32 (_keep_in_fp32_modules).
-            tensor = getattr(self, part)
-            if tensor is not None and tensor.is_floating_point() and tensor.dtype != wanted:
-                self.register_buffer(part, tensor.to(wanted))
+        require(self, name)
+        keep_dtypes(self)
         shard, whole = self._shard, self._whole
         _settle(self)
         if shard is not None and whole is not None:
             become_parallel(self, shard, group, whole.shape)
-        if self.qweight.device.type != "meta":  # else accelerate holds it on disk
-            try:
-                self.packed_weight.check(name)
-            except InvalidArgument as error:
-                raise CheckpointError(str(error)) from error
+        check_loaded(self, name)
+        if self.qweight.device.type != "meta":
             if self.input_scale is not None:
                 check_input_scale(self.input_scale, name)
             if self.pre_scale is not None:
@@ -173,7 +165,7 @@ class ForeignLinear(LoadingLinear):
 
     def finish(self, name: str, group: Any = None) -> None:
         if "_foreign" in self.__dict__:
-            _require(self, name)
+            require(self, name)
             codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
             if self._buffers[codes].is_meta:
                 raise Unsupported(
@@ -185,12 +177,33 @@ class ForeignLinear(LoadingLinear):
         super().finish(name, group)
 
 
-def _require(module: LoadingLinear, name: str) -> None:
+def keep_dtypes(module: PackedModule) -> None:
+    """Give the parts of a weight the dtypes of its type."""
+    wanted = module.weight_type.scale_dtype
+    for part in ("scales", "zeros"):
+        # transformers may keep what it takes for a weight in float32 (_keep_in_fp32_modules).
+        tensor = getattr(module, part)
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype != wanted:
+            module.register_buffer(part, tensor.to(wanted))
+
+
+def check_loaded(module: PackedModule, name: str) -> None:
+    """Raise CheckpointError naming a part of a weight that does not fit its type."""
+    if module.qweight.device.type != "meta":  # else accelerate holds it on disk
+        try:
+            module.packed_weight.check(name)
+        except InvalidArgument as error:
+            raise CheckpointError(str(error)) from error
+
+
+def require(module: PackedModule, name: str) -> None:
+    """Raise CheckpointError naming a tensor of a loading module that no loader gave it."""
     given = module.__dict__.get("_given", set())
     tensors = {**module._buffers, **module._parameters}
     for part, tensor in tensors.items():
         # What accelerate holds on disk is on the meta device, and nothing of a layer that is cut.
-        known = tensor is None or (tensor.device.type == "meta" and module._shard is None)
+        whole = getattr(module, "_shard", None) is None
+        known = tensor is None or (tensor.device.type == "meta" and whole)
         if part not in given and not known:
             raise CheckpointError(f"{name}.{part} was not loaded: it is missing, or does not fit")
 

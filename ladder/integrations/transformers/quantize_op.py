@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps
 
 from ladder.errors import CheckpointError
+from ladder.nn.conv import Conv2d
 from ladder.nn.convert import replace
 from ladder.nn.linear import Linear
 from ladder.nn.select import is_conv1d
+from ladder.nn.select_conv import matrix_of
 from ladder.quantization import quantize, weights_of
+from ladder.weight import Weight
 
 
 class Quantize(ConversionOps):
@@ -38,16 +41,24 @@ class Quantize(ConversionOps):
                 raise CheckpointError(
                     f"{key} has shape {list(dense.shape)}, not {list(linear.weight.shape)}"
                 )
-            conv1d = is_conv1d(linear)
             with weights_of(layer.name):
-                weight = quantize(dense.T if conv1d else dense, text, method=method)
-            packed = Linear.from_weight(weight)
-            packed.dtype, packed._conv1d = linear.weight.dtype, conv1d
+                weight = quantize(matrix_of(linear, dense), text, method=method)
+            packed = _packed(linear, weight)
             for buffer in packed.buffers():
                 buffer._is_hf_initialized = True
             packed._parameters["bias"] = linear._parameters["bias"]
             replace(model, layer.names, linear, packed.train(linear.training))
             self.quantizer.conversion.add(layer.name, text, dense.numel())
+            self.quantizer.conversion.convolutions += isinstance(packed, Conv2d)
             if missing_keys is not None:
                 missing_keys.difference_update(f"{name}.weight" for name in layer.names)
         return {}
+
+
+def _packed(module: Any, weight: Weight) -> Linear | Conv2d:
+    """``weight``, on which no bias depends, in the place of a linear layer or a convolution."""
+    if isinstance(module, nn.Conv2d):
+        return Conv2d.in_place_of(module, weight)
+    packed = Linear.from_weight(weight)
+    packed.dtype, packed._conv1d = module.weight.dtype, is_conv1d(module)
+    return packed

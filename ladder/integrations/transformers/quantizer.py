@@ -17,6 +17,7 @@ from ladder.errors import InvalidArgument
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.conversions import restore, spare
+from ladder.integrations.transformers.convolutions import LoadingConv2d
 from ladder.integrations.transformers.experts import LoadingStack
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.mixtures import LoadingMixtures
@@ -28,6 +29,7 @@ from ladder.integrations.transformers.tensor_parallel import (
     group_of,
     read_plan,
 )
+from ladder.nn.conv import Conv2d
 from ladder.nn.convert import replace, set_activation_type
 from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
@@ -45,6 +47,7 @@ from ladder.nn.select import (
     packable,
     survey,
 )
+from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.stack import PackedStack
 from ladder.types import parse
 
@@ -108,7 +111,7 @@ class Quantizer(HfQuantizer):
                 if self._plan is not None:
                     self._plan.check_applied(module, name)
                 module.finish(name, group)
-            elif isinstance(module, LoadingStack):
+            elif isinstance(module, (LoadingStack, LoadingConv2d)):
                 module.finish(name)
         stored = self._stored_config(model)
         if self.pre_quantized:  # folders are loaded on any device
@@ -152,12 +155,13 @@ class Quantizer(HfQuantizer):
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Replace every :class:`ladder.Linear` and :class:`ladder.Experts` of ``model``, in place, by
-    the dense module with the same values, in ``dtype`` or the module's own."""
+    """Replace every :class:`ladder.Linear`, :class:`ladder.Experts` and :class:`ladder.Conv2d` of
+    ``model``, in place, by the dense module with the same values, in ``dtype`` or the module's
+    own."""
     unoptimize(model)  # whose parents hold the weights of several layers
-    names: dict[Linear | Experts, list[str]] = {}
+    names: dict[Linear | Experts | Conv2d, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, (Linear, Experts)):
+        if isinstance(module, (Linear, Experts, Conv2d)):
             names.setdefault(module, []).append(name)
     for packed, each in names.items():
         values = packed.dense(dtype) if isinstance(packed, Experts) else packed.dequantize(dtype)
@@ -196,10 +200,15 @@ class LadderHfQuantizer(Quantizer):
         packed = {
             called(name): str(module.weight_type)
             for name, module in model.named_modules()
-            if isinstance(module, (Linear, PackedStack))
+            if isinstance(module, (Linear, PackedStack, Conv2d))
+        }
+        filters = {
+            called(name): tuple(module.weight.shape)
+            for name, module in model.named_modules()
+            if isinstance(module, Conv2d)
         }
         if self.pre_quantized:  # the folder names single projections, and a copy of it has stacks
-            wishes = {name: stored.activation_type_of(name) for name in packed}
+            wishes = {n: stored.activation_type_of(n) for n in packed if n not in filters}
             for name, single in self._singles.items():
                 for stack in STACKS.values():
                     wishes[called(f"{name}.{stack}")] = only(
@@ -212,12 +221,14 @@ class LadderHfQuantizer(Quantizer):
                 usual=stored.weight_type,
                 source=stored.source,
                 activation_types=wishes,
+                convolutions=filters,
             )
         return StoredConfig.describing(
             packed,
             map(called, packable(model)),
             usual=stored.weight_type,
             activation_type=stored.activation_type,
+            convolutions=filters,
         )
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -247,6 +258,7 @@ class LadderHfQuantizer(Quantizer):
         stored = config.stored
         experts = [*mixtures(model)]
         every = [*linears(model), *experts, *stack_names(experts)]
+        every += [n for n, module in model.named_modules() if isinstance(module, nn.Conv2d)]
         check_entries("modules", stored.modules, every, whole=True)
         layers = survey(
             model,
@@ -256,16 +268,32 @@ class LadderHfQuantizer(Quantizer):
             chosen=stored.modules,
         )
         self.conversion = Conversion(left=dict(layers.left))
+        found = layers.found
+        if config.convolutions:
+            types = {name: parse(text) for name, text in stored.modules.items()}
+            types[""] = parse(stored.weight_type)
+            convolutions, dense = convolutions_of(
+                model,
+                config.modules_to_not_convert,
+                types,
+                loaded=False,
+                option="modules_to_not_convert",
+            )
+            for conv in convolutions:
+                self.conversion.left.pop(f"{conv.name}.weight", None)
+            self.conversion.left.update(dense)
+            found = (*found, *convolutions)
         self._layers: dict[str, tuple[Found, str]] = {}
-        for layer in layers.found:
+        for layer in found:
             text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
             for name in layer.names:
                 self._layers[name] = layer, text or stored.weight_type
         self.mixtures = LoadingMixtures(layers.experts, stored.weight_type, stored.modules)
         for name in stored.modules.keys() - self._layers.keys() - self.mixtures.names:
             # Of experts it is their parameters that are left: ...experts.gate_up_proj.
-            keys = (name, f"{name}_proj", f"{name}.{GATE_UP}")
-            left = next(layers.left[key] for key in keys if key in layers.left)
+            keys = (name, f"{name}_proj", f"{name}.{GATE_UP}", f"{name}.weight")
+            reasons = self.conversion.left
+            left = next(reasons[key] for key in keys if key in reasons)
             raise InvalidArgument(f'modules has "{name}", but {left.reason}')
 
     def layer_of(self, parameter: str) -> tuple[Found, str] | None:
@@ -283,7 +311,8 @@ class LadderHfQuantizer(Quantizer):
         layer = None if self.pre_quantized else self.layer_of(param_name)
         if layer is None:
             return param.element_size()
-        n, k = dense_weight(layer[0].module).shape
+        weight = dense_weight(layer[0].module)
+        n, k = weight.shape[0], weight[0].numel()
         return parse(layer[1]).bits_per_weight(n, k) / 8
 
     def get_quantize_ops(self) -> Any:

@@ -44,13 +44,17 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
     called = file_names(model)
     types: dict[str, str] = {}
     rounded: dict[str, str | None] = {}
+    filters: dict[str, tuple[int, ...]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, (Conv2d, BatchedLinear)):
+        if isinstance(module, BatchedLinear):
             raise Unsupported(
-                f"{name} is a ladder.{type(module).__name__}, which model folders do not have: "
-                "save the state_dict, or put the dense module in its place"
+                f"{name} is a ladder.BatchedLinear, which model folders do not have: save the "
+                "state_dict, or put the dense module in its place"
             )
-        if isinstance(module, Linear):
+        if isinstance(module, Conv2d):
+            types[called(name)] = str(module.weight_type)
+            filters[called(name)] = tuple(module.weight.shape)
+        elif isinstance(module, Linear):
             types[called(name)] = str(module.weight_type)
             rounded[called(name)] = _wish(module)
         elif isinstance(module, Experts):
@@ -59,11 +63,16 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
             rounded |= _of_stacks(_wish(module), [*stacks], before)
     dense = [called(name) for name in packable(model)]
     if before is None:
-        return StoredConfig.describing(types, dense, activation_types=rounded)
-    if not types or _says(before, types, rounded, dense):
+        return StoredConfig.describing(types, dense, activation_types=rounded, convolutions=filters)
+    if not types or (before.convolutions == filters and _says(before, types, rounded, dense)):
         return before
     return StoredConfig.describing(
-        types, dense, usual=before.weight_type, source=before.source, activation_types=rounded
+        types,
+        dense,
+        usual=before.weight_type,
+        source=before.source,
+        activation_types=rounded,
+        convolutions=filters,
     )
 
 

@@ -16,6 +16,10 @@ from ladder.integrations.transformers.checkpoint import (
     find_modules,
     read_headers,
 )
+from ladder.integrations.transformers.convolutions import (
+    swap_convolutions,
+    swap_convolutions_by_config,
+)
 from ladder.integrations.transformers.experts import swap_experts, swap_experts_by_config
 from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
@@ -41,6 +45,7 @@ def swap_stored(
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = outputs(model)
         swap_experts_by_config(model, config, cut=cut)
+        swap_convolutions_by_config(model, config, cut=cut)
         for name, linear in linears(model).items():
             text = config.type_of(name)
             if text is not None and (name in config.modules or name not in skip):
@@ -48,6 +53,7 @@ def swap_stored(
                 _swap(model, StoredModule(name, name, parts), text, plan)
         return {}, {}
     headers = swap_experts(model, headers, config, cut=cut)
+    headers = swap_convolutions(model, headers, config, cut=cut)
     singles = open_experts(model, headers, PARTS, _codes_part, cut=cut)
     found = find_modules(model, headers, (*PARTS, *OF_X), _codes_part)
     for module in found:
