@@ -256,7 +256,8 @@ class Conv2d(PackedModule):
     ) -> str:
         """Compile and time the kernel for x of ``shape`` [N, C, H, W], as :func:`ladder.warmup`
         does for tokens: kernels know the size of images, and are the same for all N up to a power
-        of two of windows. Elsewhere than on a CUDA device it does nothing.
+        of two of windows. Elsewhere than on a CUDA device it does nothing; of several groups it
+        gives the weight the form of kernels alone.
 
         Args:
             tune, budget: as :func:`ladder.warmup`.
@@ -268,7 +269,7 @@ class Conv2d(PackedModule):
             raise InvalidArgument(f"shape is {list(shape)}, not [N, {self.in_channels}, H, W]")
         if self.device.type != "cuda" or not self.prepare() or self.image is None:
             return ""
-        if self.groups > 1:
+        if self.groups > 1:  # there are no kernels to choose from
             return ""
         x, geometry = padded(self, torch.empty(shape, device="meta"))
         count, channels, height, width = x.shape

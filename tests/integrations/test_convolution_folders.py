@@ -15,12 +15,15 @@ from vision_models import FAMILIES, clip, fresh, scores, whisper
 
 import ladder
 from ladder.checkpoints.convert import convert
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.info import describe, matrices
 from ladder.checkpoints.packed import packed_layers
 from ladder.cli import app
 from ladder.errors import CheckpointError
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.transformers import LadderConfig
+from ladder.integrations.transformers.checkpoint import read_headers
+from ladder.integrations.transformers.convolutions import swap_convolutions
 from ladder.integrations.transformers.quantizer import dense
 
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
@@ -297,6 +300,13 @@ def test_a_subclass_of_a_convolution_is_refused(folder, monkeypatch):
     monkeypatch.setattr(modeling_resnet, "nn", changed)
     with pytest.raises(ladder.Unsupported, match="a Standardised, which is more than nn.Conv2d"):
         Kind.from_pretrained(folder)
+
+
+def test_a_model_that_is_cut_over_processes_is_refused(folder):
+    config = StoredConfig.from_dict(config_of(folder))
+    headers = read_headers([folder / "model.safetensors"])
+    with pytest.raises(ladder.Unsupported, match="is a packed convolution, which cannot be in a"):
+        swap_convolutions(fresh("resnet"), headers, config, cut=True)
 
 
 def test_info_counts_convolutions_and_has_their_sizes(folder):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import ladder
 from ladder import InvalidArgument
+from ladder.nn.select_conv import convolutions
 
 F_, C = 24, 6
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
@@ -167,13 +168,27 @@ def test_gradients_are_those_of_the_values(groups, dtype):
     assert torch.equal(x.grad, dense.grad.to(dtype))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("groups", [2, 6])
-def test_torch_compile_takes_it_whole(groups):
+def test_torch_compile_takes_it_whole_with_gradients(groups, backend):
     conv, values = exact_conv(groups)
-    compiled = torch.compile(conv, fullgraph=True, backend="eager")
+    compiled = torch.compile(conv, fullgraph=True, backend=backend)
     for shape in ((2, C, 9, 7), (3, C, 9, 7), (2, C, 6, 8)):
-        x = integers(shape, torch.float32)
-        assert torch.equal(compiled(x).double(), wanted_of(x, values, conv))
+        x = integers(shape, torch.float32).requires_grad_()
+        y = compiled(x)
+        dense = x.detach().double().requires_grad_()
+        wanted = wanted_of(dense, values, conv)
+        assert torch.equal(y.double(), wanted)
+        y.sum().backward()
+        wanted.sum().backward()
+        assert torch.equal(x.grad.double(), dense.grad)
+
+
+def test_an_exported_program_computes_the_same():
+    conv, values = exact_conv(3)
+    x = integers((2, C, 9, 7), torch.float32)
+    program = torch.export.export(conv, (x,))
+    assert torch.equal(program.module()(x).double(), wanted_of(x, values, conv))
 
 
 def test_shapes_can_be_asked_of_the_meta_device():
@@ -209,6 +224,26 @@ def test_what_packing_does_not_serve_stays_dense_with_the_reason():
     assert set(report.left) == {"depthwise.weight", "tiny.weight", "line.weight"}
     model.depthwise = ladder.Conv2d.from_float(model.depthwise, TYPE)  # as the reason says
     assert model(torch.randn(2, 8, 8, 8).half()).shape == (2, 4)
+
+
+def test_tied_weights_stay_dense_and_two_names_are_one_module():
+    model = nn.ModuleDict({name: nn.Conv2d(16, 16, 3) for name in "abcd"})
+    model["b"].weight = model["a"].weight
+    model["e"] = model["c"]
+    report = ladder.convert(model, TYPE, convolutions=True)
+    assert set(report.packed) == {"c", "d"} and model["e"] is model["c"]
+    why = "its weight is tied to that of another module"
+    assert {name: left.reason for name, left in report.left.items()} == {
+        "a.weight": why, "b.weight": why,
+    }  # fmt: skip
+
+
+def test_weights_that_transformers_will_tie_stay_dense():
+    with torch.device("meta"):
+        model = nn.ModuleDict({name: nn.Conv2d(16, 16, 3) for name in "abc"})
+    model.all_tied_weights_keys = {"b.weight": "a.weight"}
+    found, left = convolutions(model, (), ladder.ttype(TYPE), loaded=False)
+    assert [each.name for each in found] == ["c"] and set(left) == {"a.weight", "b.weight"}
 
 
 @pytest.mark.parametrize("groups", [2, 6])
