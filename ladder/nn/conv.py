@@ -20,7 +20,7 @@ from ladder.nn.conv_products import by_columns, by_values, filters, padded, pair
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
 from ladder.nn.select_conv import filter_rows
-from ladder.ops.transforms import autocast, check_activations, check_tensor
+from ladder.ops.transforms import autocast, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -194,8 +194,6 @@ class Conv2d(PackedModule):
             and rounds once; GPUs multiply by weights in the dtype of ``x``.
         """
         check_tensor(x)
-        if self.groups > 1:
-            check_activations(x)
         if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
             raise InvalidArgument(
                 f"x has shape {list(x.shape)}, not [N, {self.in_channels}, H, W] or "

@@ -13,6 +13,7 @@ from torch.nn import functional
 from ladder import ops
 from ladder.cuda.convolution import Geometry
 from ladder.errors import InvalidArgument
+from ladder.ops.transforms import check_activations
 
 if TYPE_CHECKING:
     from ladder.nn.conv import Conv2d
@@ -62,6 +63,9 @@ def filters(conv: Conv2d, values: Tensor) -> Tensor:
 def by_values(conv: Conv2d, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """[N, H', W', F], by dequantised weights and torch's convolution: on a CPU in float32, in which
     it computes halves anyway, so that weights are not rounded to these."""
+    check_activations(x)
+    if x.device != conv.device:
+        raise InvalidArgument(f"x is on {x.device}, the weight on {conv.device}")
     dtype = x.dtype
     if x.device.type == "cpu":
         x, bias = x.float(), None if bias is None else bias.float()

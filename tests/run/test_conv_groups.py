@@ -103,6 +103,19 @@ def test_paddings_by_name_are_torchs(padding):
 
 
 @pytest.mark.parametrize("groups", [2, 6])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_of_every_mode_is_exact(mode, groups):
+    weight = exact_weight(TYPE, F_, 6 * C // groups)
+    conv = ladder.Conv2d.from_weight(
+        weight, C, (3, 2), (2, 1), (2, 1), groups=groups, bias=False, padding_mode=mode
+    )
+    values = formula(weight).view(F_, 3, 2, C // groups).permute(0, 3, 1, 2)
+    x = integers((2, C, 9, 7), torch.float32)
+    wide = F.pad(x.double(), (1, 1, 2, 2), mode=mode)
+    assert torch.equal(conv(x).double(), F.conv2d(wide, values, None, (2, 1), groups=groups))
+
+
+@pytest.mark.parametrize("groups", [2, 6])
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
 def test_quantised_convolutions_keep_what_they_are(mode, groups):
     torch.manual_seed(0)
@@ -150,6 +163,8 @@ def test_what_does_not_fit_is_refused_with_the_values():
         conv(torch.zeros(2, 3, 9, 9))
     with pytest.raises(InvalidArgument, match="x has dtype float64"):
         conv(torch.zeros(2, C, 9, 9, dtype=torch.float64))
+    with pytest.raises(InvalidArgument, match="x is on meta, the weight on cpu"):
+        conv(torch.zeros(2, C, 9, 9, device="meta"))
     dense = nn.Conv2d(C, F_, 3, groups=3)
     with pytest.raises(InvalidArgument, match=r"weight is \[24, 27\].* not \[24, 18\]"):
         ladder.Conv2d.in_place_of(dense, exact_weight(TYPE, F_, 27))

@@ -59,10 +59,12 @@ def swap_convolutions(
             which the config does not speak.
         Unsupported: ``cut``, or a subclass of nn.Conv2d that may compute something else.
     """
+    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        return headers
     rename, _ = renamer(model)
     stored = parts_by_module(headers, PARTS)
     taken: set[str] = set()
-    for name in stored.keys() | config.convolutions.keys():
+    for name in sorted(stored.keys() | config.convolutions.keys()):
         target = rename(f"{name}.weight").removesuffix(".weight")
         conv = submodule(model, target)
         if not isinstance(conv, nn.Conv2d):
