@@ -41,8 +41,9 @@ def convolutions(
 
     Args:
         skip: modules to leave, as :func:`ladder.nn.select.covers` reads them.
-        types: of all; or with "" of all, but those that it names, which neither ``skip`` nor their
-            size leaves dense.
+        types: the type that they would have; or types by name, with "" for convolutions that have
+            none of their own. What is named is packed although ``skip`` covers it or packing it is
+            of little use.
         loaded, option: as :func:`ladder.nn.select.survey`.
     """
     named = {"": types} if isinstance(types, TType) else types
