@@ -44,8 +44,8 @@ Layout quad_pair_operand(const MatrixInstruction& row) {
   return {{row.copies, 8, 4}, {{1, 2, 4}, {0, 4, 1}, {1, 4, 1}}, {{2, 4, 1}}};
 }
 
-/// Rows 8 p + 4 h + r of quad pairs of which bit `other` of q is whatever it is; p is the other
-/// bit.
+/// The same lanes of one product: quad pair q has rows 8 (q % 2) + 4 h + r of A, and 8 (q / 2) +
+/// 4 h + r of B, all of their columns.
 Layout quad_pairs_operand(const MatrixInstruction& row, bool of_a) {
   const Digit half{0, 2, 8}, both{0, 2, 0};
   return {

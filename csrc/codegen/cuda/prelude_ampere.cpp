@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What sm_80 brought, and what sm_75 and sm_70 have in its place. They copy by a load and a store
-// of thread that asks. Such a copy has ended before it is waited for, which programs allow: they
-// overwrite nothing that may still be read (program.h). They have no arithmetic of bfloat16, so
-// that no program multiplies bfloat16 there; weights can be dequantised to it.
+// of the thread that asks. Such a copy has ended before it is waited for, which programs allow:
+// they overwrite nothing that may still be read (program.h). They have no arithmetic of bfloat16,
+// so that no program multiplies bfloat16 there; weights can be dequantised to it.
 #include "codegen/cuda/prelude.h"
 
 namespace ladder::cuda {

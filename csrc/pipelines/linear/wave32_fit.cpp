@@ -24,7 +24,7 @@ bool whole_rows(const MatrixInstruction& row) {
   return row.fragment == Fragment::wmma_twice || quad_pairs(row);
 }
 
-/// What lanes of waves have by c, h and g. `eight` has the stride of one row of g.
+/// What lanes of waves have by c, h and g: `half` by h, `eight` the stride of a row of g.
 std::vector<Digit> lanes_of(const MatrixInstruction& row, Digit wave, Digit c, Digit half,
                             Digit eight) {
   if (!quad_pairs(row)) return {wave, c, half, eight};
