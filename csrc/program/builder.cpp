@@ -37,7 +37,8 @@ constexpr std::string_view kReserved =
     "high_f16 low_bf16 "
     "high_bf16 pack_f16 pack_bf16 to_integer shuffle_xor atomic_add_f32 signal_init signal_expect "
     "signal_arrive signal_arrive_copies signal_await copy_bulk copy_bulk_to_all "
-    "cluster_meet keep_order anew mma_half_f16 mma_quarter_u8 mma_quarter_s8 rounded_bf16 "
+    "cluster_meet keep_order anew mma_quad_pairs_f16 mma_half_f16 mma_quarter_u8 mma_quarter_s8 "
+    "rounded_bf16 "
     "largest_of_warp ";
 
 }  // namespace
