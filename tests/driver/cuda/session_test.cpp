@@ -7,9 +7,11 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "fakes/driver.h"
+#include "fakes/fakes.h"
 #include "runtime/device_row.h"
 #include "runtime/gpus.h"
 #include "runtime/notices.h"
@@ -181,7 +183,7 @@ TEST_F(Sessions, have_kernels_of_float16_on_turing) {
 
 // Kernels by waves, compiled by an NVRTC that knows sm_70.
 TEST_F(Sessions, have_kernels_of_float16_on_volta) {
-  fake::machine(3) = {.name = "Tesla V100-SXM2-32GB",
+  fake::machine(4) = {.name = "Tesla V100-SXM2-32GB",
                       .capability = 70,
                       .multiprocessors = 80,
                       .memory_bytes = 34.1e9,
@@ -193,14 +195,18 @@ TEST_F(Sessions, have_kernels_of_float16_on_volta) {
                       .shared_per_block_bytes = 96 << 10,
                       .threads = 2048,
                       .largest_cluster = 1};
-  EXPECT_EQ(device_row(3).architecture, "sm_70");
+  EXPECT_EQ(device_row(4).architecture, "sm_70");
   Session& s = of(71);
+  EXPECT_EQ(no_kernels(s.type(), s.n(), s.k(), false, device_row(4)),
+            "nvrtc 13.0 compiles for sm_75 to sm_120, none of which runs on this device's sm_70");
+  const int oldest = std::exchange(fake_nvrtc.architectures[0], 70);
   for (const std::int64_t m : {1, 16, 40, 256}) {
-    const LinearKernel* const found = s.linear(3, Scalar::f16, m, stream_);
+    const LinearKernel* const found = s.linear(4, Scalar::f16, m, stream_);
     ASSERT_NE(found, nullptr) << m;
     EXPECT_TRUE(start(*found)) << m;
   }
-  EXPECT_EQ(s.linear(3, Scalar::bf16, 1, stream_), nullptr);
+  EXPECT_EQ(s.linear(4, Scalar::bf16, 1, stream_), nullptr);
+  fake_nvrtc.architectures[0] = oldest;
 }
 
 TEST_F(Sessions, dequantise_beside_bfloat16_on_turing_and_say_why_once) {
