@@ -58,8 +58,7 @@ _RIVALS = {
     "marlin": "MarlinLinearKernel",
     "humming": "HummingLinearKernel",
 }
-#: Files of compressed-tensors: the format, and fields of weights and of x. What vLLM's log calls
-#: the kernel.
+# Files of compressed-tensors: the format, and fields of weights and of x.
 _TOKENS = {"num_bits": 8, "strategy": "token", "symmetric": True, "dynamic": True}
 _ROWS = {"num_bits": 8, "strategy": "channel", "symmetric": True, "dynamic": False}
 _INT4 = {
@@ -77,6 +76,7 @@ _COMPRESSED: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     ),
     "nvfp4": ("nvfp4-pack-quantized", _FP4 | {"strategy": "tensor_group", "group_size": 16}, None),
 }  # fmt: skip
+#: What vLLM's log says of their kernels.
 _THEIR_KERNEL = {
     "fp8": r"Selected \w*FP8ScaledMM\w*Kernel for",
     "int8": r"Selected \w*Int8ScaledMM\w*Kernel for",
@@ -111,12 +111,19 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
     from ladder.checkpoints.folder import StoredConfig
     from ladder.types import with_defaults
 
-    weight, _, activation = engine.partition(":")[2].partition("@")
-    text = str(with_defaults(weight or "uint4"))
+    weight, rounded = stored_types(engine)
     # Routers of mixtures stay as they are in the files that rivals read.
     return StoredConfig(
-        text, modules_to_not_convert=("lm_head", "mlp.gate"), activation_type=activation or None
+        str(with_defaults(weight)),
+        modules_to_not_convert=("lm_head", "mlp.gate"),
+        activation_type=rounded or None,
     ).to_dict()
+
+
+def stored_types(engine: str) -> tuple[str, str]:
+    """The types of weights and of x of an engine of ladder's; "": x as it comes."""
+    weight, _, rounded = engine.partition(":")[2].partition("@")
+    return weight or "uint4", rounded
 
 
 def environment(engine: str) -> dict[str, str]:
@@ -149,10 +156,15 @@ def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
     if not engine.startswith("ladder"):
         return []
     experts = [r"ladder: \d+ experts of .* have kernels for items"] if _is_mixture(shape) else []
-    fuses = ladder.get("fuse_gated_mlp", True) and not _is_mixture(shape)
+    from ladder.types import with_defaults
+
+    weight, rounded = stored_types(engine)
+    # Random second scales differ between gate and up, which are two launches then.
+    whole = with_defaults(weight).scale2 is None
+    fuses = ladder.get("fuse_gated_mlp", True) and whole and not _is_mixture(shape)
     products = [r"ladder: (\d+) of \1 layers of two parts give act\(gate\) \* up"] if fuses else []
-    rounded = rf".* of {engine.partition('@')[2]}" if "@" in engine else ""
-    return [rf"ladder: .* has kernels for 1 to{rounded}", *experts, *products]
+    of = f".* of {rounded}" if rounded else ""
+    return [f"ladder: .* has kernels for 1 to{of}", *experts, *products]
 
 
 def write_model(folder: Path, shape: str, layers: int, engine: str, dtype: str) -> None:

@@ -35,6 +35,7 @@ constexpr codegen::Dialect kDialect = {
     .preludes = {.common = &prelude,
                  .scales = &scale_prelude,
                  .digits = &digit_prelude,
+                 .quad_pairs = &quad_pair_prelude,
                  .e4m3 = &float_byte_prelude,
                  .wholes = &whole_byte_prelude,
                  .relative = &relative_prelude,

@@ -24,6 +24,9 @@ std::string_view digit_prelude();
 /// And for programs with element-wise arithmetic or bulk copies.
 std::string_view tile_prelude();
 
+/// For programs that multiply by quad pairs. Of sm_70.
+std::string_view quad_pair_prelude();
+
 /// For programs that multiply e4m3 by single warps. From sm_89 on.
 std::string_view float_byte_prelude();
 /// For programs whose operands of e4m3 are integers less zero points.

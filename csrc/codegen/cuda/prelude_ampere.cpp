@@ -9,19 +9,7 @@
 namespace ladder::cuda {
 
 std::string_view since_ampere() {
-  return R"(// Volta's. A quarter of 16 x 16 sums by each quad pair, four columns of operands at once.
-DEVICE void mma_quad_pairs_f16(float* d, const u32* a, const u32* b) {
-#pragma unroll
-  for (int k = 0; k < 8; k += 2) {
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
-                   "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-                 : "r"(a[k]), "r"(a[k + 1]), "r"(b[k]), "r"(b[k + 1]));
-  }
-}
-#if __CUDA_ARCH__ >= 800
+  return R"(#if __CUDA_ARCH__ >= 800
 // Sixteen or eight bytes to shared memory; zeros where `bytes` is 0.
 DEVICE void copy_async(u32 to, const void* from, u32 bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes)
@@ -106,6 +94,22 @@ DEVICE u32 largest_of_warp(u32 value) {
   return value;
 }
 #endif
+)";
+}
+
+std::string_view quad_pair_prelude() {
+  return R"(// A quarter of 16 x 16 sums by each quad pair, four columns of operands at once.
+DEVICE void mma_quad_pairs_f16(float* d, const u32* a, const u32* b) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 2) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9}, {%10, %11}, "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
+                   "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                 : "r"(a[k]), "r"(a[k + 1]), "r"(b[k]), "r"(b[k + 1]));
+  }
+}
 )";
 }
 

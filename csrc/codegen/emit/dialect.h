@@ -15,13 +15,14 @@ namespace ladder::codegen {
 /// Pieces of prelude, each with the functions of some instructions.
 struct Preludes {
   std::string_view (*common)();
-  std::string_view (*scales)();    ///< scales of 8 bits
-  std::string_view (*digits)();    ///< products of integers (layout/digits.h); null: has none
-  std::string_view (*e4m3)();      ///< products of e4m3 by a warp; null: has none
-  std::string_view (*wholes)();    ///< integers less zero points in e4m3; null: has none
-  std::string_view (*relative)();  ///< operands by differences of scales; null: has none
-  std::string_view (*gates)();     ///< functions of gates (codegen/gated_product.h)
-  std::string_view (*tiles)();     ///< element-wise arithmetic, shuffles, signals
+  std::string_view (*scales)();      ///< scales of 8 bits
+  std::string_view (*digits)();      ///< products of integers (layout/digits.h); null: has none
+  std::string_view (*quad_pairs)();  ///< products by quad pairs; null: has none
+  std::string_view (*e4m3)();        ///< products of e4m3 by a warp; null: has none
+  std::string_view (*wholes)();      ///< integers less zero points in e4m3; null: has none
+  std::string_view (*relative)();    ///< operands by differences of scales; null: has none
+  std::string_view (*gates)();       ///< functions of gates (codegen/gated_product.h)
+  std::string_view (*tiles)();       ///< element-wise arithmetic, shuffles, signals
   std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
   std::string_view (*roles)();     ///< registers and barriers of roles; null: has none
   std::string_view (*tensors)();   ///< tensor memory; null: has none

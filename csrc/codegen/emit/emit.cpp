@@ -64,6 +64,11 @@ std::string Emitter::run() {
     if (dialect_.preludes.digits == nullptr) fail<Unsupported>("no digits of activations");
     out_ << dialect_.preludes.digits() << '\n';
   }
+  const auto by_quad_pairs = [](const Mma& i) { return i.row->fragment == Fragment::quad_pairs; };
+  if (has<Mma>(program_.body, by_quad_pairs)) {
+    if (dialect_.preludes.quad_pairs == nullptr) fail<Unsupported>("no products by quad pairs");
+    out_ << dialect_.preludes.quad_pairs() << '\n';
+  }
   const auto by_warps = [&](const Mma& i) { return has_fields_of_e4m3(reg(i.a).scalar); };
   if (has<Mma>(program_.body, by_warps)) {
     if (dialect_.preludes.e4m3 == nullptr) fail<Unsupported>("no products of e4m3");

@@ -75,6 +75,7 @@ constexpr codegen::Dialect kDialect = {
     .preludes = {.common = &prelude,
                  .scales = &scale_prelude,
                  .digits = &byte_prelude,
+                 .quad_pairs = nullptr,
                  .e4m3 = &float_byte_prelude,
                  .wholes = &whole_byte_prelude,
                  .relative = nullptr,

@@ -106,7 +106,8 @@ TEST(EmitTiles, bytes_that_are_no_whole_words_are_refused) {
 TEST(EmitTiles, every_name_of_the_prelude_is_reserved) {
   const std::string text = std::string(cuda::prelude()) + std::string(cuda::scale_prelude()) +
                            std::string(cuda::digit_prelude()) + std::string(cuda::tile_prelude()) +
-                           std::string(cuda::float_byte_prelude());
+                           std::string(cuda::float_byte_prelude()) +
+                           std::string(cuda::quad_pair_prelude());
   const std::regex function(R"(DEVICE \w+ (\w+)\()");
   int found = 0;
   for (std::sregex_iterator at(text.begin(), text.end(), function), end; at != end; ++at, ++found) {

@@ -180,6 +180,14 @@ struct LinearCase {
     }
     return "";
   }
+  /// The same of what the interpreter gives for y, of 16 bits.
+  std::string objection_to(const Program& program, const Schedule& schedule) const {
+    std::vector<std::uint8_t> bytes;
+    for (const double value : run(program, schedule)) {
+      bytes.push_back(bits(value) & 0xff), bytes.push_back(bits(value) >> 8);
+    }
+    return objection_to(bytes);
+  }
 
   /// The largest finite y.
   double largest() const { return to_number(problem.formats.y, bits(HUGE_VAL) - 1); }

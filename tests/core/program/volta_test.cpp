@@ -5,7 +5,6 @@
 
 #include "program/kinds_of_types.h"
 #include "program/linear_case.h"
-#include "program/wave_cases.h"
 
 namespace ladder {
 namespace {
@@ -19,31 +18,7 @@ void expect_right(const Problem& problem, const Schedule& schedule, unsigned see
   const auto what = to_string(problem) + "; " + to_string(schedule);
   ASSERT_NO_THROW(verify(program, v100().shared_per_block_bytes)) << what;
   const auto data = LinearCase::integers(problem, 1 + seed * 5 % problem.m, seed);
-  std::vector<std::uint8_t> bytes;
-  for (const double value : data.run(program, schedule)) {
-    const auto bits = data.bits(value);
-    bytes.push_back(bits & 0xff), bytes.push_back(bits >> 8);
-  }
-  ASSERT_EQ(data.objection_to(bytes), "") << what;
-}
-
-TEST(Volta, multiplies_by_waves_of_every_shape_exactly) {
-  unsigned seed = 0, taken = 0;
-  for (const char* type : testing::kKindsOfTypes) {
-    for (const auto& shape : testing::kWaveShapes) {
-      if (++seed % 3 != 0) continue;
-      for (const Route route : {Route::multiply_add, Route::in_place}) {
-        const auto reduction = seed % 2 == 0 ? Reduction::none : Reduction::ordered;
-        for (auto [problem, schedule] :
-             testing::wave_case(shape, ttype(type), Scalar::f16, reduction, route, v100())) {
-          problem.set_bias(seed % 2 == 0), problem.permuted_columns = seed % 5 == 0;
-          expect_right(problem, schedule, seed);
-          ++taken;
-        }
-      }
-    }
-  }
-  EXPECT_GE(taken, 40U);
+  ASSERT_EQ(data.objection_to(program, schedule), "") << what;
 }
 
 TEST(Volta, has_a_kernel_for_every_kind_of_type_and_the_first_choice_is_right) {

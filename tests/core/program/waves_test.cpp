@@ -96,7 +96,7 @@ TEST_P(Waves, multiply_every_type_exactly) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Waves,
                          ::testing::Combine(::testing::Values("mi210", "mi300x", "rx7900xtx",
-                                                              "rx9070xt"),
+                                                              "rx9070xt", "v100"),
                                             ::testing::ValuesIn(testing::kKindsOfTypes)),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
@@ -183,7 +183,7 @@ TEST(Waves, of_32_lanes_are_caught_with_codes_of_another_lane_block_or_step) {
     mutate(program);
     return testing::objection_to(program, schedule, LinearCase::integers(problem, problem.m));
   };
-  for (const char* name : {"rx7900xtx", "rx9070xt"}) {
+  for (const char* name : {"rx7900xtx", "rx9070xt", "v100"}) {
     EXPECT_EQ(caught(name, [](Program&) {}), "") << name;
     const auto of_lanes = [](Program& program) {
       const auto words = std::ranges::find(program.registers, "words", &Register::name);
