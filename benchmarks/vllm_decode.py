@@ -156,12 +156,8 @@ def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
     if not engine.startswith("ladder"):
         return []
     experts = [r"ladder: \d+ experts of .* have kernels for items"] if _is_mixture(shape) else []
-    from ladder.types import with_defaults
-
-    weight, rounded = stored_types(engine)
-    # Random second scales differ between gate and up, which are two launches then.
-    whole = with_defaults(weight).scale2 is None
-    fuses = ladder.get("fuse_gated_mlp", True) and whole and not _is_mixture(shape)
+    _, rounded = stored_types(engine)
+    fuses = ladder.get("fuse_gated_mlp", True) and not _is_mixture(shape)
     products = [r"ladder: (\d+) of \1 layers of two parts give act\(gate\) \* up"] if fuses else []
     of = f".* of {rounded}" if rounded else ""
     return [f"ladder: .* has kernels for 1 to{of}", *experts, *products]

@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -162,6 +162,29 @@ class Background:
     def __exit__(self, *exception: object) -> None:
         self.stop()
         self.wait()
+
+
+def in_background(compile: Callable[[], None]) -> threading.Thread:
+    """Call ``compile``, which has kernels compiled into the store, in a thread of its own. Where
+    compiler or device refuse, whoever loads the kernels is told why. A process that exits starts no
+    further kernel."""
+    _library.find_compiler()
+
+    def work() -> None:
+        try:
+            compile()
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            _log.debug("%s", error)
+        atexit.unregister(stop)
+
+    def stop() -> None:
+        _ops.stop_compiling_ahead()
+        thread.join()
+
+    thread = threading.Thread(target=work, name="ladder-compile", daemon=True)
+    atexit.register(stop)
+    thread.start()
+    return thread
 
 
 def _proposals(job: Job, mode: Mode, seconds: float) -> Proposals:

@@ -64,11 +64,17 @@ def rows_of_item(gate_up: Stack, down: Stack, rows: int, dtype: torch.dtype) -> 
     return _ops.expert_rows(gate_up.number, down.number, gate_up.experts, rows, dtype, device)
 
 
-def compile_ahead(gate_up: Stack, down: Stack, rows: Iterable[int], dtype: torch.dtype) -> None:
+def compile_ahead(
+    numbers: tuple[int, int], count: int, rows: Iterable[int], dtype: torch.dtype, device: int
+) -> None:
     """Compile the kernels that :func:`rows_of_item` would one by one for each of these numbers of
-    rows, several at a time, into the store: nothing where there is none."""
-    device = gate_up.images.device.index
-    _ops.compile_experts(gate_up.number, down.number, gate_up.experts, list(rows), dtype, device)
+    rows, several at a time, into the store: nothing where there is none.
+
+    Args:
+        numbers: of the images of both products, as :attr:`Stack.number`.
+        count: experts of the layer.
+    """
+    _ops.compile_experts(*numbers, count, list(rows), dtype, device)
 
 
 def stacked(weights: Sequence[Weight], gating: Gating | None = None) -> Stack:

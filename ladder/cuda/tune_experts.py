@@ -164,7 +164,9 @@ def _tune_layer(
             alike = [p for p in problems.values() if p.rounds == rounds]
             if alike:
                 rows = [p.tokens * p.of_token for p in alike]
-                experts.compile_ahead(*alike[0].stacks, rows, r.dtype)
+                first, second = alike[0].stacks
+                numbers, index = (first.number, second.number), first.images.device.index
+                experts.compile_ahead(numbers, first.experts, rows, r.dtype, index)
         for tokens, problem in problems.items():
             yield tokens, tune(problem, mode, deadline)
 

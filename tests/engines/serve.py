@@ -75,13 +75,13 @@ def count_ops(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
 
 def count_kernels(generate: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     """What ``generate()`` returns, and how often each kernel of ladder's layers ran, in a graph or
-    not: linear ones, and what is between the products of experts."""
+    not: linear ones, and what adds up the products of experts."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         outputs = generate()
     events = profiler.key_averages()
-    return outputs, {e.key: e.count for e in events if re.match("linear_|gated$", e.key)}
+    return outputs, {e.key: e.count for e in events if re.match("linear_|combine$", e.key)}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

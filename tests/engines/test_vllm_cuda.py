@@ -208,7 +208,7 @@ def test_an_engine_of_experts_in_graphs_agrees_with_transformers(name, experts_i
     check_tokens(case, answer, believed)
     layers = [layer for layer in case.packed() if ".experts." in layer]
     # Of every step, that of the prompts too: no batch of experts goes another way.
-    assert answer["counts"].get("gated", 0) >= len(layers) * TOKENS, answer["counts"]
+    assert answer["counts"].get("combine", 0) >= len(layers) * TOKENS, answer["counts"]
 
 
 @pytest.fixture(scope="session")

@@ -187,7 +187,11 @@ def test_groups_go_through_dense_weights(groups):
     for dtype in (torch.float32, *HALVES):
         given = x.detach().to(dtype).requires_grad_()
         y = conv(given)
-        assert torch.equal(y, wanted.to(dtype))
+        # torch may round the exact sums before it adds the bias, and then once more.
+        sums = wanted - conv.bias.double()[:, None, None]
+        unit = torch.finfo(dtype).eps / 2
+        apart = (y.double() - wanted).abs()
+        assert (apart <= unit * (1 + unit) * (sums.abs() + wanted.abs())).all()
         y.sum().backward()
         assert torch.equal(given.grad, dense.grad.to(dtype))
     state = conv.state_dict()

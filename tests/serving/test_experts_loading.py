@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import foreign
 import pytest
+import torch
 from mixtures import (
     EXPERTS,
     PREFIX,
+    TOP_K,
     Model,
     Others,
     Stacks,
@@ -126,6 +128,73 @@ def test_a_layer_keeps_one_copy_of_its_weights(tmp_path):
             for t in model.experts.parameters()}  # fmt: skip
     bytes_of = [w.nbytes for weights in stacks.weights.values() for w in weights]
     assert sum(kept.values()) == sum(bytes_of)
+
+
+# --- kernels that are compiled meanwhile ----------------------------------------------------------
+
+
+@pytest.fixture
+def warmer(monkeypatch):
+    """Of an engine on a processor that takes it for a GPU with kernels for everything; with the
+    arguments of what is compiled for experts."""
+    from vllm.config import get_current_vllm_config
+
+    from ladder.cuda import experts, kernels
+    from ladder.integrations.vllm.warm import Warmer
+
+    config, calls = get_current_vllm_config(), []
+    config.compilation_config.static_forward_context.clear()
+    vars(config).pop("_ladder_warmer", None)
+    monkeypatch.setattr(kernels, "possible", lambda device: True)
+    monkeypatch.setattr(kernels, "objection", lambda *weight: "")
+    monkeypatch.setattr(kernels, "load_transforms", lambda *weight: "")
+    monkeypatch.setattr(experts, "compile_ahead", lambda *given: calls.append(given))
+    yield Warmer.of(config, torch.float16), calls
+    vars(config).pop("_ladder_warmer", None)
+
+
+def compiled(warmer) -> list[tuple]:
+    made, calls = warmer
+    for thread in made.experts._under_way.values():
+        thread.join()
+    return calls
+
+
+@pytest.mark.parametrize("stored", [
+    lambda: Stacks(ZEROS),
+    lambda: Stacks(*TWO),
+    lambda: Others(foreign.gptq, bits=4, symmetric=True),
+    lambda: Others(foreign.compressed, bits=4, symmetric=False),
+], ids=("zeros", "two types", "gptq", "compressed-tensors"))  # fmt: skip
+def test_what_is_compiled_while_weights_load_is_what_they_take(
+    stored, tmp_path, warmer, monkeypatch
+):
+    from vllm.config import get_current_vllm_config
+
+    from ladder.integrations.serving import mixture
+
+    stored = stored()
+    tensors = stored.tensors()
+    folder = write(tmp_path, tensors, stored.config())
+    Model(folder, dtype=torch.float16)
+    get_current_vllm_config().compilation_config.static_forward_context.clear()
+    model = Model(folder, dtype=torch.float16)
+    (given,) = compiled(warmer)
+    model.load(tensors)
+    room, gating = model.experts.quant_method.room, model.experts.quant_method.gating
+    weights = [room.rooms[name].take(model.experts) for name in ("gate_up", "down")]
+    monkeypatch.setattr(mixture, "_ops", SimpleNamespace(expert_rows=lambda *given: 1))
+    assert given[0] == mixture._numbers(weights, torch.float16, gating)
+    assert given[1:2] + given[3:] == (EXPERTS, torch.float16, 0)
+    rows, most = given[2], model.experts.quant_method.most_tokens
+    assert rows[0] == TOP_K and rows[-1] >= TOP_K * most
+    assert all(later == 2 * row for row, later in zip(rows[:-1], rows[1:], strict=True))
+
+
+def test_nothing_is_compiled_for_experts_in_another_order(tmp_path, warmer):
+    stored = in_another_order()
+    Model(write(tmp_path, stored.tensors(), stored.config()), dtype=torch.float16)
+    assert compiled(warmer) == []
 
 
 # --- what is refused, and engines without files ---------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 import torch
 from drawn import KINDS, generator, stored_types
 from layers import (
+    FUSED,
     SHAPES,
     VOCABULARY,
     Stored,
@@ -102,6 +103,20 @@ def fresh_warmer():
     vars(config).pop("_ladder_warmer", None)
     yield
     vars(config).pop("_ladder_warmer", None)
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("type", KINDS)
+def test_dummy_parts_of_a_layer_are_one_run(type, name, tmp_path):
+    """As of files made for engines, whose parts have one second scale."""
+    stored = Stored.drawn(dict.fromkeys(parts_of(name), type))
+    folder = write(tmp_path, stored.tensors(), stored.config())
+    layer = make(name, quantization(folder), dtype=torch.float32)
+    layer.quant_method.dummy = True
+    layer.quant_method.process_weights_after_loading(layer)
+    assert len(layer.quant_method.runs) == 1
+    y = run(layer, activations(name))
+    assert y.isfinite().all() and y.count_nonzero() > y.numel() // 2
 
 
 @pytest.mark.parametrize("type", (ZEROS, "nvfp4", "uint3,group=32,scale=float16,zero=quantized"))

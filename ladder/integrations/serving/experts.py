@@ -174,6 +174,18 @@ class ExpertsRoom:
             if name in self.biases:
                 self.biases[name].register(self._holder(layer, name), self.dtype)
 
+    def expected(self) -> list[tuple[str, int, int]]:
+        """The type, N and K that weights of both products are going to have, as far as headers
+        tell; empty where experts differ, or parts of one."""
+        out = []
+        for stack in self.rooms.values():
+            types = {room.expected_type() for room in stack.rooms}
+            ttype, first = types.pop(), stack.rooms[0]
+            if ttype is None or types:
+                return []
+            out.append((str(ttype), sum(rows.count for rows in first.rows), first.columns.count))
+        return out
+
     def is_open(self, layer: nn.Module) -> bool:
         """Whether the parameters are still those of the files."""
         for name, room in self.rooms.items():

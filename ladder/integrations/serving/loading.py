@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ladder.checkpoints.layer import check_input_scale, check_pre_scale
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.serving import dummy
 from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
 from ladder.nn.packed import OF_X
@@ -81,6 +82,17 @@ class Room:
         """Whether weights of ``ttype`` are given a scale for each row, lest blocks of rows keep the
         parts of the layer from being one weight."""
         return needs_single_rows(ttype, [rows.count for rows in self.rows])
+
+    def expected_type(self) -> TType | None:
+        """Of the one weight that all parts are going to be, as far as headers tell; None where they
+        are several, dense or of another order of columns."""
+        types = {module.type for module in self.modules}
+        ttype = types.pop()
+        if ttype is None or types or self.modules[0].act_order:
+            return None
+        if ttype.zero == "integer" and self.modules[0].symmetric:
+            ttype = ttype.with_zero("midpoint")
+        return ttype.of_single_rows() if self.splits(ttype) else ttype
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -238,19 +250,7 @@ class Room:
                     continue
                 like = self.module(i).like(kind, self.rows[i].count, self.columns.count, self.dense)
                 values = torch.empty(like.shape, dtype=like.dtype, device=to.device)
-                if kind == "g_idx":
-                    columns = torch.arange(values.numel(), device=to.device)
-                    values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
-                elif kind in OF_X:
-                    values.fill_(1)
-                elif values.is_floating_point():
-                    values.uniform_(-0.01, 0.01)
-                elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
-                    values.random_(0, 1 << ttype.bits)
-                elif kind == "scales":  # codes of 2**-8, or so
-                    values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
-                else:
-                    values.random_(-(2**31), 2**31 - 1)
+                dummy.fill(values, kind, ttype)
                 self._put(view, name, values)
         self.loaded.update((i, n) for i in range(len(self.rows)) for n in self.module(i).tensors)
 

@@ -105,6 +105,10 @@ class ExpertsMethod(FusedMoEMethodBase):
         if self.warmer.weights_only:
             self.room.activation_type = ""
         self.room.register(layer)
+        device = next(layer.parameters()).device
+        self.warmer.experts.expect(
+            self.room, device, self.gating, len(share.local), self.top_k, self.most_tokens
+        )
         layer.load_weights = types.MethodType(loader(type(layer).load_weights), layer)
 
     def maybe_roundup_sizes(
@@ -128,7 +132,7 @@ class ExpertsMethod(FusedMoEMethodBase):
         self.mixture = made = self.room.finish(layer, self.gating, self.mixture)
         join_rows(self.runners[layer.layer_name].router)
         if made.gate_up.number:
-            self.warmer.experts(made, layer, self.top_k, self.most_tokens)
+            self.warmer.experts.finish(made, layer, self.top_k, self.most_tokens)
         elif layer.w13_qweight.is_cuda and not self.eager:
             raise Unsupported(
                 f"{self.prefix} is {made.gate_up.type} and {made.down.type}, for whose experts "

@@ -12,13 +12,11 @@ from typing import Any
 import torch
 
 from ladder.cuda import image, kernels
-from ladder.cuda.experts import compile_ahead, rounding, rows_of_item
 from ladder.cuda.request import Request
 from ladder.cuda.tune import compile_in_background, tune_all
-from ladder.errors import Unsupported
 from ladder.integrations.serving.loading import Room
-from ladder.integrations.serving.mixture import Mixture
 from ladder.integrations.vllm.options import options_of
+from ladder.integrations.vllm.warm_experts import ExpertsWarmer
 from ladder.nn.linear import Linear
 from ladder.ops import activations
 from ladder.ops.gating import Gating
@@ -56,7 +54,7 @@ class Warmer:
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()
         self._done: set[int] = set()
-        self._experts: set[tuple[object, ...]] = set()
+        self.experts = ExpertsWarmer(dtype)
         self._later: list[tuple[Room, torch.device, bool, Callable[[], Gating | None]]] = []
 
     @classmethod
@@ -117,14 +115,11 @@ class Warmer:
     def _expect(
         self, room: Room, device: torch.device, rounds: bool, gating: Gating | None
     ) -> None:
-        types = {(each.type, each.activation_type if rounds else None) for each in room.modules}
-        ttype, activation_type = types.pop()
-        if not kernels.possible(device) or ttype is None or types or room.modules[0].act_order:
+        ttype = room.expected_type()
+        rounding = {each.activation_type if rounds else None for each in room.modules}
+        if not kernels.possible(device) or ttype is None or len(rounding) > 1:
             return
-        if ttype.zero == "integer" and room.modules[0].symmetric:
-            ttype = ttype.with_zero("midpoint")
-        if room.splits(ttype):
-            ttype = ttype.of_single_rows()
+        (activation_type,) = rounding
         n, k = sum(rows.count for rows in room.rows), room.columns.count
         text, rounded, index = str(ttype), activation_type or "", device.index or 0
         if rounded and activations.gpu_objection(rounded, text, n, k, index):
@@ -142,52 +137,6 @@ class Warmer:
                     number, ttype, (n, k), device, self.dtype, tokens, rounded, gating is not None
                 )
                 compile_in_background([request], mode=mode)
-
-    def experts(self, mixture: Mixture, layer: torch.nn.Module, top_k: int, most: int) -> None:
-        """Compile and load the kernels of a layer of experts that has its images: nothing can be
-        compiled while a graph is captured.
-
-        Args:
-            top_k: experts of each token.
-            most: tokens of the largest batch, up to which all kernels are compiled.
-        Raises:
-            Unsupported: some number of rows has no kernel.
-        """
-        first, second = mixture.gate_up.stack(layer), mixture.down.stack(layer)
-        rounded = mixture.activation_type
-        key = (first.number, second.number, first.experts, top_k, mixture.gating, rounded)
-        if key in self._experts:
-            return
-        self._experts.add(key)
-        start, device, items = time.perf_counter(), first.images.device, set()
-        with torch.cuda.device(device):
-            kinds = [(first, second)]
-            if rounded:
-                kinds.append((rounding(first, rounded), rounding(second, rounded)))
-            # Kernels go by the next power of two.
-            all_rows = [top_k << i for i in range((2 * most - 1).bit_length())]
-            for stacks in kinds:
-                compile_ahead(*stacks, all_rows, self.dtype)
-                for rows in all_rows:
-                    items.add(rows_of_item(*stacks, rows, self.dtype))
-                    if 0 in items:
-                        of = f" rounded to {rounded}" if stacks is not kinds[0] else ""
-                        raise Unsupported(
-                            f"experts of {first.type} {list(first.shape)} and {second.type} "
-                            f"{list(second.shape)} have no kernel for {rows} rows of "
-                            f"{self.dtype}{of}"
-                        )
-            # Once as the engine calls it, for the kernels that sort, round and add rows.
-            for tokens in (1, activations.MOST_TOKENS_AS_THEY_COME + 1) if rounded else (1,):
-                x = torch.zeros(tokens, first.shape[1], dtype=self.dtype, device=device)
-                index = torch.zeros(tokens, top_k, dtype=torch.int32, device=device)
-                mixture(layer, x, index, index.float())
-            torch.cuda.synchronize(device)
-        _log.info(
-            "ladder: %d experts of %s %s and %s %s have kernels for items of %s rows (%.2f s)",
-            first.experts, first.type, list(first.shape), second.type, list(second.shape),
-            ", ".join(map(str, sorted(items))), time.perf_counter() - start,
-        )  # fmt: skip
 
     def __call__(self, module: Linear) -> None:
         """Of a layer that has its image."""

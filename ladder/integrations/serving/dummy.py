@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random tensors of weights, for engines that time models without files."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ladder.nn.packed import OF_X
+from ladder.types import TType
+
+#: Up to this magnitude values are drawn, about: sums of some thousand fit float16.
+_LARGEST = 0.08
+
+
+def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
+    """Random numbers in ``values`` that the tensor ``kind`` of a weight could have.
+
+    Args:
+        kind: of :data:`ladder.weight.PARTS`, of what x is scaled by, or "weight".
+        ttype: of the weight; None of one that is not packed.
+    """
+    if kind == "g_idx":
+        columns = torch.arange(values.numel(), device=values.device)
+        values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
+    elif kind in OF_X or kind == "scale2":
+        # As of files that are made for engines, the second scale is the same in all parts.
+        values.fill_(1)
+    elif kind == "scales" and values.is_floating_point():
+        most = _LARGEST / _largest_code(ttype)
+        values.uniform_(-most, most)
+    elif values.is_floating_point():
+        values.uniform_(-0.01, 0.01)
+    elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
+        values.random_(0, 1 << ttype.bits)
+    elif kind == "scales":  # codes of 2**-8, or so
+        values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
+    else:
+        values.random_(-(2**31), 2**31 - 1)
+        if ttype is not None and kind == "qweight":
+            _make_finite(values, ttype)
+
+
+def _largest_code(ttype: TType | None) -> float:
+    if ttype is None:
+        return 8.0
+    values = ttype.element.values
+    return float(values[values.isfinite()].abs().max()) or 1.0
+
+
+def _make_finite(words: Tensor, ttype: TType) -> None:
+    """Codes of NaN and infinity become 0. Only formats of 8 bits have such."""
+    if ttype.bits != 8:
+        return
+    codes = words.view(torch.uint8)
+    for code in (~ttype.element.values.isfinite()).nonzero().flatten().tolist():
+        codes.masked_fill_(codes == code, 0)
