@@ -191,7 +191,7 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     """The calls, and what they are given; kernels themselves need a GPU."""
     from ladder.cuda import expert_layer, experts, image, kernels
     from ladder.integrations.serving import mixture
-    from ladder.integrations.vllm.warm import Warmer
+    from ladder.integrations.vllm.warm_experts import ExpertsWarmer
     from ladder.ops import activations
 
     numbers, calls, warmed, gates = {}, [], [], []
@@ -231,7 +231,8 @@ def test_where_there_are_kernels_images_are_all_that_is_kept(tmp_path, monkeypat
     monkeypatch.setattr(experts, "stacked", stacked)
     monkeypatch.setattr(expert_layer, "forward", forward)
     monkeypatch.setattr(mixture, "_ops", SimpleNamespace(expert_rows=expert_rows))
-    monkeypatch.setattr(Warmer, "experts", lambda *given: warmed.append(given[3:]))
+    monkeypatch.setattr(ExpertsWarmer, "expect", lambda *given: None)
+    monkeypatch.setattr(ExpertsWarmer, "finish", lambda *given: warmed.append(given[3:]))
     stacks = Stacks(*TWO, bias=True)
     model = served(stacks, tmp_path, has_bias=True, dtype=torch.float16, swiglu_limit=3.0)
     assert calls.pop() == (5, 6, EXPERTS, EXPERTS, torch.float16, 0)
