@@ -167,7 +167,7 @@ def convert(
             carried=sum((folder / file).stat().st_size for file in files),
         )
         carry(folder, temporary, files)
-        write_json(temporary / "config.json", config | stored.entries())
+        write_json(temporary / "config.json", stored.put_in(config))
     report.seconds = time.perf_counter() - start
     conversion.log()
     return report

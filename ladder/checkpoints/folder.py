@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -164,9 +165,15 @@ class StoredConfig:
             fields["source"] = dict(self.source)
         return fields
 
-    def entries(self) -> dict[str, Any]:
-        """Return what a model's config.json holds because its weights are ladder's."""
-        return {"quantization_config": self.to_dict(), GUARD_KEY: GUARD_TEXT}
+    def put_in(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a model's ``config`` with what config.json holds because its weights are ladder's:
+        ``quantization_config``, and the guard, which each part has too that transformers can load
+        on its own."""
+        guarded = copy.deepcopy(dict(config))
+        for part in [guarded, *parts_of(guarded)]:
+            part.pop("quantization_config", None)
+            part[GUARD_KEY] = GUARD_TEXT
+        return guarded | {"quantization_config": self.to_dict()}
 
     def type_of(self, module: str) -> str | None:
         """Return the tType of a linear layer or of a packed convolution, or None when a linear
@@ -191,6 +198,15 @@ class StoredConfig:
         if module in self.convolutions:
             return None
         return self.activation_types.get(module, self.activation_type)
+
+
+def parts_of(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The configurations inside of a model's that transformers can load as models of their own, at
+    any depth: it finds them by their ``model_type``."""
+    for value in config.values():
+        if isinstance(value, dict) and value.get("model_type"):
+            yield value
+            yield from parts_of(value)
 
 
 def _fail(key: str, value: object, why: str) -> NoReturn:

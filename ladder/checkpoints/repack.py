@@ -135,7 +135,7 @@ def repack(
             progress=progress,
         )
         carry(folder, temporary, files)
-        write_json(temporary / "config.json", config | stored.entries())
+        write_json(temporary / "config.json", stored.put_in(config))
     report.seconds = time.perf_counter() - start
     return report
 

@@ -11,6 +11,7 @@ from ladder.integrations.hooks import after_import
 
 #: Modules of other libraries, and ours that must act once they have been imported.
 _WATCHED = {
+    "transformers.configuration_utils": "ladder.integrations.composite",
     "transformers.quantizers.auto": "ladder.integrations.transformers",
     "transformers.modeling_utils": "ladder.integrations.transformers.saving",
     "peft.tuners.lora.model": "ladder.integrations.peft",

@@ -144,7 +144,7 @@ def stored_model(folder, types, dense=(), **config):
         for part, data in ladder.quantize(torch.randn(n, k), text).tensors().items():
             tensors[f"{module}.{part}"] = data
     stored = StoredConfig(UINT4, modules={name: text for name, (_, _, text) in types.items()})
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **config, **stored.entries()}))
+    (folder / "config.json").write_text(json.dumps(stored.put_in({**CONFIG, **config})))
     save_file(tensors, folder / "model.safetensors")
     return folder
 

@@ -166,7 +166,7 @@ def mixed(sources: dict[str, Path], dense_folder: Path, folder: Path) -> Path:
         found |= {n: t for n, t in stored.items() if n.rpartition(".")[0] == module}
     packed = {f"{module}.weight" for module in MODULES}
     found |= {name: tensor for name, tensor in whole.items() if name not in packed}
-    return write(dense_folder, folder, found, StoredConfig.describing(types, left).entries())
+    return write(dense_folder, folder, found, StoredConfig.describing(types, left).put_in({}))
 
 
 def from_others(
@@ -192,7 +192,7 @@ def from_others(
         )
         types[module] = str(weight.type)
         ours |= {f"{module}.{part}": t for part, t in weight.tensors().items()}
-    entries = StoredConfig.describing(types, ["lm_head"]).entries()
+    entries = StoredConfig.describing(types, ["lm_head"]).put_in({})
     return first, write(dense_folder, folder / "ours", others | ours, entries)
 
 

@@ -95,7 +95,7 @@ def repack_gguf(
         )
         if not found.save_tokenizer(temporary):
             report.notes.append("the file has no tokenizer, so the folder has none")
-        write_json(temporary / "config.json", found.config_entries() | stored.entries())
+        write_json(temporary / "config.json", stored.put_in(found.config_entries()))
     if wide := [each for each in plan.dense if each.block is not None]:
         size = sum(nbytes("F32", each.shape) for each in wide)
         names = ", ".join(each.name for each in wide[:3]) + (" ..." if wide[3:] else "")

@@ -151,6 +151,7 @@ class Quantizer(HfQuantizer):
 
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
         # transformers gives the dtype of the config, which is a name after save_pretrained.
+        guard.forget(model.config)
         return dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
 
