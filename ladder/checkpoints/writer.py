@@ -10,11 +10,12 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ladder.checkpoints import leftovers
 from ladder.checkpoints.header import DTYPE_BITS
 from ladder.errors import CheckpointError, InvalidArgument, LadderError
 
@@ -41,7 +42,8 @@ def writing(path: Path) -> Iterator[None]:
 def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
     """Give a temporary folder beside ``destination``, which takes that name if all goes well.
 
-    On any exception the temporary folder is removed and ``destination`` is as it was.
+    On any exception the temporary folder is removed and ``destination`` is as it was; what a killed
+    process leaves, the next one removes (:mod:`ladder.checkpoints.leftovers`).
 
     Raises:
         InvalidArgument: ``destination`` exists and is not an empty folder, and ``force`` is false;
@@ -52,34 +54,37 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
     parent = destination.parent
     with writing(destination):
         made = [p for p in (parent, *parent.parents) if not p.exists()]
-        temporary = parent / f".{destination.name}.partial-{os.getpid()}"
-        old = parent / f".{destination.name}.old-{os.getpid()}"
     try:
         with writing(destination):
             parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)  # of a process long gone with this id
-            temporary.mkdir()
-        yield temporary
-        with writing(destination):
-            _sync(temporary)
-        check_destination(destination, force=force)  # another process may have been quicker
-        with writing(destination):
-            if destination.exists():
-                destination.rename(old)
-            try:
-                temporary.rename(destination)
-            except OSError:
-                if old.exists():
-                    old.rename(destination)
-                raise
-        _sync(parent)
+            leftovers.remove_leftovers(destination)
+        check_destination(destination, force=force)  # a leftover may have been the folder itself
+        with ExitStack() as held:
+            with writing(destination):
+                temporary = held.enter_context(leftovers.new_partial(destination))
+                held.callback(shutil.rmtree, temporary, ignore_errors=True)
+            yield temporary
+            with writing(destination):
+                _sync(temporary)
+            check_destination(destination, force=force)  # another process may have been quicker
+            old = leftovers.replaced(temporary)
+            with writing(destination):
+                if destination.exists():
+                    held.enter_context(leftovers.held(destination))
+                    destination.rename(old)
+                try:
+                    temporary.rename(destination)
+                except OSError:
+                    if old.exists():
+                        old.rename(destination)
+                    raise
+            _sync(parent)
+            shutil.rmtree(old, ignore_errors=True)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         for folder in made:
             with suppress(OSError):
                 folder.rmdir()
         raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def check_destination(destination: Path, *, force: bool) -> None:
