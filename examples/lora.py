@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a LoRA adapter on a quantised model: the packed weights stay as they are."""
+"""Train a LoRA adapter on a quantised model: the packed weights stay as they are.
+
+Needs ``pip install peft``.
+"""
 
 from pathlib import Path
 

@@ -22,6 +22,7 @@ from ladder.nn.dense_experts import (
 )
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.offered import TakesActivations
+from ladder.nn.quick_call import Unscriptable
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.ops.gating import Gating
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class PackedExperts(TakesActivations):
+class PackedExperts(TakesActivations, Unscriptable):
     """Two stacks of packed weights, ``gate_up`` and ``down``, and how the module that they are in
     place of keeps its own. :class:`ladder.Experts` has the arguments."""
 
     gate_up: PackedStack
     down: PackedStack
+
+    _instead = "script the dense module, Experts.dense()"
 
     def __init__(
         self,

@@ -26,7 +26,19 @@ _known = (
 )
 
 
-class QuickCall(nn.Module):
+class Unscriptable(nn.Module):
+    """A module that ``torch.jit.script`` is refused by name, inside of other modules, too."""
+
+    #: What to do instead.
+    _instead = "torch.export.export and torch.jit.trace can"
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        # What torch.jit.script calls first; it would stumble over some annotation.
+        name = type(self).__name__
+        raise Unsupported(f"torch.jit.script cannot compile ladder.{name}: {self._instead}")
+
+
+class QuickCall(Unscriptable):
     """A module whose call costs less than half of ``nn.Module``'s where nothing is to happen beside
     :meth:`forward`: no hooks, no ``module.compile()``, no ``torch.jit.trace``, nothing that has
     replaced ``nn.Module.__call__``. Otherwise it is ``nn.Module``'s.
@@ -57,13 +69,6 @@ class QuickCall(nn.Module):
 
     if not _known:
         del __call__
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        # What torch.jit.script calls first; it would stumble over some annotation.
-        raise Unsupported(
-            f"torch.jit.script cannot compile ladder.{type(self).__name__}: torch.export.export "
-            "and torch.jit.trace can"
-        )
 
 
 def watched(module: nn.Module) -> bool:

@@ -8,11 +8,12 @@ import threading
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ladder.cuda import image, kernels
 from ladder.cuda.experts import MOST_EXPERTS, Stack, stacked
 from ladder.errors import Unsupported
+from ladder.nn.quick_call import Unscriptable
 from ladder.ops.gating import Gating
 from ladder.types import TType
 from ladder.weight import Weight
@@ -22,7 +23,7 @@ _log = logging.getLogger("ladder")
 _changing = threading.Lock()
 
 
-class StackImage(nn.Module):
+class StackImage(Unscriptable):
     """Holds ``qweight`` [E, N, words], or in its place ``images`` [E, words of an image]; the other
     parts are there in both forms."""
 

@@ -150,6 +150,24 @@ def test_experts_are_refused_by_name():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripts_are_refused_by_name():
-    with pytest.raises(ladder.Unsupported, match="^torch.jit.script cannot compile ladder.Linear"):
-        torch.jit.script(MODELS["single"]())
+@pytest.mark.parametrize(
+    ("model", "name", "instead"),
+    [
+        (lambda: MODELS["single"](), "Linear", "torch.export.export and torch.jit.trace can"),
+        (Mixture, "Experts", r"script the dense module, Experts.dense\(\)"),
+        (lambda: nn.Sequential(ladder.BatchedLinear.from_tensor(torch.randn(2, 64, 64))),
+         "BatchedLinear", "torch.export.export and torch.jit.trace can"),
+    ],
+)  # fmt: skip
+def test_scripts_are_refused_by_name(model, name, instead):
+    """And with what to do instead, which is to be true of each."""
+    refused = f"^torch.jit.script cannot compile ladder.{name}: {instead}"
+    with pytest.raises(ladder.Unsupported, match=refused):
+        torch.jit.script(model())
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_batched_layers_are_exported_and_traced():
+    model, x = ladder.BatchedLinear.from_tensor(torch.randn(2, 64, 64)), torch.randn(3, 2, 64)
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+    assert torch.equal(torch.jit.trace(model, (x,))(x), model(x))
