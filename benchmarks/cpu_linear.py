@@ -51,6 +51,22 @@ TOKENS = (1, 4, 5, 8, 16, 17, 32, 64, 128, 191, 192, 512)
 SLOWEST = "benchmark_table7,group=128,scale=float16"
 
 
+def register_tables() -> None:
+    """Tables as a user might have them, of 6 to 8 bits: ``benchmark_table`` of float32 numbers,
+    ``short_table`` of bfloat16 numbers, ``signed_table`` of these and their negatives."""
+    generator = torch.Generator().manual_seed(7)
+    for bits in (7, 6, 8):  # 7 first: results before there were others keep their table
+        values = torch.randn(1 << bits, generator=generator, dtype=torch.float64).sort().values
+        ladder.register_type(f"benchmark_table{bits}", bits=bits, values=values.float().tolist())
+    short = torch.randn(8192, generator=generator).bfloat16().float().unique()
+    positive = short[short > 0]
+    for bits in (6, 7, 8):
+        values = short[:: len(short) >> bits][: 1 << bits].tolist()
+        ladder.register_type(f"short_table{bits}", bits=bits, values=values)
+        half = positive[:: len(positive) >> (bits - 1)][: 1 << (bits - 1)].tolist()
+        ladder.register_type(f"signed_table{bits}", bits=bits, values=half + [-v for v in half])
+
+
 def read_bandwidth(threads: int):
     """A function that reads 512 MB once, and the bytes it reads."""
     source = Path(__file__).parent / "read_bandwidth.cpp"
@@ -196,13 +212,15 @@ def int4pack_table(report: Report, repeats: int, size: int) -> None:
             )
 
 
-def dense_table(report: Report, repeats: int, size: int) -> None:
+def dense_table(report: Report, repeats: int, size: int, match: str) -> None:
     report("\n## One token, every type of 1 to 8 bits, against `F.linear` on float32 weights\n")
     report("| type | bits | µs | F.linear µs | times faster | least / least |")
     report("|---|---|---|---|---|---|")
     dense = rotated(lambda: torch.randn(size, size), size * size * 4)
     x = torch.randn(1, size)
     for spelling in weight_types():
+        if match not in spelling:
+            continue
         run, _, weight = packed(spelling, size, size)
         ours, theirs = in_turns([lambda: run(x), lambda: F.linear(x, next(dense))], repeats)
         report(
@@ -223,6 +241,8 @@ def weight_types() -> list[str]:
     return spellings + [
         "uint4,group=128,scale=float16,zero=integer",
         "uint4,group=32,scale=float16,zero=original",
+        "benchmark_table8,group=16,scale=float16",
+        "benchmark_table8,group=32,scale=float16",
         "uint8,group=128,scale=float16,zero=quantized",
     ]
 
@@ -286,6 +306,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4096, help="N and K, a multiple of 128")
     parser.add_argument("--isa", default="", help="use no more than this instruction set")
     parser.add_argument("--ggml", type=Path, help="folder of ggml's shared libraries")
+    parser.add_argument("--match", default="", help="of --only dense: types whose name has this")
     parser.add_argument("--only", nargs="*", choices=tables, default=tables)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--append", action="store_true", help="add to the file of --out")
@@ -296,9 +317,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     isa = torch.ops.ladder.use_cpu_isa(arguments.isa)
-    generator = torch.Generator().manual_seed(7)
-    values = torch.randn(128, generator=generator, dtype=torch.float64).sort().values
-    ladder.register_type(SLOWEST.split(",")[0], bits=7, values=values.float().tolist())
+    register_tables()
     report = Report()
     clock = "processor" if arguments.threads == 1 else "wall"
     report(f"# CPU linear, {isa}, {arguments.threads} threads\n")
@@ -312,6 +331,8 @@ def main() -> None:
         report(f"Torch, oneDNN and MKL are limited alike: {given}.")
     options = [f"--threads {arguments.threads}", f"--repeats {arguments.repeats}"]
     options += [f"--isa {arguments.isa}"] if arguments.isa else []
+    options += [f"--only {' '.join(arguments.only)}"] if arguments.only != tables else []
+    options += [f"--match {arguments.match}"] if arguments.match else []
     options += ["--ggml FOLDER"] if arguments.ggml else []
     report(f"\n`python benchmarks/cpu_linear.py {' '.join(options)}`")
     before = busy()
@@ -326,7 +347,7 @@ def main() -> None:
     if "large" in arguments.only:
         large_table(report, arguments.repeats, arguments.size)
     if "dense" in arguments.only:
-        dense_table(report, arguments.repeats, arguments.size)
+        dense_table(report, arguments.repeats, arguments.size, arguments.match)
     if "ggml" in arguments.only and arguments.ggml:
         folder = arguments.ggml
         ggml_table(report, arguments.repeats, arguments.threads, arguments.size, folder)

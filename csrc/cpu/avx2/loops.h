@@ -22,6 +22,7 @@ struct Loops {
 /// By decoder, one file each. They depend on the format and the kind of zeros only.
 const Loops& narrow_loops(const Job& job);  ///< 1 to 4 bits
 const Loops& wide_loops(const Job& job);    ///< 5 to 8 bits
+const Loops& loads_loops(const Job& job);   ///< of 6 to 8 bits, any values
 const Loops& plain_loops(const Job& job);   ///< 16 and 32 bits
 
 namespace {
@@ -86,21 +87,23 @@ class Steps {
 
 constexpr float kNan = __builtin_nanf("");
 
-/// Where the lanes of a unit find their groups.
+/// Where the lanes of a unit find their groups, of 2^n columns: see Grouping::lanes.
 class Lanes {
  public:
-  Lanes(const Job& job, std::int64_t unit) : group_columns_(job.group_columns) {
+  Lanes(const Job& job, std::int64_t unit) {
+    // A division for each unit takes longer than its products.
+    while (job.group_columns >> shift_ > 1) ++shift_;
     alignas(32) std::int32_t of[kLanes];
     for (int lane = 0; lane < kLanes; ++lane)
-      of[lane] = static_cast<std::int32_t>(lane * unit / kLanes / group_columns_);
+      of[lane] = static_cast<std::int32_t>(lane * unit / kLanes >> shift_);
     group_ = _mm256_load_si256(reinterpret_cast<const __m256i*>(of));
   }
   __m256 spread(const float* p, std::int64_t column) const {
-    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p + column / group_columns_), group_);
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p + (column >> shift_)), group_);
   }
 
  private:
-  std::int64_t group_columns_;
+  int shift_ = 0;
   __m256i group_;
 };
 

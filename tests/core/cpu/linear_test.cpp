@@ -140,6 +140,28 @@ TEST_P(EveryIsa, keeps_the_derived_bound_on_real_numbers) {
       }
 }
 
+/// The same product with an unreadable page behind each buffer.
+void expect_nothing_past_an_end(const RandomWeight& w, Isa isa, Case c) {
+  Product p = product(w, isa, c, [](std::int64_t t, std::int64_t i) { return (t + i) % 3; });
+  using ::ladder::testing::Fenced;
+  const auto fence = [](const auto& v) { return Fenced(v.data(), v.size() * sizeof(v[0])); };
+  Fenced codes = fence(w.codes), scales = fence(w.scales), zeros = fence(w.zeros);
+  Fenced g_idx = fence(w.g_idx);
+  const auto size = static_cast<std::size_t>(p.x.size);
+  Fenced x(p.x.bytes.get(), static_cast<std::size_t>(c.m * w.k) * size);
+  Fenced bias(p.bias.bytes.get(), static_cast<std::size_t>(w.n) * size);
+  Fenced y(static_cast<std::size_t>(c.m * w.n) * size);
+  WeightView view = w.view();
+  view.codes = reinterpret_cast<const std::uint32_t*>(codes.data());
+  if (view.scales != nullptr) view.scales = scales.data();
+  if (view.zeros != nullptr) view.zeros = zeros.data();
+  if (view.g_idx != nullptr) view.g_idx = reinterpret_cast<const std::int32_t*>(g_idx.data());
+  linear(view, {x.data(), c.dtype, c.m, w.k, w.k}, c.bias ? bias.data() : nullptr,
+         {y.data(), c.dtype, c.m, w.n, w.n}, isa, serial, {});
+  ASSERT_EQ(std::memcmp(y.data(), p.y.bytes.get(), static_cast<std::size_t>(c.m * w.n) * size), 0)
+      << label(w, isa, c);
+}
+
 TEST_P(EveryIsa, reads_and_writes_nothing_past_an_end) {
   unsigned seed = 0;
   for (const char* scale : {"float16", "float8_e4m3"})
@@ -150,27 +172,29 @@ TEST_P(EveryIsa, reads_and_writes_nothing_past_an_end) {
         const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
         const Scalar dtype = kDtypes[seed / 7 % 3];
         const std::int64_t m = kTokens[seed / 21 % std::size(kTokens)];
-        Product p = product(w, GetParam(), {.dtype = dtype, .m = m, .bias = true},
-                            [](std::int64_t t, std::int64_t i) { return (t + i) % 3; });
-        using ::ladder::testing::Fenced;
-        const auto fence = [](const auto& v) { return Fenced(v.data(), v.size() * sizeof(v[0])); };
-        Fenced codes = fence(w.codes), scales = fence(w.scales), zeros = fence(w.zeros);
-        Fenced g_idx = fence(w.g_idx);
-        const auto size = static_cast<std::size_t>(p.x.size);
-        Fenced x(p.x.bytes.get(), static_cast<std::size_t>(m * w.k) * size);
-        Fenced bias(p.bias.bytes.get(), static_cast<std::size_t>(w.n) * size);
-        Fenced y(static_cast<std::size_t>(m * w.n) * size);
-        WeightView view = w.view();
-        view.codes = reinterpret_cast<const std::uint32_t*>(codes.data());
-        if (view.scales != nullptr) view.scales = scales.data();
-        if (view.zeros != nullptr) view.zeros = zeros.data();
-        if (view.g_idx != nullptr) view.g_idx = reinterpret_cast<const std::int32_t*>(g_idx.data());
-        linear(view, {x.data(), dtype, m, w.k, w.k}, bias.data(), {y.data(), dtype, m, w.n, w.n},
-               GetParam(), serial, {});
-        ASSERT_EQ(std::memcmp(y.data(), p.y.bytes.get(), static_cast<std::size_t>(m * w.n) * size),
-                  0)
-            << label(w, GetParam(), {.dtype = dtype, .m = m});
+        ASSERT_NO_FATAL_FAILURE(expect_nothing_past_an_end(
+            w, GetParam(), {.dtype = dtype, .m = m, .bias = true}));
       }
+}
+
+// Groups below, at and above the steps of a row and the pieces of a sum; rows of less than a step,
+// of whole steps and of some columns more; rows that are no multiple of those multiplied at once.
+TEST_P(EveryIsa, multiplies_one_token_by_tables_in_groups_of_every_size) {
+  unsigned seed = 0;
+  for (const int bits : {5, 6, 7, 8})
+    for (const char* kind : {"long_table", "short_table", "signed_table"})
+      for (const std::int64_t columns : {8, 16, 24, 32, 64, 128, 192, 256, 0})
+        for (const std::int64_t k : {1, 31, 64, 253, 585}) {
+          const TType type{.element = &element(kind + std::to_string(bits)),
+                           .block = {1, columns},
+                           .scale = &element("float16")};
+          const Case c{.dtype = kDtypes[++seed % 3], .bias = seed % 2 == 0};
+          const RandomWeight exact(type, 6, k, Draw::exact, false, seed);
+          ASSERT_NO_FATAL_FAILURE(expect_exact(exact, GetParam(), c, seed));
+          const RandomWeight any(type, 6, k, Draw::any, false, seed);
+          ASSERT_NO_FATAL_FAILURE(expect_within_bound(any, GetParam(), c, seed));
+          ASSERT_NO_FATAL_FAILURE(expect_nothing_past_an_end(any, GetParam(), c));
+        }
 }
 
 TEST_P(EveryIsa, reads_the_named_block_types) {
