@@ -53,7 +53,7 @@ class Conv2d(PackedModule):
         weight_type, group_size, symmetric: as :class:`ladder.Linear`, of rows of Y X C / groups
             columns. Depthwise filters have few (9 of 3 x 3), which share one scale, padded to whole
             words of 32 bits.
-        dtype: of the bias, and of ``.weight`` as other code sees it.
+        dtype: as :class:`ladder.Linear`.
     Raises:
         InvalidArgument: a size that is not positive, ``groups`` that do not divide the channels, an
             unknown type or padding.

@@ -7,39 +7,13 @@ import pickle
 import pytest
 import torch
 from drawn import exact_weight, formula, integers, stored_types
+from drawn_conv import FILTERS, GEOMETRIES, TYPE, C, exact_conv, wanted_of
 from torch import nn
 from torch.nn import functional as F
 
 import ladder
 from ladder import InvalidArgument
 from ladder.nn.conv_products import by_values, padded
-
-F_, C = 24, 6
-TYPE = "uint4,group=32,scale=float16,zero=midpoint"
-#: kernel, stride, padding, dilation
-GEOMETRIES = (
-    ((3, 3), (1, 1), (1, 1), (1, 1)),
-    ((3, 2), (2, 3), (0, 2), (1, 1)),
-    ((2, 3), (1, 2), (2, 0), (3, 2)),
-    ((1, 1), (1, 1), (0, 0), (1, 1)),
-    ((1, 1), (2, 2), (0, 0), (1, 1)),
-    ((4, 4), (4, 4), (0, 0), (1, 1)),
-)
-
-
-def exact_conv(geometry, type=TYPE, bias=True, **more):
-    """A module, and the values of its weight [F, C, Y, X] in float64."""
-    kernel = geometry[0]
-    weight = exact_weight(type, F_, C * kernel[0] * kernel[1], **more)
-    conv = ladder.Conv2d.from_weight(weight, C, *geometry, bias=bias)
-    if bias:
-        conv.bias.data.copy_(integers((F_,), torch.float32, 9))
-    return conv, formula(weight).view(F_, *kernel, C).permute(0, 3, 1, 2)
-
-
-def wanted_of(x, values, conv):
-    bias = None if conv.bias is None else conv.bias.double()
-    return F.conv2d(x.double(), values, bias, conv.stride, conv.padding, conv.dilation)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
@@ -81,10 +55,10 @@ def test_halves_are_exact(dtype):
 def test_paddings_by_name_are_torchs(kernel, padding):
     conv, values = exact_conv(((3, 3),))
     taps = (kernel, kernel) if isinstance(kernel, int) else kernel
-    weight = exact_weight(TYPE, F_, C * taps[0] * taps[1])
+    weight = exact_weight(TYPE, FILTERS, C * taps[0] * taps[1])
     conv = ladder.Conv2d.from_weight(weight, C, kernel, padding=padding, dilation=(1, 2))
     x = integers((2, C, 9, 12), torch.float32)
-    values = formula(weight).view(F_, *taps, C).permute(0, 3, 1, 2)
+    values = formula(weight).view(FILTERS, *taps, C).permute(0, 3, 1, 2)
     wanted = F.conv2d(x.double(), values, None, padding=padding, dilation=(1, 2))
     assert torch.equal(conv(x).double(), wanted)
 
@@ -92,13 +66,13 @@ def test_paddings_by_name_are_torchs(kernel, padding):
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
 def test_quantised_convolutions_keep_what_they_are(mode):
     torch.manual_seed(0)
-    dense = nn.Conv2d(C, F_, (3, 2), (2, 1), (2, 1), padding_mode=mode).eval()
+    dense = nn.Conv2d(C, FILTERS, (3, 2), (2, 1), (2, 1), padding_mode=mode).eval()
     conv = ladder.Conv2d.from_float(dense, "uint4", 32)
     assert conv.bias is dense.bias and not conv.training
-    rows = dense.weight.permute(0, 2, 3, 1).reshape(F_, -1)
+    rows = dense.weight.permute(0, 2, 3, 1).reshape(FILTERS, -1)
     values = ladder.quantize(rows, "uint4", group_size=32).dequantize(torch.float32)
     again = conv.dequantize()
-    assert torch.equal(again.weight, values.view(F_, 3, 2, C).permute(0, 3, 1, 2))
+    assert torch.equal(again.weight, values.view(FILTERS, 3, 2, C).permute(0, 3, 1, 2))
     x = torch.randn(2, C, 9, 7)
     torch.testing.assert_close(conv(x), again(x))  # sums in another order
     assert again.padding_mode == mode and conv.weight.shape == dense.weight.shape
@@ -137,7 +111,7 @@ def test_windows_of_large_images_are_written_one_image_at_a_time(monkeypatch):
 def test_it_round_trips():
     conv, _ = exact_conv(GEOMETRIES[0])
     assert list(conv.state_dict()) == ["bias", "qweight", "scales"]
-    other = ladder.Conv2d(C, F_, 3, padding=1, weight_type=TYPE)
+    other = ladder.Conv2d(C, FILTERS, 3, padding=1, weight_type=TYPE)
     other.load_state_dict(conv.state_dict())
     x = integers((2, C, 5, 4), torch.float32)
     for each in (other, copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))):
@@ -153,19 +127,19 @@ def test_what_does_not_fit_is_refused_with_the_values():
         conv(torch.zeros(2, 5, 9, 9))
     with pytest.raises(InvalidArgument, match=r"x has shape \[6\]"):
         conv(torch.zeros(6))
-    valid = ladder.Conv2d(C, F_, 3)
+    valid = ladder.Conv2d(C, FILTERS, 3)
     with pytest.raises(
         InvalidArgument, match=r"images of \[2, 9\], smaller than windows of \[3, 3"
     ):
         valid(torch.zeros(1, C, 2, 9))
     with pytest.raises(InvalidArgument, match='padding is "same", and stride'):
-        ladder.Conv2d(C, F_, 3, 2, "same")
+        ladder.Conv2d(C, FILTERS, 3, 2, "same")
     with pytest.raises(InvalidArgument, match="padding is -1|padding is \\(-1"):
-        ladder.Conv2d(C, F_, 3, padding=-1)
+        ladder.Conv2d(C, FILTERS, 3, padding=-1)
     with pytest.raises(InvalidArgument, match="kernel_size \\(0, 3\\)"):
-        ladder.Conv2d(C, F_, (0, 3))
+        ladder.Conv2d(C, FILTERS, (0, 3))
     with pytest.raises(InvalidArgument, match='padding_mode is "mirror"'):
-        ladder.Conv2d(C, F_, 3, padding_mode="mirror")
+        ladder.Conv2d(C, FILTERS, 3, padding_mode="mirror")
     with pytest.raises(InvalidArgument, match="conv is of Linear"):
         ladder.Conv2d.from_float(nn.Linear(3, 3))
 

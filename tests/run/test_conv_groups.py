@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from drawn import exact_weight, formula, integers, stored_types
+from drawn_conv import FILTERS, GEOMETRIES, TYPE, C, exact_conv, wanted_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,41 +15,14 @@ import ladder
 from ladder import InvalidArgument
 from ladder.nn.select_conv import convolutions
 
-F_, C = 24, 6
-TYPE = "uint4,group=32,scale=float16,zero=midpoint"
 #: Two groups of three channels, three of two, and depthwise with four filters a channel.
 GROUPS = (2, 3, 6)
-#: kernel, stride, padding, dilation
-GEOMETRIES = (
-    ((3, 3), (1, 1), (1, 1), (1, 1)),
-    ((3, 2), (2, 3), (0, 2), (1, 1)),
-    ((2, 3), (1, 2), (2, 0), (3, 2)),
-    ((1, 1), (1, 1), (0, 0), (1, 1)),
-    ((4, 4), (4, 4), (0, 0), (1, 1)),
-    ((7, 7), (1, 1), (3, 3), (1, 1)),
-)
-
-
-def exact_conv(groups, geometry=GEOMETRIES[0], type=TYPE, bias=True, channels=C, **more):
-    """A module, and the values of its weight [F, C / groups, Y, X] in float64."""
-    kernel, each = geometry[0], channels // groups
-    weight = exact_weight(type, F_, each * kernel[0] * kernel[1], **more)
-    conv = ladder.Conv2d.from_weight(weight, channels, *geometry, groups=groups, bias=bias)
-    if bias:
-        conv.bias.data.copy_(integers((F_,), torch.float32, 9))
-    return conv, formula(weight).view(F_, *kernel, each).permute(0, 3, 1, 2)
-
-
-def wanted_of(x, values, conv):
-    bias = None if conv.bias is None else conv.bias.double()
-    geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
-    return F.conv2d(x.double(), values, bias, *geometry)
 
 
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_groups_compute_what_torch_does(geometry, groups):
-    conv, values = exact_conv(groups, geometry)
+    conv, values = exact_conv(geometry, groups=groups)
     for shape in ((2, C, 9, 7), (1, C, 4, 10), (C, 9, 7), (0, C, 9, 7)):
         x = integers(shape, torch.float32)
         wanted = wanted_of(x, values, conv)
@@ -63,13 +37,13 @@ def test_groups_compute_what_torch_does(geometry, groups):
 @pytest.mark.parametrize("groups", [2, 6])
 @pytest.mark.parametrize("type", stored_types())
 def test_every_type_is_exact(type, groups):
-    conv, values = exact_conv(groups, type=type)
+    conv, values = exact_conv(groups=groups, type=type)
     x = integers((2, C, 5, 4), torch.float32)
     assert torch.equal(conv(x).double(), wanted_of(x, values, conv))
 
 
 def test_columns_may_be_in_another_order():
-    conv, values = exact_conv(3, GEOMETRIES[5], act_order=True)
+    conv, values = exact_conv(GEOMETRIES[-1], groups=3, act_order=True)
     assert conv.g_idx is not None
     x = integers((2, C, 5, 4), torch.float32)
     assert torch.equal(conv(x).double(), wanted_of(x, values, conv))
@@ -78,26 +52,26 @@ def test_columns_may_be_in_another_order():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("groups", GROUPS)
 def test_halves_are_summed_in_float32_and_rounded_once(dtype, groups):
-    conv, values = exact_conv(groups, bias=False)
+    conv, values = exact_conv(groups=groups, bias=False)
     x = integers((2, C, 5, 4), dtype)
     assert torch.equal(conv(x), wanted_of(x, values, conv).to(dtype))
     # 2**-12 in a weight is lost where weights are rounded to halves beside 1 / 2.
-    scales = torch.full((F_, 1), 0.5 + 2**-12)
-    codes = torch.full((F_, 9 * C // groups), 9, dtype=torch.uint8)
+    scales = torch.full((FILTERS, 1), 0.5 + 2**-12)
+    codes = torch.full((FILTERS, 9 * C // groups), 9, dtype=torch.uint8)
     type = "uint4,channel,scale=float32,zero=midpoint"
     weight = ladder.Weight.from_codes(codes, type, scales=scales)
     conv = ladder.Conv2d.from_weight(weight, C, 3, groups=groups, bias=False)
     x = torch.full((1, C, 3, 3), 512.0, dtype=dtype)
-    wanted = torch.full((1, F_, 1, 1), codes.shape[1] * 256.125, dtype=dtype)
+    wanted = torch.full((1, FILTERS, 1, 1), codes.shape[1] * 256.125, dtype=dtype)
     assert torch.equal(conv(x), wanted)
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
 def test_paddings_by_name_are_torchs(padding):
-    weight = exact_weight(TYPE, F_, 2 * 4 * 3)
+    weight = exact_weight(TYPE, FILTERS, 2 * 4 * 3)
     conv = ladder.Conv2d.from_weight(weight, C, (4, 3), padding=padding, dilation=(1, 2), groups=3)
     x = integers((2, C, 9, 12), torch.float32)
-    values = formula(weight).view(F_, 4, 3, 2).permute(0, 3, 1, 2)
+    values = formula(weight).view(FILTERS, 4, 3, 2).permute(0, 3, 1, 2)
     wanted = F.conv2d(x.double(), values, None, padding=padding, dilation=(1, 2), groups=3)
     assert torch.equal(conv(x).double(), wanted)
 
@@ -105,11 +79,11 @@ def test_paddings_by_name_are_torchs(padding):
 @pytest.mark.parametrize("groups", [2, 6])
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_padding_of_every_mode_is_exact(mode, groups):
-    weight = exact_weight(TYPE, F_, 6 * C // groups)
+    weight = exact_weight(TYPE, FILTERS, 6 * C // groups)
     conv = ladder.Conv2d.from_weight(
         weight, C, (3, 2), (2, 1), (2, 1), groups=groups, bias=False, padding_mode=mode
     )
-    values = formula(weight).view(F_, 3, 2, C // groups).permute(0, 3, 1, 2)
+    values = formula(weight).view(FILTERS, 3, 2, C // groups).permute(0, 3, 1, 2)
     x = integers((2, C, 9, 7), torch.float32)
     wide = F.pad(x.double(), (1, 1, 2, 2), mode=mode)
     assert torch.equal(conv(x).double(), F.conv2d(wide, values, None, (2, 1), groups=groups))
@@ -119,21 +93,21 @@ def test_padding_of_every_mode_is_exact(mode, groups):
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
 def test_quantised_convolutions_keep_what_they_are(mode, groups):
     torch.manual_seed(0)
-    dense = nn.Conv2d(C, F_, (3, 2), (2, 1), (2, 1), 1, groups, padding_mode=mode).eval()
+    dense = nn.Conv2d(C, FILTERS, (3, 2), (2, 1), (2, 1), 1, groups, padding_mode=mode).eval()
     conv = ladder.Conv2d.from_float(dense, "uint4", 32)
     assert conv.bias is dense.bias and not conv.training and conv.groups == groups
-    rows = dense.weight.permute(0, 2, 3, 1).reshape(F_, -1)
+    rows = dense.weight.permute(0, 2, 3, 1).reshape(FILTERS, -1)
     values = ladder.quantize(rows, "uint4", group_size=32).dequantize(torch.float32)
     again = conv.dequantize()
     assert again.groups == groups and again.padding_mode == mode
-    assert torch.equal(again.weight, values.view(F_, 3, 2, C // groups).permute(0, 3, 1, 2))
+    assert torch.equal(again.weight, values.view(FILTERS, 3, 2, C // groups).permute(0, 3, 1, 2))
     assert conv.weight.shape == dense.weight.shape
     x = torch.randn(2, C, 9, 7)
     torch.testing.assert_close(conv(x), again(x))  # sums in another order
 
 
 def test_autocast_chooses_the_dtype():
-    conv, values = exact_conv(2)
+    conv, values = exact_conv(groups=2)
     x = integers((2, C, 5, 4), torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         y = conv(x)
@@ -142,8 +116,8 @@ def test_autocast_chooses_the_dtype():
 
 @pytest.mark.parametrize("groups", [2, 6])
 def test_it_round_trips(groups):
-    conv, _ = exact_conv(groups)
-    other = ladder.Conv2d(C, F_, 3, padding=1, groups=groups, weight_type=TYPE)
+    conv, _ = exact_conv(groups=groups)
+    other = ladder.Conv2d(C, FILTERS, 3, padding=1, groups=groups, weight_type=TYPE)
     other.load_state_dict(conv.state_dict())
     x = integers((2, C, 5, 4), torch.float32)
     for each in (other, copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))):
@@ -153,31 +127,31 @@ def test_it_round_trips(groups):
 
 def test_what_does_not_fit_is_refused_with_the_values():
     with pytest.raises(InvalidArgument, match="groups is 4, which does not divide in_channels 6"):
-        ladder.Conv2d(C, F_, 3, groups=4)
+        ladder.Conv2d(C, FILTERS, 3, groups=4)
     with pytest.raises(InvalidArgument, match="does not divide.*out_channels 25"):
         ladder.Conv2d(C, 25, 3, groups=2)
     with pytest.raises(InvalidArgument, match="groups 0, not all positive"):
-        ladder.Conv2d(C, F_, 3, groups=0)
-    conv, _ = exact_conv(2)
+        ladder.Conv2d(C, FILTERS, 3, groups=0)
+    conv, _ = exact_conv(groups=2)
     with pytest.raises(InvalidArgument, match=r"x has shape \[2, 3, 9, 9\], not \[N, 6, H, W\]"):
         conv(torch.zeros(2, 3, 9, 9))
     with pytest.raises(InvalidArgument, match="x has dtype float64"):
         conv(torch.zeros(2, C, 9, 9, dtype=torch.float64))
     with pytest.raises(InvalidArgument, match="x is on meta, the weight on cpu"):
         conv(torch.zeros(2, C, 9, 9, device="meta"))
-    dense = nn.Conv2d(C, F_, 3, groups=3)
+    dense = nn.Conv2d(C, FILTERS, 3, groups=3)
     with pytest.raises(InvalidArgument, match=r"weight is \[24, 27\].* not \[24, 18\]"):
-        ladder.Conv2d.in_place_of(dense, exact_weight(TYPE, F_, 27))
+        ladder.Conv2d.in_place_of(dense, exact_weight(TYPE, FILTERS, 27))
 
 
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_are_those_of_the_values(groups, dtype):
-    conv, values = exact_conv(groups, GEOMETRIES[1])
+    conv, values = exact_conv(GEOMETRIES[1], groups=groups)
     x = integers((2, C, 9, 7), dtype).requires_grad_()
     y = conv(x)
     y.sum().backward()
-    assert torch.equal(conv.bias.grad, torch.full((F_,), float(y.numel() // F_)))
+    assert torch.equal(conv.bias.grad, torch.full((FILTERS,), float(y.numel() // FILTERS)))
     dense = x.detach().double().requires_grad_()
     wanted_of(dense, values, conv).sum().backward()
     assert torch.equal(x.grad, dense.grad.to(dtype))
@@ -186,7 +160,7 @@ def test_gradients_are_those_of_the_values(groups, dtype):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("groups", [2, 6])
 def test_torch_compile_takes_it_whole_with_gradients(groups, backend):
-    conv, values = exact_conv(groups)
+    conv, values = exact_conv(groups=groups)
     compiled = torch.compile(conv, fullgraph=True, backend=backend)
     for shape in ((2, C, 9, 7), (3, C, 9, 7), (2, C, 6, 8)):
         x = integers(shape, torch.float32).requires_grad_()
@@ -200,15 +174,15 @@ def test_torch_compile_takes_it_whole_with_gradients(groups, backend):
 
 
 def test_an_exported_program_computes_the_same():
-    conv, values = exact_conv(3)
+    conv, values = exact_conv(groups=3)
     x = integers((2, C, 9, 7), torch.float32)
     program = torch.export.export(conv, (x,))
     assert torch.equal(program.module()(x).double(), wanted_of(x, values, conv))
 
 
 def test_shapes_can_be_asked_of_the_meta_device():
-    conv = ladder.Conv2d(C, F_, 3, stride=2, groups=3, device="meta")
-    assert conv(torch.empty(2, C, 9, 7, device="meta")).shape == (2, F_, 4, 3)
+    conv = ladder.Conv2d(C, FILTERS, 3, stride=2, groups=3, device="meta")
+    assert conv(torch.empty(2, C, 9, 7, device="meta")).shape == (2, FILTERS, 4, 3)
 
 
 class Net(nn.Module):
@@ -266,7 +240,7 @@ def test_the_op_of_gpus_hands_groups_to_torch(groups, monkeypatch):
     """What it does with the values of an image, which only a GPU can tell."""
     from ladder.cuda import convolution
 
-    conv, values = exact_conv(groups, GEOMETRIES[1])
+    conv, values = exact_conv(GEOMETRIES[1], groups=groups)
     asked = []
 
     def of_image(image, weight, n, c, like, kernel):
@@ -277,11 +251,11 @@ def test_the_op_of_gpus_hands_groups_to_torch(groups, monkeypatch):
     x = integers((2, C, 9, 7), torch.float32)
     geometry = [list(numbers) for numbers in GEOMETRIES[1]]
     rows = x.permute(0, 2, 3, 1)
-    y = convolution._conv2d(rows, x, conv.bias.detach(), 0, F_, *geometry, groups)
+    y = convolution._conv2d(rows, x, conv.bias.detach(), 0, FILTERS, *geometry, groups)
     dense = x.double().requires_grad_()
     wanted = wanted_of(dense, values, conv)
     assert torch.equal(y.permute(0, 3, 1, 2).double(), wanted)
     wanted.sum().backward()
     grad = convolution._gradient(torch.ones_like(y), x, 0, list(rows.shape), *geometry, groups)
     assert torch.equal(grad.permute(0, 3, 1, 2).double(), dense.grad)
-    assert asked == [(F_, C // groups, [3, 2])] * 2
+    assert asked == [(FILTERS, C // groups, [3, 2])] * 2

@@ -47,13 +47,8 @@ class LoadingConv2d(Conv2d):
 def swap_convolutions(
     model: Any, headers: dict[str, Stored], config: StoredConfig, *, cut: bool
 ) -> dict[str, Stored]:
-    """Make room for the packed convolutions that files hold.
+    """As :func:`ladder.integrations.transformers.experts.swap_experts`, of packed convolutions.
 
-    Args:
-        headers: of all tensors.
-        cut: whether the model is to be cut over processes.
-    Returns:
-        The headers of all other tensors.
     Raises:
         CheckpointError: a convolution that lacks a part, does not fit the model or its type, or of
             which the config does not speak.
