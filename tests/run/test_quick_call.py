@@ -113,6 +113,7 @@ def ways(monkeypatch):
     taken = []
     monkeypatch.setattr(ladder.nn.linear, "_linear_no_grad", lambda *_: taken.append("short"))
     monkeypatch.setattr(ladder.nn.linear, "_linear_with_grad", lambda *_: taken.append("gradient"))
+    monkeypatch.setattr(ladder.nn.linear, "_linear", lambda *_: taken.append("op"))
     monkeypatch.setattr(ladder.Linear, "_forward", lambda *_: taken.append("long"))
     return taken
 
@@ -149,13 +150,66 @@ def test_calls_that_ask_for_another_dtype_do_not(ways):
             torch.set_autocast_enabled("cuda", False)
 
 
-def test_a_layer_without_an_image_or_with_a_bias_of_its_own_kind_does_not(ways):
+def test_a_bias_of_its_own_kind_does_not(ways):
     layer = layer_of()
-    layer(X)
-    assert ways.pop() == "long"
     del layer.bias
     layer.bias = X.new_zeros(N)  # a tensor that is no parameter
     assert way(ways, layer, X) == "long"
+
+
+def test_a_layer_on_a_cpu_goes_straight_to_the_op(ways):
+    for layer, x in ((layer_of(), X), (layer_of(bias=True), X), (layer_of(), X[0])):
+        layer(x)
+        assert ways.pop() == "op"
+
+
+def rounding(layer):
+    layer.activation_type = "int8"
+
+
+def scaling(layer):
+    layer.pre_scale = torch.ones(K)
+
+
+@pytest.mark.parametrize("change", [rounding, scaling])
+def test_a_layer_on_a_cpu_that_does_more_does_not(ways, change):
+    layer = layer_of()
+    change(layer)
+    layer(X)
+    assert ways.pop() == "long"
+
+
+def test_a_layer_on_a_cpu_under_autocast_does_not(ways):
+    with torch.autocast("cpu", torch.bfloat16):
+        layer_of()(X)
+    assert ways.pop() == "long"
+
+
+@pytest.mark.parametrize("x", [X[:, 1:], X[0, 0], X.bfloat16(), X.to("meta"), nn.Parameter(X)])
+def test_an_x_that_a_layer_on_a_cpu_has_to_look_at_does_not(ways, x):
+    layer_of(bias=True)(x)
+    assert ways.pop() == "long"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_straight_way_on_a_cpu_has_the_results_and_gradients_of_the_long_one(bias):
+    layer = layer_of(bias)
+    layer.set_weight(ladder.quantize(torch.randn(N, K), str(layer.weight_type)))
+    results = []
+    for call in (layer, layer._forward):
+        x = X.clone().requires_grad_()
+        y = call(x)
+        y.sum().backward()
+        results += [(y.detach(), x.grad)]
+    (y, grad), (expected, expected_grad) = results
+    assert y.abs().max() > 0 and torch.equal(y, expected) and torch.equal(grad, expected_grad)
+
+
+def test_what_the_op_of_the_cpu_refuses_is_an_argument_of_the_caller():
+    layer = layer_of()
+    layer.qweight = layer.qweight[:, 1:].contiguous()
+    with pytest.raises(InvalidArgument, match="qweight"):
+        layer(X)
 
 
 def test_what_the_kernel_refuses_is_an_argument_of_the_caller(monkeypatch):
