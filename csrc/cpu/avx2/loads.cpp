@@ -175,7 +175,8 @@ void dot_loads(const Job& job, const Rows& rows, const float* x, float* out) {
 }
 
 /// Loops of Loads, of which those for one token multiply kRows rows at once.
-template <int kBits, int kGroup, class D = Loads<kBits>, bool kByLane = kGroup != 0 && kGroup < 32>
+template <int kBits, int kGroup, class D = Loads<kBits>,
+          bool kByLane = (kGroup != 0 && kGroup < 32)>
 inline constexpr Loops kLoads = {
     D::kVectors,
     {dot_loads<kBits, kGroup>, dot_sums<D, kByLane, false, 2>, dot_sums<D, kByLane, false, 4>},
