@@ -58,9 +58,9 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         act_order: make room for ``g_idx``.
         activation_type: see the property.
         activation: see the property.
-        dtype: of the bias, and of ``.weight`` as other code sees it. A bias that has not the dtype of
-            x is converted in each call, a launch more on a GPU: it may be trained or written to, so
-            no copy is kept. Casting the module casts the bias alone.
+        dtype: of the bias, and of ``.weight`` as other code sees it. A bias that has not the dtype
+            of x is converted in each call, a launch more on a GPU: it may be trained or written to,
+            so no copy is kept. Casting the module casts the bias alone.
     """
 
     _conv1d = False  #: whether the dense form is a Conv1D of transformers, its weight [K, N]
