@@ -6,8 +6,8 @@ import copy
 import pytest
 import torch
 from drawn import exact_weight, formula, integers
+from drawn_conv import GEOMETRIES, wanted_of
 from gpu import HALVES, MARKS
-from torch import Tensor
 from torch.nn import functional as F
 
 import ladder
@@ -24,16 +24,6 @@ TYPES = (
     "mxfp4",
 )
 FILTERS = 72
-#: kernel, stride, padding, dilation
-GEOMETRIES = (
-    ((3, 3), (1, 1), (1, 1), (1, 1)),
-    ((3, 2), (2, 3), (0, 2), (1, 1)),
-    ((2, 3), (1, 2), (2, 0), (3, 2)),
-    ((1, 1), (1, 1), (0, 0), (1, 1)),
-    ((1, 1), (2, 2), (0, 0), (1, 1)),
-    ((4, 4), (4, 4), (0, 0), (1, 1)),
-    ((7, 7), (2, 2), (3, 3), (1, 1)),
-)
 
 
 def conv_of(geometry, c: int, type: str = TYPES[0], n: int = FILTERS, **more):
@@ -45,12 +35,6 @@ def conv_of(geometry, c: int, type: str = TYPES[0], n: int = FILTERS, **more):
     conv.cuda()
     assert conv.prepare()
     return conv, formula(weight).view(n, *kernel, c).permute(0, 3, 1, 2).cuda()
-
-
-def exact(x: Tensor, values: Tensor, conv: ladder.Conv2d) -> Tensor:
-    """In float64, which convolutions of integers hold."""
-    geometry = (conv.stride, conv.padding, conv.dilation)
-    return F.conv2d(x.double(), values, conv.bias.double(), *geometry)
 
 
 def served(conv: ladder.Conv2d, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -68,7 +52,7 @@ def test_a_bias_may_begin_anywhere():
     conv.bias = torch.nn.Parameter(longer[1:])
     x = integers((1, 32, 9, 7), torch.float16).cuda()
     with torch.no_grad():
-        assert torch.equal(conv(x), exact(x, values, conv).half())
+        assert torch.equal(conv(x), wanted_of(x, values, conv).half())
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -79,7 +63,7 @@ def test_kernels_are_exact_on_integers(type, dtype):
         x = integers(shape, dtype).cuda()
         assert served(conv, shape, dtype)
         with torch.no_grad():
-            assert torch.equal(conv(x), exact(x, values, conv).to(dtype)), shape
+            assert torch.equal(conv(x), wanted_of(x, values, conv).to(dtype)), shape
 
 
 @pytest.mark.parametrize("channels", [16, 24, 64, 13])
@@ -90,7 +74,7 @@ def test_every_geometry_is_exact(geometry, channels):
     for shape in ((2, channels, 13, 11), (5, channels, 8, 32)):
         x = integers(shape, torch.float16).cuda()
         y = conv(x)
-        assert torch.equal(y, exact(x, values, conv).half()), shape
+        assert torch.equal(y, wanted_of(x, values, conv).half()), shape
         assert y.is_contiguous(memory_format=torch.channels_last)
         last = x.to(memory_format=torch.channels_last)
         assert torch.equal(conv(last), y)
@@ -101,21 +85,21 @@ def test_every_geometry_is_exact(geometry, channels):
 def test_many_windows_are_exact():
     conv, values = conv_of(GEOMETRIES[0], 16)
     x = integers((2, 16, 150, 140), torch.float16).cuda()
-    assert torch.equal(conv(x), exact(x, values, conv).half())
+    assert torch.equal(conv(x), wanted_of(x, values, conv).half())
 
 
 def test_columns_may_be_in_another_order():
     conv, values = conv_of(GEOMETRIES[0], 16, act_order=True)
     x = integers((2, 16, 9, 7), torch.float16).cuda()
-    assert torch.equal(conv(x), exact(x, values, conv).half())
+    assert torch.equal(conv(x), wanted_of(x, values, conv).half())
 
 
 def test_float32_and_gradients_go_through_dense_weights():
     conv, values = conv_of(GEOMETRIES[1], 16)
     x = integers((2, 16, 9, 7), torch.float32).cuda().requires_grad_()
-    assert torch.equal(conv(x).double(), exact(x, values, conv))
+    assert torch.equal(conv(x).double(), wanted_of(x, values, conv))
     dense = x.detach().double().requires_grad_()
-    exact(dense, values, conv).sum().backward()
+    wanted_of(dense, values, conv).sum().backward()
     for given in (x, x.detach().half().requires_grad_()):
         conv(given).sum().backward()
         assert torch.equal(given.grad, dense.grad.to(given.dtype))
@@ -132,7 +116,7 @@ def test_opcheck():
 def test_compiled_and_captured_calls_are_exact():
     conv, values = conv_of(GEOMETRIES[0], 32)
     x = integers((2, 32, 9, 7), torch.float16).cuda()
-    wanted = exact(x, values, conv).half()
+    wanted = wanted_of(x, values, conv).half()
     with torch.no_grad():
         assert torch.equal(conv(x), wanted)
         assert torch.equal(torch.compile(conv, fullgraph=True)(x), wanted)
@@ -141,7 +125,7 @@ def test_compiled_and_captured_calls_are_exact():
             y = conv(x)
         x.copy_(integers((2, 32, 9, 7), torch.float16, 5))
         graph.replay()
-    assert torch.equal(y, exact(x, values, conv).half())
+    assert torch.equal(y, wanted_of(x, values, conv).half())
 
 
 def test_capture_without_kernels_says_what_to_do():
@@ -159,13 +143,13 @@ def test_tuned_kernels_are_exact_and_kept():
     assert conv.warmup((2, 64, 12, 12))
     assert conv.warmup((2, 64, 12, 12)) == ""  # it is a plan
     x = integers((2, 64, 12, 12), torch.float16).cuda()
-    assert torch.equal(conv(x), exact(x, values, conv).half())
+    assert torch.equal(conv(x), wanted_of(x, values, conv).half())
 
 
 def test_saving_and_moving_give_the_canonical_form():
     conv, values = conv_of(GEOMETRIES[0], 32)
     x = integers((2, 32, 9, 7), torch.float16)
-    wanted = exact(x.cuda(), values, conv).half()
+    wanted = wanted_of(x.cuda(), values, conv).half()
     state = conv.state_dict()
     assert state["qweight"].shape[0] == FILTERS and conv.qweight is None
     assert torch.equal(copy.deepcopy(conv)(x.cuda()), wanted)

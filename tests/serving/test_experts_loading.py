@@ -23,6 +23,7 @@ from mixtures import (
     served,
     write,
 )
+from mlps import engine
 
 from ladder.errors import CheckpointError, Unsupported
 
@@ -137,20 +138,17 @@ def test_a_layer_keeps_one_copy_of_its_weights(tmp_path):
 def warmer(monkeypatch):
     """Of an engine on a processor that takes it for a GPU with kernels for everything; with the
     arguments of what is compiled for experts."""
-    from vllm.config import get_current_vllm_config
-
     from ladder.cuda import experts, kernels
     from ladder.integrations.vllm.warm import Warmer
 
-    config, calls = get_current_vllm_config(), []
-    config.compilation_config.static_forward_context.clear()
-    vars(config).pop("_ladder_warmer", None)
+    calls = []
     monkeypatch.setattr(kernels, "possible", lambda device: True)
     monkeypatch.setattr(kernels, "objection", lambda *weight: "")
     monkeypatch.setattr(kernels, "load_transforms", lambda *weight: "")
     monkeypatch.setattr(experts, "compile_ahead", lambda *given: calls.append(given))
-    yield Warmer.of(config, torch.float16), calls
-    vars(config).pop("_ladder_warmer", None)
+    with engine() as config:
+        config.compilation_config.static_forward_context.clear()
+        yield Warmer.of(config, torch.float16), calls
 
 
 def compiled(warmer) -> list[tuple]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ladder import ops
 from ladder.nn.packed import OF_X
 from ladder.types import TType
 
@@ -26,8 +27,9 @@ def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
     elif kind in OF_X or kind == "scale2":
         # As of files that are made for engines, the second scale is the same in all parts.
         values.fill_(1)
-    elif kind == "scales" and values.is_floating_point():
-        most = _LARGEST / _largest_code(ttype)
+    elif kind == "scales" and values.is_floating_point() and ttype is not None:
+        codes = ttype.element.values
+        most = _LARGEST / float(codes[codes.isfinite()].abs().max())
         values.uniform_(-most, most)
     elif values.is_floating_point():
         values.uniform_(-0.01, 0.01)
@@ -37,21 +39,15 @@ def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
         values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
     else:
         values.random_(-(2**31), 2**31 - 1)
-        if ttype is not None and kind == "qweight":
-            _make_finite(values, ttype)
+        if ttype is not None and kind == "qweight" and not ttype.element.values.isfinite().all():
+            values.copy_(_finite_codes(values, ttype))
 
 
-def _largest_code(ttype: TType | None) -> float:
-    if ttype is None:
-        return 8.0
-    values = ttype.element.values
-    return float(values[values.isfinite()].abs().max()) or 1.0
-
-
-def _make_finite(words: Tensor, ttype: TType) -> None:
-    """Codes of NaN and infinity become 0. Only formats of 8 bits have such."""
-    if ttype.bits != 8:
-        return
-    codes = words.view(torch.uint8)
+def _finite_codes(words: Tensor, ttype: TType) -> Tensor:
+    """Random codes in as many words, without those of NaN and infinity."""
+    n, k = words.shape[0], words.shape[1] * 32 // ttype.bits
+    codes = torch.empty(n, k, dtype=torch.uint8, device=words.device)
+    codes.random_(0, 1 << ttype.bits)
     for code in (~ttype.element.values.isfinite()).nonzero().flatten().tolist():
         codes.masked_fill_(codes == code, 0)
+    return ops.pack(codes, ttype.bits)

@@ -63,17 +63,14 @@ class ExpertsWarmer:
         key = (*numbers, count, top_k, rounded)
         if key in self._under_way:
             return
-        first, second = numbers
+        kinds = [numbers]
+        if rounded:
+            kinds.append([experts.number_for(number, rounded) for number in numbers])
 
         def compile() -> None:
-            for activation_type in dict.fromkeys(("", rounded)):
-                kinds = (first, second)
-                if activation_type:
-                    kinds = (
-                        experts.number_for(first, activation_type),
-                        experts.number_for(second, activation_type),
-                    )
-                experts.compile_ahead(kinds, count, _rows(top_k, most), self.dtype, index)
+            for first, second in kinds:
+                rows = _rows(top_k, most)
+                experts.compile_ahead((first, second), count, rows, self.dtype, index)
 
         self._under_way[key] = in_background(compile)
 
