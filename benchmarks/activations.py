@@ -7,7 +7,7 @@ Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights
 exceed twice the L2, after tuning; the rounding of x is in them. x is of float16, beside scales of
 powers of two of bfloat16. ``torch._int_mm`` and
 ``torch._scaled_mm`` are given x rounded already, and give sums of int32, or bfloat16 scaled by
-token and row. ``F.linear`` has weights of float16. Up to 16 tokens ladder does not round.
+token and row. ``F.linear`` has weights of float16. Up to 64 tokens ladder does not round.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ def dtype_of(type: str) -> torch.dtype:
     return torch.bfloat16 if parse(type).scale == "e8m0" else torch.float16
 
 
-def of_ladder(type: str, activation: str, n: int, k: int) -> list[float | None]:
+def of_ladder(
+    type: str, activation: str, n: int, k: int, tokens: tuple[int, ...]
+) -> list[float | None]:
     ttype, device = parse(type), torch.device("cuda", torch.cuda.current_device())
     weight = image.open_weight(type, n, k, activation_type=activation)
     dtype = dtype_of(type)
-    request = Request(weight, ttype, (n, k), device, dtype, TOKENS, activation)
+    request = Request(weight, ttype, (n, k), device, dtype, tokens, activation)
     tune_all([request], mode="full", budget_s=120)
     out: list[float | None] = []
-    for m in TOKENS:
+    for m in tokens:
         calls = timing.calls_of(weight, ttype, (n, k), device, dtype, [m])[0]
         out.append(1e6 * timing.seconds(calls))
     return out
@@ -96,9 +98,9 @@ def _float8(m: int, n: int, k: int) -> tuple[Callable[[Tensor], object], Callabl
 PEERS = {"F.linear, float16": _f16, "torch._int_mm": _int8, "torch._scaled_mm": _float8}
 
 
-def of_peer(name: str, n: int, k: int) -> list[float | None]:
+def of_peer(name: str, n: int, k: int, tokens: tuple[int, ...]) -> list[float | None]:
     out: list[float | None] = []
-    for m in TOKENS:
+    for m in tokens:
         call, make, size = PEERS[name](m, n, k)
         weights = [make() for _ in range(max(2, min(32, -(-graph.ROTATION_BYTES // size))))]
         try:
@@ -118,22 +120,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--shapes", nargs="*", default=["8192x8192", "4096x4096"])
     parser.add_argument("--types", nargs="*", help="whole types of the table; all")
+    parser.add_argument("--tokens", nargs="*", type=int, default=TOKENS)
     arguments = parser.parse_args()
+    tokens = tuple(arguments.tokens)
     require_gpu()
     lines = [describe("python benchmarks/activations.py")]
     for shape in arguments.shapes:
         n, k = map(int, shape.split("x"))
-        lines += [f"\n## {n} x {k}\n", f"| weight | x | {' | '.join(f'M={m}' for m in TOKENS)} |"]
-        lines.append("|---" * (len(TOKENS) + 2) + "|")
+        lines += [f"\n## {n} x {k}\n", f"| weight | x | {' | '.join(f'M={m}' for m in tokens)} |"]
+        lines.append("|---" * (len(tokens) + 2) + "|")
         for name in PEERS:
-            lines.append(line(name, "", of_peer(name, n, k)))
+            lines.append(line(name, "", of_peer(name, n, k, tokens)))
             print(lines[-1], flush=True)
         for type, activation in ROWS:
             if arguments.types and type not in arguments.types:
                 continue
             x = activation or str(dtype_of(type)).removeprefix("torch.")
             try:
-                lines.append(line(type, x, of_ladder(type, activation, n, k)))
+                lines.append(line(type, x, of_ladder(type, activation, n, k, tokens)))
             except Unsupported as error:
                 lines.append(f"| {type} | {x} | {error} |")
             print(lines[-1], flush=True)

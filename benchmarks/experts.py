@@ -6,7 +6,7 @@
 Columns, in microseconds of a replayed CUDA graph:
 
     layer     ladder.cuda.expert_layer.forward: route, gate and up with their product, down, the
-              sum; with --activation-type rows of more than 16 tokens rounded, here alone; with
+              sum; with --activation-type rows of more than 64 tokens rounded, here alone; with
               --gate-launch the product of gate and up by a launch of its own
     products  its two products alone
     loop      the same two products as one ladder linear layer for each expert that is hit, on rows

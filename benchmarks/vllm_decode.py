@@ -7,13 +7,14 @@
     python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
     python benchmarks/vllm_decode.py --engines ladder --ladder '{"fuse_gated_mlp": false}'
     python benchmarks/vllm_decode.py --dtype bfloat16 --engines \
-        fp8,ladder:float8_e4m3@float8_e4m3,w4afp8,ladder:int4@float8_e4m3
+        fp8,ladder:float8_e4m3+channel@float8_e4m3,w4afp8,ladder:int4@float8_e4m3
 
 Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
 downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
 which kernel runs: without that line its cell is an error. A decode step is the time of 136 tokens
 a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
-is a type, with groups of 128 where it has none of its own, and behind ``@`` what x is rounded to.
+is a type, with groups of 128 where it has none of its own and ``+`` for its commas
+(``ladder:int8+channel``), and behind ``@`` what x is rounded to.
 ``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
 bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files.
 
@@ -123,7 +124,7 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
 def stored_types(engine: str) -> tuple[str, str]:
     """The types of weights and of x of an engine of ladder's; "": x as it comes."""
     weight, _, rounded = engine.partition(":")[2].partition("@")
-    return weight or "uint4", rounded
+    return weight.replace("+", ",") or "uint4", rounded
 
 
 def environment(engine: str) -> dict[str, str]:
@@ -283,7 +284,8 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
         "shape", "dtype", "batches", "prefill", "profile", "profile_prefill", "ladder", "inductor",
     ):  # fmt: skip
         arguments += [f"--{name.replace('_', '-')}", getattr(options, name)]
-    log = Path(options.out) / f"{options.shape}_{engine.replace(':', '_')}_{layers}.log"
+    name = re.sub(r"\W", "_", engine)
+    log = Path(options.out) / f"{options.shape}_{name}_{layers}.log"
     with log.open("w") as file:
         process = subprocess.Popen(
             arguments, stdout=file, stderr=subprocess.STDOUT, env=environment(engine)

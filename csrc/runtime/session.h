@@ -46,8 +46,8 @@ constexpr std::array<std::int64_t, 17> kRoundedIntervals{
     32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
 constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRoundedIntervals.size());
 /// So many tokens are not rounded: weights are what such calls wait for, and one more launch would
-/// take longer than products of bytes save.
-constexpr std::int64_t kMostTokensAsTheyCome = 16;
+/// take longer than products of bytes save (benchmarks/results/activations.md).
+constexpr std::int64_t kMostTokensAsTheyCome = 64;
 
 constexpr std::span<const std::int64_t> intervals_of(std::optional<Scalar> rounded) {
   if (rounded) return kRoundedIntervals;

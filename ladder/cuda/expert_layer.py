@@ -42,7 +42,7 @@ def forward(
             the dtype of ``x``.
         activation, limit, alpha: as :class:`ladder.ops.gating.Gating`; a stack that is gated was
             opened with them.
-        activation_type: what both products have rows of more than 16 tokens rounded to,
+        activation_type: what both products have rows of more than 64 tokens rounded to,
             as :attr:`ladder.Linear.activation_type`; "" for as they come. A token is rounded once
             for all of its experts, and what is between gate and up and down for each of them.
         gate_up_scale, down_scale: float32 [1], the scale by which rows of that product are rounded;

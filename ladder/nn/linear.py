@@ -131,14 +131,14 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
 
         - "int8" on the CPU: 8 bits in blocks of 32 or 128 columns with a scale each, multiplied as
           integers.
-        - "int8" on a GPU, for weights of integers: more than 16 tokens are rounded to 8 bits with
+        - "int8" on a GPU, for weights of integers: more than 64 tokens are rounded to 8 bits with
           one scale for each token, multiplied as integers, exactly within a group of the weight.
         - "float8_e4m3" on a GPU of compute capability 8.9 and more, and on AMD's MI300X and
           MI355X, for weights whose values float8_e4m3 holds (itself, floats of 3 to 7 bits, mxfp4,
           integers of 1 to 4 bits and of 5 with a zero point in the middle, but not nvfp4, whose
           groups have 16 columns): the same with floats of 8 bits, summed in float32.
 
-        Up to 16 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
+        Up to 64 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
         rounding would cost time and accuracy. :func:`ladder.ops.linear` states the errors. Calls on
         other devices raise Unsupported, and so do calls on a GPU that has no kernels for the type.
 

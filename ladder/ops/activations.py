@@ -22,7 +22,7 @@ _LARGEST = {"int8": 127.0, "float8_e4m3": 448.0}
 #: What codes of given scales may be.
 _RANGE = {"int8": (-128.0, 127.0), "float8_e4m3": (-448.0, 448.0)}
 #: GPUs multiply so many tokens as they come: csrc/runtime/session.h, kMostTokensAsTheyCome.
-MOST_TOKENS_AS_THEY_COME = 16
+MOST_TOKENS_AS_THEY_COME = 64
 #: Devices that have products of rounded x, as torch calls them, for each of ACTIVATION_TYPES.
 _DEVICES = {"int8": ("cpu", "cuda"), "float8_e4m3": ("cuda",)}
 
@@ -205,7 +205,7 @@ def pre_scale_objection(scale: Tensor, k: int) -> str:
 
 
 def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
-    """What products of more than 16 tokens see of x on GPUs: [..., K] float32, the numbers that the
+    """What products of more than 64 tokens see of x on GPUs: [..., K] float32, the numbers that the
     codes and scales of the kernel stand for, rounded once.
 
     With ``x_scale``, float32 of one number or [..., 1], the scale is that one, and not of a token's

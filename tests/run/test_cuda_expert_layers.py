@@ -187,11 +187,11 @@ def test_rounding_is_decided_by_the_tokens_of_a_call():
         weight_type="int4", group_size=64, activation="relu",
     ).cuda()  # fmt: skip
     plain = copy.deepcopy(experts)
-    x = torch.randn(40, 256, device="cuda").half()
-    index, weights = (part.cuda() for part in routed(40, 2))
+    x = torch.randn(80, 256, device="cuda").half()
+    index, weights = (part.cuda() for part in routed(80, 2))
     for activation_type in ("int8", "float8_e4m3") if E4M3 else ("int8",):
         experts.activation_type = activation_type
-        few = x[:16], index[:16], weights[:16]
+        few = x[:64], index[:64], weights[:64]
         assert torch.equal(call(experts, *few), call(plain, *few))
         made = call(experts, x, index, weights)
         assert has_images(experts) and not torch.equal(made, call(plain, x, index, weights))
@@ -213,8 +213,8 @@ def test_rows_are_rounded_by_static_scales():
         torch.randn(E, 512, 256) / 16, torch.randn(E, 256, 256) / 16,
         weight_type="int4", group_size=64,
     ).cuda()  # fmt: skip
-    x = (torch.randn(40, 256) * torch.logspace(-1, 0, 40)[:, None]).cuda().half()
-    index, weights = (part.cuda() for part in routed(40, 2))
+    x = (torch.randn(80, 256) * torch.logspace(-1, 0, 80)[:, None]).cuda().half()
+    index, weights = (part.cuda() for part in routed(80, 2))
     for activation_type, largest in (("int8", 127), ("float8_e4m3", 448)):
         if activation_type == "float8_e4m3" and not E4M3:
             continue
@@ -234,10 +234,10 @@ def test_warming_up_times_kernels_of_rounded_rows(tmp_path):
     transformers = pytest.importorskip("transformers")
     model = mixtral(transformers, 512, 512)  # a kernel of bytes has k-tiles of 128 columns, and two
     ladder.set_activation_type(model, "int8")
-    ladder.warmup(model, m=(6, 40), cache=tmp_path)
+    ladder.warmup(model, m=(6, 80), cache=tmp_path)
     packed = next(m for m in model.modules() if isinstance(m, ladder.Experts))
     plain = packed.gate_up.stack(), packed.down.stack()
-    for tokens, stacks in ((6, plain), (40, [rounding(each, "int8") for each in plain])):
+    for tokens, stacks in ((6, plain), (80, [rounding(each, "int8") for each in plain])):
         rows = 2 * tokens
         of_item = rows_of_item(*stacks, rows, torch.float16)
         key = (stacks[0].number, 4, rows, of_item, torch.float16, 0)

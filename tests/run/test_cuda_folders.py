@@ -110,10 +110,10 @@ def test_a_layer_of_an_engine_rounds_as_the_folder_asks(name, dtype, tmp_path):
         room.register_buffer(part, tensor)
     values = torch.from_numpy(truth.weight.astype("float32")).cuda()
     torch.manual_seed(0)
-    for m in (8, 40, 300):
+    for m in (8, 64, 300):
         x = torch.randn(m, K, device="cuda", dtype=dtype)
         by = None if scale is None else scale.cuda()
-        check(run(room, x, None), x, values, wanted_of(name) if m > 16 else None, by)
+        check(run(room, x, None), x, values, wanted_of(name) if m > 64 else None, by)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -143,7 +143,7 @@ def test_a_model_of_transformers_rounds_as_the_folder_asks(name, tmp_path):
         assert (scale is not None) == (name in STATIC)
         checked = watch(model, wanted_of(name))
         with torch.no_grad():
-            logits.append(model(torch.arange(50, 90, device="cuda")[None]).logits)
+            logits.append(model(torch.arange(128, device="cuda").view(2, 64)).logits)
         assert len(checked) == 14
     assert torch.equal(logits[0], logits[1]) and torch.equal(logits[0], logits[2])
     moved = loaded[1].cpu()
@@ -177,7 +177,7 @@ def test_an_offer_is_made_anew_where_a_layer_is_moved():
     assert layer.activation_type is None
     layer.cuda()
     assert layer.activation_type == ("float8_e4m3" if CAPABILITY >= (8, 9) else None)
-    x = torch.randn(40, 512, device="cuda").half()
+    x = torch.randn(80, 512, device="cuda").half()
     check(layer(x), x, layer.packed_weight.dequantize(), layer.activation_type)
     assert layer.cpu().activation_type is None and layer(x.cpu()).isfinite().all()
     table = ladder.Linear.from_linear(dense, "nf4", method="nearest")
@@ -193,7 +193,7 @@ def test_zero_points_that_bytes_do_not_hold_leave_x_as_it_comes():
     weight.zeros[3, 1] = 17
     layer = ladder.Linear.from_weight(weight)
     assert "a zero point of 17 on GPUs" in layer.offer_activation_type("int8")
-    x = torch.randn(40, 512, device="cuda").half()
+    x = torch.randn(80, 512, device="cuda").half()
     check(layer(x), x, weight.dequantize(), None)
 
 

@@ -144,7 +144,7 @@ def test_layers_of_rounded_activations_are_gated(dtype, activation_type):
         str(weight.type), N, K, activation_type=activation_type, gating=gating
     )
     made = image.pack(weight, number, rows=image.gate_rows(N, weight.qweight.device))
-    for m in (4, 17, 40, 300):
+    for m in (4, 17, 80, 300):
         # Codes times a power of two: rounding leaves x as it is, and sums are exact.
         x = whole(m, K, dtype, activation_type) / (512 if activation_type == "int8" else 32)
         y = linear_image(x, made, None, number, N // 2)

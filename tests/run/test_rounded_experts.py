@@ -152,7 +152,7 @@ def check(y: Tensor, parts, activation_type: str, scales=(None, None)) -> Tensor
 
 @pytest.mark.parametrize("gated", (False, True))
 def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_expert(gated):
-    y, names, parts = call(17, "float8_e4m3", gated=gated)
+    y, names, parts = call(65, "float8_e4m3", gated=gated)
     assert names == [
         "rows of 11 and 12", "round", "route_rounded", "product 11", "round", "product 12",
     ]  # fmt: skip
@@ -162,7 +162,7 @@ def test_tokens_are_rounded_once_and_what_is_between_the_products_for_each_exper
 
 
 @pytest.mark.parametrize("gated", (False, True))
-@pytest.mark.parametrize("tokens,activation_type", [(16, "float8_e4m3"), (17, "")])
+@pytest.mark.parametrize("tokens,activation_type", [(64, "float8_e4m3"), (65, "")])
 def test_few_tokens_and_those_of_no_activation_type_go_as_they_come(tokens, activation_type, gated):
     y, names, parts = call(tokens, activation_type, gated=gated)
     assert names == ["rows of 1 and 2", "route", "product 1", "product 2"]
@@ -182,35 +182,35 @@ def test_the_loop_over_experts_rounds_by_the_tokens_of_the_call(monkeypatch):
     for stack in (layer.gate_up, layer.down):
         monkeypatch.setattr(stack, "forward", functools.partial(product, stack.out_features))
     monkeypatch.setattr(type(layer), "activation_type", "float8_e4m3")
-    index, weights = torch.zeros(20, 1, dtype=torch.int64), torch.ones(20, 1)
+    index, weights = torch.zeros(80, 1, dtype=torch.int64), torch.ones(80, 1)
 
     class OnGpu(Tensor):
         is_cuda = True
 
-    for tokens in (16, 17):
+    for tokens in (64, 65):
         rows.clear()
         x = torch.randn(tokens, 64).half()
         on_gpu = x.as_subclass(OnGpu)
         layer._forward_canonical(on_gpu, index[:tokens], weights[:tokens])
-        wanted = x if tokens == 16 else activations.round_tokens(x, "float8_e4m3").half()
+        wanted = x if tokens == 64 else activations.round_tokens(x, "float8_e4m3").half()
         assert torch.equal(rows[0].as_subclass(Tensor), wanted)
 
 
 def test_rows_of_static_scales_are_rounded_by_these_at_each_product():
     scales = torch.tensor([0.25]), torch.tensor([0.5])
-    y, names, parts = call(17, "float8_e4m3", scales)
+    y, names, parts = call(65, "float8_e4m3", scales)
     assert [name for name in names if name.startswith("round")] == ["round by 0.25", "round by 0.5"]
     check(y, parts, "float8_e4m3", scales)
     own, _ = reference(parts, "float8_e4m3")
     assert (y.double() - own).abs().max() > 1e-3 * own.abs().max(), "not by scales of tokens"
-    _, names, _ = call(16, "float8_e4m3", scales)
+    _, names, _ = call(64, "float8_e4m3", scales)
     assert not any(name.startswith("round") for name in names)
 
 
 def test_a_compiler_that_failed_at_the_rounding_kernel_leaves_the_layer_to_torch():
     failed = Launches(torch.zeros(E, 2 * WIDTH, H), torch.zeros(E, H, WIDTH), torch.zeros(1))
     failed.rounded_codes = lambda x, activation_type, x_scale: []
-    x, ids = torch.zeros(17, H), torch.zeros(17, 2, dtype=torch.int64)
+    x, ids = torch.zeros(65, H), torch.zeros(65, 2, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
         for module in (experts, expert_layer):
             patch.setattr(module, "_ops", failed)

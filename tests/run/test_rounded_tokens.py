@@ -70,7 +70,7 @@ def test_numbers_of_weights_say_what_activations_are_rounded_to():
 
 
 @pytest.mark.parametrize(
-    "m,plain,rounded", [(1, 1, 1), (16, 16, 16), (17, 32, 32), (256, 256, 256), (300, 320, 384),
+    "m,plain,rounded", [(1, 1, 1), (17, 32, 32), (64, 64, 64), (65, 96, 96), (256, 256, 256), (300, 320, 384),
                         (2000, 2048, 2048), (2049, 3072, 3072),
                         (8192, 8192, 8192), (10000, 8192, 8192)]
 )  # fmt: skip
@@ -214,9 +214,9 @@ def test_other_devices_are_refused_by_name():
             getattr(fallback, f"linear_{activation_type}")(Elsewhere())
 
 
-@pytest.mark.parametrize("m", [3, 16, 17, 40])
+@pytest.mark.parametrize("m", [3, 64, 65, 80])
 @pytest.mark.parametrize("activation_type,type", [("int8", UINT4), ("float8_e4m3", "mxfp4")])
-def test_the_fallback_of_gpus_rounds_more_than_16_tokens(activation_type, type, m, monkeypatch):
+def test_the_fallback_of_gpus_rounds_more_than_64_tokens(activation_type, type, m, monkeypatch):
     """On tensors of the CPU, whose arithmetic is the same."""
     monkeypatch.setattr(fallback, "device_objection", lambda *_: "")
     linear = torch.nn.Linear(256, 24, bias=True)
@@ -224,7 +224,7 @@ def test_the_fallback_of_gpus_rounds_more_than_16_tokens(activation_type, type, 
     x, w = tokens(m, 256), layer.packed_weight
     parts = (w.qweight, w.scales, w.zeros, w.scale2, None, linear.bias.detach(), str(w.type))
     y = getattr(fallback, f"linear_{activation_type}")(x, *parts)
-    rounded = activations.round_tokens(x, activation_type) if m > 16 else x
+    rounded = activations.round_tokens(x, activation_type) if m > 64 else x
     values = w.dequantize()
     assert torch.equal(y, torch.nn.functional.linear(rounded, values, linear.bias.detach()))
 

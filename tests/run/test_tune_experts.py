@@ -169,11 +169,11 @@ def test_experts_without_kernels_are_said_to_have_none(machine):
 
 
 def test_products_of_rounded_rows_have_plans_of_their_own(machine):
-    of = dataclasses.replace(request(16, 17), activation_type="int8")
+    of = dataclasses.replace(request(16, 65), activation_type="int8")
     tuned = tune_layers([of])
     assert tuned[of] == {
         16: Chosen(16, "measured", "1/32#1", "2/32#1"),
-        17: Chosen(16, "measured", "11/34#1", "12/34#1"),
+        65: Chosen(16, "measured", "11/130#1", "12/130#1"),
     }
 
 
@@ -188,5 +188,5 @@ def test_first_choices_of_all_numbers_of_tokens_are_compiled_together(machine):
     tune_layers([request(1, 8, 64)])
     assert machine.ahead == [(1, 2, [2, 16, 128])]
     machine.ahead.clear()
-    tune_layers([dataclasses.replace(request(8, 17, 64), activation_type="int8")])
-    assert machine.ahead == [(1, 2, [16]), (11, 12, [34, 128])], "what is rounded has its own"
+    tune_layers([dataclasses.replace(request(8, 65, 80), activation_type="int8")])
+    assert machine.ahead == [(1, 2, [16]), (11, 12, [130, 160])], "what is rounded has its own"

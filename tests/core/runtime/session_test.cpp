@@ -102,15 +102,15 @@ TEST(Session, of_rounded_activations_leaves_few_tokens_to_that_of_activations_as
   const auto& type = ttype("uint4,group=64,scale=float16");
   Session& plain = session(open_session(type, 128, 256));
   Session& rounded = session(open_session(type, 128, 256, false, false, Scalar::s8));
-  EXPECT_EQ(&rounded.serving(16), &plain);
-  EXPECT_EQ(&rounded.serving(17), &rounded);
-  EXPECT_EQ(&plain.serving(16), &plain);
-  EXPECT_EQ(&plain.serving(17), &plain);
+  EXPECT_EQ(&rounded.serving(64), &plain);
+  EXPECT_EQ(&rounded.serving(65), &rounded);
+  EXPECT_EQ(&plain.serving(64), &plain);
+  EXPECT_EQ(&plain.serving(65), &plain);
 }
 
 TEST(Intervals, have_passes_of_the_largest_behind_them) {
   EXPECT_EQ(tokens_of_kernel(9, Scalar::s8), 16);
-  EXPECT_EQ(tokens_of_kernel(17, Scalar::s8), 32);
+  EXPECT_EQ(tokens_of_kernel(65, Scalar::s8), 96);
   EXPECT_EQ(tokens_of_kernel(257, Scalar::s8), 384);
   EXPECT_EQ(tokens_of_kernel(8192, Scalar::e4m3), 8192);
   EXPECT_EQ(tokens_of_kernel(100000, Scalar::e4m3), 8192);
