@@ -24,6 +24,13 @@ const char* loader(Cache cache) {
   return "?";
 }
 
+/// The first of `pieces` that loads what `piece`, one of them, does.
+const Piece& first_alike(const std::vector<Piece>& pieces, const Piece& piece) {
+  return *std::ranges::find_if(pieces, [&](const Piece& one) {
+    return one.offset == piece.offset && one.width == piece.width && one.guard == piece.guard;
+  });
+}
+
 std::string guarded_by(const std::string& guard, const std::string& action) {
   return guard.empty() ? action : "if (" + guard + ") { " + action + " }";
 }
@@ -72,6 +79,11 @@ void Emitter::load(const Load& i) {
     const auto guard =
         together ? std::string()
                  : there + (there.empty() || piece.guard.empty() ? "" : " && ") + piece.guard;
+    // A compiler does not join loads of what may change, and would hold each in a register.
+    const Piece& same = first_alike(access.pieces, piece);
+    const auto word_at = [&](std::int64_t byte) {
+      return to.name + "[" + std::to_string(byte / 4) + "]";
+    };
     if (count == 0) {  // 16 bits: an element, or two bytes
       const auto byte = piece.slot * size;
       // A preceding kernel may have written what is not constant.
@@ -79,13 +91,24 @@ void Emitter::load(const Load& i) {
       if (i.remote || piece.width * size != 2 || (fresh && size != 2)) {
         fail<Unsupported>(to.name, " would be loaded in pieces of ", piece.width * size, " bytes");
       }
-      const auto word = to.name + "[" + std::to_string(byte / 4) + "]";
+      const auto word = word_at(byte);
       const auto offset = std::to_string(piece.offset);
       const auto element = fresh       ? "load_element(from + " + offset + ")"
                            : size == 2 ? "from[" + offset + "]"
                                        : "*(const u16*)(from + " + offset + ")";
-      line("{ u32 element = 0; ", guarded_by(guard, "element = " + element + ";"), " ", word, " = ",
+      const auto known = same.slot * size;
+      const auto begin =
+          known != byte
+              ? "u32 element = " + word_at(known) + (known % 4 != 0 ? " >> 16;" : " & 0xffffu;")
+              : "u32 element = 0; " + guarded_by(guard, "element = " + element + ";");
+      line("{ ", begin, " ", word, " = ",
            byte % 4 != 0 ? "(" + word + " & 0xffffu) | element << 16" : "element", "; }");
+      continue;
+    }
+    if (same.slot != piece.slot) {
+      for (std::int64_t w = 0; w < 4 * count; w += 4) {
+        line(word_at(piece.slot * size + w), " = ", word_at(same.slot * size + w), ";");
+      }
       continue;
     }
     const auto type = "Words" + std::to_string(count);

@@ -287,9 +287,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, const 
     {  // bias_of_rows = load bias[0, tile*64, 0]
       const u16* const from = bias + (((thread % 32) * 2) + tile * 64);
       { Words1 v = {}; if (bias != nullptr) { v = load_constant((const Words1*)(from + 0)); } bias_of_rows[0] = v.w[0]; }
-      { Words1 v = {}; if (bias != nullptr) { v = load_constant((const Words1*)(from + 0)); } bias_of_rows[1] = v.w[0]; }
-      { Words1 v = {}; if (bias != nullptr) { v = load_constant((const Words1*)(from + 0)); } bias_of_rows[2] = v.w[0]; }
-      { Words1 v = {}; if (bias != nullptr) { v = load_constant((const Words1*)(from + 0)); } bias_of_rows[3] = v.w[0]; }
+      bias_of_rows[1] = bias_of_rows[0];
+      bias_of_rows[2] = bias_of_rows[0];
+      bias_of_rows[3] = bias_of_rows[0];
     }
     {  // sum += bias_of_rows
       sum[0] += low_f16(bias_of_rows[0]);
