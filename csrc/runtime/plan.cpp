@@ -20,8 +20,29 @@ constexpr const char* kScheduler = "scheduler 11";
 // spill in any case that tests/compile has; there may be others.
 constexpr std::size_t kTries = 16;
 
-// How often others are compiled for those that were rejected. After the first time hardly any are.
+// How often others are compiled for those that were rejected, where some were not. After the first
+// time hardly any are.
 constexpr int kAgain = 2;
+
+/// What schedules_to_measure() compiles, in order, without dense products.
+std::vector<Schedule> guessed(const Decisions& decisions, bool dependent_launch,
+                              std::size_t count) {
+  if (count == 1) {
+    auto tries = schedules_to_try(decisions, dependent_launch);
+    tries.erase(std::ranges::find_if(tries, is_dense), tries.end());
+    return tries;
+  }
+  auto all = candidates(decisions, dependent_launch);
+  if (all.empty()) return {};
+  const double best_seconds = all.front().cost.seconds;
+  std::vector<Schedule> out;
+  for (const Candidate& candidate :
+       diversified(pruned(std::move(all), decisions, best_seconds), count)) {
+    if (!candidate.dropped.empty()) break;
+    if (!is_dense(candidate.schedule)) out.push_back(candidate.schedule);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -62,20 +83,16 @@ std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependen
 
 std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
                                            std::size_t count, Deadline deadline) {
-  auto all = candidates(decisions, dependent_launch);
-  if (all.empty()) return {};
-  const double best_seconds = all.front().cost.seconds;
-  const auto guesses = diversified(pruned(std::move(all), decisions, best_seconds), count);
+  const auto guesses = guessed(decisions, dependent_launch, count);
   std::vector<Schedule> kept;
   auto next = guesses.begin();
   const auto compile_next = [&](std::size_t more) {
     std::vector<Schedule> schedules;
     std::vector<std::string> sources;
-    for (; next != guesses.end() && next->dropped.empty() && sources.size() < more; ++next) {
-      if (is_dense(next->schedule)) continue;
+    for (; next != guesses.end() && sources.size() < more; ++next) {
       try {
-        sources.push_back(compile(decisions, next->schedule).source);
-        schedules.push_back(next->schedule);
+        sources.push_back(compile(decisions, *next).source);
+        schedules.push_back(*next);
       } catch (const Unsupported&) {
         // Only emitting shows some of the limits of a device.
       }
@@ -86,7 +103,10 @@ std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool depe
     }
   };
   compile_next(count);
-  for (int again = 0; again < kAgain && kept.size() < count; ++again) {
+  // Where all are rejected, a session would try the others one by one, in the caller's thread.
+  const auto last = guesses.begin() + std::min(guesses.size(), std::max(count, kTries));
+  for (int again = 0; kept.size() < count && (again < kAgain || (kept.empty() && next < last));
+       ++again) {
     compile_next(2 * (count - kept.size()));
   }
   kept.resize(std::min(kept.size(), count));

@@ -42,8 +42,9 @@ std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependen
 /// The scheduler's best guesses, diversified, that no store knows to be rejected, at most `count`,
 /// for measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for
 /// each that is rejected (rejection()) the next two guesses are, which spill more often than
-/// the first, and once more for those still missing. No kernel is begun after `deadline`. Behind
-/// them the dense product, where it is a candidate.
+/// the first, and once more for those still missing, or until there is one. Of one schedule the
+/// guesses are schedules_to_try(): it is what a session takes unmeasured. No kernel is begun after
+/// `deadline`. Behind them the dense product, where it is a candidate.
 std::vector<Schedule> schedules_to_measure(const Decisions& decisions, bool dependent_launch,
                                            std::size_t count, Deadline deadline = never());
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -78,6 +79,20 @@ TEST_P(MeasuredSchedules, are_the_next_guesses_where_the_first_spill) {
     measured.push_back(to_string(schedule));
   }
   EXPECT_EQ(measured, clean);
+}
+
+TEST_P(MeasuredSchedules, of_one_are_what_a_session_takes) {
+  const Case& c = GetParam();
+  const Device& target = device(c.device);
+  const auto decisions = decide(linear_of(ttype(c.type), c.n, c.k, c.activation, c.m), target);
+  const auto one = schedules_to_measure(decisions, false, 1);
+  const auto tries = schedules_to_try(decisions, false);
+  const auto first = std::ranges::find_if(tries, [&](const Schedule& schedule) {
+    return rejection(binary_of(compile(decisions, schedule).source, target)).empty();
+  });
+  ASSERT_NE(first, tries.end());
+  ASSERT_FALSE(one.empty());
+  EXPECT_EQ(to_string(one.front()), to_string(*first));
 }
 
 INSTANTIATE_TEST_SUITE_P(
