@@ -61,8 +61,12 @@ std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
   const bool e4m3 = problem.rounded_x() == Scalar::e4m3;
   const bool integers = e4m3 && problem.weight.element == nullptr;
   const bool of_warpgroups = integers && s.warpgroups;
-  const bool several = narrow || (of_warpgroups && summed_columns(s, problem) < s.columns);
-  const double share = narrow && of_warpgroups ? kNarrowWholes : kNarrowGroups;
+  // Of int8 the sums of one group are scaled while the next are multiplied; with more than two in a
+  // k-tile NVRTC keeps a further set (groups of 64 in 256 columns spill 1328 to 1524 bytes).
+  const bool many = s.warpgroups && !s.tensor_memory && totals && !narrow && !relative &&
+                    problem.rounded_x() == Scalar::s8 && groups > 2;
+  const bool several = narrow || many || (of_warpgroups && summed_columns(s, problem) < s.columns);
+  const double share = many || (narrow && of_warpgroups) ? kNarrowWholes : kNarrowGroups;
   const auto begun =
       several ? share * static_cast<double>(s.units() * of_unit) +
                     (product && s.warpgroups ? kNarrowProducts * static_cast<double>(of_unit) : 0)
