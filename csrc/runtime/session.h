@@ -41,7 +41,7 @@ constexpr std::array<std::int64_t, 24> kTokenIntervals{
 
 static_assert(kTokenIntervals.back() == kMostTokens);
 
-/// The same where activations are rounded to 8 bits.
+/// The same where activations are of 8 bits: up to kMostTokensAsTheyCome only of x that is codes.
 constexpr std::array<std::int64_t, 17> kRoundedIntervals{
     32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
 constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRoundedIntervals.size());
