@@ -95,6 +95,23 @@ struct Rows {
   RowScales scales[kRows];
 };
 
+/// A product of many tokens, which lie across the lanes. x is in panels of some vectors of tokens;
+/// decoded rows are as Kernels::decode leaves them, float32.
+struct Panels {
+  /// Whether it is quicker than Kernels::multiply.
+  bool (*quicker)(std::int64_t tokens);
+  std::int64_t lanes;     ///< tokens of a vector, the last one filled with zeros
+  std::int64_t together;  ///< tokens of a panel, but for the last ones: a multiple of lanes
+  std::int64_t rows;      ///< of a tile, a multiple of 16
+  /// `rows` [lanes][stride], arranged: tokens [token, token + lanes) of `tokens`, to their place in
+  /// `panels` [tokens rounded up to lanes][padded_k].
+  void (*pack)(const Job& job, const float* rows, std::int64_t token, std::int64_t tokens,
+               float* panels);
+  /// As Kernels::multiply; padded_k is not 0.
+  void (*multiply)(const Job& job, int count, const float* tiles, const float* panels,
+                   std::int64_t tokens, float* y, std::int64_t y_stride);
+};
+
 struct Kernels {
   std::int64_t block;        ///< columns are padded to a multiple of this with zeros in x
   std::int64_t column_size;  ///< bytes per column of arranged x and of decoded rows
@@ -134,6 +151,7 @@ struct Kernels {
   /// Faster kernels for bfloat16 x and what `fits` accepts, or null. They may have faster ones.
   const Kernels* bfloat16;
   bool (*fits)(const Job& job, std::int64_t tokens);
+  const Panels* panels = nullptr;  ///< or null; column_size is 4 where there are some
 };
 
 const Kernels& generic_kernels();

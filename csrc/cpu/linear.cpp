@@ -6,13 +6,15 @@
 //   some tokens   tiles of rows are decoded once into the second-level cache, reused by all tokens
 //   many tokens   larger tiles are decoded into memory and given to a library's matrix product
 //
-// x is put into the kernel's order of columns once per call; everything after reads straight on.
+// x is put into the kernel's order of columns, and of tokens, once per call; everything after reads
+// straight on.
 #include "cpu/linear.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/integers.h"
+#include "cpu/arrange.h"
 #include "cpu/isa.h"
 #include "cpu/job.h"
 
@@ -24,18 +26,16 @@ namespace {
 /// tokens, with pairs of bfloat16 that of 16, with tiles that of 64.
 constexpr std::int64_t kTokenBytes = 512 * 1024;
 constexpr std::int64_t kLeastTokens[] = {240, 126}, kLeastTiled = 512;  // pairs, float32
+/// Panels of x come from the third-level cache.
+constexpr std::int64_t kPanelBytes = 16 * 1024 * 1024, kLeastPanels = 504;
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
-
-/// Tokens that lie together with Kernels::tiled, and bytes of each before those of the next.
-constexpr std::int64_t kTogether = 16, kLine = 64;
-
-std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 struct Call {
   const Weight& weight;
   const Kernels& kernels;
-  const std::uint8_t* x;  ///< [m, stride] in the kernel's order
+  const Panels* panels;   ///< x lies in these; or null
+  const std::uint8_t* x;  ///< arranged
   std::int64_t token;     ///< the first of them in y
   std::int64_t m;
   const float* bias;  ///< float32 [n], or null
@@ -86,9 +86,11 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
   const std::int64_t row_bytes = job.stride * call.kernels.column_size;
-  const std::int64_t height = kChunk * (call.kernels.tiled              ? 4
-                                        : call.kernels.column_size == 4 ? 1
-                                                                        : 2);
+  const std::int64_t height = call.panels != nullptr
+                                  ? call.panels->rows
+                                  : kChunk * (call.kernels.tiled              ? 4
+                                              : call.kernels.column_size == 4 ? 1
+                                                                              : 2);
   std::vector<Scales> scales;
   scales.reserve(static_cast<std::size_t>(height / kChunk));
   for (std::int64_t i = 0; i < height / kChunk; ++i) scales.emplace_back(call.weight);
@@ -106,7 +108,11 @@ void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
         call.kernels.decode(job, quads[quad], tiles.bytes() + quad * kRows * row_bytes);
       }
     }
-    call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), height);
+    if (call.panels != nullptr)
+      call.panels->multiply(job, quad, tiles.data(), reinterpret_cast<const float*>(call.x), call.m,
+                            sums.data(), height);
+    else
+      call.kernels.multiply(job, quads, quad, tiles.data(), call.x, call.m, sums.data(), height);
     finish(call, 0, call.m, first, stop - first, sums.data(), height);
   }
 }
@@ -144,6 +150,20 @@ void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
   }
 }
 
+/// Passes of one size.
+std::int64_t tokens_of_pass(const Kernels& kernels, const Panels* panels, std::int64_t tokens,
+                            std::int64_t x_bytes) {
+  const std::int64_t least = panels != nullptr ? kLeastPanels
+                             : kernels.tiled   ? kLeastTiled
+                                               : kLeastTokens[kernels.column_size == 4];
+  const std::int64_t bytes = panels != nullptr ? kPanelBytes : kTokenBytes;
+  const std::int64_t limit = std::max(least, bytes / x_bytes / 6 * 6);
+  const std::int64_t even = ceil_div(tokens, ceil_div(tokens, limit));
+  return panels != nullptr ? round_up(even, panels->together)
+         : kernels.tiled   ? round_up(even, kTogether)
+                           : even;
+}
+
 }  // namespace
 
 void linear(const WeightView& view, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
@@ -166,24 +186,23 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
   // Rows a power of two apart would share the few lines of one set of the first-level cache. A
   // library copes by itself, and wants rows without gaps.
   weight.job.stride = library || k % 128 != 0 ? k : k + 64 / kernels.column_size;
-  const auto place = [&](std::int64_t row) {
-    const std::int64_t within = kernels.tiled ? row % kTogether : 0;
-    return (row - within) * weight.job.stride * kernels.column_size + within * kLine;
-  };
-  Buffer arranged(round_up(x.rows, kTogether) * weight.job.stride * kernels.column_size / 4);
-  parallel(x.rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(k, 1)),
-           [&](std::int64_t begin, std::int64_t end) {
-             for (std::int64_t row = begin; row < end; ++row)
-               kernels.arrange(
-                   weight.job,
-                   static_cast<const std::uint8_t*>(x.data) + row * x.stride * size_of(x.dtype),
-                   x.dtype, arranged.bytes() + place(row));
-           });
+  const Panels* panels =
+      !library && k > 0 && kernels.panels != nullptr && kernels.panels->quicker(x.rows)
+          ? kernels.panels
+          : nullptr;
+  const bool dots = panels == nullptr && x.rows <= kernels.most_dots(weight.job);
+  const std::int64_t x_bytes = std::max<std::int64_t>(
+      1, panels != nullptr ? k * 4 : weight.job.stride * kernels.column_size);
+  const std::int64_t most =
+      dots || library ? x.rows : tokens_of_pass(kernels, panels, x.rows, x_bytes);
+  Buffer arranged = panels != nullptr ? arrange(weight, *panels, x, most, parallel)
+                                      : arrange(weight, x, parallel);
   Buffer wide_bias(bias != nullptr ? view.n : 0);
   if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
 
   Call call{.weight = weight,
             .kernels = kernels,
+            .panels = panels,
             .x = arranged.bytes(),
             .token = 0,
             .m = x.rows,
@@ -191,15 +210,6 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
             .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
             .y = y};
   if (library) return many_tokens(call, parallel, gemm);
-  const bool dots = x.rows <= kernels.most_dots(weight.job);
-  const std::int64_t x_bytes = std::max<std::int64_t>(1, weight.job.stride * kernels.column_size);
-  const std::int64_t limit =
-      dots ? x.rows
-           : std::max(kernels.tiled ? kLeastTiled : kLeastTokens[kernels.column_size == 4],
-                      kTokenBytes / x_bytes / 6 * 6);
-  // Passes of one size.
-  const std::int64_t even = ceil_div(x.rows, ceil_div(x.rows, limit));
-  const std::int64_t most = kernels.tiled ? round_up(even, kTogether) : even;
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = ceil_div(view.n, kRows);
   const std::int64_t grain = std::max<std::int64_t>(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels.h"
 
+#include <limits>
+
 #include "cpu/avx2/convert.h"
 #include "cpu/avx2/loops.h"
 #include "cpu/shared_loops.h"
@@ -58,7 +60,7 @@ const Kernels& avx2_kernels() {
                                    .column_size = 4,
                                    .few = 4,
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
-                                   .many = 1024,
+                                   .many = std::numeric_limits<std::int64_t>::max(),
                                    .position = position,
                                    .tiled = false,
                                    .arrange = arrange,
@@ -70,7 +72,8 @@ const Kernels& avx2_kernels() {
                                    .look_up = look_up_each,
                                    .gather = gather_each,
                                    .bfloat16 = nullptr,
-                                   .fits = nullptr};
+                                   .fits = nullptr,
+                                   .panels = &avx2::kPanels};
   return kernels;
 }
 

@@ -25,6 +25,8 @@ const Loops& wide_loops(const Job& job);    ///< 5 to 8 bits
 const Loops& loads_loops(const Job& job);   ///< of 6 to 8 bits, any values
 const Loops& plain_loops(const Job& job);   ///< 16 and 32 bits
 
+extern const Panels kPanels;  ///< products of decoded tiles and many tokens
+
 namespace {
 
 inline float total(__m256 v) {
