@@ -72,10 +72,9 @@ struct Loads {
   }
 };
 
-/// Products of columns 8 kEight to 8 kEight + 7 of a step, at x, of kRows rows: a column of x is in
-/// a register for all of them, and a value is an operand of its multiply-add. kStart: sums begin
-/// here, else these are added.
-template <int kBits, int kEight, bool kStart>
+/// Adds products of columns 8 kEight to 8 kEight + 7 of a step, at x, of kRows rows: a column of x
+/// is in a register for all of them, and a value is an operand of its multiply-add.
+template <int kBits, int kEight>
 [[gnu::always_inline]] inline void add_eight(const std::uint8_t* const (&p)[kRows],
                                              const float* values, const float* x,
                                              float (&even)[kRows], float (&odd)[kRows]) {
@@ -96,9 +95,8 @@ template <int kBits, int kEight, bool kStart>
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const float *a = first(values, words[r]), *b = second(values, words[r]);
-        const bool start = kStart && half == 0 && two == 0;
-        even[r] = start ? *a * columns[0] : __builtin_fmaf(*a, columns[two], even[r]);
-        odd[r] = start ? *b * columns[1] : __builtin_fmaf(*b, columns[two + 1], odd[r]);
+        even[r] = __builtin_fmaf(*a, columns[two], even[r]);
+        odd[r] = __builtin_fmaf(*b, columns[two + 1], odd[r]);
         if (half == 0 || two == 0) next_two(words[r]);
       }
   }
@@ -151,8 +149,10 @@ void dot_loads(const Job& job, const Rows& rows, const float* x, float* out) {
         _mm_prefetch(reinterpret_cast<const char*>(p[r]) + ahead, _MM_HINT_T0);
       const auto eight = [&]<int kEight>() __attribute__((always_inline)) {
         constexpr int kBegin = 8 * kEight, kIn = kGroup != 0 ? kGroup : kColumns;
-        constexpr bool kStart = kGroup != 0 && kBegin % kIn == 0;
-        add_eight<kBits, kEight, kStart>(p, values, at + kBegin, even, odd);
+        // g++ copies codes about where products, not additions to zero, begin a sum.
+        if constexpr (kGroup != 0 && kBegin % kIn == 0)
+          for (int r = 0; r < kRows; ++r) even[r] = odd[r] = 0;
+        add_eight<kBits, kEight>(p, values, at + kBegin, even, odd);
         if constexpr (kGroup != 0 && (kBegin + 8) % kIn == 0) add(group++);
       };
       eight.template operator()<0>();
