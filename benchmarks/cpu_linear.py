@@ -47,13 +47,16 @@ GROUP = 128
 ROTATE_BYTES = 160 << 20
 #: Numbers of tokens: one, around the limits between the ways that a product can take, many.
 TOKENS = (1, 4, 5, 8, 16, 17, 32, 64, 128, 191, 192, 512)
+#: With ``--match``, which has many types.
+FEW_TOKENS = (17, 32, 64, 128, 192, 256, 512)
 #: A format whose decoding takes long: values by table in four bytes, none of 16 bits.
 SLOWEST = "benchmark_table7,group=128,scale=float16"
 
 
 def register_tables() -> None:
     """Tables as a user might have them, of 6 to 8 bits: ``benchmark_table`` of float32 numbers,
-    ``short_table`` of bfloat16 numbers, ``signed_table`` of these and their negatives."""
+    which has 5 bits, too, ``short_table`` of bfloat16 numbers, ``signed_table`` of these and their
+    negatives."""
     generator = torch.Generator().manual_seed(7)
     for bits in (7, 6, 8):  # 7 first: results before there were others keep their table
         values = torch.randn(1 << bits, generator=generator, dtype=torch.float64).sort().values
@@ -65,6 +68,8 @@ def register_tables() -> None:
         ladder.register_type(f"short_table{bits}", bits=bits, values=values)
         half = positive[:: len(positive) >> (bits - 1)][: 1 << (bits - 1)].tolist()
         ladder.register_type(f"signed_table{bits}", bits=bits, values=half + [-v for v in half])
+    values = torch.randn(32, generator=generator).sort().values.tolist()
+    ladder.register_type("benchmark_table5", bits=5, values=values)
 
 
 def read_bandwidth(threads: int):
@@ -247,6 +252,33 @@ def weight_types() -> list[str]:
     ]
 
 
+def matched_table(report: Report, repeats: int, size: int, match: str) -> None:
+    """Of each number of tokens every type in turns with one ``F.linear``."""
+    report(
+        "\n## More tokens, against `F.linear` on float32 weights and x, least / least (medians)\n"
+    )
+    spellings = [spelling for spelling in weight_types() if match in spelling]
+    report("| weight | x | " + " | ".join(map(str, FEW_TOKENS)) + " |")
+    report("|---|---|" + "---|" * len(FEW_TOKENS))
+    dense = rotated(lambda: torch.randn(size, size), size * size * 4)
+    runs = [packed(spelling, size, size)[0] for spelling in spellings]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        columns = []
+        for m in FEW_TOKENS:
+            x = torch.randn(m, size)
+            turns = [lambda run=run, x=x.to(dtype): run(x) for run in runs]
+            turns.append(lambda x=x: F.linear(x, next(dense)))
+            columns.append(in_turns(turns, max(3, repeats // (1 + m // 32))))
+        of_dense = [f"{times[-1].ms()} ms" for times in columns]
+        report(f"| `F.linear` | {name(dtype)} | " + " | ".join(of_dense) + " |")
+        for i, spelling in enumerate(spellings):
+            shares = [
+                f"{t[i].least / t[-1].least:.2f} ({t[i].median / t[-1].median:.2f})"
+                for t in columns
+            ]
+            report(f"| {spelling} | {name(dtype)} | " + " | ".join(shares) + " |")
+
+
 def large_table(report: Report, repeats: int, size: int) -> None:
     report("\n## More tokens, against `F.linear` on unquantised weights of the dtype of x\n")
     report("| weight | x | M | ladder ms | F.linear ms | share of its speed |")
@@ -306,7 +338,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4096, help="N and K, a multiple of 128")
     parser.add_argument("--isa", default="", help="use no more than this instruction set")
     parser.add_argument("--ggml", type=Path, help="folder of ggml's shared libraries")
-    parser.add_argument("--match", default="", help="of --only dense: types whose name has this")
+    parser.add_argument(
+        "--match", default="", help="of --only dense, large: types whose name has this"
+    )
     parser.add_argument("--only", nargs="*", choices=tables, default=tables)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--append", action="store_true", help="add to the file of --out")
@@ -344,7 +378,9 @@ def main() -> None:
         bandwidth_table(report, arguments.repeats, arguments.threads, arguments.size)
     if "int4pack" in arguments.only:
         int4pack_table(report, arguments.repeats, arguments.size)
-    if "large" in arguments.only:
+    if "large" in arguments.only and arguments.match:
+        matched_table(report, arguments.repeats, arguments.size, arguments.match)
+    elif "large" in arguments.only:
         large_table(report, arguments.repeats, arguments.size)
     if "dense" in arguments.only:
         dense_table(report, arguments.repeats, arguments.size, arguments.match)
