@@ -7,21 +7,27 @@ own layers; ladder's comes before that one.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from peft.tuners.lora.layer import LoraLayer
-from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
+from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
+from ladder.integrations.peft_requests import parameters_wrapper, saved_check_wrapper
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 
 #: Ways to start an adapter that do not look at the weight.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
+#: Variants of LoRA whose fields PEFT does not mark as such in every release.
+VARIANTS = ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config")
 
 
 class LoraLinear(nn.Module, LoraLayer):
@@ -60,21 +66,38 @@ class LoraLinear(nn.Module, LoraLayer):
         super().update_layer(adapter_name, *args, config=config, **kwargs)
 
     def resolve_lora_variant(self, *, config: Any, **kwargs: Any) -> None:
-        """Only plain LoRA: the variants of PEFT read the dense weight."""
-        if getattr(config, "use_dora", False):
-            raise Unsupported("use_dora is True: DoRA needs the dense weight; use plain LoRA")
+        """Only plain LoRA. Raises Unsupported for DoRA, which reads the dense weight, and for
+        variants with another forward than :meth:`forward`."""
+        marked = (f.name for f in dataclasses.fields(config) if f.metadata.get("is_lora_variant"))
+        for name in dict.fromkeys((*VARIANTS, *marked)):
+            if value := getattr(config, name, None):
+                raise Unsupported(
+                    f"{name} is {value!r}: packed weights take plain LoRA, not its variants"
+                )
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """With ``adapter_names``, one for each row of the batch, that adapter for the row;
+        "__base__" is none."""
         self._check_forward_args(x, *args, **kwargs)
         result = self.base_layer(x)
         if self.disable_adapters:
             return result
-        for adapter in self.active_adapters:
-            if adapter in self.lora_A:
-                a, b = self.lora_A[adapter], self.lora_B[adapter]
-                low = a(self.lora_dropout[adapter](self._cast_input_dtype(x, a.weight.dtype)))
-                result = result + (b(low) * self.scaling[adapter]).to(result.dtype)
+        names = kwargs.get("adapter_names")
+        for adapter in self.active_adapters if names is None else dict.fromkeys(names):
+            if adapter not in self.lora_A:
+                continue
+            if names is None:
+                result = result + self._addend(adapter, x, result.dtype)
+            else:
+                rows = [row for row, name in enumerate(names) if name == adapter]
+                where = torch.tensor(rows, device=x.device)
+                result = result.index_add(0, where, self._addend(adapter, x[where], result.dtype))
         return result
+
+    def _addend(self, adapter: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+        a, b = self.lora_A[adapter], self.lora_B[adapter]
+        low = a(self.lora_dropout[adapter](self._cast_input_dtype(x, a.weight.dtype)))
+        return (b(low) * self.scaling[adapter]).to(dtype)
 
     @property
     def weight(self) -> Tensor:
@@ -95,7 +118,8 @@ class LoraLinear(nn.Module, LoraLayer):
 
 
 def register() -> None:
-    """Let ``peft.get_peft_model`` put adapters on ladder.Linear. Doing it again is harmless."""
+    """Let ``peft.get_peft_model`` put adapters on ladder.Linear, and refuse what it would leave
+    untrained in silence. Doing it again is harmless."""
     lora_model = importlib.import_module("peft.tuners.lora.model")
     tuners_utils = importlib.import_module("peft.tuners.tuners_utils")
     if not getattr(lora_model.dispatch_default, "_ladder", False):
@@ -104,6 +128,14 @@ def register() -> None:
     name = "_maybe_include_all_linear_layers"
     if hasattr(tuners_utils, name) and not getattr(getattr(tuners_utils, name), "_ladder", False):
         setattr(tuners_utils, name, _all_linear(getattr(tuners_utils, name)))
+    wrapped: list[tuple[type, str, Callable[..., Any]]] = [
+        (ModulesToSaveWrapper, "check_module", saved_check_wrapper),
+        (BaseTuner, "_inject_parameters", parameters_wrapper),
+    ]
+    for owner, name, wrapper in wrapped:
+        others = getattr(owner, name, None)  # not in every release
+        if others is not None and not getattr(others, "_ladder", False):
+            setattr(owner, name, wrapper(others))
 
 
 def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:

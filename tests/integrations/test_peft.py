@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+from hf_mixtures import experts_of, fresh
 from hf_models import load, logits
 
 import ladder
@@ -63,8 +64,16 @@ def test_all_linear_means_packed_ones_but_not_the_head(ladder_folder):
     assert found == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
-@pytest.mark.parametrize("options", [{"use_dora": True}, {"init_lora_weights": "pissa"}])
-def test_adapters_that_need_the_dense_weight_are_refused(ladder_folder, options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dora": True},
+        {"init_lora_weights": "pissa"},
+        {"use_qalora": True},
+        {"alora_invocation_tokens": [7]},
+    ],
+)
+def test_variants_of_lora_are_refused_and_not_left_out(ladder_folder, options):
     with pytest.raises(Unsupported, match=next(iter(options))):
         adapted(ladder_folder, target_modules=["q_proj"], **options)
 
@@ -80,3 +89,64 @@ def test_layers_that_are_cut_over_processes_have_no_adapters(ladder_folder):
     model.model.layers[0].self_attn.q_proj.__class__ = ParallelLinear
     with pytest.raises(Unsupported, match="adapters need whole layers"):
         peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"]))
+
+
+def test_each_row_of_a_batch_may_have_its_own_adapter(ladder_folder):
+    """As with ``adapter_names`` of PEFT. Adapters of integers add integers, so nothing is rounded
+    differently; rows without an adapter have the base layer's results."""
+    model = adapted(ladder_folder, target_modules=["q_proj"])
+    other = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"])
+    model.add_adapter("other", other)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.data = torch.randint(-2, 3, parameter.shape).float()
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    x = torch.randint(-3, 4, (4, 5, layer.in_features)).float()
+    names = ["other", "default", "__base__", "other"]
+    with torch.no_grad():
+        base = layer.base_layer(x)
+        added = {name: layer.lora_B[name](layer.lora_A[name](x)) for name in ("default", "other")}
+        added = {"__base__": torch.zeros_like(base), "default": 2 * added["default"],
+                 "other": 2 * added["other"]}  # fmt: skip
+        expected = base + torch.stack([added[name][row] for row, name in enumerate(names)])
+        assert torch.equal(layer(x, adapter_names=names), expected)
+        assert not torch.equal(expected, base + added["default"])
+        tokens = torch.arange(50, 90).reshape(4, 10)
+        mixed = model.eval()(tokens, adapter_names=["other"] * 4).logits
+        model.set_adapter("other")
+        assert torch.equal(mixed, model(tokens).logits)
+        layer.enable_adapters(False)
+        assert torch.equal(layer(x, adapter_names=names), base)
+
+
+@pytest.mark.parametrize("name", ["down_proj", "mlp"])
+def test_packed_modules_to_save_are_refused_because_nothing_would_train(ladder_folder, name):
+    with pytest.raises(Unsupported, match="modules_to_save: .* is packed, and packed weights"):
+        adapted(ladder_folder, target_modules=["q_proj"], modules_to_save=[name])
+
+
+def test_dense_modules_to_save_train_beside_packed_weights(ladder_folder):
+    model = adapted(ladder_folder, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    x = torch.arange(50, 74)[None]
+    model(x, labels=x).loss.backward()
+    copied = model.base_model.model.lm_head.modules_to_save["default"]
+    assert copied.weight.grad.abs().max() > 0
+
+
+def test_packed_target_parameters_are_refused_and_not_passed_over(ladder_folder):
+    model = load(ladder_folder)
+    config = peft.LoraConfig(
+        r=4, target_modules=["q_proj"], target_parameters=["mlp.down_proj.weight"]
+    )
+    whole = "target_parameters: model.layers.0.mlp.down_proj.weight is packed"
+    with pytest.raises(Unsupported, match=whole):
+        peft.get_peft_model(model, config)
+
+
+def test_packed_experts_have_no_target_parameters():
+    model = fresh("mixtral")
+    ladder.convert(model, "uint4", 32)
+    assert experts_of(model)
+    config = peft.LoraConfig(r=4, target_parameters=["experts.gate_up_proj"])
+    with pytest.raises(Unsupported, match=r"layers.0.mlp.experts.gate_up_proj is packed"):
+        peft.get_peft_model(model, config)
