@@ -35,7 +35,7 @@ def saved_check_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
                     "make it dense (dequantize()), or give it an adapter"
                 )
 
-    check._ladder = True  # type: ignore[attr-defined]
+    check._ladder = True
     return check
 
 
@@ -57,5 +57,5 @@ def parameters_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
                         )
         return others(self, peft_config, model, *args, **kwargs)
 
-    inject._ladder = True  # type: ignore[attr-defined]
+    inject._ladder = True
     return inject
