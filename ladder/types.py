@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,9 @@ USER_SOURCE = "registered by the user"
 
 #: Elements that share a scale where only an element is named.
 DEFAULT_GROUP = 128
+
+#: What a float format is made of, beside its name.
+FLOAT_FIELDS = ("exponent_bits", "mantissa_bits", "bias", "specials")
 
 #: Dtypes of activations, and of scales of 16 and 32 bits; narrower scales are uint8 codes.
 FLOAT_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -81,6 +85,19 @@ class Element:
         """True when ``target`` holds every value of this format."""
         return element(target).name in self.exact_targets
 
+    @property
+    def meaning(self) -> dict[str, Any] | None:
+        """What :func:`define` makes this format of in a process that does not know it: ``bits`` and
+        ``values`` of a table, :data:`FLOAT_FIELDS` of a float. None for ladder's own formats."""
+        if self.source != USER_SOURCE:
+            return None
+        if self.encoding == "table":
+            return {"bits": self.bits, "values": self.values.tolist()}
+        return {field: getattr(self, field) for field in FLOAT_FIELDS}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _defined_element, (self.name, self.meaning)
+
 
 @dataclass(frozen=True)
 class TType:
@@ -124,6 +141,16 @@ class TType:
         fixed = {"integer": torch.uint8, "quantized": torch.int32}
         return fixed.get(self.zero, self.scale_dtype)
 
+    @property
+    def meanings(self) -> dict[str, dict[str, Any]]:
+        """:attr:`Element.meaning` of each format in the spelling that this process registered."""
+        names = (self.element.name, self.scale, self.scale2)
+        found = {name: element(name).meaning for name in names if name is not None}
+        return {name: meaning for name, meaning in found.items() if meaning is not None}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _defined_type, (self.spelling, self.meanings)
+
     def with_zero(self, zero: str) -> TType:
         """The same with another meaning of zero points. Raises InvalidArgument where the element
         has no such."""
@@ -164,6 +191,16 @@ class TType:
         scale = 0 if self.scale_dtype is None else self.scale_dtype.itemsize * 8
         zero = {"integer": 8, "quantized": self.bits, "original": scale, "rescale": scale}
         return self.bits + blocks * (scale + zero.get(self.zero, 0)) / (n * k)
+
+
+def _defined_element(name: str, meaning: Mapping[str, Any] | None) -> Element:
+    return element(name) if meaning is None else define(name, meaning)
+
+
+def _defined_type(spelling: str, meanings: Mapping[str, Mapping[str, Any]]) -> TType:
+    for name, meaning in meanings.items():
+        define(name, meaning)
+    return parse(spelling)
 
 
 def _checked(op: Callable[..., Any], *arguments: Any) -> Any:
@@ -216,18 +253,23 @@ def type_names() -> tuple[str, ...]:
 def register_type(name: str, *, bits: int, values: Sequence[float]) -> Element:
     """Make a format of your own: code ``c`` of ``bits`` bits means ``values[c]``.
 
-    It then works wherever a built-in one does: packing, kernels, quantising, saving, loading.
+    It then works wherever a built-in one does: packing, kernels, quantising, saving, loading. Model
+    folders, pickles and the metadata of a ``state_dict`` have its values beside its name.
 
     Args:
         name: letters, digits and underscores after a letter.
         bits: 1 to 8.
         values: 2**bits different finite numbers, rounded to float32, by code, in any order.
     Raises:
-        InvalidArgument: wrong count, a repeated or non-finite value, or ``name`` taken by another
-            meaning. Registering the same meaning again is fine.
+        InvalidArgument: wrong count, a repeated or non-finite value, an argument of another type,
+            or ``name`` taken by another meaning. Registering the same meaning again is fine.
     """
-    _checked(_ops.register_table, name, int(bits), [float(value) for value in values])
-    return element(name)
+    bits = _integer("bits", bits)
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"values is {values!r}, not a sequence of numbers") from None
+    return _register(_ops.register_table, name, bits, numbers)
 
 
 def float_type(
@@ -246,12 +288,66 @@ def float_type(
         specials: "none" (every code is finite), "ieee" (infinities and NaNs in the top exponent),
             "nan_only" (all ones is NaN), "fnuz" (the code of -0 is NaN).
     Raises:
-        InvalidArgument: widths out of range, or ``name`` taken by another meaning.
+        InvalidArgument: widths out of range, an argument of another type, or ``name`` taken by
+            another meaning.
     """
+    exponent, mantissa = _integer("exponent", exponent), _integer("mantissa", mantissa)
+    bias = None if bias is None else _integer("bias", bias)
+    if not isinstance(specials, str):
+        raise InvalidArgument(f"specials is {specials!r}, not a word")
     if name is None:
         name = f"float{1 + exponent + mantissa}_e{exponent}m{mantissa}"
-    _checked(_ops.register_float, name, exponent, mantissa, specials, bias)
+    return _register(_ops.register_float, name, exponent, mantissa, specials, bias)
+
+
+def define(name: str, meaning: Mapping[str, Any]) -> Element:
+    """Make a format by its :attr:`Element.meaning`. Raises InvalidArgument where this process has
+    another one of that name, with the first value that differs."""
+    if "values" in meaning:
+        return register_type(name, bits=meaning["bits"], values=meaning["values"])
+    exponent, mantissa, bias, specials = (meaning[field] for field in FLOAT_FIELDS)
+    return float_type(name, exponent=exponent, mantissa=mantissa, bias=bias, specials=specials)
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} is {value!r}, not an integer") from None
+    if abs(number) >= 1 << 31:
+        raise InvalidArgument(f"{name} is {number}, not an integer of 32 bits")
+    return number
+
+
+def _register(op: Callable[..., Any], name: str, *arguments: Any) -> Element:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"name is {name!r}, not a word")
+    try:
+        op(name, *arguments)
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{error}{_difference(name, arguments)}") from None
     return element(name)
+
+
+def _difference(name: str, arguments: Sequence[Any]) -> str:
+    """What the format of that name has otherwise than ``arguments`` say; "" where it is of another
+    kind."""
+    if name not in _ops.element_names().split():
+        return ""
+    known, last = element(name), arguments[-1]
+    if isinstance(last, list):
+        table = known.values.tolist() if known.encoding == "table" else ()
+        given = torch.tensor(last, dtype=torch.float32).tolist()
+        pairs = [(f"code {i}", *pair) for i, pair in enumerate(zip(table, given, strict=False))]
+    elif known.encoding == "floating":
+        exponent, mantissa, specials, bias = arguments
+        bias = (1 << exponent - 1) - 1 if bias is None else bias
+        fields = zip(FLOAT_FIELDS, (exponent, mantissa, bias, specials), strict=True)
+        pairs = [(field, getattr(known, field), value) for field, value in fields]
+    else:
+        return ""
+    unlike = [pair for pair in pairs if pair[1] != pair[2]]
+    return "; {} is {}, not {}".format(*unlike[0]) if unlike else ""
 
 
 def with_defaults(

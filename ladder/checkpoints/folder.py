@@ -235,27 +235,20 @@ def _canonical(key: str, text: object) -> str:
         raise CheckpointError(f"quantization_config.{key} is {text!r}: {error}") from error
 
 
-_FLOAT_KEYS = ("exponent_bits", "mantissa_bits", "bias", "specials")
-
-
 def definitions(spellings: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the meaning of every format in ``spellings`` that only this process knows: those that
     ``register_type`` and ``float_type`` made."""
     found: dict[str, dict[str, Any]] = {}
-    for element in (types.parse(text).element for text in spellings):
-        if element.source != types.USER_SOURCE:
-            continue
-        if element.encoding == "table":
-            found[element.name] = {"bits": element.bits, "values": element.values.tolist()}
-        else:
-            found[element.name] = {key: getattr(element, key) for key in _FLOAT_KEYS}
+    for text in spellings:
+        found |= types.parse(text).meanings
     return found
 
 
 def _register(name: str, meaning: object) -> None:
     key = f"types[{name!r}]"
-    if not isinstance(meaning, Mapping) or set(meaning) not in ({"bits", "values"}, {*_FLOAT_KEYS}):
-        _fail(key, meaning, "not {bits, values} or {" + ", ".join(_FLOAT_KEYS) + "}")
+    fields = types.FLOAT_FIELDS
+    if not isinstance(meaning, Mapping) or set(meaning) not in ({"bits", "values"}, {*fields}):
+        _fail(key, meaning, "not {bits, values} or {" + ", ".join(fields) + "}")
     try:
         if "values" in meaning:
             bits, values = meaning["bits"], meaning["values"]
@@ -264,13 +257,10 @@ def _register(name: str, meaning: object) -> None:
             )
             if type(bits) is not int or not numbers:
                 _fail(key, meaning, "not an integer and a list of numbers")
-            types.register_type(name, bits=bits, values=list(values))
         else:
-            exponent, mantissa, bias, specials = (meaning[field] for field in _FLOAT_KEYS)
+            exponent, mantissa, bias, specials = (meaning[field] for field in fields)
             if {type(exponent), type(mantissa), type(bias)} != {int} or type(specials) is not str:
                 _fail(key, meaning, "not three integers and a word")
-            types.float_type(
-                name, exponent=exponent, mantissa=mantissa, bias=bias, specials=specials
-            )
-    except (InvalidArgument, OverflowError) as error:
+        types.define(name, meaning)
+    except InvalidArgument as error:
         raise CheckpointError(f"quantization_config.{key}: {error}") from error

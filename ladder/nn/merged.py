@@ -271,7 +271,7 @@ class MergedLinear(Linear):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**nn.Module.__getstate__(self), "weight_type": self._type_text}
+        state = {**nn.Module.__getstate__(self)}
         state["_buffers"] = {**self._buffers, "qweight": self._canonical_codes()}
         del state["_merged"], state["_place"]
         return state

@@ -21,7 +21,7 @@ from ladder.nn.quick_call import QuickCall
 from ladder.nn.stored_state import check_state, note_type
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
 from ladder.ops.gating import Activation, Gating
-from ladder.types import TType, parse
+from ladder.types import TType
 from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
@@ -342,12 +342,9 @@ class PackedModule(QuickCall):
 
     def __getstate__(self) -> dict[str, Any]:
         # nn.Module's leaves out what module.compile() made, which would call the module it was of.
-        state = {**super().__getstate__(), "weight_type": self._type_text}
+        state = super().__getstate__()
         if self.image is not None:
             buffers = {**self._buffers, "qweight": self._canonical_codes()}
             del buffers["image"]
             state |= {"_buffers": buffers, "_weight_number": 0}
         return state | {"_has_kernels": None, "_numbers_for_codes": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "weight_type": parse(state["weight_type"])})

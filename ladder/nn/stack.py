@@ -19,7 +19,7 @@ from ladder.nn.kept import Kept
 from ladder.nn.stack_image import StackImage
 from ladder.nn.stored_state import check_state, note_type
 from ladder.ops import activations
-from ladder.types import TType, parse
+from ladder.types import TType
 from ladder.weight import PARTS, Weight
 
 
@@ -299,9 +299,6 @@ class PackedStack(StackImage):
             self._check_input_scale(scale, f"{prefix}input_scale")
             self.input_scale = scale
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "weight_type": parse(state["weight_type"])})
 
     def extra_repr(self) -> str:
         return (

@@ -169,7 +169,7 @@ class StackImage(Unscriptable):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**super().__getstate__(), "weight_type": self._type_text}
+        state = super().__getstate__()
         if self.images is not None:
             buffers = {**self._buffers, "qweight": self._all_codes()}
             del buffers["images"]

@@ -16,17 +16,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
-from ladder.types import TType, dtype_name
+from ladder.types import TType, define, dtype_name
 from ladder.weight import PARTS, check_finite
 
 _KEY = "ladder_weight_type"
+#: Of the formats in it that a user registered: a name alone says little of them.
+_MEANINGS = "ladder_meanings"
 
 
-def note_type(destination: Any, prefix: str, type: TType) -> None:
+def note_type(destination: Any, prefix: str, type: TType | None) -> None:
     """Put the type into the metadata of a ``state_dict`` that is being made."""
     metadata = getattr(destination, "_metadata", None)
-    if metadata is not None:  # None: a dictionary of the caller's
-        metadata.setdefault(prefix[:-1], {})[_KEY] = str(type)
+    # None: a dictionary of the caller's; a layer of another package whose files are being read.
+    if metadata is not None and type is not None:
+        noted = metadata.setdefault(prefix[:-1], {})
+        noted[_KEY] = str(type)
+        if meanings := type.meanings:
+            noted[_MEANINGS] = meanings
 
 
 def check_state(
@@ -56,6 +62,11 @@ def check_state(
         raise InvalidArgument(
             f'{prefix}{next(iter(given))} is of a weight of type "{stored}", not "{type}"'
         )
+    for name, meaning in metadata.get(_MEANINGS, {}).items() if given else ():
+        try:
+            define(name, meaning)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{prefix}{next(iter(given))}: {error}") from None
     for part in ("scales", "zeros", "scale2"):
         tensor = given.get(part)
         # Tensors of tracing, and parts of those that other processes hold, have no numbers here.
