@@ -80,6 +80,8 @@ def quantize(
     if ttype.bits > 8:
         return _convert(weight, ttype)
     source = weight.detach().to(torch.float32).contiguous()
+    if weight.dtype == torch.float64:
+        _check_float32(weight, source)
     if weight.is_cuda:
         _library.find_compiler()
     parts = _checked(torch.ops.ladder.quantize, source, str(ttype), method == "search")
@@ -99,6 +101,19 @@ def quantize(
     return packed
 
 
+def _check_float32(weight: Tensor, source: Tensor) -> None:
+    """Raise InvalidArgument where a float64 is finite and its float32 is not."""
+    if type(source) is not Tensor or source.is_meta:
+        return
+    beyond = (weight.isfinite() & source.isinf()).nonzero()
+    if len(beyond):
+        row, column = beyond[0].tolist()
+        raise InvalidArgument(
+            f"weight at row {row}, column {column} is {weight[row, column].item():.3g}, beyond "
+            f"float32, which ends at {torch.finfo(torch.float32).max:.3g}"
+        )
+
+
 def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
     """Raise InvalidArgument where a scale was cut off at the largest float16, so that the weights
     of its block would come back far too small. Other formats of scales reach as far as weights."""
@@ -113,8 +128,9 @@ def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
 
 
 def _check_zeros(source: Tensor, packed: Weight) -> None:
-    """Raise InvalidArgument where all scales are too small for float16, so that all of a weight
-    would be zero; warn where some are. Other formats of scales reach as far as weights."""
+    """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
+    float16 or because values of one sign do not serve it; warn where some would. Other formats of
+    scales reach as far as weights."""
     scales, ttype, (n, k) = packed.scales, packed.type, packed.shape
     if scales is None or scales.dtype != torch.float16:
         return
@@ -126,12 +142,22 @@ def _check_zeros(source: Tensor, packed: Weight) -> None:
     gone &= (source != 0) & (packed.dequantize() == 0)
     if not gone.any():
         return
-    least = torch.finfo(torch.float16).tiny * torch.finfo(torch.float16).eps
-    why = (
-        f"magnitudes up to {source[gone].abs().max().item():.3g}, for which scales of float16 in "
-        f'type "{ttype}", {least:.3g} or more, are too large: they become zero; scales of bfloat16 '
-        "or float32 do"
-    )
+    most, least = source[gone].abs().max().item(), torch.finfo(torch.float16).smallest_normal
+    least *= torch.finfo(torch.float16).eps
+    values = ttype.element.values[ttype.element.values.isfinite()]
+    if ttype.zero == "midpoint":
+        values = values - 2 ** (ttype.bits - 1)
+    if most <= least * values.abs().max().item() or ttype.zero not in ("none", "midpoint"):
+        why = (
+            f"magnitudes up to {most:.3g}, for which scales of float16 in type "
+            f'"{ttype}", {least:.3g} or more, are too large: they become zero; scales of bfloat16 '
+            "or float32 do"
+        )
+    else:
+        why = (
+            f'magnitudes up to {most:.3g}, for which no scale of type "{ttype}" is better than '
+            f"zero: its values go from {values.min().item():g} to {values.max().item():g}"
+        )
     if gone.sum() == (source != 0).sum():
         raise InvalidArgument(f"weight has {why}")
     count, whose = int(gone.sum()), "".join(f"{name}: " for name in _whose.get())

@@ -255,6 +255,12 @@ for _type in activations.ACTIVATION_TYPES:
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, qweight, scales, zeros, scale2, g_idx, _bias, type = inputs
+    for name, wanted in zip(("scales", "zeros", "scale2"), ctx.needs_input_grad[2:5], strict=True):
+        if wanted:
+            raise Unsupported(
+                f"{name} requires a gradient, and parts of packed weights have none: train "
+                "adapters, biases or the dequantised layer"
+            )
     ctx.save_for_backward(qweight, scales, zeros, scale2, g_idx)
     ctx.type, ctx.k = type, x.shape[-1]
 

@@ -132,6 +132,18 @@ def test_only_what_asks_for_a_gradient_gets_one():
     assert layer.bias.grad is None and x.grad is not None
 
 
+@pytest.mark.parametrize("activation_type", [None, "int8"])
+def test_scales_that_ask_for_a_gradient_are_refused(activation_type):
+    """They have none: an optimizer would leave them as they are in silence."""
+    layer = layer_of()
+    layer.activation_type = activation_type
+    layer.scales.requires_grad_()
+    with pytest.raises(ladder.Unsupported, match="scales requires a gradient, and parts of"):
+        layer(torch.randn(2, K))
+    with torch.no_grad():
+        assert layer(torch.randn(2, K)).shape == (2, N)
+
+
 @pytest.mark.parametrize("type", ["uint4,group=32,scale=float16,zero=integer", "nvfp4", "int8"])
 @pytest.mark.parametrize("m", [0, 1, 5])
 def test_opcheck_of_linear(type, m):

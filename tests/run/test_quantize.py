@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import re
 
 import pytest
 import torch
@@ -169,3 +170,24 @@ def test_the_module_of_a_weight_that_is_too_small_is_named():
     model[0].weight.data.fill_(1e-12)
     with pytest.raises(ladder.InvalidArgument, match="^0: weight has magnitudes up to 1e-12, for"):
         ladder.convert(model)
+
+
+def test_blocks_whose_sign_a_format_lacks_are_said_to_be_so(caplog):
+    """Not that scales of float16 are too large for them, which others would not mend."""
+    ladder.register_type("one_signed", bits=2, values=[1, 2, 3, 4])
+    weight = torch.tensor([[2.0, 4.0], [-2.0, -4.0]])
+    why = 'no scale of type "one_signed,.*" is better than zero: its values go from 1 to 4'
+    packed = ladder.quantize(weight, "one_signed", group_size=-1)
+    assert torch.equal(packed.dequantize(), torch.tensor([[2.0, 4.0], [0.0, 0.0]]))
+    assert re.search(r"2 of 4 numbers .* up to 4, for which " + why, caplog.text)
+    with pytest.raises(ladder.InvalidArgument, match=why):
+        ladder.quantize(weight[1:], "one_signed", group_size=-1)
+
+
+def test_a_float64_beyond_float32_is_named_as_it_is():
+    weight = torch.ones(2, 32, dtype=torch.float64)
+    weight[1, 5] = -1e300
+    with pytest.raises(
+        ladder.InvalidArgument, match=r"row 1, column 5 is -1e\+300, beyond float32"
+    ):
+        ladder.quantize(weight, "uint4", group_size=32)
