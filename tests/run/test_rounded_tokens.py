@@ -70,8 +70,8 @@ def test_numbers_of_weights_say_what_activations_are_rounded_to():
 
 
 @pytest.mark.parametrize(
-    "m,plain,rounded", [(1, 1, 1), (17, 32, 32), (64, 64, 64), (65, 96, 96), (256, 256, 256), (300, 320, 384),
-                        (2000, 2048, 2048), (2049, 3072, 3072),
+    "m,plain,rounded", [(1, 1, 1), (17, 32, 32), (64, 64, 64), (65, 96, 96), (256, 256, 256),
+                        (300, 320, 384), (2000, 2048, 2048), (2049, 3072, 3072),
                         (8192, 8192, 8192), (10000, 8192, 8192)]
 )  # fmt: skip
 def test_intervals_of_rounded_activations_go_on_and_few_tokens_are_not_rounded(m, plain, rounded):
