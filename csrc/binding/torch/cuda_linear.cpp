@@ -159,9 +159,9 @@ Tensor linear_prepacked(const Tensor& x, const Tensor& image, const std::optiona
   LADDER_REQUIRE(image.dim() == (gated ? 2 : 1), "image has ", image.dim(),
                  " dimensions: rows of gate and up ", gated ? "do not lie" : "lie",
                  " in turn; a compiled graph that was made for the other order must be made anew");
-  Session& session = session_of({std::move(type), std::move(activation_type), std::move(gate),
-                                 gated ? 2 * n : n, x.size(dimensions - 1), image.numel(),
-                                 dependent_launch, limit, alpha});
+  Session& session =
+      session_of({std::move(type), std::move(activation_type), std::move(gate), gated ? 2 * n : n,
+                  x.size(dimensions - 1), image.numel(), dependent_launch, limit, alpha});
   return run(session, x, image, bias, x_scale);
 }
 

@@ -43,9 +43,9 @@ struct Call {
   void* stream;
 };
 
-/// y = x w of `dtype`, pass by pass, x brought to 8 bits before where the passes have it so. Nothing
-/// where there are no passes, or the driver has refused every kernel of one. Logs what came up when
-/// the kernels were looked for.
+/// y = x w of `dtype`, pass by pass, x brought to 8 bits before where the passes have it so.
+/// Nothing where there are no passes, or the driver has refused every kernel of one. Logs what came
+/// up when the kernels were looked for.
 std::optional<Tensor> multiplied(const Session::Passes& passes, const Call& call, const Tensor& x,
                                  const Tokens& tokens, std::int32_t dtype, GivenScales given);
 

@@ -19,9 +19,8 @@ std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
                                   std::optional<Tensor> x_scale) {
   const auto to = rounded_called(activation_type);
   LADDER_REQUIRE(to.has_value(), "activation_type is empty, and x stays as it comes");
-  const bool given_codes =
-      x_scale.has_value() &&
-      (x.scalar_type() == ScalarType::Char || x.scalar_type() == ScalarType::Float8E4M3);
+  const bool given_codes = x_scale.has_value() && (x.scalar_type() == ScalarType::Char ||
+                                                   x.scalar_type() == ScalarType::Float8E4M3);
   const Scalar from = given_codes ? *to : half_of(x, "x");
   require_matrix(x, "x");
   const std::int64_t m = x.size(0), k = x.size(1);

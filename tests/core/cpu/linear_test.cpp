@@ -173,8 +173,8 @@ TEST_P(EveryIsa, reads_and_writes_nothing_past_an_end) {
         const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
         const Scalar dtype = kDtypes[seed / 7 % 3];
         const std::int64_t m = kTokens[seed / 21 % std::size(kTokens)];
-        ASSERT_NO_FATAL_FAILURE(expect_nothing_past_an_end(
-            w, GetParam(), {.dtype = dtype, .m = m, .bias = true}));
+        ASSERT_NO_FATAL_FAILURE(
+            expect_nothing_past_an_end(w, GetParam(), {.dtype = dtype, .m = m, .bias = true}));
       }
 }
 

@@ -125,9 +125,9 @@ bool rounds_none(const Problem& problem) {
 
 TEST(RoundedOperands, by_powers_of_two_are_exact_where_they_are_said_to_be) {
   int exact = 0, others = 0;
-  for (const char* element : {"uint1", "int2", "ternary", "uint4", "int8", "float4_e2m1",
-                              "float6_e3m2", "float6_e2m3", "float5_e2m2", "float8_e4m3",
-                              "float8_e5m2", "float7_e4m2", "nf4"}) {
+  for (const char* element :
+       {"uint1", "int2", "ternary", "uint4", "int8", "float4_e2m1", "float6_e3m2", "float6_e2m3",
+        "float5_e2m2", "float8_e4m3", "float8_e5m2", "float7_e4m2", "nf4"}) {
     const Problem problem = of(std::string(element) + ",group=32,scale=e8m0", Scalar::bf16);
     if (!no_rounded_operands(problem).empty()) continue;
     EXPECT_EQ(rounds_no_product(problem), rounds_none(problem)) << element;

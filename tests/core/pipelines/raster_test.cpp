@@ -23,10 +23,7 @@ std::int64_t value(const Affine& affine, std::int64_t tile) {
 
 CtaGrid grid(std::int64_t tiles, std::int64_t token_tiles, std::int64_t tokens) {
   const auto all = raster_tiles(token_tiles, tokens);
-  return {.tiles = tiles,
-          .token_tiles = all,
-          .splits = 1,
-          .together = tiles_together(all, tokens)};
+  return {.tiles = tiles, .token_tiles = all, .splits = 1, .together = tiles_together(all, tokens)};
 }
 
 TEST(Raster, gives_each_tile_to_one_cta) {

@@ -63,8 +63,7 @@ TEST_F(RoundedSessions, multiply_codes_that_come_from_one_token_on) {
     // The kernels of x that is rounded, behind another kernel.
     EXPECT_EQ(of_codes.most, s.linear(1, Scalar::f16, m, stream_));
     EXPECT_NE(of_codes.rounding, passes(s, m).rounding);
-    EXPECT_EQ(of_codes.rounding,
-              s.passes(1, Scalar::bf16, m, stream_, Incoming::codes).rounding);
+    EXPECT_EQ(of_codes.rounding, s.passes(1, Scalar::bf16, m, stream_, Incoming::codes).rounding);
     EXPECT_TRUE(of_codes.rounding->start(stream_, nullptr, nullptr, nullptr, m, {nullptr, true}));
   }
   const auto scaled = s.passes(1, Scalar::f16, 40, stream_, Incoming::scaled_numbers);
