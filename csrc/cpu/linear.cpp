@@ -82,7 +82,7 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 
 /// Tiles are as high as one preparation of scales, or two with pairs: of 4096 columns 256 KiB,
 /// which the second-level cache holds beside what it reads of x. Those of AMX are higher, because
-/// it reads x faster than that cache gives it.
+/// it reads x faster than that cache gives it; those for panels, so that x is read less often.
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
   const std::int64_t row_bytes = job.stride * call.kernels.column_size;
