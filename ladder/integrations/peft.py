@@ -19,7 +19,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
-from ladder.integrations.peft_requests import parameters_wrapper, saved_check_wrapper
+from ladder.integrations.peft_requests import inject_wrapper, saved_check_wrapper
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
 from ladder.nn.parallel import ParallelLinear
@@ -130,12 +130,11 @@ def register() -> None:
         setattr(tuners_utils, name, _all_linear(getattr(tuners_utils, name)))
     wrapped: list[tuple[type, str, Callable[..., Any]]] = [
         (ModulesToSaveWrapper, "check_module", saved_check_wrapper),
-        (BaseTuner, "_inject_parameters", parameters_wrapper),
+        (BaseTuner, "inject_adapter", inject_wrapper),
     ]
     for owner, name, wrapper in wrapped:
-        others = getattr(owner, name, None)  # not in every release
-        if others is not None and not getattr(others, "_ladder", False):
-            setattr(owner, name, wrapper(others))
+        if not getattr(getattr(owner, name), "_ladder", False):
+            setattr(owner, name, wrapper(getattr(owner, name)))
 
 
 def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,42 +20,53 @@ from ladder.nn.stack import PackedStack
 
 
 def saved_check_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``ModulesToSaveWrapper.check_module``: also raises Unsupported where a module of
-    ``modules_to_save`` is packed or has packed ones in it."""
+    """Of ``ModulesToSaveWrapper.check_module``, to which prompt tuning comes, too: also raises
+    Unsupported where a module of ``modules_to_save`` is packed or has packed ones in it."""
 
     def check(self: Any) -> None:
         others(self)
-        saved = self.original_module
-        for name, module in saved.named_modules():
-            if isinstance(module, (PackedModule, PackedStack)):
-                what = f"{name} of a {type(saved).__name__}" if name else f"{module}"
-                raise Unsupported(
-                    f"modules_to_save: {what} is packed, and packed weights are not trained; keep "
-                    "it dense (skip of ladder.convert, modules_to_not_convert of LadderConfig), "
-                    "make it dense (dequantize()), or give it an adapter"
-                )
+        _check_saved(type(self.original_module).__name__, self.original_module)
 
     check._ladder = True
     return check
 
 
-def parameters_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``BaseTuner._inject_parameters``: also raises Unsupported, before anything is changed,
-    where ``target_parameters`` names a packed weight."""
+def inject_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
+    """Of ``BaseTuner.inject_adapter``: raises Unsupported, before a layer is replaced, where
+    ``modules_to_save`` or ``target_parameters`` names what is packed."""
 
-    def inject(self: Any, peft_config: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def inject(self: Any, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
+        config = self.peft_config[adapter_name]
+        saved = tuple(getattr(config, "modules_to_save", None) or ())
+        targets = getattr(config, "target_parameters", None) or ()
         for name, module in model.named_modules():
-            packed = isinstance(module, PackedModule)
-            names = ("weight",) if packed else STACKS if isinstance(module, PackedExperts) else ()
-            for parameter in names:
-                whole = f"{name}.{parameter}".replace(".base_layer", "")
-                for target in peft_config.target_parameters:
-                    if whole == target or whole.endswith(f".{target}"):
-                        raise Unsupported(
-                            f"target_parameters: {whole} is packed, and no parameter; adapters "
-                            "come to packed linear layers by target_modules, to packed experts not"
-                        )
-        return others(self, peft_config, model, *args, **kwargs)
+            if saved and name.endswith(saved):  # as PEFT finds them
+                _check_saved(name, module)
+            for whole in _stands_for(name, module):
+                if any(whole == target or whole.endswith(f".{target}") for target in targets):
+                    raise Unsupported(
+                        f"target_parameters: {whole} is packed, and no parameter; adapters come to "
+                        "packed linear layers by target_modules, to packed experts not"
+                    )
+        return others(self, model, adapter_name, *args, **kwargs)
 
     inject._ladder = True
     return inject
+
+
+def _check_saved(name: str, saved: nn.Module) -> None:
+    for inner, module in saved.named_modules():
+        if isinstance(module, (PackedModule, PackedStack)):
+            raise Unsupported(
+                f"modules_to_save: {f'{inner} of {name}' if inner else name} is packed, and packed "
+                "weights are not trained; keep it dense (skip of ladder.convert, "
+                "modules_to_not_convert of LadderConfig), make it dense (dequantize()), or give it "
+                "an adapter"
+            )
+
+
+def _stands_for(name: str, module: nn.Module) -> list[str]:
+    """The parameters that a dense model has in the place of a packed module's weights."""
+    packed = isinstance(module, PackedModule)
+    names = ("weight",) if packed else STACKS if isinstance(module, PackedExperts) else ()
+    return [f"{name}.{parameter}".replace(".base_layer", "") for parameter in names]

@@ -121,8 +121,19 @@ def test_each_row_of_a_batch_may_have_its_own_adapter(ladder_folder):
 
 @pytest.mark.parametrize("name", ["down_proj", "mlp"])
 def test_packed_modules_to_save_are_refused_because_nothing_would_train(ladder_folder, name):
-    with pytest.raises(Unsupported, match="modules_to_save: .* is packed, and packed weights"):
-        adapted(ladder_folder, target_modules=["q_proj"], modules_to_save=[name])
+    """Before an adapter comes to the model."""
+    model = load(ladder_folder)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=[name])
+    with pytest.raises(Unsupported, match="modules_to_save: .*model.layers.0.mlp.* is packed, and"):
+        peft.get_peft_model(model, config)
+    assert type(model.model.layers[0].self_attn.q_proj) is ladder.Linear
+
+
+def test_packed_modules_to_save_are_refused_beside_prompts(ladder_folder):
+    """Prompt tuning wraps modules to save without a tuner."""
+    linear = load(ladder_folder).model.layers[0].mlp.down_proj
+    with pytest.raises(Unsupported, match="modules_to_save: Linear is packed"):
+        peft.utils.other.ModulesToSaveWrapper(linear, "default")
 
 
 def test_dense_modules_to_save_train_beside_packed_weights(ladder_folder):
@@ -141,6 +152,7 @@ def test_packed_target_parameters_are_refused_and_not_passed_over(ladder_folder)
     whole = "target_parameters: model.layers.0.mlp.down_proj.weight is packed"
     with pytest.raises(Unsupported, match=whole):
         peft.get_peft_model(model, config)
+    assert type(model.model.layers[0].self_attn.q_proj) is ladder.Linear
 
 
 def test_packed_experts_have_no_target_parameters():
