@@ -7,10 +7,12 @@ import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ladder import types
 from ladder._version import install_command
+from ladder.checkpoints.shards import read_json
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.select import covers
 from ladder.ops.activations import ACTIVATION_TYPES
@@ -242,6 +244,21 @@ def definitions(spellings: Iterable[str]) -> dict[str, dict[str, Any]]:
     for text in spellings:
         found |= types.parse(text).meanings
     return found
+
+
+def define_from(path: Path) -> None:
+    """Register the formats in the JSON file ``path``, an object as ``types`` of config.json is.
+
+    Raises:
+        CheckpointError: no such file, or an entry of another form or with a name that means
+            something else, which it names. Entries before it are registered.
+    """
+    for name, meaning in read_json(path).items():
+        try:
+            _register(name, meaning)
+        except CheckpointError as error:
+            what = str(error).removeprefix("quantization_config.types")
+            raise CheckpointError(f"{path}: {what}") from error
 
 
 def _register(name: str, meaning: object) -> None:

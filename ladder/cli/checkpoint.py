@@ -69,6 +69,13 @@ def convert(
     weight_type: Annotated[
         str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
     ] = "uint4",
+    formats: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of formats of your own, for --type: "
+            '{"thirds": {"bits": 1, "values": \\[-0.3, 0.3]}}.'
+        ),
+    ] = None,
     group: Annotated[
         int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
     ] = None,
@@ -104,9 +111,14 @@ def convert(
         ladder convert models/Llama out --type mxfp4 --skip lm_head --skip model.layers.0
 
         ladder convert models/ResNet out --type int8 --convolutions
+
+        ladder convert models/Llama out --type thirds --formats thirds.json
     """
     from ladder.checkpoints.convert import convert
+    from ladder.checkpoints.folder import define_from
 
+    if formats is not None:
+        define_from(formats)
     with progress_bar("convert", quiet=as_json) as progress:
         report = convert(
             src,

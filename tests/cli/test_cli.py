@@ -281,6 +281,39 @@ def test_convert_leaves_what_it_is_told_to_skip(capsys, tmp_path, dense_folder):
     assert {m["name"].split(".")[-1] for m in summary["modules"]} == {"q_proj", "k_proj", "v_proj"}
 
 
+def test_convert_takes_formats_of_a_users_own(capsys, tmp_path, dense_folder):
+    meanings = {
+        "cli_table": {"bits": 2, "values": [-1.5, -0.5, 0.5, 1.5]},
+        "cli_float": {"exponent_bits": 2, "mantissa_bits": 3, "bias": 1, "specials": "none"},
+    }
+    file, out = tmp_path / "formats.json", tmp_path / "converted"
+    file.write_text(json.dumps(meanings))
+    options = ["--type", "cli_table", "--formats", file, "--group", 32]
+    status, _, err = run(capsys, "convert", dense_folder, out, *options)
+    assert status == 0, err
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert config["types"] == {"cli_table": meanings["cli_table"]}
+    assert ladder.ttype("cli_float").bits == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[", "formats.json: not JSON"),
+        ('{"cli_odd": {"bits": 1}}', "formats.json: ['cli_odd'] is {'bits': 1}, not {bits, values"),
+        ('{"nf4": {"bits": 1, "values": [0, 1]}}', "formats.json: ['nf4']: type nf4 already means"),
+        (None, "formats.json: cannot be read: No such file"),
+    ],
+)
+def test_convert_refuses_formats_that_are_none(capsys, tmp_path, dense_folder, text, why):
+    file, out = tmp_path / "formats.json", tmp_path / "out"
+    if text is not None:
+        file.write_text(text)
+    status, _, err = run(capsys, "convert", dense_folder, out, "--formats", file)
+    assert status == 1 and why in err and err.count("\n") == 1
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
