@@ -19,6 +19,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
+from ladder.integrations.peft_dora import Dora
 from ladder.integrations.peft_requests import inject_wrapper, saved_check_wrapper
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
@@ -27,11 +28,12 @@ from ladder.nn.parallel import ParallelLinear
 #: Ways to start an adapter that do not look at the weight.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
 #: Variants of LoRA whose fields PEFT does not mark as such in every release.
-VARIANTS = ("use_dora", "use_qalora", "alora_invocation_tokens", "arrow_config")
+VARIANTS = ("use_qalora", "alora_invocation_tokens", "arrow_config")
 
 
 class LoraLinear(nn.Module, LoraLayer):
-    """``ladder.Linear`` plus ``scaling * B(A(dropout(x)))`` of each active adapter."""
+    """``ladder.Linear`` plus ``scaling * B(A(dropout(x)))`` of each active adapter, or, of DoRA,
+    what :mod:`ladder.integrations.peft_dora` makes of both, less the layer's own result."""
 
     def __init__(
         self,
@@ -65,21 +67,23 @@ class LoraLinear(nn.Module, LoraLayer):
             )
         super().update_layer(adapter_name, *args, config=config, **kwargs)
 
-    def resolve_lora_variant(self, *, config: Any, **kwargs: Any) -> None:
-        """Only plain LoRA. Raises Unsupported for DoRA, which reads the dense weight, and for
-        variants with another forward than :meth:`forward`."""
+    def resolve_lora_variant(self, *, config: Any, **kwargs: Any) -> Dora | None:
+        """Plain LoRA and DoRA. Raises Unsupported for variants with another forward than
+        :meth:`forward`."""
         marked = (f.name for f in dataclasses.fields(config) if f.metadata.get("is_lora_variant"))
         for name in dict.fromkeys((*VARIANTS, *marked)):
-            if value := getattr(config, name, None):
+            if name != "use_dora" and (value := getattr(config, name, None)):
                 raise Unsupported(
-                    f"{name} is {value!r}: packed weights take plain LoRA, not its variants"
+                    f"{name} is {value!r}: packed weights take plain LoRA and DoRA, not other "
+                    "variants"
                 )
+        return Dora() if getattr(config, "use_dora", False) else None
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """With ``adapter_names``, one for each row of the batch, that adapter for the row;
         "__base__" is none."""
         self._check_forward_args(x, *args, **kwargs)
-        result = self.base_layer(x)
+        result = own = self.base_layer(x)
         if self.disable_adapters:
             return result
         names = kwargs.get("adapter_names")
@@ -87,17 +91,30 @@ class LoraLinear(nn.Module, LoraLayer):
             if adapter not in self.lora_A:
                 continue
             if names is None:
-                result = result + self._addend(adapter, x, result.dtype)
+                result = result + self._addend(adapter, x, own)
             else:
                 rows = [row for row, name in enumerate(names) if name == adapter]
                 where = torch.tensor(rows, device=x.device)
-                result = result.index_add(0, where, self._addend(adapter, x[where], result.dtype))
+                addend = self._addend(adapter, x[where], own[where])
+                result = result.index_add(0, where, addend)
         return result
 
-    def _addend(self, adapter: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-        a, b = self.lora_A[adapter], self.lora_B[adapter]
-        low = a(self.lora_dropout[adapter](self._cast_input_dtype(x, a.weight.dtype)))
-        return (b(low) * self.scaling[adapter]).to(dtype)
+    def _addend(self, adapter: str, x: Tensor, own: Tensor) -> Tensor:
+        """What the adapter adds to ``own``, the layer's own result for ``x``."""
+        a, b, scaling = self.lora_A[adapter], self.lora_B[adapter], self.scaling[adapter]
+        dropout = self.lora_dropout[adapter]
+        seen = dropout(self._cast_input_dtype(x, a.weight.dtype))
+        low = b(a(seen)) * scaling
+        if adapter not in self.lora_magnitude_vector:
+            return low.to(own.dtype)
+        base = self.get_base_layer()
+        if self.training and not isinstance(dropout, nn.Identity):
+            own = base(seen.to(x.dtype))  # DoRA sees x once
+        sums = own if base.bias is None else own - base.bias
+        factors = self.lora_magnitude_vector[adapter].factors(
+            base, a.weight, b.weight, scaling, x.dtype
+        )
+        return ((factors - 1) * sums + factors * low).to(own.dtype)
 
     @property
     def weight(self) -> Tensor:

@@ -67,7 +67,6 @@ def test_all_linear_means_packed_ones_but_not_the_head(ladder_folder):
 @pytest.mark.parametrize(
     "options",
     [
-        {"use_dora": True},
         {"init_lora_weights": "pissa"},
         {"use_qalora": True},
         {"alora_invocation_tokens": [7]},
