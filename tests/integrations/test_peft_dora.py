@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import ladder
+from ladder.nn.merged import MergedWeight
 
 peft = pytest.importorskip("peft")
 
@@ -127,6 +128,17 @@ def test_columns_that_are_scaled_first_count():
     net.first.pre_scale = scale
     dense.first.weight.data.mul_(scale)
     assert close(draw(adapted(net))(x_of(3)), draw(adapted(dense))(x_of(3)))
+
+
+def test_layers_that_share_a_weight_are_as_apart():
+    """Of which each has its own rows."""
+    apart, merged = (Net(packed_net().first, packed_net().first) for _ in range(2))
+    MergedWeight(merged, [merged.first, merged.second])
+    for net in (apart, merged):
+        net.forward = lambda x, net=net: torch.cat([net.first(x), net.second(x)], -1)
+    apart, merged = draw(adapted(apart)), draw(adapted(merged))
+    assert type(layers(merged)[0].base_layer).__name__ == "MergedLinear"
+    assert torch.equal(merged(x_of(3)), apart(x_of(3)))
 
 
 def test_compiled_code_and_half_activations():
