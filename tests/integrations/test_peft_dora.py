@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import ladder
-from ladder.nn.merged import MergedWeight
+from ladder.nn.merged import MergedLinear, MergedWeight
 
 peft = pytest.importorskip("peft")
 
@@ -130,15 +130,21 @@ def test_columns_that_are_scaled_first_count():
     assert close(draw(adapted(net))(x_of(3)), draw(adapted(dense))(x_of(3)))
 
 
+class Beside(Net):
+    def forward(self, x):
+        return torch.cat([self.first(x), self.second(x)], -1)
+
+
 def test_layers_that_share_a_weight_are_as_apart():
     """Of which each has its own rows."""
-    apart, merged = (Net(packed_net().first, packed_net().first) for _ in range(2))
-    MergedWeight(merged, [merged.first, merged.second])
-    for net in (apart, merged):
-        net.forward = lambda x, net=net: torch.cat([net.first(x), net.second(x)], -1)
-    apart, merged = draw(adapted(apart)), draw(adapted(merged))
-    assert type(layers(merged)[0].base_layer).__name__ == "MergedLinear"
-    assert torch.equal(merged(x_of(3)), apart(x_of(3)))
+    results = []
+    for shares in (False, True):
+        net = Beside(packed_net().first, packed_net().first)
+        shared = MergedWeight(net, [net.first, net.second]) if shares else None
+        model = draw(adapted(net))
+        assert isinstance(layers(model)[1].base_layer, MergedLinear) == (shared is not None)
+        results.append(model(x_of(3)))
+    assert torch.equal(*results)
 
 
 def test_compiled_code_and_half_activations():
