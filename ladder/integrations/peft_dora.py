@@ -11,6 +11,7 @@ of which the first is found once, and ``W A^T`` is the packed layer's product of
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class Magnitudes(nn.Module):
 
     def __init__(self, base: Linear, a: Tensor, b: Tensor, scaling: float) -> None:
         super().__init__()
-        self._squares: tuple[Any, Tensor] | None = None
+        self._squares: tuple[list[tuple[Any, int]], Tensor] | None = None
         if a.is_meta:  # numbers are loaded later
             start = a.new_empty(b.shape[0], dtype=torch.float32)
         else:
@@ -58,18 +59,16 @@ class Magnitudes(nn.Module):
 
     def _squares_of(self, base: Linear) -> Tensor:
         """The sum of squares of each row of the weight, [N] float32, found anew where the weight
-        was changed or moved."""
-        known = self._squares
-        if known is not None and torch.compiler.is_compiling():
-            return known[1]
-        state = None if torch.compiler.is_compiling() else _state_of(base)
-        if known is not None and known[0] == state:
+        was changed or moved; compiled code takes those of the last call before it."""
+        known, traced = self._squares, torch.compiler.is_compiling()
+        if known is not None and (traced or _is_of(known[0], base)):
             return known[1]
         values = base.packed_weight.dequantize()
         if base.pre_scale is not None:
             values = values * base.pre_scale
         squares = values.square().sum(1)
-        if state is not None:
+        if not traced:
+            state = [(weakref.ref(part), _version(part)) for part in _parts(base)]
             self._squares = state, squares
         return squares
 
@@ -77,13 +76,21 @@ class Magnitudes(nn.Module):
         return {**super().__getstate__(), "_squares": None}
 
 
-def _state_of(base: Linear) -> tuple[Any, ...]:
-    """Another one where the numbers of the weight may be others."""
+def _parts(base: Linear) -> list[Tensor]:
     parts = (base.image, base.qweight, base.scales, base.zeros, base.scale2, base.pre_scale)
-    return tuple(
-        (part.device, part.data_ptr(), 0 if part.is_inference() else part._version)
-        for part in parts
-        if part is not None
+    return [part for part in parts if part is not None]
+
+
+def _version(part: Tensor) -> int:
+    return 0 if part.is_inference() else part._version
+
+
+def _is_of(state: list[tuple[Any, int]], base: Linear) -> bool:
+    """Whether the weight has the very tensors of ``state``, as they were."""
+    parts = _parts(base)
+    return len(parts) == len(state) and all(
+        kept() is part and version == _version(part)
+        for (kept, version), part in zip(state, parts, strict=True)
     )
 
 
