@@ -27,8 +27,9 @@ constexpr double kRelativeOperations = 3 * kUnitRegisters + 5 * kRelativeBits + 
 double field_cycles(const Decoding& decoding, Scalar activation) {
   const FloatFields& f = decoding.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
-  // A sum and a mask find codes that are no numbers; bf16 spreads the carry by one more product.
-  const double special = f.special == 0 ? 0 : kIntegerCycles * (activation == Scalar::f16 ? 2 : 4);
+  // A sum and a mask find codes that are no numbers; of bf16 a comparison of magnitudes and a mask.
+  const double more = activation == Scalar::f16 ? 0 : kPackedCycles;
+  const double special = f.special == 0 ? 0 : 2 * kIntegerCycles + more;
   const bool product = f.factor != 1 || decoding.scaled;
   const double factor = (product ? kPackedCycles : 0) + (f.halved ? 2 * kIntegerCycles : 0);
   return kIntegerCycles * (plan.mask_count() + plan.right_shift_count()) +

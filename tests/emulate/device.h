@@ -291,6 +291,15 @@ void ptx(A&&... operands) {
     O(0) = fma_halves(O(1), O(2), O(3), false);
   } else if constexpr (T.view() == "fma.rn.bf16x2 %0, %1, %2, %3;") {
     O(0) = fma_halves(O(1), O(2), O(3), true);
+  } else if constexpr (T.view() == "abs.bf16x2 %0, %1;") {
+    O(0) = O(1) & 0x7fff7fff;
+  } else if constexpr (T.view() == "set.ge.u32.bf16x2 %0, %1, %2;") {
+    O(0) = 0;
+    for (int at = 0; at < 32; at += 16) {
+      const float a = std::bit_cast<float>(O(1) >> at << 16),
+                  b = std::bit_cast<float>(O(2) >> at << 16);
+      if (a >= b) O(0) |= 0xffffu << at;
+    }
   } else if constexpr (T.view() == "add.s16x2 %0, %1, %2;") {
     O(0) = ((O(1) + O(2)) & 0xffff) | (((O(1) >> 16) + (O(2) >> 16)) << 16);
   } else if constexpr (T.view() == "max.s16x2 %0, %1, %2;") {

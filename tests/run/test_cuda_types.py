@@ -75,6 +75,25 @@ def test_every_type_is_exact_on_integers(type, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", ["float8_e4m3", "float8_e5m2", "float6_e3m2"])
+def test_every_code_is_its_value_infinity_and_nan_too(type, dtype):
+    """Rows of one code, the other columns of zero: infinity stays one, and NaN in its row."""
+    bits = parse(type).bits
+    codes = torch.zeros(1 << bits, 128, dtype=torch.uint8)
+    codes[:, 5] = torch.arange(1 << bits)
+    scales = torch.ones(1 << bits, 1, dtype=dtype)
+    weight = ladder.Weight.from_codes(
+        codes, f"{type},channel,scale={str(dtype)[6:]}", scales=scales
+    )
+    wanted = weight.dequantize()[:, 5].to(dtype).cuda()
+    layer = ladder.Linear.from_weight(weight).cuda()
+    for m in (1, 16, 40):
+        y = layer(torch.ones(m, 128, dtype=dtype, device="cuda"))
+        assert torch.equal(y.nan_to_num(7e4), wanted.nan_to_num(7e4).expand(m, -1)), m
+        assert torch.equal(y.isnan(), wanted.isnan().expand(m, -1)), m
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("type", ["mxfp4", "mxfp8_e5m2", "mxint8", "nvfp4"])
 def test_every_scale_of_one_byte_is_its_value(type, dtype):
     """One scale a row, from the smallest to the largest, times a weight and an activation of 1."""

@@ -9,7 +9,8 @@
 namespace ladder::cuda {
 
 std::string_view prelude() {
-  static const std::string text = joined(R"(typedef unsigned int u32;
+  static const std::string text =
+      joined(R"(typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -213,7 +214,20 @@ DEVICE float high_f16(u32 both) {
 DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
 )",
-                                         codegen::kScaleFunctions, since_ampere());
+             codegen::kScaleFunctions, codegen::kMagnitudeFunctions,
+             R"(// Numbers are compared as the integers are, where none is NaN.
+DEVICE u32 at_least_bf16(u32 both, u32 least) {
+#if __CUDA_ARCH__ >= 900
+  u32 magnitude, mask;
+  asm("abs.bf16x2 %0, %1;" : "=r"(magnitude) : "r"(both));
+  asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(magnitude), "r"(least));
+  return mask;
+#else
+  return at_least_by_sums(both, least);
+#endif
+}
+)",
+             since_ampere());
   return text;
 }
 

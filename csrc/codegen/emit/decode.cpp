@@ -104,16 +104,17 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
     if (f.halved || f.special != 0) {
-      line("{ const u32 both = ", value, ", m = both & 0x7fff7fffu;");
-      const std::string sign = "both & 0x80008000u";
+      const std::string magnitude = "both & 0x7fff7fffu";
+      line("{ const u32 both = ", value, carry < 14 ? "" : ", m = " + magnitude, ";");
+      // The bits above the magnitude, all of them where it is no number.
+      const auto above = (0x8000u - (1u << carry)) * 0x10001u;
       if (f.halved) {
-        value = "halved_f16(m) | " + sign;
+        value = "halved_f16(m) | both & 0x80008000u";
+      } else if (carry < 14) {
+        const auto least = ((1u << carry) - f.special) * 0x10001u;
+        value = joined("both | at_least_bf16(both, ", hex(least), ") & ", hex(above));
       } else {
-        // The bits above the magnitude, all of them where it is no number.
-        std::string carried =
-            "(m + " + hex(f.special * 0x10001u) + " & " + hex(0x10001u << carry) + ")";
-        if (carry < 14) carried += " * " + std::to_string((1u << (15 - carry)) - 1) + "u";
-        value = "both | " + carried;
+        value = joined("both | (m + ", hex(f.special * 0x10001u), " & ", hex(above), ")");
       }
     }
     if (f.factor != 1 || i.scales >= 0) {

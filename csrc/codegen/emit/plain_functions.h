@@ -19,6 +19,14 @@ DEVICE u32 shift_left_u32(u32 a, u32 b) { return b < 32 ? a << b : 0; }
 DEVICE u32 shift_right_u32(u32 a, u32 b) { return b < 32 ? a >> b : 0; }
 )";
 
+inline constexpr std::string_view kMagnitudeFunctions =
+    R"(// All ones in halves whose magnitude, read as an integer, is at least that of `least`.
+DEVICE u32 at_least_by_sums(u32 both, u32 least) {
+  const u32 carry = (both & 0x7fff7fffu) + (0x80008000u - least) & 0x80008000u;
+  return (carry << 1) - (carry >> 15);
+}
+)";
+
 inline constexpr std::string_view kScaleFunctions =
     R"(DEVICE float from_u8(u32 code) { return (float)code; }
 // 2^(code - 127), of which code 0 is a subnormal; 255 is NaN.
