@@ -27,6 +27,11 @@ Layout wave_operand(const MatrixInstruction& row, int rows) {
   return local({1, columns / most}) * lanes * local({1, most});
 }
 
+/// Four lanes have the rows of a product, or one lane has all that there is of it.
+Layout copied_operand(const MatrixInstruction& row) {
+  return spatial({row.copies, row.m, 1}) * local({1, 1, row.k});
+}
+
 /// Lanes 16 to 31 as lanes 0 to 15.
 Layout wmma_twice_operand(const MatrixInstruction& row, int rows) {
   return replicated(2, 2) * spatial({rows, 1}) * local({1, row.k});
@@ -66,7 +71,9 @@ int MatrixInstruction::lanes() const {
     case Fragment::wmma_twice: return 32;
     case Fragment::warpgroup:
     case Fragment::tensor_memory: return 128;
-    case Fragment::wave: return 64;
+    case Fragment::wave:
+    case Fragment::wave_blocks:
+    case Fragment::wave_lanes: return 64;
     case Fragment::vector: return 1;
   }
   fail<InternalError>("fragment of ", name);
@@ -80,6 +87,8 @@ Layout MatrixInstruction::a() const {
     case Fragment::warpgroup: return spatial({4, 1}) * warp_operand(*this, 16);
     case Fragment::tensor_memory: return spatial({4, 1}) * local({2, 1}) * warp_operand(*this, 16);
     case Fragment::wave: return wave_operand(*this, m);
+    case Fragment::wave_blocks:
+    case Fragment::wave_lanes: return copied_operand(*this);
     case Fragment::wmma: return wmma_operand(*this, m);
     case Fragment::wmma_twice: return wmma_twice_operand(*this, m);
     case Fragment::vector: return local({m, k});
@@ -98,6 +107,8 @@ Layout MatrixInstruction::b() const {
     case Fragment::warpgroup:
     case Fragment::tensor_memory: fail<Unsupported>(name, " reads B from shared memory");
     case Fragment::wave: return wave_operand(*this, n);
+    case Fragment::wave_blocks:
+    case Fragment::wave_lanes: return copied_operand(*this);
     case Fragment::wmma: return wmma_operand(*this, n);
     case Fragment::wmma_twice: return wmma_twice_operand(*this, n);
     case Fragment::vector: return local({n, k});
@@ -127,6 +138,8 @@ Layout MatrixInstruction::d(int columns) const {
       const int rows = 64 / n;  // of lanes
       return local({m / (4 * rows), 1}) * spatial({rows, n}) * local({4, 1});
     }
+    case Fragment::wave_blocks:
+    case Fragment::wave_lanes: return spatial({copies, 1, n}) * local({1, m, 1});
     case Fragment::wmma: return spatial({2, n}) * local({m / 2, 1});
     case Fragment::wmma_twice: return local({m / 2, 1}) * spatial({2, n});
     case Fragment::vector: return local({m, n});

@@ -187,9 +187,9 @@ constexpr MatrixInstruction kMatrix[] = {
     // Operands of 8 bits, and no scales.
     mfma("v_mfma_f32_16x16x128_f8f6f4", {4, 4}, kOcp, 16, 128),
     mfma("v_mfma_f32_32x32x64_f8f6f4", {4, 4}, kOcp, 32, 64),
-    mfma("v_mfma_f32_16x16x32_f16", {4, 4}, kF16, 16, 32),
+    mfma("v_mfma_f32_16x16x32_f16", {4, 4}, kF16, 16, 32, true),
     mfma("v_mfma_f32_32x32x16_f16", {4, 4}, kF16, 32, 16),
-    mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32),
+    mfma("v_mfma_f32_16x16x32_bf16", {4, 4}, kBf16, 16, 32, true),
     mfma("v_mfma_f32_32x32x16_bf16", {4, 4}, kBf16, 32, 16),
     mfma("v_mfma_i32_16x16x64_i8", {4, 4}, kI8, 16, 64, true),
     mfma("v_mfma_i32_32x32x32_i8", {4, 4}, kI8, 32, 32),
@@ -207,6 +207,26 @@ constexpr MatrixInstruction kMatrix[] = {
 constexpr MatrixInstruction kTensorMemory[] = {
     tcgen05("tcgen05.mma.m128nNk16.f16", kF16, 16),
     tcgen05("tcgen05.mma.m128nNk16.bf16", kBf16, 16),
+};
+
+// Two dot products, side by side along k.
+constexpr MatrixInstruction of_few_tokens(std::string_view name, Range range, Types types,
+                                          Fragment fragment) {
+  const bool blocks = fragment == Fragment::wave_blocks;
+  MatrixInstruction out = mfma(name, range, types, blocks ? 4 : 1, 4);
+  out.fragment = fragment;
+  out.copies = blocks ? 16 : 64;
+  return out;
+}
+
+constexpr MatrixInstruction kFewTokens[] = {
+    of_few_tokens("v_mfma_f32_4x4x4f16", {2, 2}, kF16, Fragment::wave_blocks),
+    of_few_tokens("v_mfma_f32_4x4x4bf16_1k", {2, 2}, kBf16, Fragment::wave_blocks),
+    of_few_tokens("v_mfma_f32_4x4x4_16b_f16", {3, 4}, kF16, Fragment::wave_blocks),
+    of_few_tokens("v_mfma_f32_4x4x4_16b_bf16", {3, 4}, kBf16, Fragment::wave_blocks),
+    of_few_tokens("2 x v_dot2_f32_f16", {2, 2}, kF16, Fragment::wave_lanes),
+    of_few_tokens("2 x v_dot2_f32_f16", {3, 4}, kF16, Fragment::wave_lanes),
+    of_few_tokens("2 x v_dot2_f32_bf16", {4, 4}, kBf16, Fragment::wave_lanes),
 };
 
 constexpr CopyInstruction nvidia(std::string_view name, int first, std::string_view from,
@@ -281,6 +301,11 @@ double reached_share(const Device& device, const MatrixInstruction& row) {
     const double measured = device.warp_shares[operand - kMatrixOperands.begin()];
     return measured > 0 ? measured : device.warp_share;
   }
+  // Of each of few tokens: two passes of the matrix units, or two vector instructions.
+  if (row.parts() > 1) {
+    constexpr double kClocks = 8;
+    return row.copies * row.m * row.n * row.k / kClocks * device.schedulers / device.f16_lanes;
+  }
   // CDNA 4 takes as many clocks for instructions of twice the depth.
   constexpr int kBitsOfCdna4 = 16 * 32 * 16;  // of an operand of v_mfma_f32_16x16x32_f16
   const bool shallow = row.m * row.k * row.operand_bits() < kBitsOfCdna4;
@@ -339,6 +364,16 @@ const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device&
     return device.tensor_columns > 0 && has(device, each) && operand_scalar(each) == operand;
   });
   return row == std::end(kTensorMemory) ? nullptr : &*row;
+}
+
+std::span<const MatrixInstruction> few_tokens_instructions() { return kFewTokens; }
+
+const MatrixInstruction* few_tokens_instruction(Scalar operand, Fragment fragment,
+                                                const Device& device) {
+  const auto row = std::ranges::find_if(kFewTokens, [&](const MatrixInstruction& each) {
+    return each.fragment == fragment && has(device, each) && operand_scalar(each) == operand;
+  });
+  return row == std::end(kFewTokens) ? nullptr : &*row;
 }
 
 std::optional<Scalar> operand_scalar(const MatrixInstruction& row) {

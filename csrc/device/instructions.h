@@ -34,8 +34,10 @@ enum class Fragment {
   /// One product by tensor memory, started by one thread: A and the sums are in its 128 lanes, a
   /// row each, and B in shared memory. 128 threads store and load, 32 rows a warp.
   tensor_memory,
-  wave,  ///< one product by 64 lanes
-  wmma,  ///< one product by 32 lanes: RDNA 4
+  wave,         ///< one product by 64 lanes
+  wave_blocks,  ///< 16 products of 4 x 4 at once, each by four lanes: CDNA
+  wave_lanes,   ///< 64 products of one row by one column, each by a lane: dot products
+  wmma,         ///< one product by 32 lanes: RDNA 4
   /// The same of RDNA 3: lanes 16 to 31 have A and B of lanes 0 to 15 once more.
   wmma_twice,
   vector,  ///< one lane's vector register: a row of D
@@ -52,7 +54,7 @@ struct MatrixInstruction {
   Scalar accumulator;  ///< registers of a sum: f32 or s32
   int m, n, k;
   int most_n;            ///< n may be any multiple of `n` up to this
-  int copies;            ///< 1 but for quad pairs
+  int copies;            ///< 1 but for quad pairs, blocks and lanes of a wave
   int accumulator_bits;  ///< significant bits that a sum keeps
   std::string_view source;
   bool in_tiles = false;   ///< tile programs multiply by it: targets have its words
@@ -78,6 +80,13 @@ struct MatrixInstruction {
   }
   /// Threads that multiply together.
   int lanes() const;
+  /// Waves with products of blocks and of lanes multiply `step_rows` rows by `step_columns` columns
+  /// in an instruction. Its 16 lanes with the same columns have a part of the sums, of `parts`.
+  int parts() const {
+    return fragment == Fragment::wave_blocks || fragment == Fragment::wave_lanes ? 4 : 1;
+  }
+  int step_rows() const { return m * copies / parts(); }
+  int step_columns() const { return k * parts(); }
   int operand_bits() const;
   /// The instruction comes with so many tokens: those of integers have no odd multiple of 8 above
   /// 24.
@@ -115,6 +124,12 @@ const MatrixInstruction* warpgroup_instruction(Scalar operand, const Device& dev
 const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device& device);
 /// All of them.
 std::span<const MatrixInstruction> tensor_memory_instructions();
+/// The row by which waves multiply few tokens on `device`, of blocks or of lanes; null when there
+/// is none. Algorithm 1 does not know such rows either: a schedule asks for them.
+const MatrixInstruction* few_tokens_instruction(Scalar operand, Fragment fragment,
+                                                const Device& device);
+/// All of them.
+std::span<const MatrixInstruction> few_tokens_instructions();
 /// What the operands of a row are, signed where they are integers; nothing for formats that
 /// programs do not compute with.
 std::optional<Scalar> operand_scalar(const MatrixInstruction& instruction);

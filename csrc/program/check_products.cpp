@@ -11,7 +11,8 @@ namespace {
 /// Whether tiles are the operands of an instruction but for the order of its rows, columns and
 /// tokens: whatever lanes hold is multiplied, so all that counts is that A and B agree about the
 /// column of each k, A and the sums about rows, B and the sums about tokens. B in shared memory has
-/// columns and tokens in their order.
+/// columns and tokens in their order. Products of an instruction that has several sum up columns of
+/// their own: those with the same columns, and no others, are one part of the sums.
 class Relabelled {
  public:
   Relabelled(int threads, const MatrixInstruction& row, const Layout& a, const Layout& acc)
@@ -24,9 +25,10 @@ class Relabelled {
     for (std::int64_t thread = 0; thread < threads_; ++thread) {
       const auto group = thread / row_.lanes(), lane = thread % row_.lanes();
       for (std::int64_t slot = 0; slot < b.slot_count(); ++slot) {
-        const auto in = of_b(lane, slot % of_b.slot_count()), at = b(thread, slot);
-        same(k_, {group, in[1]}, at[2]);
-        same(tokens_, {group, slot / of_b.slot_count() * row_.n + in[0]}, at[1]);
+        const auto in = placed(of_b(lane, slot % of_b.slot_count())), at = b(thread, slot);
+        same(k_, {group, in[0] * row_.k + in[2]}, at[2]);
+        same(tokens_, {group, (slot / of_b.slot_count() * row_.copies + in[0]) * row_.n + in[1]},
+             at[1]);
       }
     }
     label(row_.d(), columns);
@@ -47,9 +49,15 @@ class Relabelled {
  private:
   bool fits(const Layout& d, std::int64_t columns) const {
     const auto units = a_.slot_count() / row_.a().slot_count();
-    return a_.shape.size() == 3 && acc_.shape.size() == 3 && row_.copies == 1 &&
-           threads_ % row_.lanes() == 0 && units >= 1 &&
+    return a_.shape.size() == 3 && acc_.shape.size() == 3 &&
+           (row_.copies == 1 || row_.parts() > 1) && threads_ % row_.lanes() == 0 && units >= 1 &&
            acc_.slot_count() == units * columns * d.slot_count();
+  }
+
+  /// The product of the instruction in front, 0 where there is one.
+  std::vector<std::int64_t> placed(std::vector<std::int64_t> in) const {
+    if (row_.copies == 1) in.insert(in.begin(), 0);
+    return in;
   }
 
   /// What A and the sums say, these in parts of `d`, of which `columns` have the same rows.
@@ -58,15 +66,20 @@ class Relabelled {
     for (std::int64_t thread = 0; thread < threads_; ++thread) {
       const auto group = thread / row_.lanes(), lane = thread % row_.lanes();
       for (std::int64_t slot = 0; slot < a_.slot_count(); ++slot) {
-        const auto in = a(lane, slot % a.slot_count()), at = a_(thread, slot);
-        same(k_, {group, in[1]}, at[2]);
-        same(rows_, {group, slot / a.slot_count() * row_.m + in[0]}, at[1]);
+        const auto in = placed(a(lane, slot % a.slot_count())), at = a_(thread, slot);
+        same(k_, {group, in[0] * row_.k + in[2]}, at[2]);
+        same(rows_, {group, (slot / a.slot_count() * row_.copies + in[0]) * row_.m + in[1]}, at[1]);
       }
       for (std::int64_t slot = 0; slot < acc_.slot_count(); ++slot) {
         const auto tile = slot / d.slot_count();
-        const auto in = d(lane, slot % d.slot_count()), at = acc_(thread, slot);
-        same(rows_, {group, tile / columns * row_.m + in[0]}, at[1]);
-        same(tokens_, {group, tile % columns * row_.n + in[1]}, at[2]);
+        const auto in = placed(d(lane, slot % d.slot_count())), at = acc_(thread, slot);
+        same(rows_, {group, (tile / columns * row_.copies + in[0]) * row_.m + in[1]}, at[1]);
+        same(tokens_, {group, (tile % columns * row_.copies + in[0]) * row_.n + in[2]}, at[2]);
+        if (row_.parts() == 1) continue;
+        // Known by its first column, which A has said.
+        const auto first = k_[place({group, in[0] * row_.k})], part = at[0] % row_.parts();
+        same(parts_, {group, part}, first);
+        same(columns_, {group, first}, part);
       }
     }
   }
@@ -76,8 +89,11 @@ class Relabelled {
     std::int64_t group, index;
   };
   using Labels = std::vector<std::int64_t>;
+  std::size_t place(Part of) const {
+    return static_cast<std::size_t>(of.index * (threads_ / row_.lanes()) + of.group);
+  }
   void same(Labels& labels, Part of, std::int64_t label) {
-    const auto at = static_cast<std::size_t>(of.index * (threads_ / row_.lanes()) + of.group);
+    const auto at = place(of);
     if (at >= labels.size()) labels.resize(at + 1, -1);
     if (labels[at] == -1) labels[at] = label;
     right_ = right_ && labels[at] == label;
@@ -86,7 +102,7 @@ class Relabelled {
   const int threads_;
   const MatrixInstruction& row_;
   const Layout &a_, &acc_;
-  Labels k_, rows_, tokens_;
+  Labels k_, rows_, tokens_, parts_, columns_;
   bool right_ = true;
 };
 
@@ -139,15 +155,19 @@ Faults check(const Program& program, const Mma& i) {
     return faults;
   }
   Faults plain;
-  check_operand("A operand", a, i.row->a(), plain);
-  check_operand("B operand", b, i.row->b(), plain);
-  check_operand("accumulator", acc, i.row->d(), plain);
+  if (i.row->parts() > 1) {
+    add(plain, a.name, ", ", b.name, " and ", acc.name, " are not operands of ", i.row->name);
+  } else {
+    check_operand("A operand", a, i.row->a(), plain);
+    check_operand("B operand", b, i.row->b(), plain);
+    check_operand("accumulator", acc, i.row->d(), plain);
+  }
   if (!plain.empty() &&
       !Relabelled(program.threads, *i.row, a.layout, acc.layout).right(b.layout)) {
     faults.insert(faults.end(), plain.begin(), plain.end());
   }
   const auto &m = a.layout.shape, &n = b.layout.shape, &sum = acc.layout.shape;
-  if (m[1] != sum[1] || n[1] != sum[2] || m[2] != n[2] || m[0] != sum[0]) {
+  if (m[1] != sum[1] || n[1] != sum[2] || m[2] != n[2] || m[0] * i.row->parts() != sum[0]) {
     add(faults, "shapes that do not multiply");
   }
   return faults;

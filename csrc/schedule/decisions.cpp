@@ -25,6 +25,11 @@ double traffic(const Problem& p, std::int64_t m, std::int64_t n, double a_bytes,
          static_cast<double>(ceil_div(p.m, m)) * static_cast<double>(p.n * p.k) * b_bytes;
 }
 
+/// Columns of a group, of which steps are whole parts; 0 where the group is all of K.
+std::int64_t shared_group(const Problem& problem) {
+  return problem.groups() == 1 ? 0 : problem.group_size();
+}
+
 std::vector<ConvertCost> places_of(const Problem& p, const Device& device, const Core& core,
                                    const Shape& block) {
   const Element& numbers = element_of(p.activation());
@@ -95,7 +100,11 @@ OperandDecisions decide_operands(const Problem& problem, const Device& device, M
   check(problem);
   const TileType weight = tile_type(problem.weight);
   OperandDecisions out{
-      choose_core(device, element_of(problem.activation()), weight, by), {}, {}, {}, {}};
+      choose_core(device, element_of(problem.activation()), weight, by, shared_group(problem)),
+      {},
+      {},
+      {},
+      {}};
   out.hint = hint(device, *out.core.instruction);
   out.block = block ? *block : block_tile(problem, device, out.core, out.hint);
   if (weight == TileType{&out.core.operand()}) return out;
@@ -131,8 +140,8 @@ Decisions decide(const Problem& problem, const Device& device) {
   }
   // One instruction takes bytes with and without a sign; which codes are such is for objection().
   const Element& bytes = element(row->operand);
-  const auto group = problem.groups() == 1 ? 0 : problem.group_size();
-  digits.core = choose_core(device, bytes, {&bytes}, Multiplier::tile_programs, group);
+  digits.core =
+      choose_core(device, bytes, {&bytes}, Multiplier::tile_programs, shared_group(problem));
   digits.hint = hint(device, *digits.core.instruction);
   return {problem, &device, whole, std::move(digits)};
 }

@@ -156,8 +156,10 @@ void expect_as_asked(const hip::KernelResources& kernel, const std::string& asse
   const auto parameters = std::ranges::count(program.buffers, Level::global, &Buffer::level);
   EXPECT_EQ(kernel.argument_bytes, 8 * parameters + 4);
   const auto body = text.find("KERNEL(", text.find("#define KERNEL") + 20);
-  const auto issued = count_of(assembly, "\\tv_(mfma|wmma)_"),
-             asked = count_of(text.substr(body), "\\bw?mma_\\w+\\(");
+  const auto kernel_text = text.substr(body);
+  const auto issued = count_of(assembly, "\\tv_(mfma|wmma|dot2c?_f32)_"),
+             asked = count_of(kernel_text, "\\bw?mma_\\w+\\(") +
+                     2 * count_of(kernel_text, "\\bdot_b?f16\\(");
   if (program.items) {
     // clang moves products of experts between the branches of stores, and may copy what follows.
     EXPECT_GE(issued, asked);

@@ -98,13 +98,51 @@ inline std::uint32_t __builtin_amdgcn_ds_bpermute(std::uint32_t byte, std::uint3
 template <class Operand, class Sums>
 Sums multiply_wave(Operand a, Operand b, Sums sums, bool bf16) {
   float d[4];
-  std::uint32_t words[4];
+  std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
   std::memcpy(d, &sums, sizeof d);
-  std::memcpy(words, &a, 8);
-  std::memcpy(words + 2, &b, 8);
-  wave_product(d, words, words + 2, bf16);
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  wave_product(d, x, y, sizeof a / 4, bf16);
   std::memcpy(&sums, d, sizeof d);
   return sums;
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_16x16x32_f16(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_wave(a, b, sums, false);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_16x16x32_bf16(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_wave(a, b, sums, true);
+}
+template <class Operand, class Sums>
+Sums multiply_blocks(Operand a, Operand b, Sums sums, bool bf16) {
+  float d[4];
+  std::uint32_t x[2], y[2];
+  std::memcpy(d, &sums, sizeof d);
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  block_products(d, x, y, bf16);
+  std::memcpy(&sums, d, sizeof d);
+  return sums;
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_4x4x4f16(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_blocks(a, b, sums, false);
+}
+template <class Operand, class Sums>
+Sums __builtin_amdgcn_mfma_f32_4x4x4bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
+  return multiply_blocks(a, b, sums, true);
+}
+template <class Pair>
+float __builtin_amdgcn_fdot2(Pair a, Pair b, float sum, bool clamp) {
+  if (clamp) wrong("a clamped sum");
+  return dot_of_halves(std::bit_cast<std::uint32_t>(a), std::bit_cast<std::uint32_t>(b), sum,
+                       false);
+}
+template <class Pair>
+float __builtin_amdgcn_fdot2_f32_bf16(Pair a, Pair b, float sum, bool clamp) {
+  if (clamp) wrong("a clamped sum");
+  return dot_of_halves(std::bit_cast<std::uint32_t>(a), std::bit_cast<std::uint32_t>(b), sum, true);
 }
 template <class Operand, class Sums>
 Sums __builtin_amdgcn_mfma_f32_16x16x16f16(Operand a, Operand b, Sums sums, int, int, int) {

@@ -112,27 +112,48 @@ void bytes_together(void* const* lanes) {
       [](std::uint32_t bits) { return static_cast<std::int8_t>(bits); });
 }
 
+/// A half of a word, as the instructions of CDNA read it.
 template <Scalar S>
-void wave_together(void* const* lanes) {
-  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+double operand_half(std::uint32_t word, int half) {
   const double least = std::ldexp(1.0, S == Scalar::f16 ? -14 : -126);
-  const auto read = [&, &all = numbers<S>()](std::uint32_t word, int half) {
-    const double value = all[word >> 16 * half & 0xffff];
-    return subnormals_multiply() || !(std::fabs(value) < least) ? value : 0.0;
-  };
-  double a[16][16], b[16][16];
+  const double value = numbers<S>()[word >> 16 * half & 0xffff];
+  return subnormals_multiply() || !(std::fabs(value) < least) ? value : 0.0;
+}
+
+template <Scalar S, int Words>
+void wave_together(void* const* lanes) {
+  constexpr int kColumns = 8 * Words;
+  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+  double a[16][kColumns], b[16][kColumns];
   for (int lane = 0; lane < 64; ++lane) {
-    for (int slot = 0; slot < 4; ++slot) {
-      const int k = lane / 16 * 4 + slot;
-      a[lane % 16][k] = read(of(lane)->a[slot / 2], slot % 2);
-      b[lane % 16][k] = read(of(lane)->b[slot / 2], slot % 2);
+    for (int slot = 0; slot < 2 * Words; ++slot) {
+      const int k = lane / 16 * 2 * Words + slot;
+      a[lane % 16][k] = operand_half<S>(of(lane)->a[slot / 2], slot % 2);
+      b[lane % 16][k] = operand_half<S>(of(lane)->b[slot / 2], slot % 2);
     }
   }
   for (int lane = 0; lane < 64; ++lane) {
     for (int slot = 0; slot < 4; ++slot) {
       double sum = of(lane)->d[slot];
-      for (int k = 0; k < 16; ++k) sum += a[lane / 16 * 4 + slot][k] * b[lane % 16][k];
+      for (int k = 0; k < kColumns; ++k) sum += a[lane / 16 * 4 + slot][k] * b[lane % 16][k];
       of(lane)->d[slot] = static_cast<float>(sum);
+    }
+  }
+}
+
+/// 16 products of 4 x 4 x 4, each by four lanes.
+template <Scalar S>
+void blocks_together(void* const* lanes) {
+  const auto of = [&](int lane) { return static_cast<const Product<float>*>(lanes[lane]); };
+  for (int lane = 0; lane < 64; ++lane) {
+    for (int row = 0; row < 4; ++row) {
+      const auto* of_row = of(lane / 4 * 4 + row);
+      double sum = of(lane)->d[row];
+      for (int k = 0; k < 4; ++k) {
+        sum +=
+            operand_half<S>(of_row->a[k / 2], k % 2) * operand_half<S>(of(lane)->b[k / 2], k % 2);
+      }
+      of(lane)->d[row] = static_cast<float>(sum);
     }
   }
 }
@@ -321,9 +342,23 @@ std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane) {
   return here.out;
 }
 
-void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16) {
+void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, int words, bool bf16) {
   Product<float> here{d, a, b};
-  with_warp(&here, bf16 ? wave_together<Scalar::bf16> : wave_together<Scalar::f16>);
+  with_warp(&here, words == 2
+                       ? (bf16 ? wave_together<Scalar::bf16, 2> : wave_together<Scalar::f16, 2>)
+                       : (bf16 ? wave_together<Scalar::bf16, 4> : wave_together<Scalar::f16, 4>));
+}
+
+void block_products(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16) {
+  Product<float> here{d, a, b};
+  with_warp(&here, bf16 ? blocks_together<Scalar::bf16> : blocks_together<Scalar::f16>);
+}
+
+float dot_of_halves(std::uint32_t a, std::uint32_t b, float sum, bool bf16) {
+  const auto* const read = bf16 ? operand_half<Scalar::bf16> : operand_half<Scalar::f16>;
+  double out = sum;
+  for (int half = 0; half < 2; ++half) out += read(a, half) * read(b, half);
+  return static_cast<float>(out);
 }
 
 void wmma_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16, bool twice) {

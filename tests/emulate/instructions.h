@@ -27,9 +27,15 @@ std::uint32_t warp_xor(std::uint32_t mine, std::uint32_t mask);
 std::uint32_t warp_up(std::uint32_t mine, std::uint32_t step);
 /// Of a wave: what the lane of that number brings, counted from its first one.
 std::uint32_t wave_exchange(std::uint32_t mine, std::uint32_t lane);
-/// d += a b, 16 x 16 x 16: lane 16 t + i has row, or column, i and k 4 t to 4 t + 3 of the
-/// operands, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix Instruction Calculator).
-void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16);
+/// d += a b, 16 x 16 x 8 `words`, of 2 or 4 words: lane 16 t + i has row, or column, i of the
+/// operands, k 2 `words` t and on, and of sums column i, rows 4 t to 4 t + 3 (AMD Matrix
+/// Instruction Calculator).
+void wave_product(float* d, const std::uint32_t* a, const std::uint32_t* b, int words, bool bf16);
+/// 16 products of 4 x 4 x 4, the same calculator's: lane 4 c + i has row, or column, i of the
+/// operands of product c, and of sums column i, all rows.
+void block_products(float* d, const std::uint32_t* a, const std::uint32_t* b, bool bf16);
+/// Of one lane: sum + a[0] b[0] + a[1] b[1].
+float dot_of_halves(std::uint32_t a, std::uint32_t b, float sum, bool bf16);
 /// d += a b, 16 x 16 x 16, by 32 lanes: lane 16 c + i has row, or column, i and k 4 c to 4 c + 3
 /// and 8 + 4 c to 11 + 4 c, and rows 8 c to 8 c + 7 of d, column i; `twice` all k, which must be
 /// the same in both halves of the lanes, and rows 2 j + c.

@@ -265,6 +265,41 @@ TEST(Emulated, wave_kernels_of_every_shape_are_exact) {
   expect_exact(cases, device("mi210"), 1);
 }
 
+// Of instructions of 32 columns.
+TEST(Emulated, wave_kernels_of_cdna_4_are_exact) {
+  const Device& mi355x = device("mi355x");
+  std::vector<Case> cases;
+  unsigned turn = 0;
+  for (const auto& [problem, schedule] : testing::wave_cases(mi355x)) {
+    if (++turn % 2 == 0) cases.push_back({problem, schedule});
+  }
+  ASSERT_GT(cases.size(), 10U);
+  expect_exact(cases, mi355x, 1);
+}
+
+TEST(Emulated, kernels_of_few_tokens_are_exact) {
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+    std::vector<Case> cases;
+    unsigned turn = 0;
+    for (const char* type : testing::kKindsOfTypes) {
+      for (const auto products : {WaveProducts::blocks, WaveProducts::dots}) {
+        ++turn;
+        const auto x = turn % 4 < 2 ? Scalar::f16 : Scalar::bf16;
+        try {
+          for (const auto& [problem, schedule] :
+               testing::few_tokens_case(ttype(type), x, products, turn, device(name))) {
+            cases.push_back({problem, schedule});
+          }
+        } catch (const Unsupported&) {
+          continue;  // wider than float16
+        }
+      }
+    }
+    ASSERT_GT(cases.size(), 10U) << name;
+    expect_exact(cases, device(name), 1);
+  }
+}
+
 TEST(Emulated, kernels_of_waves_of_32_lanes_are_exact) {
   for (const char* name : {"rx7900xtx", "rx9070xt"}) {
     std::vector<Case> cases;

@@ -12,15 +12,19 @@
 namespace ladder::hip {
 namespace {
 
-bool multiplies_by(const MatrixInstruction& row) { return is_amd(row.family) && row.in_tiles; }
+bool multiplies_by(const MatrixInstruction& row) {
+  return is_amd(row.family) && (row.in_tiles || row.parts() > 1);
+}
 
-// Of integers CDNA 2 has half the columns of CDNA 3, and CDNA 4 twice as many. RDNA 3 and 4 have
-// the same instructions with other fragments.
+// Columns of CDNA 3 go without saying: of integers CDNA 2 has half of them, CDNA 4 of all but
+// floats of 8 bits twice as many. RDNA 3 and 4 have the same instructions with other fragments.
 std::string product(const MatrixInstruction& row, Scalar a) {
   if (row.family == Family::rdna) {
     return joined(row.fragment == Fragment::wmma_twice ? "wmma_twice_" : "wmma_", name_of(a));
   }
-  const bool other = a == Scalar::s8 && row.k != 32;
+  if (row.fragment == Fragment::wave_blocks) return joined("mma_blocks_", name_of(a));
+  if (row.fragment == Fragment::wave_lanes) return joined("dot_", name_of(a));
+  const bool other = row.k * bits_of(a) != 256;
   return joined("mma_", name_of(a), other ? joined("_k", row.k) : "");
 }
 

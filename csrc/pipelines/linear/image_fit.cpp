@@ -5,6 +5,9 @@
 // block and g = L % 8 the row of A. The instruction's row i is row i % 8 of block i / 8, of one
 // unit and parity, so sums of lane L are rows 4 (t % 2) .. + 3 of block t / 2. Waves of 32 lanes
 // are in wave32_fit.cpp.
+//
+// Instructions of few tokens have the same A. The 16 lanes of each t have a part of the sums, of
+// blocks rows 4 (L / 4 % 2) .. + 3 of block h and token L % 4, of lanes row g of it.
 #include "pipelines/linear/image_fit.h"
 
 #include <algorithm>
@@ -16,21 +19,26 @@
 namespace ladder {
 
 ImageFit::ImageFit(const MatrixInstruction& row, std::int64_t units)
-    : row_(row), units_(units), wave_(row.by_waves()), few_lanes_(wave_ && row.lanes() == kLanes) {
-  const bool bytes = row.operand_bits() == 8 && !few_lanes_;
-  const bool columns = row.k == 16 || (bytes && (row.k == 32 || row.k == kBlock));
-  const bool known = wave_ ? row.m == 16 && row.n == 16 && columns && units == 2 * kUnits
+    : row_(row),
+      units_(units),
+      columns_(row.step_columns()),
+      wave_(row.by_waves()),
+      few_lanes_(wave_ && row.lanes() == kLanes) {
+  const std::int64_t most = few_lanes_ ? 16 : 512 / row.operand_bits();
+  const bool columns = columns_ % 16 == 0 && columns_ <= most;
+  const bool rows = row.parts() > 1 || (row.m == 16 && row.n == 16);
+  const bool known = wave_ ? rows && columns && units == 2 * kUnits
                            : row.fragment == Fragment::warp && units > 0 && kUnits % units == 0;
   if (!known) fail<Unsupported>(row.name, " with ", 16 * units, " rows reads no weight image");
 }
 
 Layout ImageFit::of_columns(std::int64_t rows, std::vector<Digit> lanes,
                             std::vector<Digit> slots) const {
-  const std::int64_t neighbours = 32 / row_.operand_bits(), words = row_.k / (4 * neighbours);
+  const std::int64_t neighbours = 32 / row_.operand_bits(), words = columns_ / (4 * neighbours);
   lanes.insert(lanes.begin(), {2, 4, neighbours});
   if (words > 1) slots.push_back({2, words, 4 * neighbours});
   slots.push_back({2, neighbours, 1});
-  return {{1, rows, row_.k}, std::move(lanes), std::move(slots)};
+  return {{1, rows, columns_}, std::move(lanes), std::move(slots)};
 }
 
 Layout ImageFit::a() const {
@@ -42,7 +50,9 @@ Layout ImageFit::a() const {
 Layout ImageFit::b(std::int64_t tokens) const {
   if (few_lanes_) return wave32::b(row_, tokens);
   if (!wave_) return local({1, tokens / row_.n, 1}) * lifted(row_.b());
-  return local({1, tokens / 16, 1}) * of_columns(16, {{1, 16, 1}}, {});
+  std::vector<Digit> lanes{{1, row_.n, 1}};
+  if (row_.n < 16) lanes.insert(lanes.begin(), {1, 16 / row_.n, 0});
+  return local({1, tokens / row_.n, 1}) * of_columns(row_.n, std::move(lanes), {});
 }
 
 Layout ImageFit::sums(std::int64_t tokens) const {
@@ -50,9 +60,14 @@ Layout ImageFit::sums(std::int64_t tokens) const {
   if (!wave_) {
     return local({1, units_, 1}) * local({1, 1, tokens / row_.n}) * lifted(row_.d());
   }
-  Layout out{{1, 128, tokens}, {{1, 2, 64}, {1, 2, 4}, {2, 16, 1}}, {{1, 4, 16}, {1, 2, 8}}};
-  if (tokens > 16) out.slots.push_back({2, tokens / 16, 16});
-  out.slots.push_back({1, 4, 1});
+  Layout out{{row_.parts(), 128, tokens}, {}, {{1, 4, 16}, {1, 2, 8}}};
+  switch (row_.fragment) {
+    case Fragment::wave_blocks: out.threads = {{0, 4, 1}, {1, 2, 64}, {1, 2, 4}, {2, 4, 1}}; break;
+    case Fragment::wave_lanes: out.threads = {{0, 4, 1}, {1, 2, 64}, {1, 8, 1}}; break;
+    default: out.threads = {{1, 2, 64}, {1, 2, 4}, {2, 16, 1}};
+  }
+  if (tokens > row_.n) out.slots.push_back({2, tokens / row_.n, row_.n});
+  if (!one_row()) out.slots.push_back({1, 4, 1});
   return out;
 }
 
@@ -63,7 +78,10 @@ Layout ImageFit::zero_row() const {
 
 Layout ImageFit::zero_sum(std::int64_t tokens) const {
   if (few_lanes_) return wave32::zero_sum(row_, tokens);
-  return local({1, 1, tokens / row_.n}) * lifted(row_.d());
+  const Layout each = local({1, 1, tokens / row_.n});
+  if (row_.parts() == 1) return each * lifted(row_.d());
+  if (one_row()) return each * Layout{{4, 16, 1}, {{0, 4, 1}, {1, 16, 1}}, {}};
+  return each * Layout{{4, 16, 4}, {{0, 4, 1}, {1, 4, 4}, {2, 4, 1}}, {{1, 4, 1}}};
 }
 
 Layout ImageFit::zeros() const {
@@ -100,18 +118,24 @@ Layout ImageFit::loaded(std::int64_t groups, bool of_a) const {
   const Layout each = local({groups, 1, 1, 1, 1});
   if (few_lanes_) return each * wave32::loaded(row_, of_a);
   if (!wave_) return each * spatial({1, 1, 8, 4, 1}) * local({1, 1, 1, 1, 2 * units_});
-  if (of_a) {
+  if (of_a || one_row()) {
     return each * Layout{{1, 2, 8, 4, 8}, {{3, 4, 1}, {1, 2, 1}, {2, 8, 1}}, {{4, 8, 1}}};
   }
-  return each * Layout{{1, 2, 8, 4, 8}, {{1, 2, 1}, {2, 2, 4}, {3, 16, 0}}, {{2, 4, 1}, {4, 8, 1}}};
+  std::vector<Digit> lanes{{1, 2, 1}, {2, 2, 4}, {3, 16, 0}};
+  if (row_.parts() > 1) lanes = {{3, 4, 0}, {1, 2, 1}, {2, 2, 4}, {3, 4, 0}};
+  return each * Layout{{1, 2, 8, 4, 8}, std::move(lanes), {{2, 4, 1}, {4, 8, 1}}};
 }
 
 Layout ImageFit::rows(std::int64_t groups, bool of_a) const {
   const Layout each = local({groups, 1});
   if (few_lanes_) return each * wave32::rows(row_, of_a);
   if (!wave_) return each * lifted(local({2 * units_}) * spatial({8}) * replicated(4, 1));
-  if (of_a) return each * Layout{{1, 128}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}}};
-  return each * Layout{{1, 128}, {{1, 2, 64}, {1, 2, 4}, {1, 16, 0}}, {{1, 4, 1}, {1, 8, 8}}};
+  if (of_a || one_row()) {
+    return each * Layout{{1, 128}, {{1, 4, 0}, {1, 2, 64}, {1, 8, 1}}, {{1, 8, 8}}};
+  }
+  std::vector<Digit> lanes{{1, 2, 64}, {1, 2, 4}, {1, 16, 0}};
+  if (row_.parts() > 1) lanes = {{1, 4, 0}, {1, 2, 64}, {1, 2, 4}, {1, 4, 0}};
+  return each * Layout{{1, 128}, std::move(lanes), {{1, 4, 1}, {1, 8, 8}}};
 }
 
 }  // namespace ladder

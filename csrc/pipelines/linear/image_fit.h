@@ -39,9 +39,9 @@ class ImageFit {
 
   Layout a() const;                            ///< [1, rows, k]: one k-step
   Layout b(std::int64_t tokens) const;         ///< [1, tokens, k]
-  Layout sums(std::int64_t tokens) const;      ///< [1, rows, tokens]
+  Layout sums(std::int64_t tokens) const;      ///< [parts, rows, tokens]
   Layout zero_row() const;                     ///< [1, 16, k]: A of one instruction
-  Layout zero_sum(std::int64_t tokens) const;  ///< [1, 16, tokens]
+  Layout zero_sum(std::int64_t tokens) const;  ///< [parts, 16, tokens]
   Layout zeros() const;  ///< [1, rows, 2 or 4]: each row of A as often as a word holds operands
   /// Words of a block's column: [blocks along N, 1, chunks, 32 lanes of the image, 4]; without
   /// has_chunks [blocks along N, 1, 1, 32 lanes, words].
@@ -59,8 +59,11 @@ class ImageFit {
   /// Of a wave: the columns that a lane has of each k-step, in words of the image.
   Layout of_columns(std::int64_t rows, std::vector<Digit> lanes, std::vector<Digit> slots) const;
 
+  /// Of a wave: a lane has the sums of the row of each unit and parity of which it has A.
+  bool one_row() const { return row_.fragment == Fragment::wave_lanes; }
+
   const MatrixInstruction& row_;
-  const std::int64_t units_;
+  const std::int64_t units_, columns_;
   const bool wave_, few_lanes_;
 };
 

@@ -121,7 +121,7 @@ LinearLowering::GroupOrder LinearLowering::group_order(std::int64_t columns, std
 
 // K-step s of a group is step group * count + s of all; a block of the image has `per_block`.
 LinearLowering::Steps LinearLowering::declare_steps(std::int64_t groups, std::int64_t all) {
-  const std::int64_t per_block = kBlock / instruction_.k;
+  const std::int64_t per_block = kBlock / instruction_.step_columns();
   const auto group = variable("group", groups);
   const Steps out = {group, variable("step", all / groups), all / groups};
   Operands& o = operands_;

@@ -68,6 +68,31 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
     }
   };
 
+  const auto add_few = [&](WaveProducts products, int tokens) {
+    if (instruction_of({.products = products}, decisions) == nullptr) return;
+    for (const int waves_n : {1, 2}) {
+      for (const int waves_k : {1, 2, 4, 8}) {
+        for (const int columns : {64, 128, 256}) {
+          for (const int per_cu : {1, 2, 4, 8}) {
+            const int waves = waves_n * waves_k;
+            if (waves > kMostWaves || waves * per_cu < device.schedulers || waves * per_cu > 16) {
+              continue;
+            }
+            add_splits({.tokens = tokens,
+                        .columns = columns,
+                        .waves_n = waves_n,
+                        .waves_m = 1,
+                        .waves_k = waves_k,
+                        .groups_per_cu = per_cu,
+                        .products = products});
+          }
+        }
+      }
+    }
+  };
+  if (problem.m == 1 && !problem.has_bytes_of_x()) add_few(WaveProducts::dots, 1);
+  if (problem.m <= 4 && !problem.has_bytes_of_x()) add_few(WaveProducts::blocks, 4);
+
   // More groups of columns have more scales than registers.
   const bool narrow = problem.groups() > 1 && problem.group_size() < kBlock;
   // Of waves that share rows, each of which decodes them.

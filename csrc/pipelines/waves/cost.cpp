@@ -3,6 +3,7 @@
 // numbers are counts of instructions at the rates of the device's row, and published figures.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
@@ -53,11 +54,12 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const Costs::Waves& costs = device.costs.waves;
-  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
+  const MatrixInstruction& row = *operands_of(s, decisions).core.instruction;
   const CtaGrid grid = grid_of(s, problem);
   const double groups = static_cast<double>(grid.count() * problem.products());
-  const double steps = static_cast<double>(s.columns) / row.k, tokens = s.wave_tokens();
-  const double pieces = static_cast<double>(kWaveRows) / row.m;
+  const double steps = static_cast<double>(s.columns) / row.step_columns(),
+               tokens = s.wave_tokens();
+  const double pieces = static_cast<double>(kWaveRows) / row.step_rows();
 
   // Clocks of a SIMD for one k-tile of one wave. decoding_cycles() counts two for an operation on
   // integers and is of 16 rows by 64 columns of 32 lanes, of which a wave has 8 at once in half as
@@ -65,30 +67,33 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const bool bytes = s.route == Route::bytes;
   // Of the rate of float16.
   const double faster = operations_per_second(device, row) / device.f16_flops;
-  const double matrix_clocks =
-      static_cast<double>(row.m) * row.n * row.k / (faster * device.f16_lanes / device.schedulers);
+  const double matrix_clocks = static_cast<double>(row.copies) * row.m * row.n * row.k /
+                               (faster * device.f16_lanes / device.schedulers);
   const bool integers = problem.rounded_x() == Scalar::s8;  // beside floats none has such a product
   const bool product =
       bytes ? integers && (takes_zero_product(problem, s.route) ||
                            code_bytes(problem, s.route, row.takes_unsigned()).zero[0] != 0)
             : s.route == Route::in_place && problem.activation() == Scalar::bf16;
-  const double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
+  double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
   const double words = static_cast<double>(kWaveRows) * s.columns / kWaveLanes / 4;  // of a lane
   const double operations = words * more_of_float_bytes(problem, row) +
                             operations_of_unit(problem, s) * (kWaveRows / 16.0) / 2 *
                                 (static_cast<double>(s.columns) / kBlock);
   const bool by_f32 = problem.activation() == Scalar::bf16 && s.route == Route::multiply_add;
+  const double rows_of_lane = s.products == WaveProducts::dots ? pieces : 4 * pieces;
   const double packed = by_f32 ? 2.2 : 1;
-  const double scaling =
-      keeps_totals(s, problem)
-          ? static_cast<double>(groups_of_wave(s, problem)) * (2 * tokens + 4 * pieces)
-          : 0;
+  const double scaling = keeps_totals(s, problem)
+                             ? static_cast<double>(groups_of_wave(s, problem)) *
+                                   (2 * tokens * row.parts() + rows_of_lane)
+                             : 0;
   const double loads = 2 * tokens / row.n * steps;
   // RDNA 3 decodes operands in both halves of a wave, Volta in two quad pairs.
   const bool in_both = row.fragment == Fragment::wmma_twice || row.fragment == Fragment::quad_pairs;
   const double twice = in_both ? 2 : 1;
-  const double vector = (operations * packed * twice + scaling + loads) * costs.issue_clocks +
-                        costs.tile_clocks * (s.stages == 1 ? kOfOneStage : 1);
+  double vector = (operations * packed * twice + scaling + loads) * costs.issue_clocks +
+                  costs.tile_clocks * (s.stages == 1 ? kOfOneStage : 1);
+  // Dot products are vector instructions.
+  if (s.products == WaveProducts::dots) vector += std::exchange(products, 0);
   const double waves = static_cast<double>(s.waves());
   const double resident =
       std::min<double>(s.groups_per_cu, std::ceil(groups / device.multiprocessors));
@@ -113,7 +118,8 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   if (const double rate = device.l2.bytes_per_second; rate > 0) {
     out.memory_seconds = std::max(out.memory_seconds, through_cache / rate);
   }
-  const double read = tokens * row.k * bytes_of(problem.formats.x) * steps * waves;
+  const double read = std::max<double>(tokens, row.step_rows() / row.parts()) * row.step_columns() *
+                      bytes_of(problem.formats.x) * steps * waves;
   out.shared_seconds = (read + x_bytes) * s.k_tiles * groups / device.shared_bytes_per_second();
   out.fixed_seconds =
       costs.launch_seconds + (s.reduction == Reduction::ordered ? costs.ticket_seconds : 0);

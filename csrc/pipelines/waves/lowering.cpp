@@ -18,7 +18,7 @@ Program WaveLowering::run() {
   if (has_table()) body.push_back(declare_table(memory_.table));
   store_activations(body, 0);
   declare_operands(body, tiling());
-  steps_ = declare_steps(groups_, kBlock / instruction_.k * blocks_);
+  steps_ = declare_steps(groups_, kBlock / instruction_.step_columns() * blocks_);
   if (whole_row()) operands_.group = 0;
   operands_.open = whole_row();
   begin_sums(body);
@@ -52,10 +52,10 @@ void WaveLowering::declare() {
   k_tile_ = variable("k_tile", std::max(s_.k_tiles - 1, 1));
   sums_ = {.rows = s_.rows(),
            .tokens = s_.tokens,
-           .warps_k = s_.waves_k,
+           .warps_k = sum_parts(s_),
            .pitch = memory_.sum_pitch,
            .elements = memory_.sums,
-           .direct = s_.waves_k == 1,
+           .direct = sum_parts(s_) == 1,
            .token_extent = s_.token_tiles == 1 ? kTokens : s_.tokens,
            .splits = grid_.splits,
            .tiles = grid_.tiles * grid_.token_tiles,
@@ -85,8 +85,8 @@ void WaveLowering::multiply(Body& body, const Affine& k_tile) {
   emit(per_step, Load{operands_.b,
                       x_wave_,
                       {0, times(remainder(k_tile, s_.stages), s_.tokens),
-                       Affine::of(steps_.group, steps_.count * instruction_.k) +
-                           Affine::of(steps_.step, instruction_.k)}});
+                       Affine::of(steps_.group, steps_.count * instruction_.step_columns()) +
+                           Affine::of(steps_.step, instruction_.step_columns())}});
   multiply_step(per_step);
   emit(per_group, For{steps_.step, steps_.count, std::move(per_step)});
   if (!whole_row()) end_group(per_group);
@@ -101,7 +101,7 @@ Workspace workspace_of(const Problem& problem, const WaveSchedule& s) {
 }
 
 Program lower(const Decisions& decisions, const WaveSchedule& schedule) {
-  return WaveLowering(decisions.problem, schedule, decisions.of(schedule.route)).run();
+  return WaveLowering(decisions.problem, schedule, operands_of(schedule, decisions)).run();
 }
 
 }  // namespace ladder

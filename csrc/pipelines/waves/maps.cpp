@@ -13,14 +13,15 @@
 namespace ladder {
 
 std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions) {
-  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
+  const MatrixInstruction& row = *operands_of(s, decisions).core.instruction;
   const ImageFit fit(row, 2 * kUnits);
   const auto pitch = wave_memory(s, decisions.problem).x_pitch;
-  const std::string name(row.name), of_step = " of " + std::to_string(row.k) + ")";
+  const std::string name(row.name), of_step = " of " + std::to_string(row.step_columns()) + ")";
+  const std::string product = row.parts() > 1 ? "product, " : "";
   return {
-      {"A of " + name + ": (lane, slot) to (row, k)", index_map(row.a())},
-      {"B: to (token, k)", index_map(row.b())},
-      {"sums: to (row, token)", index_map(row.d())},
+      {"A of " + name + ": (lane, slot) to (" + product + "row, k)", index_map(row.a())},
+      {"B: to (" + product + "token, k)", index_map(row.b())},
+      {"sums: to (" + product + "row, token)", index_map(row.d())},
       {"weights of a wave in a k-step: (lane, slot) to (1, row of 128, column" + of_step,
        index_map(fit.a())},
       {"words of a wave in a block of 64 columns: to (block of rows, 1, chunk, lane of the image, "
@@ -30,7 +31,7 @@ std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions)
       {"activations in shared memory: (token, column) to element",
        index_map({s.tokens, s.tile_columns()},
                  [&](const IndexExprs& x) { return IndexExprs{x[0] * pitch + x[1]}; })},
-      {"sums of a wave: to (1, row, token)", index_map(fit.sums(s.wave_tokens()))},
+      {"sums of a wave: to (part, row, token)", index_map(fit.sums(s.wave_tokens()))},
   };
 }
 

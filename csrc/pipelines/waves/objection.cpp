@@ -34,6 +34,10 @@ std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
     return joined("columns of ", s.columns, " are not whole blocks of the image");
   }
   if (s.stages > 2) return joined(s.stages, " stages of activations, of at most 2");
+  if (row.parts() > 1 && (s.waves_m > 1 || s.token_tiles > 1 || s.tokens != row.n)) {
+    return joined(row.name, " multiplies ", row.n, " tokens, not ", s.tokens, " of ", s.waves_m,
+                  " waves and ", s.token_tiles, " workgroups");
+  }
   if (s.tokens % (s.waves_m * row.n) != 0) {
     return joined(s.tokens, " tokens for ", s.waves_m, " waves are not whole instructions of ",
                   row.n);
@@ -75,7 +79,7 @@ std::string bad_grid(const WaveSchedule& s, const Problem& problem, const CtaGri
   if (auto why = reduction_objection(s.reduction, grid.splits, s.rows(), device); !why.empty()) {
     return why;
   }
-  if (problem.has_gate() && s.waves_k == 1) {
+  if (problem.has_gate() && sum_parts(s) == 1) {
     return "gate and up are in the registers of other lanes";
   }
   return pairs_objection(problem, s.threads(), s.rows());
@@ -90,7 +94,7 @@ std::string unserved(const Problem& problem) {
   return why.empty() ? "" : joined(problem.m, " tokens: ", why);
 }
 
-/// Of operands of twice the columns that wave_registers() counts, which are bytes of 32; and beside
+/// Of operands of twice the columns that wave_registers() counts, 32 bytes of a row; and beside
 /// float8, without which clang-22 spilled up to 26 for gfx950.
 std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
                             const MatrixInstruction& row) {
@@ -104,7 +108,7 @@ std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
     const auto words = (s.behind ? 1 : 2) * kUnits * problem.weight.bits * (s.columns / kBlock);
     return 8 * of_b + 4 * kUnits + words - kSparedTwice;
   }
-  const auto more = std::max(row.k - kCounted, 0) * row.operand_bits() / 32;
+  const auto more = std::max(row.step_columns() * row.operand_bits() - kCounted * 8, 0) / 32;
   return more * (kWaveRows + s.wave_tokens()) / kWaveLanes +
          (problem.rounded_x() == Scalar::e4m3 ? kBesideFloats : 0);
 }
@@ -152,8 +156,15 @@ std::string spilling(const WaveSchedule& s, const Problem& problem, const Matrix
 std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
-  const MatrixInstruction& row = *decisions.of(s.route).core.instruction;
   if (auto why = not_counts(s); !why.empty()) return why;
+  if (s.products != WaveProducts::matrix && problem.has_bytes_of_x()) {
+    return "no products of bytes are for few tokens";
+  }
+  const MatrixInstruction* const found = instruction_of(s, decisions);
+  if (found == nullptr) {
+    return joined(device.name, " has no such products of ", name_of(problem.formats.x));
+  }
+  const MatrixInstruction& row = *found;
   if (s.route == Route::digits) return "digits are for devices that multiply u8 by s8";
   if (s.scale_place == ScalePlace::relative) return "no relative scales in waves";
   if (auto why = unserved(problem); !why.empty()) return why;
@@ -162,7 +173,7 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
     return joined("serves ", tokens, " tokens of ", problem.m);
   }
   const CtaGrid grid = grid_of(s, problem);
-  if (auto why = bad_groups(s, problem, row.k, grid.splits); !why.empty()) return why;
+  if (auto why = bad_groups(s, problem, row.step_columns(), grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, problem, grid, device); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   if (s.route == Route::in_place &&
@@ -170,8 +181,8 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
     return "a zero point in place would be another one for each parity of rows";
   }
   if (s.route == Route::in_place && problem.activation() == Scalar::bf16 &&
-      problem.group_size() == row.k) {
-    return joined("in place, groups of ", row.k,
+      problem.group_size() == row.step_columns()) {
+    return joined("in place, groups of ", row.step_columns(),
                   " columns take one more product each: clang spills");
   }
   if (!row.subnormals && problem.weight.element != nullptr) {

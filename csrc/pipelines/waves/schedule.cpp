@@ -2,7 +2,9 @@
 #include "pipelines/waves/schedule.h"
 
 #include <algorithm>
+#include <array>
 
+#include "base/error.h"
 #include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/linear/padding.h"
@@ -13,6 +15,10 @@
 
 namespace ladder {
 namespace {
+
+/// By the numbers of WaveProducts.
+constexpr std::array<std::string_view, 3> kWaveProducts = {"", ", blocks of 4 tokens",
+                                                           ", dot products"};
 
 struct Spelling {
   template <class Schedule, class Text>
@@ -29,6 +35,7 @@ struct Spelling {
     text.name(", ", s.reduction, kReductions);
     text.name(", ", s.route, kRoutes);
     text.name("", s.scale_place, kScalePlaces);
+    text.name("", s.products, kWaveProducts);
     text.number(", ", s.groups_per_cu);
     text.end(" per compute unit");
   }
@@ -40,6 +47,29 @@ std::string to_string(const WaveSchedule& schedule) { return spelled<Spelling>(s
 
 std::optional<WaveSchedule> wave_schedule_of(std::string_view text) {
   return read_schedule<Spelling, WaveSchedule>(text);
+}
+
+const MatrixInstruction* instruction_of(const WaveSchedule& s, const Decisions& decisions) {
+  const Scalar x = decisions.problem.formats.x;
+  switch (s.products) {
+    case WaveProducts::matrix: return decisions.of(s.route).core.instruction;
+    case WaveProducts::blocks:
+      return few_tokens_instruction(x, Fragment::wave_blocks, *decisions.device);
+    case WaveProducts::dots:
+      return few_tokens_instruction(x, Fragment::wave_lanes, *decisions.device);
+  }
+  fail<InternalError>("products of waves");
+}
+
+OperandDecisions operands_of(const WaveSchedule& s, const Decisions& decisions) {
+  OperandDecisions out = decisions.of(s.route);
+  out.core.instruction = instruction_of(s, decisions);
+  return out;
+}
+
+std::int64_t sum_parts(const WaveSchedule& s) {
+  constexpr std::int64_t kOfLanes = 4;  // MatrixInstruction::parts()
+  return s.waves_k * (s.products == WaveProducts::matrix ? 1 : kOfLanes);
 }
 
 CtaGrid grid_of(const WaveSchedule& s, const Problem& problem) {
@@ -66,7 +96,7 @@ WaveMemory wave_memory(const WaveSchedule& s, const Problem& problem) {
   if (decoding_kind(problem) == Decoding::Kind::table)
     out.table = table_entries(problem.weight.bits) * kLanes;
   out.sum_pitch = s.rows() + kSumPad;
-  if (s.waves_k > 1) out.sums = s.waves_k * s.tokens * out.sum_pitch;
+  if (sum_parts(s) > 1) out.sums = sum_parts(s) * s.tokens * out.sum_pitch;
   return out;
 }
 
@@ -84,7 +114,8 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   constexpr std::int64_t kOthers = 40;
   // Of bf16, whose products by scales are of pairs of f32: without, clang spilled up to 75.
   constexpr std::int64_t kWidened = 96;
-  const auto sums = kWaveRows * s.wave_tokens() / kWaveLanes;
+  const bool dots = s.products == WaveProducts::dots;
+  const auto sums = kWaveRows * s.wave_tokens() * sum_parts(s) / (s.waves_k * kWaveLanes);
   const bool rounded = s.scale_place == ScalePlace::rounded;
   const bool bf16 = problem.activation() == Scalar::bf16;
   const bool zeros = problem.weight.stored_zero != Zero::none ||
@@ -96,7 +127,9 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   const auto operands = 4 * kUnits + s.wave_tokens() / 8;
   const auto staged =
       ceil_div(s.tokens * s.tile_columns() * bytes_of(problem.formats.x), 4 * s.threads());
-  // Of a lane's rows: 32 of sums, 8 of operands; those of the next k-tile, and f32 of one group.
+  // Of a lane's rows: 32 of sums, 8 of operands and dot products; those of the next k-tile, and f32
+  // of one group.
+  const std::int64_t rows_of_sums = dots ? 8 : 32;
   const auto of_rows = [&](std::int64_t rows, Scalar scalar) {
     const auto of_group = ceil_div(rows * bytes_of(scalar), 4);
     if (s.behind) return of_group;
@@ -104,11 +137,13 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   };
   const bool operands_scaled = rounded || (decoding_kind(problem) == Decoding::Kind::fields &&
                                            decoding_of(problem, s.scale_place).scaled);
-  std::int64_t scales = problem.groups() > 1 && !rounded ? 32 : 0;
-  if (problem.weight.scale) scales += of_rows(operands_scaled ? 8 : 32, *problem.weight.scale);
+  std::int64_t scales = problem.groups() > 1 && !rounded ? rows_of_sums : 0;
+  if (problem.weight.scale) {
+    scales += of_rows(operands_scaled ? 8 : rows_of_sums, *problem.weight.scale);
+  }
   if (problem.weight.stored_zero != Zero::none) {
-    scales +=
-        of_rows(problem.weight.stored_zero == Zero::integer ? 8 : 32, problem.weight.zero_scalar());
+    scales += of_rows(problem.weight.stored_zero == Zero::integer ? 8 : rows_of_sums,
+                      problem.weight.zero_scalar());
   }
   // Sums of narrow groups begin before those of the last group are scaled.
   const bool narrow = keeps_totals(s, problem) && problem.group_size() < kBlock;

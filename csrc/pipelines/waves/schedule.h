@@ -19,6 +19,10 @@
 //
 // Waves side by side along K are for few tokens, whose kernels read as fast as memory allows; waves
 // along the tokens decode the codes of their rows each.
+//
+// Up to four tokens may be multiplied by 4 x 4 x 4, which takes fewer clocks, one of them by dot
+// products of each lane, whose sums and scales are a quarter of the registers. Lanes have the same
+// codes as ever; those that share rows sum up other columns, and the sums meet in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +44,11 @@ namespace ladder {
 /// here, which have these rows together.
 constexpr std::int64_t kWaveRows = 128, kWaveLanes = 64;
 
+/// What a wave multiplies by: the instruction that is decided on, or one of few tokens.
+enum class WaveProducts { matrix, blocks, dots };
+
 struct WaveSchedule {
-  int tokens;   ///< of a workgroup, a multiple of 16 * waves_m
+  int tokens;   ///< of a workgroup, whole instructions of each wave along them
   int columns;  ///< of a wave in a k-tile, a multiple of 64
   int waves_n;  ///< side by side along the rows
   int waves_m;  ///< along the tokens
@@ -54,6 +61,7 @@ struct WaveSchedule {
   int stages = 2;       ///< k-tiles of activations in shared memory: 1 or 2
   bool behind = false;  ///< codes and scales are loaded where they are needed, no k-tile ahead
   ScalePlace scale_place = ScalePlace::usual;
+  WaveProducts products = WaveProducts::matrix;
 
   bool operator==(const WaveSchedule&) const = default;
   std::int64_t rows() const { return kWaveRows * waves_n; }
@@ -73,6 +81,13 @@ CtaGrid grid_of(const WaveSchedule& schedule, const Problem& problem);
 /// All that are considered, in a fixed order.
 std::vector<WaveSchedule> wave_space(const Decisions& decisions);
 
+/// Null where the device has no such instruction.
+const MatrixInstruction* instruction_of(const WaveSchedule& schedule, const Decisions& decisions);
+/// The same decisions about operands, with that instruction.
+OperandDecisions operands_of(const WaveSchedule& schedule, const Decisions& decisions);
+/// Parts of the sums that waves have, along K and in lanes.
+std::int64_t sum_parts(const WaveSchedule& schedule);
+
 /// Groups of columns whose scales a wave has in a k-tile; 1 where a group has several k-tiles.
 std::int64_t groups_of_wave(const WaveSchedule& schedule, const Problem& problem);
 /// The sums of groups are added up in registers of their own.
@@ -84,7 +99,7 @@ struct WaveMemory {
   std::int64_t activations;  ///< [stage][token]
   std::int64_t table;        ///< u32, of a type that is looked up
   std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
-  std::int64_t sums;         ///< f32, of waves along K; they take the place of all that is above
+  std::int64_t sums;  ///< f32, where there are parts; they take the place of all that is above
 };
 WaveMemory wave_memory(const WaveSchedule& schedule, const Problem& problem);
 /// Bytes of shared memory that a workgroup asks for, to the byte.

@@ -77,7 +77,7 @@ std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, i
                                             std::int64_t slot, const Fragments& of,
                                             const Coordinates& at, int extent) const {
   const MatrixInstruction& row = of.row;
-  std::vector<double> out(extent * row.k);
+  std::vector<double> out(static_cast<std::size_t>(row.copies) * extent * row.k);
   const auto slots = coordinates_[id].slots;
   const Scalar scalar = program_.registers[id].scalar;
   const double least = row.subnormals ? 0 : std::ldexp(1.0, 2 - (1 << (exponent_bits(scalar) - 1)));
@@ -85,7 +85,8 @@ std::vector<double> Interpreter::operand_of(const Block& block, RegisterId id, i
     for (std::int64_t s = 0; s < at.slots; ++s) {
       const auto* c = at.at(lane, s);
       const double value = number(block, id, (first + lane) * slots + slot + s);
-      out[c[0] * row.k + c[1]] = std::fabs(value) < least ? 0 : value;
+      const auto of_row = row.copies == 1 ? c[0] : c[0] * extent + c[1];
+      out[of_row * row.k + c[row.copies == 1 ? 1 : 2]] = std::fabs(value) < least ? 0 : value;
     }
   }
   return out;
@@ -118,13 +119,16 @@ void Interpreter::add_product(Block& block, RegisterId acc, int first, std::int6
                               const Fragments& of, const std::vector<double>& a,
                               const std::vector<double>& b) const {
   const int depth = of.row.k;
+  const bool one = of.row.copies == 1;
   const auto slots = coordinates_[acc].slots;
   for (int lane = 0; lane < of.lanes; ++lane) {
     for (std::int64_t s = 0; s < of.d.slots; ++s) {
       const auto* c = of.d.at(lane, s);
       const auto index = (first + lane) * slots + slot + s;
+      const auto row = one ? c[0] : c[0] * of.row.m + c[1];
+      const auto token = one ? c[1] : c[0] * of.row.n + c[2];
       double sum = number(block, acc, index);
-      for (int k = 0; k < depth; ++k) sum += a[c[0] * depth + k] * b[c[1] * depth + k];
+      for (int k = 0; k < depth; ++k) sum += a[row * depth + k] * b[token * depth + k];
       set_number(block, acc, index, sum);
     }
   }

@@ -78,7 +78,13 @@ TEST(AmdLayouts, of_every_instruction_of_the_table_are_the_published_ones) {
   int compared = 0;
   for (const Device& device : devices()) {
     if (!is_amd(device.family)) continue;
-    for (const MatrixInstruction* row : instructions(device)) {
+    auto rows = instructions(device);
+    for (const Scalar operand : {Scalar::f16, Scalar::bf16}) {
+      if (const auto* row = few_tokens_instruction(operand, Fragment::wave_blocks, device)) {
+        rows.push_back(row);
+      }
+    }
+    for (const MatrixInstruction* row : rows) {
       std::string name(row->name);
       // Published with scales, of each format.
       if (name.ends_with("_f8f6f4")) name.replace(0, 7, "v_mfma_scale_").append(":fp8");
@@ -90,7 +96,7 @@ TEST(AmdLayouts, of_every_instruction_of_the_table_are_the_published_ones) {
       }
       ASSERT_NE(found, published().end()) << device.name << ": " << name;
       for (const Operand& operand : found->second) {
-        ASSERT_EQ(operand.blocks, 1) << name;
+        ASSERT_EQ(operand.blocks, row->copies) << name;
         EXPECT_EQ(std::tuple(row->m, row->n, row->k), std::tuple(operand.m, operand.n, operand.k))
             << name;
         const Layout layout = operand.matrix == 'A'   ? row->a()
@@ -100,8 +106,10 @@ TEST(AmdLayouts, of_every_instruction_of_the_table_are_the_published_ones) {
         ASSERT_EQ(layout.slot_count(), operand.slots) << name;
         for (std::int64_t lane = 0; lane < operand.lanes; ++lane) {
           for (std::int64_t slot = 0; slot < operand.slots; ++slot) {
-            const At wanted = operand.at(lane, slot);
-            ASSERT_EQ(layout(lane, slot), (std::vector<std::int64_t>{wanted[0], wanted[1]}))
+            const At at = operand.at(lane, slot);
+            std::vector<std::int64_t> wanted{at[0], at[1]};
+            if (row->copies > 1) wanted.insert(wanted.begin(), at[2]);
+            ASSERT_EQ(layout(lane, slot), wanted)
                 << name << " " << operand.matrix << " lane " << lane << " slot " << slot;
             ++compared;
           }

@@ -76,4 +76,38 @@ inline std::vector<std::pair<Problem, WaveSchedule>> wave_cases(const Device& de
   return cases_in_turn<WaveSchedule>(kWaveShapes, {Reduction::none, Reduction::ordered}, make);
 }
 
+/// Schedules of few tokens in turn, or nothing where waves object to each of the type.
+inline std::vector<std::pair<Problem, WaveSchedule>> few_tokens_case(const TType& type,
+                                                                     Scalar activation,
+                                                                     WaveProducts products,
+                                                                     unsigned turn,
+                                                                     const Device& machine) {
+  // Columns, waves along N and K.
+  constexpr std::array<std::array<int, 3>, 4> kShapes = {
+      {{64, 1, 4}, {128, 2, 2}, {64, 2, 1}, {256, 1, 1}}};
+  const auto& [columns, waves_n, waves_k] = kShapes[turn % kShapes.size()];
+  WaveSchedule s{.tokens = products == WaveProducts::dots ? 1 : 4,
+                 .columns = columns,
+                 .waves_n = waves_n,
+                 .waves_m = 1,
+                 .waves_k = waves_k,
+                 .k_tiles = 2,
+                 .reduction = turn % 2 == 0 ? Reduction::none : Reduction::ordered,
+                 .route = turn % 3 == 0 ? Route::in_place : Route::multiply_add,
+                 .groups_per_cu = 1,
+                 .products = products};
+  const auto k = s.tile_columns() * s.k_tiles * (s.reduction == Reduction::none ? 1 : 2) - 32;
+  Problem problem = linear_of(type, s.rows() + 40, k, activation,
+                              products == WaveProducts::dots ? 1 : 1 + turn % 4);
+  problem.set_bias(turn % 2 == 0), problem.permuted_columns = turn % 5 == 0;
+  const auto decisions = decide(problem, machine);
+  for (const Route route : {s.route, Route::multiply_add}) {
+    for (const auto place : {ScalePlace::usual, ScalePlace::sums}) {
+      s.route = route, s.scale_place = place;
+      if (objection(s, decisions).empty()) return {{problem, s}};
+    }
+  }
+  return {};
+}
+
 }  // namespace ladder::testing

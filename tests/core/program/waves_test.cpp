@@ -95,8 +95,8 @@ TEST_P(Waves, multiply_every_type_exactly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Waves,
-                         ::testing::Combine(::testing::Values("mi210", "mi300x", "rx7900xtx",
-                                                              "rx9070xt", "v100"),
+                         ::testing::Combine(::testing::Values("mi210", "mi300x", "mi355x",
+                                                              "rx7900xtx", "rx9070xt", "v100"),
                                             ::testing::ValuesIn(testing::kKindsOfTypes)),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
@@ -125,6 +125,104 @@ TEST(Waves, of_large_tiles_and_rounded_operands_are_exact) {
     }
   }
   EXPECT_GE(exact, 4U);
+}
+
+TEST(WavesOfFewTokens, multiply_every_type_exactly) {
+  unsigned turn = 0, parts = 0;
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+    const Device& machine = device(name);
+    for (const char* type : testing::kKindsOfTypes) {
+      unsigned exact = 0;
+      for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+        for (const auto products : {WaveProducts::blocks, WaveProducts::dots}) {
+          for (int i = 0; i < 2; ++i) {
+            try {
+              for (const auto& [problem, schedule] :
+                   testing::few_tokens_case(ttype(type), activation, products, turn++, machine)) {
+                expect_exact(problem, schedule, machine, turn);
+                ++exact;
+              }
+            } catch (const Unsupported&) {
+              continue;  // wider than float16
+            }
+          }
+        }
+      }
+      parts += exact;
+      // Of wide ones some shapes have too many registers.
+      EXPECT_GE(exact, 1U) << name << ", " << type;
+    }
+  }
+  EXPECT_GE(parts, 300U);
+}
+
+// Lanes that share a row have other columns of it.
+TEST(WavesOfFewTokens, are_caught_where_sums_of_other_columns_are_one_part) {
+  const Device& machine = device("mi300x");
+  for (const auto products : {WaveProducts::blocks, WaveProducts::dots}) {
+    const auto cases = testing::few_tokens_case(ttype("uint4,group=64,scale=float16"), Scalar::f16,
+                                                products, 2, machine);
+    ASSERT_EQ(cases.size(), 1U);
+    const auto& [problem, schedule] = cases.front();
+    const auto data = LinearCase::integers(problem, problem.m);
+    const auto slipped = [&](const std::function<void(Program&)>& mutate) {
+      Program program = lower(decide(problem, machine), schedule);
+      mutate(program);
+      return testing::objection_to(program, schedule, data);
+    };
+    const auto of = [](Program& program, const char* name) -> Layout& {
+      return std::ranges::find(program.registers, name, &Register::name)->layout;
+    };
+    EXPECT_EQ(slipped([](Program&) {}), "");
+    EXPECT_NE(slipped([&](Program& p) {
+                for (Digit& digit : of(p, "acc").threads) digit.stride *= digit.dim == 0 ? 0 : 1;
+              }),
+              "");
+    EXPECT_NE(slipped([&](Program& p) {
+                for (Digit& digit : of(p, "b").threads) digit.stride *= digit.dim == 2 ? 0 : 1;
+              }),
+              "");
+    EXPECT_NE(slipped([&](Program& p) {
+                testing::for_each_op<Mma>(p.body, [](Mma& i) {
+                  i.row = tile_instruction(Scalar::f16, device("mi300x"));
+                });
+              }),
+              "");
+  }
+}
+
+TEST(WavesOfFewTokens, are_among_the_candidates_of_devices_that_have_them) {
+  const auto has = [](const char* name, Scalar activation, std::int64_t m, WaveProducts products) {
+    const Problem problem =
+        linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, activation, m);
+    return std::ranges::any_of(candidates(decide(problem, device(name))), [&](const auto& each) {
+      const auto* s = std::get_if<WaveSchedule>(&each.schedule);
+      return s != nullptr && each.dropped.empty() && s->products == products;
+    });
+  };
+  for (const char* name : {"mi210", "mi300x", "mi355x"}) {
+    for (const std::int64_t m : {1, 4, 5}) {
+      for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+        const bool pairs = activation == Scalar::f16 || std::string_view(name) == "mi355x";
+        EXPECT_EQ(has(name, activation, m, WaveProducts::dots), m == 1 && pairs) << name << m;
+        EXPECT_EQ(has(name, activation, m, WaveProducts::blocks), m <= 4) << name << m;
+      }
+    }
+  }
+  EXPECT_FALSE(has("rx9070xt", Scalar::f16, 1, WaveProducts::dots));
+  EXPECT_FALSE(has("v100", Scalar::f16, 1, WaveProducts::blocks));
+}
+
+// CDNA 4 takes as long for 32 columns as for 16.
+TEST(Waves, take_the_instruction_of_twice_the_columns_where_groups_have_them) {
+  const auto of = [](const char* name, const char* type, Scalar activation) {
+    const Problem problem = linear_of(ttype(type), 128, 512, activation, 32);
+    return decide(problem, device(name)).of(Route::multiply_add).core.instruction->name;
+  };
+  EXPECT_EQ(of("mi355x", "uint4,channel", Scalar::f16), "v_mfma_f32_16x16x32_f16");
+  EXPECT_EQ(of("mi355x", "mxfp4", Scalar::bf16), "v_mfma_f32_16x16x32_bf16");
+  EXPECT_EQ(of("mi355x", "nvfp4", Scalar::bf16), "v_mfma_f32_16x16x16_bf16");
+  EXPECT_EQ(of("mi300x", "mxfp4", Scalar::bf16), "v_mfma_f32_16x16x16_bf16");
 }
 
 // Two groups of 16 tiles of 64 tokens: of the second a tile has a token, or none has.
@@ -263,7 +361,7 @@ TEST(Waves, of_floats_beyond_the_normal_numbers_are_refused_with_the_value) {
 
 TEST(Waves, are_spelled_as_they_are_read) {
   for (const char* name : {"mi210", "mi300x", "rx7900xtx"}) {
-    for (const std::int64_t m : {1, 48, 200, 1000}) {
+    for (const std::int64_t m : {1, 3, 48, 200, 1000}) {
       const Problem problem =
           linear_of(ttype("uint4,group=128,scale=float16"), 4096, 4096, Scalar::bf16, m);
       for (const Schedule& schedule : space(decide(problem, device(name)))) {
